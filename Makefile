@@ -1,0 +1,32 @@
+# One virtual environment, made once; everything else runs inside it.
+PYTHON ?= python3.11
+TORCH  ?= torch==2.13.0
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: setup demo check test clean
+
+setup: $(READY)
+
+# torch first and pinned, so that nothing pulls in another build of it later.
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet $(TORCH) numpy
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $(READY)
+
+demo: setup
+	$(BIN)/atoll compare local fedavg fedavg_ft fedproto fedgh dcpfl --data digits --out runs/demo --force
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest -n 2
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Atoll: personalised and model-heterogeneous federated learning."""
