@@ -1,0 +1,246 @@
+"""The nouns of the framework: Batch, Model, Client, Task, Round, Reply, Method."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_type_hints
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils import _pytree as pytree
+
+from .key import Key, fold, permutation
+from .noise import key_dropout, noise
+from .payload import Nothing, Params
+
+ClientId = str
+Predictor = Callable[[Tensor], Tensor]
+Augment = Callable[[Tensor, Key], Tensor]
+ServerT = TypeVar("ServerT")
+StateT = TypeVar("StateT")
+DownT = TypeVar("DownT")
+UpT = TypeVar("UpT")
+
+BUFFERS = "buffers."  # running statistics live in Params under this prefix
+CHUNK = 256  # rows per forward pass outside training: larger ones only cost memory
+
+
+class Batch(NamedTuple):
+    """A mini-batch. A training-mode forward pass leaves the new running statistics in ``stats``."""
+
+    x: Tensor
+    y: Tensor
+    w: Tensor  # 1 for a real example, 0 for padding
+    k: Key  # for dropout
+    stats: Params  # filled by Model.step, read by the training loop
+
+
+class Step(NamedTuple):
+    """One training-mode forward pass, shared by all terms of an objective."""
+
+    params: Params
+    batch: Batch
+    features: Tensor
+    logits: Tensor
+
+
+class Model:
+    """An ``nn.Module`` as pure functions of its params; with a ``body`` and a ``head``, except for proxies.
+
+    Calling it is evaluation (running statistics, no dropout); only :meth:`step` trains.
+    """
+
+    def __init__(self, net: nn.Module, name: str = "model", vectorisable: bool = True):
+        self.name = name
+        self.vectorisable = vectorisable
+        self.net = key_dropout(net).requires_grad_(False).eval()
+        self._training = copy.deepcopy(self.net).train()
+        self.has_buffers = any(True for _ in net.buffers())
+
+    def init(self) -> Params:
+        """Fresh copies of the initial values, buffers included."""
+        params = {name: v.clone() for name, v in self.net.named_parameters()}
+        return params | {BUFFERS + name: v.clone() for name, v in self.net.named_buffers()}
+
+    @property
+    def feature_dim(self) -> int:
+        return int(self._child("head").in_features)  # type: ignore[arg-type]
+
+    def features(self, params: Params, x: Tensor) -> Tensor:
+        return _chunked(lambda rows: _call(self._child("body"), _inside(params, "body"), rows), x)
+
+    def classify(self, params: Params, h: Tensor) -> Tensor:
+        return _call(self._child("head"), _inside(params, "head"), h)
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        return _chunked(lambda rows: _call(self.net, _inside(params, ""), rows), x)
+
+    def step(self, params: Params, batch: Batch) -> Step:
+        """Forward pass in training mode: batch statistics, dropout drawn from the batch's key."""
+        fresh = params | {name: v.clone() for name, v in params.items() if name.startswith(BUFFERS)}
+        with noise(batch.k):
+            h = _call(self._child("body", training=True), _inside(fresh, "body"), batch.x)
+            logits = _call(self._child("head", training=True), _inside(fresh, "head"), h)
+        batch.stats.update({name: v for name, v in fresh.items() if name.startswith(BUFFERS)})
+        return Step(params, batch, h, logits)
+
+    def _child(self, name: str, training: bool = False) -> nn.Module:
+        return (self._training if training else self.net).get_submodule(name)
+
+
+def _call(module: nn.Module, values: Params, x: Tensor) -> Tensor:
+    out: Tensor = functional_call(module, values, (x,))
+    return out
+
+
+def _inside(params: Params, child: str) -> Params:
+    """Parameters and buffers of a child module, under the names it knows them by."""
+    prefix = f"{child}." if child else ""
+    inside = {name[len(BUFFERS) :] if name.startswith(BUFFERS) else name: v for name, v in params.items()}
+    return {name[len(prefix) :]: v for name, v in inside.items() if name.startswith(prefix)}
+
+
+def _chunked(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return f(x) if len(x) <= CHUNK else torch.cat([f(rows) for rows in x.split(CHUNK)])
+
+
+def part(params: Params, child: str) -> Params:
+    """The params of one child ("body", "head"), its buffers included, under their full names."""
+    starts = (f"{child}.", f"{BUFFERS}{child}.")
+    return {name: v for name, v in params.items() if name.startswith(starts)}
+
+
+def weights(params: Params) -> Params:
+    """The params without buffers: what training moves and penalties measure."""
+    return {name: v for name, v in params.items() if not name.startswith(BUFFERS)}
+
+
+@dataclass(frozen=True)
+class Client:
+    """What a method may read on a client. Nothing here leaves it except through an upload."""
+
+    x: Tensor
+    y: Tensor
+    n: Tensor  # number of real examples; rows past it are padding
+    model: Model
+    num_classes: int
+    proxy: Model | None = None
+    public: Tensor | None = None
+    augment: Augment | None = None
+
+    def batches(self, k: Key, epochs: int, size: int) -> Iterator[Batch]:
+        """Shuffled, augmented batches; their order is a function of the key alone."""
+        for epoch in range(epochs):
+            order, noise_key = fold(fold(k, epoch), 0), fold(fold(k, epoch), 1)
+            for i, rows in enumerate(permutation(order, len(self.x), self.n).split(size)):
+                own = fold(noise_key, i)
+                x = self.x[rows] if self.augment is None else self.augment(self.x[rows], fold(own, 1))
+                yield Batch(x, self.y[rows], (rows < self.n).float(), fold(own, 0), {})
+
+    def members(self) -> Tensor:
+        """One-hot labels [N, C]; padding rows are zero."""
+        real = torch.arange(len(self.y), device=self.y.device) < self.n
+        classes = torch.arange(self.num_classes, device=self.y.device)
+        return ((self.y[:, None] == classes) & real[:, None]).float()
+
+
+pytree.register_pytree_node(
+    Client,
+    lambda c: ([c.x, c.y, c.n], (c.model, c.num_classes, c.proxy, c.public, c.augment)),
+    lambda leaves, static: Client(*leaves, *static),
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the server knows: architectures and public data, never private data."""
+
+    model: Model
+    num_classes: int
+    clients: tuple[ClientId, ...] = ()
+    proxy: Model | None = None
+    public: Tensor | None = None
+    models: Mapping[ClientId, Model] = field(default_factory=dict)  # who has which architecture
+
+    @property
+    def feature_dim(self) -> int:
+        return self.model.feature_dim
+
+
+class Round(NamedTuple):
+    t: int
+    phase: int = 0  # methods with several exchanges per round count them here
+
+
+class Reply(NamedTuple, Generic[UpT]):
+    sender: ClientId
+    upload: UpT
+
+
+class Need:
+    """What a method asks of a federation; checked before anything runs."""
+
+    SAME_ARCHITECTURE = "same architecture"
+    SAME_WIDTH = "same feature width"
+    PUBLIC_DATA = "public data"
+    PROXY = "proxy model"
+
+
+class Method(Generic[ServerT, StateT, DownT, UpT]):
+    """A federated method: hyper-parameters as fields, no other attributes, pure functions.
+
+    Subclasses are frozen dataclasses; the annotations of ``local`` are the wire contract.
+    """
+
+    phases: ClassVar[int] = 1
+    family: ClassVar[str] = "weights"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # ablations: name -> fields that differ
+
+    def init_server(self, task: Task, k: Key) -> ServerT:
+        raise NotImplementedError
+
+    def init_client(self, client: Client, k: Key) -> StateT:
+        return Nothing()  # type: ignore[return-value]
+
+    def broadcast(self, server: ServerT, to: ClientId, task: Task, r: Round) -> DownT:
+        raise NotImplementedError
+
+    def local(self, down: DownT, state: StateT, client: Client, k: Key) -> tuple[UpT, StateT]:
+        raise NotImplementedError
+
+    def aggregate(self, server: ServerT, replies: Iterable[Reply[UpT]], task: Task, r: Round, k: Key) -> ServerT:
+        raise NotImplementedError
+
+    def personal(self, down: DownT, up: UpT | None, state: StateT, client: Client) -> Predictor:
+        """The client's own model: before training (``up`` is None) or after it."""
+        raise NotImplementedError
+
+    def generic(self, server: ServerT, task: Task) -> Predictor | None:
+        """The server's model, if the method has one."""
+        return None
+
+    # Optional: (down, up, state, client, k) -> state, done while the upload is under way. ``k`` is that of ``local``.
+    after_upload: ClassVar[Callable[..., Any] | None] = None
+
+    def degenerate(self) -> str | None:
+        """A sentence if these hyper-parameters turn the method into a simpler one."""
+        return None
+
+
+class Contract(NamedTuple):
+    download: type[Any]
+    upload: type[Any]
+    state: type[Any]
+
+
+def contract(method: Method[Any, Any, Any, Any]) -> Contract:
+    """Read the payload types off the annotations of ``method.local``."""
+    hints = get_type_hints(type(method).local)
+    return Contract(hints["down"], *get_args(hints["return"]))
+
+
+def setting(default: Any, meaning: str, source: str) -> Any:
+    """A hyper-parameter: its default, what it does, and where the default comes from."""
+    return field(default=default, metadata={"about": meaning, "source": source})

@@ -1,0 +1,79 @@
+"""FedAvg. McMahan et al., AISTATS 2017, Algorithm 1. https://arxiv.org/abs/1602.05629
+
+client:  w_k = SGD(w_t; D_k)
+server:  w_{t+1} = sum_k n_k w_k / sum_k n_k, over the clients of the round
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, StateT, Task
+from ..key import Key
+from ..payload import Nothing, Params, about, payload
+from ..terms import Regularisers
+from ..train import SGD, Optimiser, Term, mean, objective
+
+
+@payload
+class Global:  # the server's state, and what it sends
+    params: Params = about("w_t, the global model")
+    extra: Params = about("what the regularisers ask for")
+
+
+@payload
+class Update:
+    params: Params = about("w_k, the model after local training")
+    n: Tensor = about("n_k, the number of training rows")
+    extra: Params = about("what the regularisers report")
+
+
+@dataclass(frozen=True)
+class Averaging(Method[Global, StateT, Global, Update]):
+    """What FedAvg and the methods built on it share: one global model, trained by all and averaged."""
+
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+    regularisers: Regularisers = field(default=Regularisers(), metadata={"about": "further terms of the local loss"})
+
+    needs = frozenset({Need.SAME_ARCHITECTURE})
+
+    def terms(self) -> Regularisers:
+        """The regularisers in force: those given, and those of the method itself."""
+        return self.regularisers
+
+    def init_server(self, task: Task, k: Key) -> Global:
+        return Global(task.model.init(), self.terms().start(task))
+
+    def broadcast(self, server: Global, to: ClientId, task: Task, r: Round) -> Global:
+        return Global(server.params, self.terms().send(server.extra))
+
+    def train(self, down: Global, client: Client, k: Key, *own: Term) -> Update:
+        """Local training of the global model, with the regularisers and the method's ``own`` terms."""
+        terms = self.terms().bind(down.extra, down.params, client)
+        params = self.optim.fit(objective(client.model, *own, *terms), down.params, client, k)
+        return Update(params, client.n, self.terms().report(params, client))
+
+    def aggregate(self, server: Global, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Global:
+        reports: list[Params] = []
+
+        def uploads() -> Iterable[Update]:
+            for reply in replies:
+                reports.append(reply.upload.extra)
+                yield reply.upload
+
+        params = mean(uploads(), "params", weight="n")
+        return Global(params, self.terms().merge(server.extra, reports))
+
+    def generic(self, server: Global, task: Task) -> Predictor:
+        return lambda x: task.model(server.params, x)
+
+
+@dataclass(frozen=True)
+class FedAvg(Averaging[Nothing]):
+    def local(self, down: Global, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
+        return self.train(down, client, k), state
+
+    def personal(self, down: Global, up: Update | None, state: Nothing, client: Client) -> Predictor:
+        params = up.params if up else down.params
+        return lambda x: client.model(params, x)

@@ -1,0 +1,44 @@
+"""Local. Every client trains alone: the floor that any method has to beat.
+
+client:  w_k <- SGD(w_k; D_k), from where it stopped
+server:  nothing
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..core import Client, ClientId, Method, Predictor, Reply, Round, Task
+from ..key import Key
+from ..payload import Nothing, Params, about, payload
+from ..train import SGD, Optimiser, objective
+
+
+@payload
+class State:
+    params: Params = about("w_k, the client's own model")
+
+
+@dataclass(frozen=True)
+class Local(Method[Nothing, State, Nothing, Nothing]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+
+    family: ClassVar[str] = "none"
+
+    def init_server(self, task: Task, k: Key) -> Nothing:
+        return Nothing()
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def broadcast(self, server: Nothing, to: ClientId, task: Task, r: Round) -> Nothing:
+        return Nothing()
+
+    def local(self, down: Nothing, state: State, client: Client, k: Key) -> tuple[Nothing, State]:
+        return down, State(self.optim.fit(objective(client.model), state.params, client, k))
+
+    def aggregate(self, server: Nothing, replies: Iterable[Reply[Nothing]], task: Task, r: Round, k: Key) -> Nothing:
+        return server
+
+    def personal(self, down: Nothing, up: Nothing | None, state: State, client: Client) -> Predictor:
+        return lambda x: client.model(state.params, x)

@@ -1,0 +1,205 @@
+"""Typed payloads: the only things that may cross the network or enter a checkpoint."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_type_hints
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree  # the registry that torch.func.vmap itself reads
+
+Params = dict[str, Tensor]
+Scalar = int | float | bool | str
+T = TypeVar("T")
+
+_LEAVES = (Tensor, Tensor | None, Params)
+_STATIC = (int, float, bool, str)
+
+
+def about(meaning: str, *, rows: str | None = None, symmetric: bool = False) -> Any:
+    """Say what a field means, and how its class table travels.
+
+    ``rows`` names the field that marks the classes held (a count, or a flag): the other rows are zero and stay at home.
+    ``symmetric`` matrices travel as upper triangles.
+    """
+    return field(metadata={"about": meaning, "rows": rows, "symmetric": symmetric})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(about, field))
+def payload(cls: type[T]) -> type[T]:
+    """Make ``cls`` a frozen dataclass that is also a pytree.
+
+    Tensors and dictionaries of tensors are leaves (vmap maps over them), Python scalars are static. Any other type of
+    field is refused when the class is defined: a payload cannot carry a data set, a module or a closure out.
+    """
+    made: Any = dataclass(frozen=True, eq=False)(cls)
+    kinds = get_type_hints(made)
+    for name, kind in kinds.items():
+        if kind not in _LEAVES + _STATIC:
+            raise TypeError(f"{made.__name__}.{name}: {kind} may not be sent. Use Tensor, Params, or a plain scalar.")
+    _check_rows(made, kinds)
+    static = tuple(name for name in kinds if kinds[name] in _STATIC)
+
+    def flatten(p: Any) -> tuple[list[Any], Any]:
+        present = tuple(name for name in kinds if name not in static and getattr(p, name) is not None)
+        return [getattr(p, name) for name in present], (present, tuple(getattr(p, name) for name in static))
+
+    def unflatten(values: Any, context: Any) -> Any:
+        absent = {name: None for name in kinds if kinds[name] == Tensor | None}
+        given = dict(zip(context[0], values, strict=True)) | dict(zip(static, context[1], strict=True))
+        return made(**absent | given)
+
+    pytree.register_pytree_node(made, flatten, unflatten)
+    return made  # type: ignore[no-any-return]
+
+
+def _check_rows(cls: Any, kinds: dict[str, Any]) -> None:
+    for f in fields(cls):
+        marker = f.metadata.get("rows")
+        if marker is not None and kinds.get(marker) is not Tensor:
+            raise TypeError(f"{cls.__name__}.{f.name}: rows={marker!r} must name a Tensor field of the same payload.")
+
+
+@payload
+class Nothing:
+    """What a client or a server keeps, or sends, when it has nothing to."""
+
+
+class Packed(NamedTuple):
+    """The flat form of a payload: what is sent, stored and counted. Scalars with ``#`` describe the form itself."""
+
+    tensors: dict[str, Tensor]
+    scalars: dict[str, Scalar]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in self.tensors.values()) + sum(
+            len(v.encode()) if isinstance(v, str) else 8 for name, v in self.scalars.items() if "#" not in name
+        )
+
+
+def pack(p: Any) -> Packed:
+    """Flatten a payload to ``{"params/body.0.weight": tensor}`` and ``{"stage": "warm"}``, without absent classes."""
+    packed = Packed({}, {})
+    markers = {f.metadata["rows"] for f in fields(p) if f.metadata.get("rows")}
+    for f in fields(p):
+        value = getattr(p, f.name)
+        if isinstance(value, dict):
+            packed.tensors.update({f"{f.name}/{name}": v for name, v in value.items()})
+        elif isinstance(value, Tensor):
+            if f.name in markers:
+                _pack_marker(packed, f.name, value)
+            else:
+                packed.tensors[f.name] = _pack_rows(value, p, f.metadata)
+        elif value is not None:
+            packed.scalars[f.name] = value
+    return packed
+
+
+def _pack_marker(packed: Packed, name: str, marker: Tensor) -> None:
+    """Labels of the classes held, unless all are; and their counts, unless the marker is only a flag."""
+    held = marker != 0
+    packed.scalars[f"{name}#classes"] = len(marker)
+    if not bool(held.all()):
+        packed.tensors[f"{name}#held"] = held.nonzero().flatten().int()
+    if marker.dtype != torch.bool:
+        packed.tensors[name] = marker[held]
+
+
+def _pack_rows(value: Tensor, p: Any, how: Any) -> Tensor:
+    if how.get("rows"):
+        value = value[getattr(p, how["rows"]) != 0]
+    if how.get("symmetric"):
+        i, j = torch.triu_indices(value.shape[-1], value.shape[-1])
+        value = value[..., i, j]
+    return value
+
+
+def unpack(cls: type[T], tensors: dict[str, Tensor], scalars: dict[str, Scalar]) -> T:
+    """Inverse of :func:`pack`; a missing or surplus entry is a ValueError."""
+    left, hints = set(tensors) | {name for name in scalars if "#" not in name}, get_type_hints(cls)
+    markers = {f.metadata["rows"] for f in fields(cls) if f.metadata.get("rows")}  # type: ignore[arg-type]
+    held = {name: _held(name, tensors, scalars) for name in markers}
+    left -= {f"{name}#held" for name in markers}
+    values: dict[str, Any] = {}
+    for f in fields(cls):  # type: ignore[arg-type]
+        kind = hints[f.name]
+        if kind == Params:
+            mine = {name for name in left if name.startswith(f.name + "/")}
+            values[f.name] = {name[len(f.name) + 1 :]: v for name, v in tensors.items() if name in mine}
+            left -= mine
+            continue
+        if f.name in left:
+            left.remove(f.name)
+        elif kind != Tensor | None and f.name not in markers:
+            raise ValueError(f"{cls.__name__}.{f.name} is missing")
+        if kind in _STATIC:
+            values[f.name] = scalars[f.name]
+        elif f.name in markers:
+            values[f.name] = _unpack_marker(tensors.get(f.name), held[f.name])
+        else:
+            values[f.name] = _unpack_rows(tensors.get(f.name), held.get(f.metadata.get("rows", "")), f.metadata)
+    if left:
+        raise ValueError(f"{cls.__name__} has no field for {', '.join(sorted(left))}")
+    return cls(**values)
+
+
+def _held(name: str, tensors: dict[str, Tensor], scalars: dict[str, Scalar]) -> Tensor:
+    classes = scalars.get(f"{name}#classes")
+    if not isinstance(classes, int):
+        raise ValueError(f"{name}#classes is missing")
+    held = torch.ones(classes, dtype=torch.bool)
+    if f"{name}#held" in tensors:
+        held = torch.zeros(classes, dtype=torch.bool).index_fill(0, tensors[f"{name}#held"].long(), True)
+    return held
+
+
+def _unpack_marker(counts: Tensor | None, held: Tensor) -> Tensor:
+    if counts is None:
+        return held
+    return counts.new_zeros(len(held)).masked_scatter(held, counts)
+
+
+def _unpack_rows(value: Tensor | None, held: Tensor | None, how: Any) -> Tensor | None:
+    if value is None:
+        return None
+    if how.get("symmetric"):
+        value = _unfold_triangles(value)
+    if held is None:
+        return value
+    out = value.new_zeros(len(held), *value.shape[1:])
+    out[held] = value
+    return out
+
+
+def _unfold_triangles(value: Tensor) -> Tensor:
+    d = int((2 * value.shape[-1] + 0.25) ** 0.5)
+    i, j = torch.triu_indices(d, d)
+    out = value.new_zeros(*value.shape[:-1], d, d)
+    out[..., i, j] = value
+    out[..., j, i] = value
+    return out
+
+
+def nbytes(p: Any) -> int:
+    """Bytes of the packed form."""
+    return pack(p).nbytes
+
+
+def stack(trees: list[T]) -> T:
+    """Payloads of several clients as one, along a new first dimension."""
+    return pytree.tree_map(lambda *xs: torch.stack(xs), *trees)  # type: ignore[no-any-return]
+
+
+def unstack(tree: T, n: int) -> list[T]:
+    return [pytree.tree_map(lambda x, i=i: x[i].clone(), tree) for i in range(n)]
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Same type, same fields, every tensor bit for bit."""
+    p, q = pack(a), pack(b)
+    return (
+        type(a) is type(b)
+        and p.scalars == q.scalars
+        and p.tensors.keys() == q.tensors.keys()
+        and all(torch.equal(t, q.tensors[name]) for name, t in p.tensors.items())
+    )

@@ -1,0 +1,226 @@
+"""The only training loop, the objective it minimises, and arithmetic on parameters."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .core import BUFFERS, Batch, Client, Model, Step, setting, weights
+from .key import Key, fold, permutation
+from .payload import Params
+
+Loss = Callable[[Params, Batch], Tensor]
+Term = Callable[[Step], Tensor]
+Correct = Callable[[Params], Params]
+
+
+def objective(model: Model, *terms: Term) -> Loss:
+    """L(w; B) = CE(w; B) + the sum of the terms."""
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        step = model.step(params, batch)
+        value = cross_entropy(step.logits, batch)
+        for term in terms:
+            value = value + term(step)
+        return value
+
+    return loss
+
+
+def cross_entropy(logits: Tensor, b: Batch) -> Tensor:
+    return wmean(F.cross_entropy(logits, b.y, reduction="none"), b.w)
+
+
+def wmean(v: Tensor, w: Tensor) -> Tensor:
+    """Mean of ``v`` over the real rows of a batch."""
+    return (v * w).sum() / w.sum().clamp(min=1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Gradients: plain autograd by default, torch.func where a backend maps over clients.
+
+_functional: ContextVar[bool] = ContextVar("functional", default=False)
+
+
+@contextmanager
+def functional_gradients() -> Iterator[None]:
+    """Take gradients through ``torch.func``, which vmap can batch."""
+    token = _functional.set(True)
+    try:
+        yield
+    finally:
+        _functional.reset(token)
+
+
+def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
+    """The gradient with respect to the weights, and the new running statistics."""
+    moving = weights(params)
+    fixed = {name: v for name, v in params.items() if name not in moving}
+    if _functional.get():
+
+        def with_stats(w: Params) -> tuple[Tensor, Params]:
+            b = batch._replace(stats={})
+            return loss(w | fixed, b), b.stats
+
+        return torch.func.grad(with_stats, has_aux=True)(moving)  # type: ignore[no-any-return]
+    leaves = {name: v.detach().requires_grad_() for name, v in moving.items()}
+    batch = batch._replace(stats={})
+    with torch.enable_grad():
+        value = loss(leaves | fixed, batch)
+    grads = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True, allow_unused=True)
+    return dict(zip(leaves, grads, strict=True)), {name: v.detach() for name, v in batch.stats.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Optimisers: values that minimise. What they remember dies with the call.
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Minimise a loss from given params over mini-batches."""
+
+    lr: float = setting(0.01, "learning rate", "common to the DC-PFL and pFedES papers")
+    epochs: int = setting(5, "passes over the data", "FedDW, FedPD and SCD; DC-PFL and pFedES search 1 to 100")
+    batch_size: int = setting(32, "rows per step", "smallest of the DC-PFL grid")
+    weight_decay: float = setting(1e-3, "L2 penalty added to the gradient", "public code of FedGH and pFedES")
+    clip: float = setting(50.0, "largest norm of the whole gradient; 0 for none", "public code of FedGH and pFedES")
+
+    def fit(self, loss: Loss, params: Params, client: Client, k: Key, correct: Correct | None = None) -> Params:
+        """Train on a client's data."""
+        return self.run(loss, params, client.batches(k, self.epochs, self.batch_size), correct)
+
+    def run(self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None = None) -> Params:
+        """Train on given batches; ``correct`` may change each gradient before it is used."""
+        params = {name: v.clone() for name, v in params.items()}
+        memory: dict[str, Params] = {}
+        for batch in batches:
+            grads, stats = gradient(loss, params, batch)
+            grads = correct(grads) if correct else grads
+            if _functional.get():
+                params = self._masked(params, grads, stats, memory, batch)
+            else:
+                self._apply(params, self._clipped(grads), memory)
+                params |= stats
+        return params
+
+    def batches(self, x: Tensor, y: Tensor, k: Key) -> Iterator[Batch]:
+        """Shuffled batches of data that is not a client's: public, or made by the server."""
+        for epoch in range(self.epochs):
+            own = fold(k, epoch)
+            for i, rows in enumerate(permutation(fold(own, 0), len(x)).split(self.batch_size)):
+                yield Batch(x[rows], y[rows], torch.ones(len(rows)), fold(fold(own, 1), i), {})
+
+    def _masked(self, params: Params, grads: Params, stats: Params, memory: dict[str, Params], b: Batch) -> Params:
+        """One update that leaves a client whose batch is all padding as it was."""
+        live = b.w.sum() > 0
+        before = {slot: {name: v.clone() for name, v in values.items()} for slot, values in memory.items()}
+        after = {name: torch.where(live, v, v) for name, v in params.items()}  # copies with one entry for each client
+        self._apply(after, self._clipped(grads), memory)
+        after |= stats
+        for slot, values in memory.items():
+            old = before.get(slot) or zeros(values)
+            memory[slot] = {name: torch.where(live, v, old[name]) for name, v in values.items()}
+        return {name: torch.where(live, v, params[name]) for name, v in after.items()}
+
+    def _clipped(self, grads: Params) -> Params:
+        if self.clip <= 0:
+            return grads
+        norm = sqnorm(grads).sqrt()
+        scale = (self.clip / (norm + 1e-6)).clamp(max=1.0)
+        if not _functional.get() and scale == 1:  # a common case that spares a pass over memory
+            return grads
+        return {name: g * scale for name, g in grads.items()}
+
+    @abstractmethod
+    def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
+        """Move the weights in ``params`` and the slots in ``memory``, in place: both belong to this call alone."""
+
+
+@dataclass(frozen=True)
+class SGD(Optimiser):
+    """Stochastic gradient descent with heavy-ball momentum."""
+
+    momentum: float = setting(0.9, "share of the last step that is kept", "public code of FedGH and pFedES")
+
+    def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
+        velocity = memory.setdefault("velocity", {})
+        for name, g in grads.items():
+            g = g.add(params[name], alpha=self.weight_decay) if self.weight_decay else g
+            if self.momentum:
+                g = velocity[name].mul_(self.momentum).add_(g) if name in velocity else g.clone()
+                velocity[name] = g
+            params[name].sub_(g, alpha=self.lr)
+
+
+@dataclass(frozen=True)
+class Adam(Optimiser):
+    """Adam with bias correction; its weight decay is the L2 penalty of the original."""
+
+    lr: float = setting(1e-3, "learning rate", "FedDW paper")
+    weight_decay: float = setting(0.0, "L2 penalty added to the gradient", "FedDW paper")
+    clip: float = setting(0.0, "largest norm of the whole gradient; 0 for none", "FedDW paper")
+    beta1: float = setting(0.9, "memory of the mean gradient", "Kingma and Ba 2015")
+    beta2: float = setting(0.999, "memory of the mean squared gradient", "Kingma and Ba 2015")
+    eps: float = setting(1e-8, "added to the denominator", "Kingma and Ba 2015")
+
+    def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
+        first, second, count = (memory.setdefault(slot, {}) for slot in ("first", "second", "count"))
+        for name, g in grads.items():
+            g = g.add(params[name], alpha=self.weight_decay) if self.weight_decay else g
+            for slot, beta, value in ((first, self.beta1, g), (second, self.beta2, g * g)):
+                slot[name] = slot[name].mul_(beta).add_(value, alpha=1 - beta) if name in slot else value * (1 - beta)
+            count[name] = count[name] + 1 if name in count else torch.ones_like(g.sum())
+            mean = first[name] / (1 - self.beta1 ** count[name])
+            spread = (second[name] / (1 - self.beta2 ** count[name])).sqrt() + self.eps
+            params[name].sub_(mean / spread, alpha=self.lr)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arithmetic on parameters
+
+
+def add(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
+    return {name: v + scale * b[name] for name, v in a.items()}
+
+
+def sub(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
+    return {name: v - scale * b[name] for name, v in a.items()}
+
+
+def zeros(a: Params) -> Params:
+    return {name: torch.zeros_like(v) for name, v in a.items()}
+
+
+def sqnorm(a: Params) -> Tensor:
+    return sum((v.square().sum() for v in a.values()), start=torch.zeros(()))
+
+
+def mean(uploads: Iterable[Any], field: str, weight: str | None = None) -> Params:
+    """Weighted mean of one field over a stream of uploads, of which it holds one at a time.
+
+    Sums are kept in double precision, so one upload comes back unchanged; integers (counters) take the largest.
+    """
+    total: Params = {}
+    mass: float | Tensor = 0.0
+    kinds: dict[str, torch.dtype] = {}
+    for upload in uploads:
+        w = getattr(upload, weight).double() if weight else 1.0
+        mass = mass + w
+        for name, v in getattr(upload, field).items():
+            kinds[name] = v.dtype
+            if v.is_floating_point():
+                total[name] = total[name] + w * v.double() if name in total else w * v.double()
+            else:
+                total[name] = torch.maximum(total[name], v) if name in total else v
+    return {name: (v / mass).to(kinds[name]) if v.is_floating_point() else v for name, v in total.items()}
+
+
+def trainable(params: Params) -> int:
+    """The number of weights."""
+    return sum(v.numel() for name, v in params.items() if not name.startswith(BUFFERS))
