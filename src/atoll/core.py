@@ -224,6 +224,10 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     # Optional: (down, up, state, client, k) -> state, done while the upload is under way. ``k`` is that of ``local``.
     after_upload: ClassVar[Callable[..., Any] | None] = None
 
+    def bias_free(self) -> bool:
+        """Whether the models' heads must have no bias."""
+        return False
+
     def degenerate(self) -> str | None:
         """A sentence if these hyper-parameters turn the method into a simpler one."""
         return None
@@ -233,12 +237,15 @@ class Contract(NamedTuple):
     download: type[Any]
     upload: type[Any]
     state: type[Any]
+    server: type[Any]
 
 
 def contract(method: Method[Any, Any, Any, Any]) -> Contract:
-    """Read the payload types off the annotations of ``method.local``."""
+    """Read the payload types off the annotations of ``local`` and ``init_server``."""
     hints = get_type_hints(type(method).local)
-    return Contract(hints["down"], *get_args(hints["return"]))
+    server = get_type_hints(type(method).init_server)["return"]
+    upload, state = get_args(hints["return"])
+    return Contract(hints["down"], upload, state, server)
 
 
 def setting(default: Any, meaning: str, source: str) -> Any:

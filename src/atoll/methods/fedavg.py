@@ -42,6 +42,9 @@ class Averaging(Method[Global, StateT, Global, Update]):
         """The regularisers in force: those given, and those of the method itself."""
         return self.regularisers
 
+    def bias_free(self) -> bool:
+        return self.terms().bias_free_head
+
     def init_server(self, task: Task, k: Key) -> Global:
         return Global(task.model.init(), self.terms().start(task))
 

@@ -1,0 +1,65 @@
+"""The same runs from Python."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .assemble import assemble
+from .config import Config, from_dict
+from .data.dataset import Dataset
+from .errors import AtollError
+from .experiment import Watch, conduct
+from .report import html
+from .result import Result
+from .run import AnyMethod
+from .rundir import RunDir
+
+
+def run(
+    method: str | AnyMethod = "fedavg",
+    data: str | Dataset = "digits",
+    models: str | nn.Module | Sequence[str | nn.Module] = (),
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    watch: Watch | None = None,
+    **options: Any,
+) -> Result:
+    """Run one method; ``options`` are those of the command line, such as ``clients=20`` or ``partition="iid"``.
+
+    Names may be replaced by objects: a method, a data set, networks with ``body`` and ``head`` (see ``models.split``).
+    With ``out``, everything is also written to a run directory.
+    """
+    given = [models] if isinstance(models, str | nn.Module) else list(models)
+    nets = [m for m in given if isinstance(m, nn.Module)]
+    if nets and len(nets) < len(given):
+        raise AtollError("Give models by name or as modules, not both in one run.")
+    named = {
+        "method": method if isinstance(method, str) else type(method).__name__.lower(),
+        "data": data if isinstance(data, str) else data.name,
+        "models": [] if nets else given,
+        "out": None if out is None else str(out),
+    }
+    objects = {
+        "dataset": None if isinstance(data, str) else data,
+        "nets": nets,
+        "method": None if isinstance(method, str) else method,
+    }
+    return run_config(from_dict({**options, **named}), resume=resume, force=force, watch=watch, **objects)
+
+
+def run_config(
+    config: Config, *, resume: bool = False, force: bool = False, watch: Watch | None = None, **objects: Any
+) -> Result:
+    """Run a configuration; with ``config.out``, in a run directory that ends with a report."""
+    setup = assemble(config, **objects)
+    if config.out is None:
+        return conduct(setup, watch=watch)
+    with RunDir(Path(config.out)) as run_dir:
+        run_dir.start(setup.config, resume, force)
+        result = conduct(setup, run_dir, watch)
+        html.write([run_dir.path], run_dir.path / "report.html")
+    return result

@@ -1,0 +1,213 @@
+"""``atoll data``: which data sets there are, and who holds what once one is divided."""
+
+import json
+from dataclasses import asdict
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from ..data.federation import Federation
+
+CLIENTS = 10  # where neither the user nor the data say how many
+MOST_CLIENTS = 20  # lines of the printed table
+LONGEST = 12  # letters of a class name in its head
+NARROWEST = 100  # columns to print in where the output is no terminal
+
+data_dir = click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="The data folder.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, with every client and class.")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def data(context: click.Context) -> None:
+    """Data sets: list them, divide one among clients and see who holds what."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_sets)
+
+
+@data.command("list")
+@data_dir
+@as_json
+def list_sets(data_dir: Path | None = None, as_json: bool = False) -> None:
+    """The data sets that can be loaded by name."""
+    from ..data.datasets import catalogue
+
+    entries = catalogue(data_dir)
+    if as_json:
+        click.echo(json.dumps([asdict(entry) for entry in entries], indent=2))
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for head in ("name", "kind", "train", "test", "classes", "shape", "here", "licence"):
+        table.add_column(head, justify="right" if head in ("train", "test", "classes") else "left")
+    for entry in entries:
+        train, test = (f"{rows:,}" for rows in entry.rows)
+        shape, here = " x ".join(map(str, entry.shape)), "yes" if entry.found else ""
+        table.add_row(entry.name, entry.kind, train, test, str(entry.classes), shape, here, entry.licence)
+    console = _console()
+    console.print(table)
+    console.print(
+        "Your own data: a .csv, .parquet or .npz file, or a folder of images. Next: atoll data show NAME",
+        soft_wrap=True,
+    )
+
+
+@data.command("show")
+@click.argument("name")
+@click.option("--partition", default="dirichlet:0.5", show_default=True, help="How rows are divided among clients.")
+@click.option(
+    "--clients",
+    type=click.IntRange(1),
+    help=f"How many. Default: the owners the data name (natural), those in the file, otherwise {CLIENTS}.",
+)
+@click.option("--split", default="client_811", show_default=True, help="client_811, client_82 or official.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@data_dir
+@click.option("--public", type=click.IntRange(0), default=0, show_default=True, help="Rows to set aside for everybody.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("holdings.png"),
+    show_default=True,
+    help="The chart, .png or .svg.",
+)
+@click.option("--export", "export_to", type=click.Path(dir_okay=False, path_type=Path), help="Keep it for file:PATH.")
+@as_json
+def show(
+    name: str,
+    partition: str,
+    clients: int | None,
+    split: str,
+    seed: int,
+    data_dir: Path | None,
+    public: int,
+    out: Path,
+    export_to: Path | None,
+    as_json: bool,
+) -> None:
+    """Divide data set NAME among clients, print who holds what and draw it.
+
+    \b
+    Partitions:
+      iid                      equal random parts
+      pathological:K           K classes for every client
+      dirichlet:BETA           every class by a Dirichlet draw; the smaller BETA, the more uneven
+      dirichlet:BETA:capped    also even sizes, at least 10 rows
+      dirichlet:BETA:masked=P  a client takes part in a class with probability P
+      dirichlet:BETA:client    every client draws its own mix
+      natural                  the owners the data name
+      file:PATH                what --export wrote
+    """
+    from ..data.datasets import load
+    from ..data.federation import export, federate
+    from ..data.partition import File, Natural, parse
+    from ..report.plots import holdings, save
+
+    if clients is None and not isinstance(parse(partition), File | Natural):
+        clients = CLIENTS
+    federation = federate(load(name, data_dir), clients, partition, split, seed, public)
+    held = _held(federation)
+    save(holdings(held.tolist(), federation.clients, federation.dataset.classes), out)
+    if export_to is not None:
+        export(federation, export_to)
+    if as_json:
+        click.echo(json.dumps(_facts(federation, held) | {"chart": str(out)}, indent=2))
+        return
+    console = _console()
+    console.print(federation.recipe, soft_wrap=True)
+    _print_table(console, federation, held)
+    for note in federation.notes:
+        console.print(f"Note: {note}", soft_wrap=True)
+    console.print(f"Chart: {out}", soft_wrap=True)
+    if export_to is not None:
+        console.print(f"Exported: {export_to} (use it with --partition file:{export_to})", soft_wrap=True)
+
+
+def _held(federation: "Federation") -> Any:
+    """All rows of each client and class, whatever their purpose: [clients, classes]."""
+    return federation.counts("train") + federation.counts("val") + federation.counts("test")
+
+
+def _facts(federation: "Federation", held: Any) -> dict[str, Any]:
+    clients = [
+        {
+            "id": client,
+            "train": len(federation.train[i]),
+            "val": len(federation.val[i]),
+            "test": len(federation.test[i]),
+            "classes": held[i].tolist(),
+        }
+        for i, client in enumerate(federation.clients)
+    ]
+    return {
+        "name": federation.name,
+        "recipe": federation.recipe,
+        "dataset": federation.dataset.name,
+        "classes": list(federation.dataset.classes),
+        "clients": clients,
+        "public": len(federation.public),
+        "notes": list(federation.notes),
+    }
+
+
+class _Column(NamedTuple):
+    head: str
+    cells: list[str]  # one for each client shown
+    total: str = ""
+
+    @property
+    def width(self) -> int:
+        return 3 + max(len(text) for text in (self.head, *self.cells, self.total))
+
+
+def _print_table(console: Console, federation: "Federation", held: Any) -> None:
+    """Clients down, classes across, as many of each as can be read; totals are over all of them."""
+    who = _Column("client", [_shortened(client) for client in federation.clients[:MOST_CLIENTS]], "all")
+    classes = [_counted(name, held[:, c].tolist()) for c, name in enumerate(federation.dataset.classes)]
+    parts = {"train": federation.train, "val": federation.val, "test": federation.test}
+    sums = [_counted("rows", held.sum(1).tolist())]
+    sums += [_counted(name, [len(rows) for rows in part]) for name, part in parts.items()]
+    fit = _fitting(classes, console.width - sum(column.width for column in (who, *sums)))
+    columns = [who, *classes[:fit], *sums]
+    table = Table(box=SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column.head, justify="left" if column is who else "right", no_wrap=True)
+    for line in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*line)
+    table.add_section()
+    table.add_row(*(column.total for column in columns))
+    console.print(table)
+    missing = {"clients": len(federation.clients) - len(who.cells), "classes": len(classes) - fit}
+    hidden = [f"{number} {what}" for what, number in missing.items() if number]
+    if hidden:
+        console.print(f"Not shown: {' and '.join(hidden)}. --json lists everything.", soft_wrap=True)
+    if len(federation.public):
+        console.print(f"Public rows: {len(federation.public):,}", soft_wrap=True)
+
+
+def _counted(head: str, numbers: list[int]) -> _Column:
+    cells = [f"{number:,}" if number else "." for number in numbers[:MOST_CLIENTS]]
+    return _Column(_shortened(head), cells, f"{sum(numbers):,}")
+
+
+def _fitting(columns: list[_Column], room: int) -> int:
+    """How many columns fit, at least one."""
+    ends = accumulate(column.width for column in columns)
+    return max(1, sum(end <= room for end in ends))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _console() -> Console:
+    """Plain printing: names may hold brackets, and a pipe has no width of its own."""
+    console = Console(markup=False, emoji=False, highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, NARROWEST)
+    return console

@@ -1,0 +1,116 @@
+"""``atoll methods``, ``atoll audit`` and ``atoll models``: what there is, and what travels."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from .. import models as zoo
+from .. import registry
+from ..assemble import assemble
+from ..audit import audit as audit_method
+from ..config import from_dict
+from ..core import Need
+from ..files import to_json
+from ..settings import make, settings_of, split_variant
+from .options import config_options, given
+from .show import console
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[METHOD]")
+@as_json_option
+def methods(name: str | None, as_json: bool) -> None:
+    """List the methods; with METHOD, show its source, its algorithm and its hyper-parameters."""
+    if name is None:
+        _list(as_json)
+    else:
+        _describe(split_variant(name)[0], as_json)
+
+
+def facts(name: str) -> dict[str, Any]:
+    """What a listing says of a method."""
+    cls = registry.method(name)
+    card = registry.card(cls)
+    return {
+        "name": name,
+        "title": card.title,
+        "citation": card.citation,
+        "url": card.url,
+        "year": card.year,
+        "family": cls.family,
+        "needs": sorted(cls.needs),
+        "heterogeneous": Need.SAME_ARCHITECTURE not in cls.needs,
+        "variants": sorted(cls.variants),
+        "regularisers": hasattr(cls, "regularisers"),
+    }
+
+
+def _list(as_json: bool) -> None:
+    listed = [facts(name) for name in registry.methods()]
+    if as_json:
+        click.echo(to_json(listed, indent=1))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("method", "source", "family", "unlike models", "needs", "variants"):
+        table.add_column(head)
+    for fact in listed:
+        needs = ", ".join(n for n in fact["needs"] if n != Need.SAME_ARCHITECTURE)
+        mixed = "yes" if fact["heterogeneous"] else "no"
+        table.add_row(fact["name"], fact["citation"], fact["family"], mixed, needs, ", ".join(fact["variants"]))
+    console().print(table)
+    click.echo(f"\nRegularisers (--with): {', '.join(registry.regularisers())}. More: atoll methods METHOD")
+
+
+def _describe(name: str, as_json: bool) -> None:
+    fact, card, method = facts(name), registry.card(registry.method(name)), make(name)
+    listed = [s._asdict() for s in settings_of(method)]
+    if as_json:
+        click.echo(to_json({**fact, "algorithm": card.algorithm, "settings": listed}, indent=1))
+        return
+    click.echo(f"{card.title}. {card.citation}. {card.url}".strip() + f"\n\n{card.algorithm}\n")
+    click.echo(f"Family: {fact['family']}. Needs: {', '.join(fact['needs']) or 'nothing'}.")
+    for variant, changes in registry.method(name).variants.items():
+        click.echo(f"Variant {name}:{variant}: {', '.join(f'{k}={v}' for k, v in changes.items())}")
+    table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
+    for head in ("setting", "default", "meaning", "where the default comes from"):
+        table.add_column(head)
+    for s in listed:
+        table.add_row(s["name"], str(s["default"]), s["meaning"], s["source"])
+    click.echo("")
+    console().print(table)
+
+
+@click.command()
+@click.argument("name", metavar="METHOD")
+@config_options("method", "rounds", "rate", "eval_every", "checkpoint_every", "store", "cache", "out")
+@as_json_option
+def audit(name: str, config_file: Path | None, as_json: bool, **options: Any) -> None:
+    """Show what leaves a client and what reaches it in one round of METHOD: shape, bytes, meaning."""
+    setup = assemble(from_dict({**given(options, config_file), "method": name}))
+    items = audit_method(setup.method, setup.fleet, setup.config.seed)
+    if as_json:
+        click.echo(to_json([item._asdict() for item in items], indent=1))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("direction", "field", "shape", "bytes", "meaning"):
+        table.add_column(head, justify="right" if head == "bytes" else "left")
+    several = len({item.model for item in items}) > 1 or len({item.phase for item in items}) > 1
+    for item in items:
+        way = f"{item.direction} (phase {item.phase}, {item.model})" if several else item.direction
+        table.add_row(way, item.field, item.shape, f"{item.bytes:,}", item.meaning)
+    console().print(table)
+    for way, word in (("down", "reach a client"), ("up", "leave it")):
+        total = sum(item.bytes for item in items if item.direction == way)
+        click.echo(f"{total:,} bytes {word} in this round.")
+    click.echo("Seen in the second round of a rehearsal with one batch of rows; a client with more classes sends more.")
+
+
+@click.command()
+@as_json_option
+def models(as_json: bool) -> None:
+    """List the architectures, with parameters and feature width for 3x32x32 images and 10 classes."""
+    click.echo(to_json([row._asdict() for row in zoo.catalogue()], indent=1) if as_json else zoo.table())

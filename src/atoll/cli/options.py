@@ -1,0 +1,65 @@
+"""Command-line options made from the fields of a configuration: one place for names, help and defaults."""
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import click
+
+from ..config import Config, flag, read_yaml
+from ..settings import pair
+
+F = TypeVar("F", bound=Callable[..., Any])
+KINDS = {int: int, float: float, int | None: int, float | None: float}
+
+
+def config_options(*without: str) -> Callable[[F], F]:
+    """One option for each field of :class:`Config` except ``without``; what is not given stays None."""
+
+    def add(command: F) -> F:
+        hints = get_type_hints(Config)
+        for f in reversed(fields(Config)):
+            if f.name not in without:
+                command = _option(f, hints[f.name])(command)
+        return click.option(
+            "--config", "config_file", type=click.Path(path_type=Path), help="YAML file with all of it."
+        )(command)
+
+    return add
+
+
+def _option(f: Any, kind: Any) -> Callable[[F], F]:
+    repeated = f.name in ("settings", "terms")
+    return click.option(
+        flag(f.name),
+        f.name,
+        type=_type(f, kind),
+        default=None,
+        multiple=repeated,
+        metavar="NAME=VALUE" if f.name == "settings" else None,
+        help=_help(f),
+    )
+
+
+def _type(f: Any, kind: Any) -> Any:
+    return click.Choice(f.metadata["choices"]) if "choices" in f.metadata else KINDS.get(kind, str)
+
+
+def _help(f: Any) -> str:
+    about = f.metadata["about"]
+    text = about[0].upper() + about[1:] + "."
+    plain = f.default is not MISSING and f.default not in (None, ())
+    return f"{text}  [default: {f.default}]" if plain else text
+
+
+def given(options: dict[str, Any], config_file: Path | None) -> dict[str, Any]:
+    """The entries of the file, overruled by the options that were given."""
+    values = read_yaml(config_file) if config_file else {}
+    for name, value in options.items():
+        if name == "settings":
+            if value:
+                values[name] = {**values.get(name, {}), **dict(pair(text) for text in value)}
+        elif value is not None and value != ():
+            values[name] = list(value) if isinstance(value, tuple) else value
+    return values

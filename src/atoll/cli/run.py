@@ -1,0 +1,120 @@
+"""``atoll run`` and ``atoll compare``."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ..compare import configs, label, place, run_all, safe
+from ..config import Config, read_yaml
+from ..errors import AtollError
+from ..files import to_json
+from ..report import html, runs, table
+from ..settings import make
+from .options import config_options, given
+from .show import console, follow, progress
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def shared_options(command: F) -> F:
+    """Options that say how runs are carried out, not what comes out of them."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON."),
+        click.option("--quiet", is_flag=True, help="No progress bar and no table."),
+        click.option("--force", is_flag=True, help="Replace the run that is in the directory."),
+        click.option("--workers", type=click.IntRange(1), default=1, help="Runs at the same time.  [default: 1]"),
+        click.option("--seeds", help="Several seeds, such as 0,1,2: one run for each."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("method", required=False)
+@config_options("method")
+@click.option("--resume", is_flag=False, flag_value="", metavar="[DIR]", help="Continue the run in DIR, or in --out.")
+@shared_options
+def run(
+    method: str | None, config_file: Path | None, resume: str | None, seeds: str | None, workers: int,
+    force: bool, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Run one METHOD: a name (see `atoll methods`), METHOD:variant, or a Python file that defines one."""
+    if resume and method is None and not Path(resume).is_dir():
+        method, resume = resume, ""  # `--resume fedavg` means: resume, with the method fedavg
+    values = given(options, config_file)
+    if resume:
+        values = {**read_yaml(Path(resume) / "config.yaml"), **values, "out": resume}
+    name = method or values.get("method")
+    if name is None:
+        raise AtollError("Which method? Give one, such as `atoll run fedavg`; `atoll methods` lists them.")
+    planned = configs([name], values, _seeds(seeds, values))
+    root = Path(planned[0].out or _fresh(f"{safe(label(planned[0]))}-{safe(planned[0].data)}"))
+    placed = place(planned, root) if seeds else [replace(planned[0], out=str(root))]
+    _launch(placed, root, resume is not None, force, workers, quiet, as_json)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="METHOD...")
+@config_options("method")
+@click.option("--resume", is_flag=True, help="Continue what was interrupted in --out.")
+@shared_options
+def compare(
+    names: tuple[str, ...], config_file: Path | None, resume: bool, seeds: str | None, workers: int,
+    force: bool, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Run several METHODs on the same clients and seeds, and rank them.
+
+    METHOD may carry a variant and regularisers: dcpfl:no-al, fedavg+dw:mu=0.1. The word all means every method.
+    A setting given with --set goes to the methods that have it; dcpfl.lam=0.2 goes to one.
+    """
+    values = given(options, config_file)
+    planned = configs(names, values, _seeds(seeds, values))
+    root = Path(planned[0].out or _fresh(f"compare-{safe(planned[0].data)}"))
+    _launch(place(planned, root), root, resume, force, workers, quiet, as_json)
+
+
+def _launch(
+    planned: Sequence[Config], root: Path, resume: bool, force: bool, workers: int, quiet: bool, as_json: bool
+) -> None:
+    for config in planned:
+        _warn_if_degenerate(config)
+    with progress(quiet or as_json) as bars:
+        watches = [follow(bars, f"{label(c)} seed {c.seed}", c.rounds) for c in planned]
+        notes = run_all(planned, watches, resume, force, workers)
+    for note in notes:
+        click.echo(f"Note: {note}", err=True)
+    folders = [Path(str(c.out)) for c in planned]
+    where = html.write(folders, root / "report.html")
+    loaded = [runs.load(folder) for folder in folders]
+    if as_json:
+        summaries = [dict(r.summary) for r in loaded]
+        click.echo(to_json(summaries[0] if folders == [root] else summaries, indent=1))
+    elif not quiet:
+        table.print_table(console(), table.rows(loaded))
+        click.echo(f"Report: {where}")
+
+
+def _warn_if_degenerate(config: Config) -> None:
+    sentence = make(config.method, config.settings, config.terms, config.optimiser_options).degenerate()
+    if sentence:
+        click.echo(f"Warning: {sentence}", err=True)
+
+
+def _seeds(text: str | None, values: dict[str, Any]) -> list[int]:
+    if text is None:
+        return [int(values.get("seed", 0))]
+    try:
+        return [int(s) for s in text.split(",")]
+    except ValueError:
+        raise AtollError(f"--seeds wants whole numbers such as 0,1,2, not {text!r}.") from None
+
+
+def _fresh(name: str) -> Path:
+    """A directory under runs/ that does not exist yet."""
+    path, at = Path("runs") / name, 2
+    while path.exists():
+        path, at = Path("runs") / f"{name}-{at}", at + 1
+    return path

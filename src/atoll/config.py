@@ -1,0 +1,147 @@
+"""Everything a run depends on, in one place: the command line, YAML files and Python calls all fill this in."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from .errors import AtollError, unknown
+from .settings import OPTIMISERS, convert
+
+BACKENDS = ("auto", "loop", "vmap")
+STORES = ("memory", "disk")
+INITS = ("shared", "per_client")
+
+# Where and how fast a run happens does not change what comes out of it.
+NEUTRAL = frozenset({"rounds", "data_dir", "out", "store", "cache", "checkpoint_every"})
+
+
+def option(default: Any, about: str, **more: Any) -> Any:
+    """A field with its help text; ``choices`` and ``flag`` (the option's name, if not the field's) may follow."""
+    metadata = {"about": about, **more}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run."""
+
+    method: str = option("fedavg", "method, or method:variant, or a Python file that defines one")
+    data: str = option("digits", "data set: a name, a path, or hf:owner/name")
+    data_dir: str | None = option(None, "folder with data sets; default: ATOLL_DATA or a cache folder")
+    clients: int | None = option(None, "number of clients; default: 10, or all whom the partition names itself")
+    partition: str = option("dirichlet:0.5", "iid, pathological:K, dirichlet:BETA, natural, or file:PATH")
+    split: str = option("client_811", "how a client's rows become train, validation and test rows")
+    public: int = option(0, "rows set aside as public data, seen by everybody and owned by nobody")
+    transform: str = option("plain", "preset for normalisation and augmentation")
+    models: tuple[str, ...] = option((), "architectures, dealt out in turn; default: one that suits the data")
+    width: int | None = option(None, "bring features of different models to one width by a linear layer")
+    proxy: str = option("8", "hidden filters of the proxy extractor, such as 8 or 8-16")
+    init: str = option("shared", "initial weights: shared by all of one architecture, or per client", choices=INITS)
+    rounds: int = option(20, "communication rounds")
+    rate: float = option(1.0, "share of the clients that take part in a round")
+    optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS))
+    lr: float | None = option(None, "learning rate of local training")
+    epochs: int | None = option(None, "local epochs per round")
+    batch_size: int | None = option(None, "rows per local step")
+    settings: dict[str, Any] = option({}, "a method's own field, as name=value; may be repeated", flag="set")
+    terms: tuple[str, ...] = option((), "a regulariser to add, such as dw:mu=0.1; may be repeated", flag="with")
+    seed: int = option(0, "decides the partition, the initial weights, the samples and the order of the data")
+    backend: str = option("auto", "where clients run: one by one, or small models as one batch", choices=BACKENDS)
+    store: str = option("memory", "where client states live between rounds", choices=STORES)
+    cache: int = option(32, "states kept in memory when the store is on disk")
+    eval_every: int = option(1, "rounds between evaluations; the last round is always evaluated")
+    checkpoint_every: int = option(5, "rounds between checkpoints")
+    out: str | None = option(None, "run directory; default: a new one under runs/")
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for f in fields(self):
+            object.__setattr__(self, f.name, _read(getattr(self, f.name), hints[f.name], f.name))
+            choices = f.metadata.get("choices")
+            value = getattr(self, f.name)
+            if choices and value is not None and value not in choices:
+                raise unknown(flag(f.name), value, choices)
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        least = {
+            "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
+            "epochs": 1, "batch_size": 1, "width": 1,
+        }  # fmt: skip
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise AtollError(f"{flag(name)} must be at least {low}, not {value}.")
+        if not 0 < self.rate <= 1:
+            raise AtollError(f"--rate must be above 0 and at most 1, not {self.rate}: it is the share that takes part.")
+        if self.lr is not None and self.lr <= 0:
+            raise AtollError(f"--lr must be above 0, not {self.lr}.")
+
+    @property
+    def optimiser_options(self) -> dict[str, Any]:
+        """The options of local training that were given."""
+        given = {name: getattr(self, name) for name in ("optimiser", "lr", "epochs", "batch_size")}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the numbers: two runs with the same identity give the same results, round by round."""
+        return {name: value for name, value in self.to_dict().items() if name not in NEUTRAL}
+
+    def fingerprint(self) -> str:
+        return sha256(yaml.safe_dump(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    def to_yaml(self) -> str:
+        return str(yaml.safe_dump(self.to_dict(), sort_keys=False))
+
+
+def _read(value: Any, kind: Any, name: str) -> Any:
+    if kind == tuple[str, ...]:
+        return _words(value, flag(name))
+    if kind == dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise AtollError(f"{flag(name)} wants name=value pairs, not {value!r}.")
+        return dict(value)
+    return convert(value, kind, flag(name))
+
+
+def _words(value: Any, where: str) -> tuple[str, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(w, str) and w for w in words):
+        raise AtollError(f"{where} wants a list of names, not {value!r}.")
+    return tuple(words)
+
+
+def flag(name: str) -> str:
+    """The command-line option of a field, for messages."""
+    option_name = str(Config.__dataclass_fields__[name].metadata.get("flag", name))
+    return "--" + option_name.replace("_", "-")
+
+
+def from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Config:
+    known = {f.name for f in fields(Config)}
+    for name in values:
+        if name not in known:
+            raise unknown(f"entry in {where}", str(name), known)
+    return Config(**values)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The entries of a configuration file; they are checked when a :class:`Config` is made of them."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise AtollError(f"There is no configuration file {str(path)!r}. Check the path.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as reason:
+        raise AtollError(f"{str(path)!r} is not readable YAML: {reason}") from reason
+    if not isinstance(values, dict):
+        raise AtollError(f"{str(path)!r} must hold entries such as 'method: fedavg'.")
+    return values

@@ -1,0 +1,174 @@
+"""What a client learns from, chooses with and is tested on.
+
+    client_811    train : validation : test = 8 : 1 : 1 of everything a client owns
+    client_82     8 : 2, then an eighth of the training rows for validation
+    official      the official training part 4 : 1 into train and validation, and the official test part in the same mix
+
+Every part keeps a client's mix of classes, by largest remainders.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+
+from ..errors import AtollError, unknown
+from .dataset import Array, Dataset
+from .partition import ROUNDING, deal
+
+SPLITS = ("client_811", "client_82", "official")
+TESTABLE = 3  # from so many rows of a class on, a client is tested on it
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Rows of every client by purpose: sorted and disjoint."""
+
+    train: tuple[Array, ...]
+    val: tuple[Array, ...]
+    test: tuple[Array, ...]
+
+
+def check(split: str, dataset: Dataset) -> None:
+    """Refuses a split nobody knows, or one this data set cannot serve."""
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    if split == "official" and len(dataset.y_test) == 0:
+        raise AtollError(
+            f"Split 'official': data set {dataset.name!r} has no official test part. Use client_811 or client_82."
+        )
+
+
+def within(rows: Sequence[Array], labels: Array, num_classes: int, split: str, rng: Generator) -> Parts:
+    """Splits what each client owns; for ``official`` that is only training rows, so nothing is kept for the test."""
+    counts = holdings(rows, labels, num_classes)
+    test, val = held_out(counts, split, rng)
+    owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+    flat = np.concatenate(rows)
+    group = owner * num_classes + labels[flat]
+    order = np.lexsort((rng.random(len(flat)), group))
+    sizes = counts.ravel()
+    place = np.arange(len(flat)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # a row's place in its class
+    for_test = place < np.repeat(test.ravel(), sizes)
+    for_val = ~for_test & (place < np.repeat((test + val).ravel(), sizes))
+
+    def pick(chosen: Array) -> tuple[Array, ...]:
+        return grouped(flat[order[chosen]], owner[order[chosen]], len(rows))
+
+    return Parts(pick(~for_test & ~for_val), pick(for_val), pick(for_test))
+
+
+def held_out(counts: Array, split: str, rng: Generator) -> tuple[Array, Array]:
+    """Rows of what clients own for test and for validation, [clients, classes] each: totals first, then classes."""
+    owned = counts.sum(1)
+    if split == "official":
+        test = np.zeros_like(counts)
+        val_total, _ = shares(owned, 1, 4)
+    elif split == "client_82":
+        test_total, rest = shares(owned, 2, 8)
+        val_total, _ = shares(rest, 1, 7)
+        test = _tested(counts, test_total, rng)
+    else:
+        test_total, val_total, _ = shares(owned, 1, 1, 8)
+        test = _tested(counts, test_total, rng)
+    return test, _drawn(counts - test, val_total, rng)
+
+
+def mirror(counts: Array, totals: Array, labels: Array, rng: Generator) -> tuple[Array, ...]:
+    """Test rows for every client in the mix of its training rows, as positions in ``labels``.
+
+    Client i gets round(n_test^c * n_i^c / n_train^c) rows of class c. Where the rounded numbers exceed what there is,
+    those that were rounded up furthest give way, so that no row is used twice. A client that would get nothing is given
+    one row of a class it owns, if any can be spared.
+    """
+    stock = np.bincount(labels, minlength=len(totals))
+    return deal(labels, _rescued(mirrored(counts, totals, stock, rng), counts, stock), rng)
+
+
+def mirrored(counts: Array, totals: Array, stock: Array, rng: Generator) -> Array:
+    """The rounded numbers of ``mirror``, [clients, classes]; ``totals`` are the training rows of each class."""
+    quota = counts * stock / np.maximum(totals, 1)
+    given: Array = np.floor(quota + ROUNDING).astype(np.int64)
+    rest = quota - given
+    place = _places(rest.T, rng.random(rest.T.shape)).T
+    given += (rest >= 0.5 - ROUNDING) & (place < stock - given.sum(0))
+    return given
+
+
+def gaps(parts: Parts, labels: Array, num_classes: int) -> tuple[str, ...]:
+    """Notes on what a client lacks to be trained, checked or tested in full."""
+    train, test = (holdings(rows, labels, num_classes) for rows in (parts.train, parts.test))
+    lacking = {
+        "without a test row, to be left out of personal accuracies": sum(len(rows) == 0 for rows in parts.test),
+        "without a validation row": sum(len(rows) == 0 for rows in parts.val),
+        "with test rows of a class they have no training row of": ((test > 0) & (train == 0)).any(1).sum(),
+    }
+    return tuple(f"Clients {what}: {number}." for what, number in lacking.items() if number)
+
+
+def shares(total: Array, *weights: int) -> tuple[Array, ...]:
+    """Totals divided by weights, largest remainders first; a tie goes to the weight named first."""
+    wide = np.broadcast_to(weights, (len(total), len(weights)))
+    room = np.broadcast_to(total[:, None], wide.shape)
+    return tuple(apportion(total, wide, room, np.broadcast_to(np.arange(len(weights)), wide.shape)).T)
+
+
+def apportion(totals: Array, weights: Array, room: Array, ties: Array) -> Array:
+    """Every row's total in proportion to its weights by largest remainders, no entry above its room; all [N, C].
+
+    Of equal remainders the one with the lower tie goes first. A total that exceeds the room of its row is cut to it.
+    """
+    quota = totals[:, None] * weights / np.maximum(weights.sum(1, keepdims=True), 1)
+    given: Array = np.minimum(np.floor(quota + ROUNDING).astype(np.int64), room)
+    totals = np.minimum(totals, room.sum(1))
+    while (left := totals - given.sum(1)).any():
+        claim = np.where(given < room, quota - given, -np.inf)
+        given += (_places(claim, ties) < left[:, None]) & (given < room)
+    return given
+
+
+def holdings(rows: Sequence[Array], labels: Array, num_classes: int) -> Array:
+    """How many rows of each class each client has, [clients, classes]."""
+    owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+    cells = owner * num_classes + labels[np.concatenate(rows)]
+    return np.bincount(cells, minlength=len(rows) * num_classes).reshape(len(rows), num_classes)
+
+
+def grouped(rows: Array, owner: Array, clients: int) -> tuple[Array, ...]:
+    """Rows by owner, sorted."""
+    order = np.lexsort((rows, owner))
+    ends = np.cumsum(np.bincount(owner, minlength=clients))[:-1]
+    return tuple(np.split(rows[order], ends))
+
+
+def _tested(counts: Array, total: Array, rng: Generator) -> Array:
+    return np.maximum(_drawn(counts, np.maximum(total, 1), rng), counts >= TESTABLE)
+
+
+def _drawn(counts: Array, total: Array, rng: Generator) -> Array:
+    """Rows taken out of each class. The last row of a class stays, unless a client has too few others."""
+    ties = rng.random(counts.shape)
+    taken = apportion(total, counts, np.maximum(counts - 1, 0), ties)
+    left = counts - taken
+    return taken + apportion(total - taken.sum(1), left, left, ties)
+
+
+def _places(claims: Array, ties: Array) -> Array:
+    """Where each entry comes in its row when the largest goes first; rounded, so that equal claims are equal."""
+    return np.lexsort((ties, -claims.round(9)), axis=1).argsort(1)
+
+
+def _rescued(given: Array, counts: Array, stock: Array) -> Array:
+    """A row for every client without one, of the class it owns most of: a spare one, else from who has most of it."""
+    given = given.copy()
+    for i in np.flatnonzero(given.sum(1) == 0):
+        for c in np.argsort(-counts[i], kind="stable")[: np.count_nonzero(counts[i])]:
+            spare = stock[c] > given[:, c].sum()
+            # Who gives keeps a row: of this class, and so of something.
+            donor = int(given[:, c].argmax())
+            if spare or given[donor, c] > 1:
+                given[donor, c] -= not spare
+                given[i, c] = 1
+                break
+    return given

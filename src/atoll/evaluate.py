@@ -1,0 +1,96 @@
+"""How good are the models: per client, over all clients, and which round to report."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from sklearn.metrics import precision_recall_fscore_support
+from torch import Tensor
+
+from .core import CHUNK, Predictor
+
+Score = dict[str, float]  # of one client, or the summary of many; NaN where a measure is undefined
+DETAILS = ("precision", "recall", "f1", "auc", "macro_precision", "macro_recall", "macro_f1", "macro_auc")
+
+
+def predict(predictor: Predictor, x: Tensor) -> Tensor:
+    """Logits (or any scores whose order counts) of all rows, in batches."""
+    with torch.no_grad():
+        return torch.cat([predictor(rows) for rows in x.split(CHUNK)])
+
+
+def accuracy(logits: Tensor, y: Tensor) -> float:
+    """Share of rows whose largest score is at the label; NaN without rows."""
+    return (logits.argmax(1) == y).double().mean().item()
+
+
+def measure(logits: Tensor, y: Tensor) -> Score:
+    """All measures of one client on its rows.
+
+    Precision, recall, F1 and AUC are averaged over classes by support, and plainly (``macro``). AUC is one against the
+    rest, over the classes that have both kinds of rows; a client with one class has none.
+    """
+    score = {"n": float(len(y)), "accuracy": accuracy(logits, y)}
+    if len(y) == 0:
+        return score | dict.fromkeys(DETAILS, math.nan)
+    truth, guess = y.numpy(), logits.argmax(1).numpy()
+    for prefix, average in (("", "weighted"), ("macro_", "macro")):
+        p, r, f1, _ = precision_recall_fscore_support(truth, guess, average=average, zero_division=0)
+        score |= {f"{prefix}precision": float(p), f"{prefix}recall": float(r), f"{prefix}f1": float(f1)}
+    score["auc"], score["macro_auc"] = _areas(truth, torch.softmax(logits, 1).double().numpy())
+    return score
+
+
+def _areas(truth: NDArray[Any], p: NDArray[Any]) -> tuple[float, float]:
+    """Areas under the ROC curves by the rank-sum identity, for all classes at once."""
+    support = np.bincount(truth, minlength=p.shape[1])
+    classes = np.flatnonzero((support > 0) & (support < len(truth)))
+    if len(classes) == 0:
+        return math.nan, math.nan
+    ranks, positive = rankdata(p[:, classes], axis=0), truth[:, None] == classes
+    n = support[classes]
+    area = ((ranks * positive).sum(0) - n * (n + 1) / 2) / (n * (len(truth) - n))
+    return float(np.average(area, weights=n)), float(area.mean())
+
+
+def population(scores: Mapping[str, Score]) -> Score:
+    """Over clients: unweighted mean, mean weighted by rows, the worst tenth, and the mean of every other measure."""
+    each = list(scores.values())
+    accuracies, n = np.array([s["accuracy"] for s in each]), np.array([s["n"] for s in each])
+    known = ~np.isnan(accuracies)
+    if not known.any():
+        return {"accuracy": math.nan}
+    worst = np.sort(accuracies[known])[: max(1, math.ceil(0.1 * known.sum()))]
+    out = {
+        "accuracy": float(accuracies[known].mean()),
+        "weighted": float(np.average(accuracies[known], weights=n[known])),
+        "worst_decile": float(worst.mean()),
+    }
+    for name in ("val", *DETAILS):
+        values = np.array([s.get(name, math.nan) for s in each])
+        out[name] = float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
+    return out
+
+
+def select(history: Sequence[tuple[int, Score]]) -> dict[str, Any]:
+    """Final, best and validation-selected values of a curve of (round, score); the first round wins a tie.
+
+    Without validation rows the final round stands in for the selected one.
+    """
+    final = history[-1]
+    best = max(history, key=lambda at: at[1]["accuracy"])
+    judged = [at for at in history if not math.isnan(at[1].get("val", math.nan))]
+    chosen = max(judged, key=lambda at: at[1]["val"]) if judged else final
+    return {
+        "final": final[1]["accuracy"],
+        "best": best[1]["accuracy"],
+        "best_round": best[0],
+        "best_by_val": chosen[1]["accuracy"],
+        "best_by_val_round": chosen[0],
+        "worst_decile": chosen[1].get("worst_decile", math.nan),
+        "metrics": {"final": final[1], "best": best[1], "best_by_val": chosen[1]},
+    }

@@ -1,0 +1,65 @@
+"""The clients of a federation as one machine holds them: their rows, their models, their exams."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .core import Augment, Client, ClientId, Model, Task
+
+
+class Rows(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+class Shares:
+    """The rows of every client in one tensor, each client's in one piece: a client is a slice, never a copy."""
+
+    def __init__(self, x: Tensor, y: Tensor, sizes: Sequence[int]):
+        self.all = Rows(x, y)
+        self._starts = torch.tensor([0, *sizes]).cumsum(0).tolist()
+
+    def __getitem__(self, position: int) -> Rows:
+        a, b = self._starts[position : position + 2]
+        return Rows(self.all.x[a:b], self.all.y[a:b])
+
+    def size(self, position: int) -> int:
+        return int(self._starts[position + 1] - self._starts[position])
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Who takes part, with what data and which architecture."""
+
+    ids: tuple[ClientId, ...]
+    models: Mapping[ClientId, Model]
+    num_classes: int
+    train: Shares
+    val: Shares
+    test: Shares
+    proxy: Model | None = None
+    public: Tensor | None = None
+    augment: Augment | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_position", {i: at for at, i in enumerate(self.ids)})
+
+    def position(self, i: ClientId) -> int:
+        return self._position[i]  # type: ignore[attr-defined,no-any-return]
+
+    def client(self, i: ClientId) -> Client:
+        """What a method may read on client ``i``."""
+        x, y = self.train[self.position(i)]
+        n = torch.tensor(float(len(y)))
+        return Client(x, y, n, self.models[i], self.num_classes, self.proxy, self.public, self.augment)
+
+    def task(self) -> Task:
+        """What the server knows; the model of the first client stands for all where they are alike."""
+        return Task(self.models[self.ids[0]], self.num_classes, self.ids, self.proxy, self.public, self.models)
+
+    def architectures(self) -> list[str]:
+        """The names of the different models, in order of appearance."""
+        return list(dict.fromkeys(self.models[i].name for i in self.ids))

@@ -1,0 +1,135 @@
+"""DC-PFL. Tang et al., IJCAI 2024, Algorithm 1. https://doi.org/10.24963/ijcai.2024/551
+
+client:  (theta_k, phi_k) = argmin CE + lam / |B| sum_i ||f(x_i) - M[y_i]||, from (theta_k, phi_t)     eqs. (2)-(5)
+         up: n_kc, mu_kc, Sigma_kc of the features of each class c it has                              eqs. (6)-(7)
+server:  phi <- phi - eta grad mean_c CE(g_phi(mu_kc), c), for one client after the other              eqs. (8)-(9)
+         M[c] = mu_c, Sigma_c pooled over clients;  phi_{t+1} = SGD(phi; z ~ N(mu_c, Sigma_c))       eqs. (10)-(12)
+
+Eq. (11) weighs Sigma_kc by n_kc, where the identity above it gives n_kc - 1: the default is exact (cov_formula).
+Algorithm 1 moves phi inside its loop over clients; here every client of a round receives the same phi.
+Eqs. (7) and (10) divide by zero for one row and for no row: such a covariance is 0, such a class keeps its last mean.
+Counts are not in the paper's list of what is sent, but eqs. (10)-(11) need them. A class without a mean is not pulled.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..checks import one_of, within
+from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, part, setting
+from ..key import Key, fold
+from ..payload import Params, about, payload
+from ..statistics import Pool, class_means, covariances, draw
+from ..train import SGD, Optimiser, objective
+from ._classmeans import DISTANCES, PLAIN, head_loss, lessons, towards
+from .local import State
+
+
+@payload
+class Server:
+    head: Params = about("phi_t, the global head")
+    means: Tensor = about("M, the last pooled mean of each class [C, d]", rows="seen")
+    seen: Tensor = about("which classes have a mean [C]")
+    n: Tensor | None = about("n_c behind it [C], if statistics are cached", rows="seen")
+    sigma: Tensor | None = about("Sigma_c beside it [C, d, d], if statistics are cached", rows="seen", symmetric=True)
+
+
+@payload
+class Knowledge:
+    head: Params = about("phi_t, the global head")
+    means: Tensor | None = about("M, the mean of each class [C, d], unless lam is 0", rows="seen")
+    seen: Tensor = about("which classes have a mean [C]")
+
+
+@payload
+class Gaussians:
+    n: Tensor = about("n_kc, rows of each class [C]")
+    mu: Tensor = about("mu_kc, mean feature of each class [C, d]", rows="n")
+    sigma: Tensor | None = about("Sigma_kc [C, d, d], unless nothing is calibrated", rows="n", symmetric=True)
+
+
+@dataclass(frozen=True)
+class DCPFL(Method[Server, State, Knowledge, Gaussians]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+    lam: float = setting(0.1, "strength of the pull of features to the pooled means", "not in the paper; chosen here")
+    aux: str = setting("l2", f"distance that is pulled on: {', '.join(DISTANCES)}", "paper, eq. (3)")
+    virtual: int = setting(1000, "features drawn each round; 0: no calibration, no covariance is sent", "paper")
+    calibrate: Optimiser = field(
+        default=PLAIN,
+        metadata={
+            "about": "training of the global head",
+            "source": "rate: paper; one epoch, batches of 64: chosen here",
+        },
+    )
+    head_passes: int = setting(1, "passes over the clients' means before calibration", "chosen here")
+    cov_formula: str = setting("exact", "pooling of covariances: exact, or paper for its eq. (11)", "chosen here")
+    stats_scope: str = setting("round", "draw classes of this round, or cached ones as well", "paper")
+    virtual_relu: bool = setting(False, "cut drawn features at 0, as real ones are", "paper")
+    min_count: int = setting(1, "classes with fewer rows are not sent", "off; 3 hides single features")
+
+    family: ClassVar[str] = "server-trained"
+    needs = frozenset({Need.SAME_WIDTH})
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"no-al": {"lam": 0.0}, "no-gc": {"virtual": 0}}
+
+    def __post_init__(self) -> None:
+        within(self, 0, "lam", "virtual", "head_passes")
+        within(self, 1, "min_count")
+        one_of(self, "aux", DISTANCES)
+        one_of(self, "cov_formula", ("exact", "paper"))
+        one_of(self, "stats_scope", ("round", "cached"))
+
+    def init_server(self, task: Task, k: Key) -> Server:
+        c, d = task.num_classes, task.feature_dim
+        cached = self.stats_scope == "cached" and self.virtual > 0
+        n, sigma = (torch.zeros(c), torch.zeros(c, d, d)) if cached else (None, None)
+        return Server(part(task.model.init(), "head"), torch.zeros(c, d), torch.zeros(c, dtype=torch.bool), n, sigma)
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Knowledge:
+        if self.lam == 0:
+            return Knowledge(server.head, None, torch.zeros_like(server.seen))
+        return Knowledge(server.head, server.means, server.seen)
+
+    def local(self, down: Knowledge, state: State, client: Client, k: Key) -> tuple[Gaussians, State]:
+        pulls = [] if down.means is None else [towards(down.means, down.seen, self.lam, self.aux)]
+        params = self.optim.fit(objective(client.model, *pulls), state.params | down.head, client, k)
+        z, member = client.model.features(params, client.x), client.members()
+        member = member * (member.sum(0) >= self.min_count)
+        n, mu = class_means(z, member)
+        return Gaussians(n, mu, covariances(z, member, n, mu) if self.virtual else None), State(params)
+
+    def aggregate(self, server: Server, replies: Iterable[Reply[Gaussians]], task: Task, r: Round, k: Key) -> Server:
+        pool = Pool(task.num_classes, task.feature_dim, self.virtual > 0, self.cov_formula == "exact")
+        received: list[tuple[Tensor, Tensor]] = []
+        for _, up in replies:
+            pool.add(up.n, up.mu, up.sigma)
+            received.append((up.mu, up.n > 0))
+        loss, now = head_loss(task.model), pool.n > 0
+        head = self.calibrate.run(loss, server.head, lessons(received) * self.head_passes)
+        means = torch.where(now[:, None], pool.mu.float(), server.means)
+        n, sigma = server.n, server.sigma
+        if self.virtual:
+            known = pool.n, pool.mu, pool.sigma()
+            if n is not None and sigma is not None:  # cached
+                n = torch.where(now, known[0].float(), n)
+                sigma = torch.where(now[:, None, None], known[2].float(), sigma)
+                known = n, means, sigma
+            z, y = draw(*known, self.virtual, fold(k, 1))
+            z = z.relu() if self.virtual_relu else z
+            if len(y):
+                head = self.calibrate.run(loss, head, self.calibrate.batches(z, y, fold(k, 2)))
+        return Server(head, means, server.seen | now, n, sigma)
+
+    def personal(self, down: Knowledge, up: Gaussians | None, state: State, client: Client) -> Predictor:
+        params = state.params if up else state.params | down.head
+        return lambda x: client.model(params, x)
+
+    def degenerate(self) -> str | None:
+        if self.lam == 0 and self.virtual == 0:
+            return "With lam = 0 and virtual = 0 this is FedGH with server_mode = per_client_mean."
+        return None

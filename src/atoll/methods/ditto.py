@@ -1,0 +1,49 @@
+"""Ditto. Li et al., ICML 2021, Algorithm 1. https://arxiv.org/abs/2012.04221
+
+client:  w_k = SGD(w_t; D_k), sent
+         v_k <- argmin CE(v; D_k) + lam/2 ||v - w_t||^2, from where it stopped, while the upload is under way
+server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
+"""
+
+from dataclasses import dataclass, field
+
+from ..checks import within
+from ..core import Client, Predictor, setting
+from ..key import Key
+from ..train import SGD, Optimiser, objective
+from .fedavg import Averaging, Global, Update
+from .fedprox import Proximal
+from .local import State
+
+
+@dataclass(frozen=True)
+class Ditto(Averaging[State]):
+    lam: float = setting(1.0, "strength of the pull of personal models to the global one", "middle of the paper's grid")
+    personal_optim: Optimiser = field(
+        default=SGD(epochs=1),
+        metadata={
+            "about": "training of the personal model",
+            "source": "one epoch: public codes of PFLlib and FL-bench",
+        },
+    )
+
+    family = "dual model"
+
+    def __post_init__(self) -> None:
+        within(self, 0, "lam")
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+        return self.train(down, client, k), state
+
+    def after_upload(self, down: Global, up: Update, state: State, client: Client, k: Key) -> State:
+        pull = Proximal(self.lam).bind({}, down.params, client)
+        return State(self.personal_optim.fit(objective(client.model, pull), state.params, client, k))
+
+    def personal(self, down: Global, up: Update | None, state: State, client: Client) -> Predictor:
+        return lambda x: client.model(state.params, x)
+
+    def degenerate(self) -> str | None:
+        return "With lam = 0 the personal models are trained alone, as by Local." if self.lam == 0 else None

@@ -1,0 +1,107 @@
+"""FedProto. Tan et al., AAAI 2022, Algorithm 1. https://arxiv.org/abs/2105.00243
+
+client:  w_k <- argmin CE(w; D_k) + lam / |B| sum_i dist(f(x_i), P[y_i]), from where it stopped
+         up: P_k[c], the mean feature of each class c it has, and n_kc
+server:  P[c] = mean of P_k[c] over the clients that sent it; classes nobody sent keep theirs
+
+The paper's eq. (6) weighs by n_kc and divides by the number of clients as well, which shrinks prototypes: here it is
+one or the other. The released code takes the mean and measures distances as mean squared errors (both the default),
+averages features while the model still moves (here: after training) and forgets classes absent from a round (a switch).
+The paper predicts by the nearest prototype; later comparisons, and the default here, use the client's own head.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..checks import one_of, within
+from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, setting
+from ..key import Key
+from ..payload import about, payload
+from ..statistics import class_means
+from ..train import SGD, Optimiser, objective
+from ._classmeans import DISTANCES, towards
+from .local import State
+
+
+@payload
+class Prototypes:  # the server's state, and what it sends
+    means: Tensor = about("P, the prototype of each class [C, d]", rows="seen")
+    seen: Tensor = about("which classes have a prototype [C]")
+
+
+@payload
+class Means:
+    means: Tensor = about("P_k, mean feature of each class [C, d]", rows="n")
+    n: Tensor = about("n_kc, rows of each class [C]")
+
+
+@dataclass(frozen=True)
+class FedProto(Method[Prototypes, State, Prototypes, Means]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+    lam: float = setting(1.0, "strength of the pull of features to prototypes", "the authors' code")
+    distance: str = setting("mse", f"what is pulled on: {', '.join(DISTANCES)}", "the authors' code")
+    aggregation: str = setting("uniform", "mean over clients: uniform, or weighted by rows", "the authors' code")
+    readout: str = setting("head", "who predicts: head, or the nearest prototype", "evaluations by DC-PFL and pFedES")
+    proto_own_classes: bool = setting(True, "prototypes of other clients' classes do not compete", "the authors' code")
+    forget_absent: bool = setting(
+        False, "drop prototypes of classes nobody sent this round", "true in the public codes"
+    )
+
+    family: ClassVar[str] = "prototypes"
+    needs = frozenset({Need.SAME_WIDTH})
+
+    def __post_init__(self) -> None:
+        within(self, 0, "lam")
+        one_of(self, "distance", DISTANCES)
+        one_of(self, "aggregation", ("uniform", "weighted"))
+        one_of(self, "readout", ("head", "prototype"))
+
+    def init_server(self, task: Task, k: Key) -> Prototypes:
+        c, d = task.num_classes, task.feature_dim
+        return Prototypes(torch.zeros(c, d), torch.zeros(c, dtype=torch.bool))
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def broadcast(self, server: Prototypes, to: ClientId, task: Task, r: Round) -> Prototypes:
+        return server
+
+    def local(self, down: Prototypes, state: State, client: Client, k: Key) -> tuple[Means, State]:
+        pull = towards(down.means, down.seen, self.lam, self.distance)
+        params = self.optim.fit(objective(client.model, pull), state.params, client, k)
+        n, means = class_means(client.model.features(params, client.x), client.members())
+        return Means(means, n), State(params)
+
+    def aggregate(
+        self, server: Prototypes, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key
+    ) -> Prototypes:
+        total, mass = server.means.double() * 0, torch.zeros(task.num_classes, dtype=torch.double)
+        for reply in replies:
+            n = reply.upload.n.double()
+            weight = n if self.aggregation == "weighted" else (n > 0).double()
+            total, mass = total + weight[:, None] * reply.upload.means, mass + weight
+        now, means = mass > 0, (total / mass.clamp(min=1)[:, None]).float()
+        if self.forget_absent:
+            return Prototypes(means, now)
+        return Prototypes(torch.where(now[:, None], means, server.means), server.seen | now)
+
+    def personal(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Predictor:
+        if self.readout == "head":
+            return lambda x: client.model(state.params, x)
+        own = client.members().sum(0) > 0
+        able = down.seen & own if self.proto_own_classes else down.seen
+
+        def nearest(x: Tensor) -> Tensor:
+            """Minus the squared distances; the head decides as long as there is no prototype."""
+            z = client.model.features(state.params, x)
+            squared = (z[:, None] - down.means).square().sum(2).masked_fill(~able, torch.inf)
+            return torch.where(able.any(), -squared, client.model.classify(state.params, z))
+
+        return nearest
+
+    def degenerate(self) -> str | None:
+        return "With lam = 0 every client trains alone, as by Local." if self.lam == 0 else None

@@ -1,0 +1,48 @@
+"""FedProx. Li et al., MLSys 2020, eq. (2). https://arxiv.org/abs/1812.06127
+
+client:  w_k = argmin CE(w; D_k) + mu/2 ||w - w_t||^2, from w_t
+server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
+
+The paper also lets slow clients stop early; here all train equally long. Running statistics are not pulled.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..checks import within
+from ..core import Client, Step, setting, weights
+from ..payload import Params
+from ..terms import Regulariser, Regularisers
+from ..train import Term, sqnorm, sub
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Proximal(Regulariser):
+    """mu/2 ||w - anchor||^2, the anchor being where training starts."""
+
+    mu: float = setting(0.01, "strength of the pull to the global model", "public code of FedDW")
+
+    def __post_init__(self) -> None:
+        within(self, 0, "mu")
+
+    def bind(self, sent: Params, anchor: Params, client: Client) -> Term:
+        def term(s: Step) -> Tensor:
+            return self.mu / 2 * sqnorm(sub(weights(s.params), anchor))
+
+        return term
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    mu: float = setting(0.01, "strength of the pull to the global model", "public code of FedDW")
+
+    def __post_init__(self) -> None:
+        within(self, 0, "mu")
+
+    def terms(self) -> Regularisers:
+        return Regularisers((*self.regularisers, Proximal(self.mu)))
+
+    def degenerate(self) -> str | None:
+        return "With mu = 0 this is FedAvg." if self.mu == 0 else None

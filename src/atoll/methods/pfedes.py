@@ -1,0 +1,94 @@
+"""pFedES. Yi et al., AAAI 2025. https://arxiv.org/abs/2311.06879
+
+client:  1. G_t fixed:  F_k <- argmin mu CE(F(G_t(x)), y) + (1 - mu) CE(F(x), y), from where it stopped
+         2. F_k fixed:  G_k = argmin CE(F_k(G(x)), y), from G_t;   up: G_k
+server:  G_{t+1} = sum_k n_k G_k / sum_k n_k, over the clients of the round
+
+The paper's n counts the rows of all clients, with which G would shrink whenever some are absent; its code does as here.
+What is fixed is in evaluation mode. In phase 1 F meets two batches, of which only the plain one moves its running
+statistics, because F predicts on plain images.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..checks import within
+from ..core import Batch, Client, ClientId, Method, Model, Need, Predictor, Reply, Round, Task, setting
+from ..errors import AtollError
+from ..key import Key, fold
+from ..payload import Params, about, payload
+from ..train import SGD, Loss, Optimiser, cross_entropy, mean
+from .local import State
+
+
+@payload
+class Proxy:  # the server's state, and what it sends
+    params: Params = about("G_t, the proxy extractor")
+
+
+@payload
+class Update:
+    params: Params = about("G_k, the proxy extractor after local training")
+    n: Tensor = about("n_k, the number of training rows")
+
+
+@dataclass(frozen=True)
+class PFedES(Method[Proxy, State, Proxy, Update]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+    proxy_optim: Optimiser = field(
+        default=SGD(epochs=10),
+        metadata={"about": "training of the proxy", "source": "public code: 10 epochs for like models, 20 for unlike"},
+    )
+    mu: float = setting(0.5, "weight of the loss on enhanced images", "public code; the paper searches up to 0.5")
+
+    family: ClassVar[str] = "proxy"
+    needs = frozenset({Need.PROXY})
+
+    def __post_init__(self) -> None:
+        within(self, 0, "mu", high=1)
+
+    def init_server(self, task: Task, k: Key) -> Proxy:
+        return Proxy(_proxy(task).init())
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def broadcast(self, server: Proxy, to: ClientId, task: Task, r: Round) -> Proxy:
+        return server
+
+    def local(self, down: Proxy, state: State, client: Client, k: Key) -> tuple[Update, State]:
+        f = self.optim.fit(self._own_loss(down.params, client), state.params, client, k)
+
+        def through(g: Params, b: Batch) -> Tensor:
+            return cross_entropy(client.model(f, _proxy(client)(g, b.x)), b)
+
+        g = self.proxy_optim.fit(through, down.params, client, fold(k, -1))  # no epoch of phase 1 has this number
+        return Update(g, client.n), State(f)
+
+    def _own_loss(self, g: Params, client: Client) -> Loss:
+        """Phase 1."""
+
+        def loss(f: Params, b: Batch) -> Tensor:
+            enhanced = b._replace(x=_proxy(client)(g, b.x), stats={})  # what it does to the statistics is dropped
+            plain = cross_entropy(client.model.step(f, b).logits, b)
+            return self.mu * cross_entropy(client.model.step(f, enhanced).logits, b) + (1 - self.mu) * plain
+
+        return loss
+
+    def aggregate(self, server: Proxy, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Proxy:
+        return Proxy(mean((reply.upload for reply in replies), "params", weight="n"))
+
+    def personal(self, down: Proxy, up: Update | None, state: State, client: Client) -> Predictor:
+        return lambda x: client.model(state.params, x)
+
+    def degenerate(self) -> str | None:
+        return "With mu = 0 every client trains alone, as by Local." if self.mu == 0 else None
+
+
+def _proxy(of: Client | Task) -> Model:
+    if of.proxy is None:
+        raise AtollError("pFedES shares a proxy model, and there is none. Give the federation one.")
+    return of.proxy

@@ -1,0 +1,96 @@
+"""Fitting what is given to what methods expect: a user's own module, and features of another width."""
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import AtollError, unknown
+from .registry import Body, Net, named
+
+
+def split(module: nn.Module, head: str, num_classes: int | None = None, sample: Tensor | None = None) -> Net:
+    """Any module as body and head, by the name of its last linear layer: ``split(model, head="classifier.1")``.
+
+    The parameters are the module's own, and the module itself is left as it is. ``num_classes``, where it differs from
+    the layer's, puts a new layer in its place. A ``sample`` batch checks that nothing happens after the head.
+    """
+    layer = _linear(module, head)
+    net = Net(_without(module, head.split(".")), layer)
+    if sample is not None:
+        _check_last(module, net, head, sample)
+    if num_classes is not None and num_classes != layer.out_features:
+        net.head = nn.Linear(
+            layer.in_features,
+            num_classes,
+            bias=layer.bias is not None,
+            device=layer.weight.device,
+            dtype=layer.weight.dtype,
+        )
+    return net
+
+
+def adapted(body: nn.Module, features: int, width: int, adapter: str) -> Body:
+    """The body with ``width`` features: by a trainable linear layer, or by averaging (repeating) neighbours."""
+    if adapter not in ("linear", "pool"):
+        raise unknown("adapter", adapter, ("linear", "pool"))
+    if width == features:
+        return body, features
+    last = nn.Linear(features, width) if adapter == "linear" else nn.AdaptiveAvgPool1d(width)
+    return named(extractor=body, adapter=last), width
+
+
+def _linear(module: nn.Module, head: str) -> nn.Linear:
+    owner = type(module).__name__
+    layers = {name: layer for name, layer in module.named_modules() if name}
+    linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
+    remedy = f"Name the last of its linear layers: {', '.join(linear)}." if linear else "End it with an nn.Linear."
+    if head not in layers:
+        raise AtollError(f"{owner} has no layer {head!r}. {remedy}")
+    if head not in linear:
+        raise AtollError(f"Layer {head!r} of {owner} is a {type(layers[head]).__name__}, not an nn.Linear. {remedy}")
+    return cast(nn.Linear, layers[head])
+
+
+def _without(module: nn.Module, path: list[str]) -> nn.Module:
+    """A copy of the modules along the path, ending in an identity; everything beside the path is shared."""
+    if not path:
+        return nn.Identity()
+    clone = copy.copy(module)
+    clone._modules = dict(module._modules)
+    clone._modules[path[0]] = _without(module.get_submodule(path[0]), path[1:])
+    return clone
+
+
+def _check_last(module: nn.Module, net: Net, head: str, sample: Tensor) -> None:
+    owner = type(module).__name__
+    modes = {part: part.training for part in (*module.modules(), *net.modules())}
+    module.eval()
+    net.eval()
+    try:
+        with torch.no_grad():
+            whole, features = module(sample), _features(net, sample, f"Layer {head!r} is not the last of {owner}")
+            same = torch.allclose(net.head(features), whole, rtol=1e-4, atol=1e-5)
+    finally:
+        for part, training in modes.items():
+            part.training = training
+    if not same:
+        raise AtollError(
+            f"Something happens to the output of layer {head!r} inside {owner} (a softmax?). "
+            "Make the module return what the layer returns: raw scores."
+        )
+
+
+def _features(net: Net, sample: Tensor, fault: str) -> Tensor:
+    """What the body makes of the sample, if it is what the head takes."""
+    remedy = "Name the layer whose output the module returns."
+    try:
+        features = net.body(sample)
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:  # the whole module took the sample
+        raise AtollError(f"{fault}: without it the module fails ({error}). {remedy}") from error
+    got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    wanted = net.head.in_features
+    if not isinstance(features, Tensor) or features.ndim != 2 or features.shape[1] != wanted:
+        raise AtollError(f"{fault}: without it the module returns {got}, not [batch, {wanted}]. {remedy}")
+    return features

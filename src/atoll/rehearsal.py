@@ -1,0 +1,67 @@
+"""A few exchanges on a few rows: methods are pure functions, so trying them out leaves no trace."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from .core import Client, ClientId, Reply, Round
+from .fleet import Fleet
+from .key import key
+from .run import AnyMethod
+
+Meter = Callable[[ClientId | None], AbstractContextManager[Any]]  # wraps the work of a client, or of the server (None)
+
+
+class Exchange(NamedTuple):
+    round: Round
+    client: ClientId
+    download: Any
+    upload: Any
+
+
+def actors(method: AnyMethod, fleet: Fleet) -> dict[ClientId, Client]:
+    """The first client of each architecture, cut to one batch of rows."""
+    rows = getattr(getattr(method, "optim", None), "batch_size", 32)
+    first: dict[str, ClientId] = {}
+    for i in fleet.ids:
+        first.setdefault(fleet.models[i].name, i)
+    return {i: _cut(fleet.client(i), rows) for i in first.values()}
+
+
+def rehearse(
+    method: AnyMethod,
+    fleet: Fleet,
+    seed: int,
+    rounds: int = 1,
+    cohort: int = 1,
+    meter: Meter = lambda who: nullcontext(),
+) -> Iterator[Exchange]:
+    """Play rounds with the actors; the server gets ``cohort`` replies, the actors' uploads in turn."""
+    task, cast = fleet.task(), actors(method, fleet)
+    server = method.init_server(task, key(seed, "init", "server"))
+    states = {i: method.init_client(c, key(seed, "init", i)) for i, c in cast.items()}
+    for r in (Round(t, phase) for t in range(rounds) for phase in range(method.phases)):
+        uploads: dict[ClientId, Any] = {}
+        for i, client in cast.items():
+            down, k = method.broadcast(server, i, task, r), key(seed, "local", *r, i)
+            with torch.no_grad(), meter(i):
+                uploads[i], states[i] = method.local(down, states[i], client, k)
+                if method.after_upload:
+                    states[i] = method.after_upload(down, uploads[i], states[i], client, k)
+            yield Exchange(r, i, down, uploads[i])
+        with torch.no_grad(), meter(None):
+            server = method.aggregate(server, _replies(uploads, cohort), task, r, key(seed, "server", *r))
+
+
+def _cut(client: Client, rows: int) -> Client:
+    x, y = client.x[:rows], client.y[:rows]
+    return replace(client, x=x, y=y, n=torch.tensor(float(len(y))))
+
+
+def _replies(uploads: dict[ClientId, Any], cohort: int) -> Iterator[Reply[Any]]:
+    ids = list(uploads)
+    for j in range(max(cohort, len(ids))):
+        yield Reply(ids[j % len(ids)], uploads[ids[j % len(ids)]])

@@ -1,0 +1,118 @@
+"""Which runs are seeds of one another, and what to call them."""
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .runs import Document, Run, value
+
+# Entries of a configuration that do not change what is computed, or only by chance.
+INCIDENTAL = {"seed", "out", "force", "resume", "backend", "workers", "device", "threads", "cache"}
+SETTING = ("data", "partition", "split", "clients")  # accuracies under different ones are not comparable
+LONGEST = 24  # characters of a value in a name
+
+
+class Stat(NamedTuple):
+    """A mean over seeds; `std` is the sample standard deviation (n - 1), None for one seed."""
+
+    mean: float
+    std: float | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """The seeds of one method in one configuration."""
+
+    name: str
+    runs: tuple[Run, ...]  # by seed
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.seed for run in self.runs)
+
+    def stat(self, dotted: str) -> Stat | None:
+        """Mean and deviation of a summary entry; None unless every seed has it (a mean of survivors misleads)."""
+        values = [value(run.summary, dotted) for run in self.runs]
+        known = [v for v in values if v is not None]
+        if len(known) < len(values):
+            return None
+        return Stat(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+
+
+def groups(runs: Iterable[Run]) -> list[Group]:
+    """Runs that differ only in the seed, together; the best personal accuracy first."""
+    alike: dict[tuple[str, str, int], list[Run]] = defaultdict(list)
+    repeats: dict[tuple[str, str, int], int] = defaultdict(int)
+    for run in sorted(runs, key=lambda r: (r.seed, str(r.path))):
+        identity = json.dumps(_identity(run), sort_keys=True, default=str)
+        repeat = repeats[run.label, identity, run.seed]  # the same seed again is no further seed
+        repeats[run.label, identity, run.seed] += 1
+        alike[run.label, identity, repeat].append(run)
+    named = _named([tuple(members) for members in alike.values()])
+    return sorted(named, key=_rank)
+
+
+def settings(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
+    """Runs split into those whose accuracies may be compared."""
+    apart: dict[tuple[str, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        apart[tuple(str(run.summary[field]) for field in SETTING)].append(run)
+    return [tuple(members) for members in apart.values()]
+
+
+def _rank(group: Group) -> tuple[bool, float, str]:
+    stat = group.stat("personal.best_by_val") or group.stat("personal.final")
+    return stat is None, -stat.mean if stat else 0.0, group.name
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    """Everything that tells this run from others but the seed, flat."""
+    said = {field: run.summary[field] for field in (*SETTING, "models", "rounds")}
+    return said | dict(_flat(run.config))
+
+
+def _flat(document: Document, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, entry in document.items():
+        if name in INCIDENTAL:
+            continue
+        if isinstance(entry, Mapping):
+            yield from _flat(entry, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", entry
+
+
+def _named(members: Sequence[tuple[Run, ...]]) -> list[Group]:
+    namesakes: dict[str, list[tuple[Run, ...]]] = defaultdict(list)
+    for runs in members:
+        namesakes[runs[0].label].append(runs)
+    return [
+        Group(name, runs)
+        for label, peers in namesakes.items()
+        for name, runs in zip(_names(label, peers), peers, strict=True)
+    ]
+
+
+def _names(label: str, peers: Sequence[tuple[Run, ...]]) -> list[str]:
+    """The label alone if nobody shares it; otherwise with what differs, or in the last resort the directory."""
+    if len(peers) == 1:
+        return [label]
+    flat = [_identity(runs[0]) for runs in peers]
+    keys = [key for key in dict.fromkeys(k for f in flat for k in f) if len({str(f.get(key)) for f in flat}) > 1]
+    names = [f"{label} ({', '.join(_differences(f, keys))})" if keys else label for f in flat]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name} [{runs[0].path.name}]" for name, runs in zip(names, peers, strict=True)]
+
+
+def _differences(flat: Document, keys: Iterable[str]) -> list[str]:
+    """`leaf=value` for each key, once: a summary and a configuration often say the same."""
+    return list(dict.fromkeys(f"{key.rsplit('.', 1)[-1]}={_shown(flat, key)}" for key in keys))
+
+
+def _shown(flat: Document, key: str) -> str:
+    entry = flat.get(key, "–")
+    text = "+".join(map(str, entry)) if isinstance(entry, list) else str(entry)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -1,0 +1,317 @@
+"""One HTML file that tells what was run and how it came out, without a single request to anywhere."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from ..errors import AtollError
+from . import plots, style, table
+from .groups import Group, groups, settings
+from .runs import FILES, Document, Run, find, load
+
+LISTED = 5  # rejected uploads named in a note before the rest is only counted
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure, drawn for a wide window and again for a narrow one."""
+
+    wide: Markup
+    narrow: Markup
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """The runs whose accuracies may be compared."""
+
+    title: str
+    about: str
+    standing: str
+    cards: list[tuple[str, str, str]]  # what, how much, who
+    rows: list[table.Row]
+    leaders: dict[str, set[str]]  # field of a column: names of rows
+    extra: list[tuple[str, list[str]]]  # further metrics: name, one cell for each column of `extra_columns`
+    extra_columns: list[str]
+    curves: Picture
+    boxes: Picture
+    traffic: Picture
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Who holds what in one split of the data."""
+
+    title: str
+    picture: Picture
+    totals: str
+    open: bool
+
+
+def write(run_dirs: list[Path], out: Path) -> Path:
+    """Write the report of the runs in `run_dirs` (or below them) to `out` and return its path."""
+    runs = [load(path) for path in find(run_dirs)]
+    if not runs:
+        raise AtollError("There is nothing to report on. Give the directory of a run or of a comparison.")
+    out = Path(out)
+    if out.is_dir():
+        out = out / "report.html"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(render(runs, out.parent), encoding="utf-8")
+    return out
+
+
+def render(runs: Sequence[Run], base: Path) -> str:
+    """The page; directories are told as seen from `base`."""
+    comparable = settings(runs)
+    chapters = [_chapter(members, f"c{i}") for i, members in enumerate(comparable)]
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        heading=_heading(runs),
+        chapters=chapters,
+        columns=table.COLUMNS,
+        families=Counter(column.family for column in table.COLUMNS),
+        cell=table.cell,
+        state=_state(runs),
+        holdings=_holdings(runs),
+        configs=[(_who(group), _yaml(group.runs[0].config)) for part in comparable for group in groups(part)],
+        notes=_notes(runs),
+        runs=[_pointer(run, base) for run in runs],
+        files=FILES,
+        colours={"light": style.variables(dark=False), "dark": style.variables(dark=True)},
+        swatch=_swatch,
+        versions=sorted({str(run.summary["version"]) for run in runs}),
+    )
+
+
+def _chapter(runs: Sequence[Run], prefix: str) -> Chapter:
+    found = groups(runs)
+    rows = [table.row(group) for group in found]
+    names, extra = _extra(found)
+    return Chapter(
+        title=_title(runs[0].summary),
+        about=_about(found),
+        standing=_standing(rows),
+        cards=_cards(rows),
+        rows=rows,
+        leaders={column.field: table.leaders(rows, column) for column in table.COLUMNS},
+        extra=extra,
+        extra_columns=names,
+        curves=_picture(lambda width: plots.curves(runs, width), f"{prefix}-curves"),
+        boxes=_picture(lambda width: plots.boxes(runs, width), f"{prefix}-boxes"),
+        traffic=_picture(lambda width: plots.bytes_accuracy(runs, width), f"{prefix}-bytes"),
+    )
+
+
+def _picture(draw: Callable[[float], Figure], name: str) -> Picture:
+    wide, narrow = (
+        Markup(style.inline_svg(draw(width), f"{name}-{kind}"))  # matplotlib escapes what it writes
+        for kind, width in (("w", style.WIDE), ("n", style.NARROW))
+    )
+    return Picture(wide, narrow)
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+
+
+def _heading(runs: Sequence[Run]) -> str:
+    labels = list(dict.fromkeys(run.label for run in runs))
+    data = dict.fromkeys(str(run.summary["data"]) for run in runs)
+    return f"{labels[0] if len(labels) == 1 else _many(len(labels), 'method')} on {', '.join(data)}"
+
+
+def _title(summary: Document) -> str:
+    return f"{summary['data']}, {summary['partition']}, {_many(int(summary['clients']), 'client')}"
+
+
+def _about(found: Sequence[Group]) -> str:
+    runs = [run for group in found for run in group.runs]
+    summary = runs[0].summary
+    rounds = sorted({int(run.summary["rounds"]) for run in runs})
+    models = list(dict.fromkeys(str(model) for run in runs for model in run.summary["models"]))
+    seeds = _span(sorted({len(group.runs) for group in found}), "seed") + (" each" if len(found) > 1 else "")
+    noun = "method" if len({run.label for run in runs}) == len(found) else "configuration"
+    return (
+        f"{_many(len(found), noun)}, {seeds}, on {summary['data']}: "
+        f"{_many(int(summary['clients']), 'client')} (partition {summary['partition']}, split {summary['split']}), "
+        f"{_span(rounds, 'round')}, {'model' if len(models) == 1 else 'models'} {', '.join(models)}."
+    )
+
+
+def _standing(rows: Sequence[table.Row]) -> str:
+    """Who leads, by how much, and whether that is more than chance over seeds."""
+    ranked = [row for row in rows if row.best_by_val]
+    if not ranked or not (first := ranked[0].best_by_val):
+        return "No run has an accuracy chosen by validation yet."
+    said = f"{ranked[0].name} reaches {table.accuracy(first)} % personal accuracy"
+    if len(ranked) == 1 or not (second := ranked[1].best_by_val):
+        return f"{said}."
+    gap = round(first.mean, 2) - round(second.mean, 2)  # as a reader of the table would reckon
+    spread = max(first.std or 0.0, second.std or 0.0)
+    doubt = ", less than the spread over seeds" if gap < spread else ""
+    if first.std is None or second.std is None:
+        doubt = ", on a single seed"
+    return f"{said}, {gap:.2f} points ahead of {ranked[1].name}{doubt}."
+
+
+def _cards(rows: Sequence[table.Row]) -> list[tuple[str, str, str]]:
+    lead = rows[0]
+    cards = [("Personal accuracy", f"{table.accuracy(lead.best_by_val)} %", lead.name)]
+    for what, field in (("Worst decile of clients", "worst_decile"), ("Generic model", "generic")):
+        known = [(stat, row.name) for row in rows if (stat := getattr(row, field))]
+        if known:
+            stat, name = max(known, key=lambda pair: pair[0].mean)
+            cards.append((what, f"{table.accuracy(stat)} %", name))
+    up, down = table.quantity(lead.mb_up), table.quantity(lead.mb_down)
+    return [*cards, ("MB per client and round", f"{up}\N{NO-BREAK SPACE}↑ {down}\N{NO-BREAK SPACE}↓", lead.name)]
+
+
+def _extra(found: Sequence[Group]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Every metric the runs kept for the round chosen by validation, in percent."""
+    where = "personal.metrics.best_by_val"
+    kept = [run.summary["personal"].get("metrics", {}).get("best_by_val") or {} for g in found for run in g.runs]
+    names = list(dict.fromkeys(name for metrics in kept for name in metrics))
+    cells = [(g.name, [table.accuracy(table.percent(g, f"{where}.{name}")) for name in names]) for g in found]
+    return [name.replace("_", " ") for name in names], cells
+
+
+def _state(runs: Sequence[Run]) -> str:
+    counts = Counter(run.status for run in runs)
+    if set(counts) == {"finished"}:
+        return f"{_many(len(runs), 'run')}, {'all ' if len(runs) > 1 else ''}finished"
+    return f"{_many(len(runs), 'run')}: " + ", ".join(f"{n} {status}" for status, n in counts.most_common())
+
+
+def _notes(runs: Sequence[Run]) -> list[str]:
+    """What a reader of the numbers must know: runs cut short, uploads refused, partitions mended."""
+    return [*_cut_short(runs), *_refused(runs), *_mended(runs)]
+
+
+def _cut_short(runs: Sequence[Run]) -> list[str]:
+    return [
+        f"{run.label}, seed {run.seed}: {run.status}"
+        + (f" after round {run.metrics[-1]['round']}" if run.metrics else " before the first evaluation")
+        + f" of {run.summary['rounds']}. Its numbers are those of the rounds it reached."
+        + (f" Finish it with `atoll run --resume {run.path}`." if run.status == "interrupted" else "")
+        for run in runs
+        if run.status != "finished"
+    ]
+
+
+def _refused(runs: Sequence[Run]) -> list[str]:
+    notes = []
+    for run in runs:
+        refused = [f"round {m['round']}: {_plain(entry)}" for m in run.metrics for entry in m["rejected"]]
+        if refused:
+            more = f"; and {len(refused) - LISTED} more" if len(refused) > LISTED else ""
+            listed = "; ".join(refused[:LISTED])
+            notes.append(f"{run.label}, seed {run.seed}: {_many(len(refused), 'upload')} rejected ({listed}{more}).")
+    return notes
+
+
+def _mended(runs: Sequence[Run]) -> list[str]:
+    return [f"{_split_title(shared)}: {note}" for shared in _partitions(runs) for note in shared[0].holdings["notes"]]
+
+
+def _plain(entry: object) -> str:
+    if isinstance(entry, dict):
+        return ", ".join(f"{name} {entry[name]}" for name in entry)
+    return f"client {entry}"
+
+
+# -- data, settings, files -----------------------------------------------------------------------------------------
+
+
+def _holdings(runs: Sequence[Run]) -> list[Holding]:
+    """One for each split of the data; the further seeds of a setting are folded away."""
+    seen: set[str] = set()
+    found = []
+    for i, members in enumerate(_partitions(runs)):
+        title = _title(members[0].summary)
+        found.append(_holding(members, f"h{i}", is_open=title not in seen))
+        seen.add(title)
+    return found
+
+
+def _partitions(runs: Iterable[Run]) -> list[list[Run]]:
+    """The runs by the split of the data they share."""
+    owners: dict[str, list[Run]] = {}
+    for run in runs:
+        owners.setdefault(str(run.holdings["name"]), []).append(run)
+    return list(owners.values())
+
+
+def _split_title(runs: Sequence[Run]) -> str:
+    seeds = sorted({run.seed for run in runs})
+    return f"{_title(runs[0].summary)}, {'seed' if len(seeds) == 1 else 'seeds'} {_listed(seeds)}"
+
+
+def _holding(runs: Sequence[Run], name: str, is_open: bool) -> Holding:
+    holdings = runs[0].holdings
+    train, clients, classes = holdings["train"], holdings["clients"], holdings["classes"]
+    rows = {part: sum(map(sum, holdings[part])) for part in ("train", "val", "test")}
+    held = [sum(1 for n in row if n) for row in train]
+    return Holding(
+        title=_split_title(runs),
+        picture=_picture(lambda width: plots.holdings(train, clients, classes, width), name),
+        totals=(
+            f"{rows['train']:,} training, {rows['val']:,} validation and {rows['test']:,} test rows. "
+            f"A client holds {_range(list(map(sum, train)))} training rows of {_range(held)} of {len(classes)} classes."
+        ),
+        open=is_open,
+    )
+
+
+def _yaml(config: Document) -> str:
+    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+
+
+def _who(group: Group) -> str:
+    if len(group.runs) == 1:
+        return f"{group.name}, seed {group.seeds[0]}"
+    return f"{group.name}, seeds {_listed(group.seeds)}"
+
+
+def _pointer(run: Run, base: Path) -> dict[str, str]:
+    return {
+        "path": Path(os.path.relpath(run.path.resolve(), base.resolve())).as_posix(),
+        "label": run.label,
+        "seed": str(run.seed),
+        "status": run.status,
+        "digest": str(run.summary["digest"])[:12],
+    }
+
+
+def _swatch(i: int) -> Markup:
+    """The colour of the i-th method as its lines have it."""
+    return Markup('<i class="swatch" style="background: var(--series-{})"></i>').format(i % len(style.SERIES))
+
+
+def _many(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _span(numbers: Sequence[int], noun: str) -> str:
+    """`3 rounds`, or `3 to 5 rounds`."""
+    return _many(numbers[0], noun) if len(numbers) == 1 else f"{numbers[0]:,} to {_many(numbers[-1], noun)}"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers, default=0), max(numbers, default=0)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

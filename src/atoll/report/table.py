@@ -1,0 +1,176 @@
+"""The comparison as a table: one row for each method, means over seeds, the best first."""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
+
+from .groups import Group, Stat, groups
+from .runs import Run, value
+
+NONE = "–"
+NAME = 14  # letters of a method's name before it folds, in a terminal
+
+
+@dataclass(frozen=True)
+class Row:
+    """Accuracies in percent; costs are means over seeds."""
+
+    name: str
+    seeds: tuple[int, ...]
+    remark: str  # empty if every run finished
+    best_by_val: Stat | None
+    final: Stat | None
+    best: Stat | None
+    worst_decile: Stat | None
+    generic: Stat | None
+    mb_up: float | None  # for one client and round; 1 MB is 1,000,000 bytes
+    mb_down: float | None
+    gflops: float | None  # all clients, whole run
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """`field` of a row; `title` for a page, `short` for a terminal; in a tight place the highest `spare` goes first."""
+
+    field: str
+    title: str
+    short: str
+    family: str
+    spare: int = 0
+
+
+PERSONAL, GENERIC = "Personal accuracy, %", "Generic, %"
+MB, COST = "MB per client and round", "Whole run"
+COLUMNS = (
+    Column("best_by_val", "best by validation", "by val", PERSONAL),
+    Column("final", "final", "final", PERSONAL, 2),
+    Column("best", "best", "best", PERSONAL, 4),
+    Column("worst_decile", "worst decile", "worst 10%", PERSONAL, 1),
+    Column("generic", "best by validation", "generic", GENERIC, 3),
+    Column("mb_up", "up", "MB up", MB),
+    Column("mb_down", "down", "MB down", MB),
+    Column("gflops", "GFLOPs, clients", "GFLOPs", COST, 6),
+    Column("seconds", "seconds", "s", COST, 5),
+)
+
+
+def rows(runs: Iterable[Run]) -> list[Row]:
+    return [row(group) for group in groups(runs)]
+
+
+def row(group: Group) -> Row:
+    return Row(
+        name=group.name,
+        seeds=group.seeds,
+        remark=remark(group),
+        best_by_val=percent(group, "personal.best_by_val"),
+        final=percent(group, "personal.final"),
+        best=percent(group, "personal.best"),
+        worst_decile=percent(group, "personal.worst_decile"),
+        generic=percent(group, "generic.best_by_val"),
+        mb_up=_cost(group, "bytes.per_client_round.up", 1e6),
+        mb_down=_cost(group, "bytes.per_client_round.down", 1e6),
+        gflops=_cost(group, "flops.clients", 1e9),
+        seconds=_cost(group, "seconds", 1.0),
+    )
+
+
+def remark(group: Group) -> str:
+    """Which of the runs did not finish."""
+    counts = Counter(run.status for run in group.runs if run.status != "finished")
+    total = f" of {len(group.runs)}" if len(group.runs) > 1 else ""
+    return ", ".join(f"{n}{total} {status}" if total else status for status, n in counts.items())
+
+
+def percent(group: Group, dotted: str) -> Stat | None:
+    stat = group.stat(dotted)
+    return stat and Stat(100 * stat.mean, None if stat.std is None else 100 * stat.std)
+
+
+def _cost(group: Group, dotted: str, unit: float) -> float | None:
+    known = [v for run in group.runs if (v := value(run.summary, dotted)) is not None]
+    return statistics.fmean(known) / unit if known else None
+
+
+def cell(row: Row, column: Column, sign: str = " ± ") -> str:
+    """The text of one cell."""
+    entry: Stat | float | None = getattr(row, column.field)
+    return accuracy(entry, sign) if isinstance(entry, Stat) else quantity(entry)
+
+
+def accuracy(stat: Stat | None, sign: str = " ± ") -> str:
+    if stat is None:
+        return NONE
+    return f"{stat.mean:.2f}" if stat.std is None else f"{stat.mean:.2f}{sign}{stat.std:.2f}"
+
+
+def quantity(x: float | None) -> str:
+    """Three significant digits without an exponent: 0.00123, 1.20, 345, 12.3k, 4.56M."""
+    if x is None:
+        return NONE
+    for unit, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if x >= 0.9995 * factor:
+            return f"{_digits(x / factor)}{unit}"
+    return _digits(x)
+
+
+def _digits(x: float) -> str:
+    if x == 0:
+        return "0"
+    rounded = float(f"{x:.2e}")  # first, so that 9.996 has as many digits as 10
+    places = 2 - math.floor(math.log10(rounded))
+    return f"{rounded:.{max(0, places)}f}"
+
+
+def leaders(rows: Sequence[Row], column: Column) -> set[str]:
+    """The names of the rows that lead an accuracy column, ties as they are printed; nobody leads alone."""
+    entries = {row.name: stat for row in rows if isinstance(stat := getattr(row, column.field), Stat)}
+    if len(entries) < 2:
+        return set()
+    top = max(f"{stat.mean:09.2f}" for stat in entries.values())
+    return {name for name, stat in entries.items() if f"{stat.mean:09.2f}" == top}
+
+
+def print_table(console: Console, rows: Sequence[Row]) -> None:
+    """Print the rows; on a terminal too narrow for all columns the least telling ones are left out, and named."""
+    columns, left_out = list(COLUMNS), list[Column]()
+    while _width(console, rows, columns) > console.width and any(c.spare for c in columns):
+        left_out.append(columns.pop(max(range(len(columns)), key=lambda i: columns[i].spare)))
+    console.print(_rich_table(rows, columns))
+    for row in rows:
+        if row.remark:
+            console.print(f"[yellow]*[/] {escape(row.name)}: {escape(row.remark)}", highlight=False)
+    if left_out:
+        console.print(f"Not shown at this width: {', '.join(c.short for c in left_out)}.", style="dim", highlight=False)
+
+
+def _rich_table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column("method", overflow="fold", max_width=NAME)
+    table.add_column("n", justify="right", no_wrap=True)
+    for column in columns:
+        table.add_column(column.short, justify="right", no_wrap=True)
+    lead = {column: leaders(rows, column) for column in columns}
+    for row in rows:
+        cells = (_bold(cell(row, column, "±"), row.name in lead[column]) for column in columns)
+        star = "[yellow]*[/]" if row.remark else ""
+        table.add_row(escape(row.name) + star, str(len(row.seeds)), *cells)
+    return table
+
+
+def _bold(text: str, lead: bool) -> str:
+    return f"[bold green]{text}[/]" if lead else text
+
+
+def _width(console: Console, rows: Sequence[Row], columns: Sequence[Column]) -> int:
+    """What the table would take if the terminal were wide."""
+    return Measurement.get(console, console.options.update(max_width=1000), _rich_table(rows, columns)).maximum

@@ -1,0 +1,51 @@
+"""What a run leaves behind, in Python."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .core import ClientId, Predictor, Round
+from .fleet import Fleet
+
+if TYPE_CHECKING:
+    from .assemble import Setup
+    from .backends.inprocess import Loop
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """Numbers, and the models that gave them."""
+
+    setup: "Setup"
+    summary: dict[str, Any]  # what summary.json holds
+    history: Sequence[dict[str, Any]]  # one entry for each evaluated round
+    clients: Sequence[dict[str, Any]]  # one row for each client and evaluated round
+    server: Any  # the server's final state
+    backend: "Loop"
+    notes: Sequence[str]
+
+    def __repr__(self) -> str:
+        s, personal, generic = self.summary, self.summary["personal"], self.summary["generic"]
+        both = f", generic {generic['best_by_val']:.2%}" if generic else ""
+        return (
+            f"<Result {s['label']} on {s['data']}: personal {personal['best_by_val']:.2%}{both} "
+            f"after {s['rounds']} rounds, {s['clients']} clients>"
+        )
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.setup.fleet
+
+    def state(self, i: ClientId) -> Any:
+        """What client ``i`` keeps."""
+        return self.backend.state(self.setup.method, self.setup.config.seed, i)
+
+    def personal(self, i: ClientId) -> Predictor:
+        """Client ``i``'s model once it has received the server's last message: inputs to logits."""
+        task, method = self.fleet.task(), self.setup.method
+        download = method.broadcast(self.server, i, task, Round(self.summary["rounds"]))
+        return method.personal(download, None, self.state(i), self.fleet.client(i))
+
+    def generic(self) -> Predictor | None:
+        """The server's model, if the method has one."""
+        return self.setup.method.generic(self.server, self.fleet.task())

@@ -1,0 +1,131 @@
+"""The only round loop, the same for every method and every backend."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from .core import ClientId, Contract, Method, Reply, Round, Task, contract
+from .evaluate import Score
+from .key import key, permutation
+from .payload import nbytes, pack
+
+AnyMethod = Method[Any, Any, Any, Any]
+
+
+class Job(NamedTuple):
+    """One client's part in one exchange."""
+
+    client: ClientId
+    round: Round
+    download: Any
+    examine: bool = False  # measure the personal model before and after
+
+
+class Outcome(NamedTuple):
+    """What came of a job: the upload, the client's next state and, if asked for, its scores."""
+
+    sender: ClientId
+    upload: Any
+    state: Any
+    before: Score | None = None
+    after: Score | None = None
+
+
+class Backend(Protocol):
+    """Runs client functions somewhere."""
+
+    def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        """Outcomes in the order of the jobs."""
+        ...
+
+    def commit(self, outcome: Outcome) -> None:
+        """Keep the client's next state: its upload was accepted."""
+        ...
+
+    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
+        """Measure the personal model of a client as it is, without training."""
+        ...
+
+
+class Rejection(NamedTuple):
+    client: ClientId
+    round: int
+    field: str
+    reason: str
+
+
+@dataclass
+class Log:
+    """What happened in one round."""
+
+    t: int
+    cohort: list[ClientId]
+    up: int = 0  # bytes
+    down: int = 0
+    accepted: list[ClientId] = field(default_factory=list)
+    rejected: list[Rejection] = field(default_factory=list)
+    before: dict[ClientId, Score] = field(default_factory=dict)
+    after: dict[ClientId, Score] = field(default_factory=dict)
+
+
+def play(
+    method: AnyMethod,
+    task: Task,
+    backend: Backend,
+    server: Any,
+    t: int,
+    seed: int,
+    rate: float,
+    examine: Collection[str],
+) -> tuple[Any, Log]:
+    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured."""
+    log = Log(t, sample(task.clients, rate, seed, t))
+    for r in (Round(t, phase) for phase in range(method.phases)):
+        # Every download is made before any client runs: no client sees what another one did in this exchange.
+        jobs = [Job(i, r, method.broadcast(server, i, task, r), i in examine) for i in log.cohort]
+        log.down += sum(nbytes(job.download) for job in jobs)
+        replies = _accepted(backend, backend.train(method, seed, jobs), contract(method), log)
+        first = next(replies, None)
+        if first is not None:  # without a single valid upload the server stays as it is
+            with torch.no_grad():
+                server = method.aggregate(server, chain([first], replies), task, r, key(seed, "server", *r))
+        for _ in replies:  # a method may ignore replies; the clients have to run all the same
+            pass
+    return server, log
+
+
+def _accepted(backend: Backend, outcomes: Iterator[Outcome], types: Contract, log: Log) -> Iterator[Reply[Any]]:
+    """Uploads that pass, one at a time; a client whose upload fails counts as absent."""
+    for outcome in outcomes:
+        fault = flaw(outcome.upload, types.upload)
+        if fault:
+            log.rejected.append(Rejection(outcome.sender, log.t, *fault))
+            continue
+        backend.commit(outcome)
+        log.accepted.append(outcome.sender)
+        log.up += nbytes(outcome.upload)
+        if outcome.before is not None:
+            log.before.setdefault(outcome.sender, outcome.before)
+        if outcome.after is not None:
+            log.after[outcome.sender] = outcome.after
+        yield Reply(outcome.sender, outcome.upload)
+
+
+def flaw(upload: Any, kind: type[Any]) -> tuple[str, str] | None:
+    """Why an upload cannot be used: (field, reason), or None if it can."""
+    if type(upload) is not kind:
+        return "payload", f"is a {type(upload).__name__}, not a {kind.__name__}"
+    for name, tensor in pack(upload).tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            return name, "holds NaN or infinity"
+    return None
+
+
+def sample(clients: Sequence[ClientId], rate: float, seed: int, t: int) -> list[ClientId]:
+    """The clients of round ``t``, drawn without replacement, in their own order."""
+    count = max(1, round(rate * len(clients)))
+    chosen = permutation(key(seed, "sample", t), len(clients))[:count]
+    return [clients[j] for j in sorted(chosen.tolist())]

@@ -1,0 +1,108 @@
+"""A run directory: what is in it, and who may write to it."""
+
+import fcntl
+import io
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .config import Config, from_dict, read_yaml
+from .errors import AtollError
+from .files import to_json, write_whole
+
+
+class RunDir:
+    """Opened by one run at a time; the lock falls with the process, however it ends."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> "RunDir":
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as reason:
+            raise AtollError(f"Cannot write to the run directory {str(self.path)!r}: {reason.strerror}.") from reason
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise AtollError(
+                f"The run directory {str(self.path)!r} is in use by another run. Wait for it, or choose another --out."
+            ) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._lock is not None
+        self._lock.close()
+
+    # -- before a run -------------------------------------------------------------------------------------------------
+
+    def start(self, config: Config, resume: bool, force: bool) -> None:
+        """Make the directory ready, without touching a run that nobody gave up."""
+        taken = (self.path / "config.yaml").exists()
+        if taken and resume:
+            self._check_same(config)
+        elif taken and force:
+            self._clear()
+        elif taken:
+            raise AtollError(
+                f"{str(self.path)!r} already holds a run. "
+                "Add --resume to continue it, --force to replace it, or choose another --out."
+            )
+        write_whole(self.path / "config.yaml", config.to_yaml().encode())
+
+    def _check_same(self, config: Config) -> None:
+        stored, asked = self.config().identity(), config.identity()
+        differ = sorted(name for name in asked if asked[name] != stored.get(name))
+        if differ:
+            changes = "; ".join(f"{name}: {stored.get(name)!r} before, {asked[name]!r} now" for name in differ)
+            raise AtollError(f"Cannot resume {str(self.path)!r} with another configuration ({changes}).")
+
+    def _clear(self) -> None:
+        for name in ("checkpoints", "objects", "states"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def config(self) -> Config:
+        path = self.path / "config.yaml"
+        return from_dict(read_yaml(path), str(path))
+
+    # -- while it runs ------------------------------------------------------------------------------------------------
+
+    def truncate_metrics(self, length: int) -> list[dict[str, Any]]:
+        """Cut the metrics file to what a checkpoint knows of, and return what is left."""
+        path = self.path / "metrics.jsonl"
+        path.touch()
+        with path.open("r+b") as f:
+            f.truncate(length)
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def append_metrics(self, line: Mapping[str, Any]) -> int:
+        """Add one line; returns the length of the file."""
+        with (self.path / "metrics.jsonl").open("a") as f:
+            f.write(to_json(line) + "\n")
+            return f.tell()
+
+    def write_json(self, name: str, value: Any) -> None:
+        write_whole(self.path / name, (to_json(value, indent=1) + "\n").encode())
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        write_whole(self.path / name, data)
+
+
+def to_parquet(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows)), sink)
+    return sink.getvalue()
+
+
+def from_parquet(data: bytes) -> list[dict[str, Any]]:
+    return pq.read_table(io.BytesIO(data)).to_pylist() if data else []

@@ -1,0 +1,173 @@
+"""Methods from what a user wrote: names, variants, ``name=value`` settings, regularisers."""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from . import registry
+from .core import Method
+from .errors import AtollError, unknown
+from .terms import Regulariser, Regularisers
+from .train import SGD, Adam, Optimiser
+
+OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam}
+
+
+def make(
+    name: str,
+    settings: Mapping[str, Any] | None = None,
+    terms: Sequence[str] = (),
+    optimiser: Mapping[str, Any] | None = None,
+) -> Method[Any, Any, Any, Any]:
+    """A method from ``"dcpfl:no-al"``, ``{"lam": 0.2, "optim.momentum": 0.5}`` and ``["dw:mu=0.1"]``.
+
+    ``optimiser`` holds the options all methods share: what is given there goes to local training.
+    """
+    base, variant = split_variant(name)
+    cls = registry.method(base)
+    built = cls()
+    if optimiser:
+        built = _with_optimiser(built, optimiser, base)
+    for field, value in {**_variant(cls, base, variant), **(settings or {})}.items():
+        built = _set(built, field, value, where=base)
+    return _add_terms(built, terms, base) if terms else built
+
+
+def split_variant(name: str) -> tuple[str, str | None]:
+    base, _, variant = name.partition(":")
+    return base, variant or None
+
+
+def _variant(cls: registry.MethodType, base: str, variant: str | None) -> Mapping[str, Any]:
+    if variant is None:
+        return {}
+    if variant not in cls.variants:
+        known = cls.variants
+        raise unknown(f"variant of {base}", variant, known) if known else AtollError(f"{base} has no variants.")
+    return cls.variants[variant]
+
+
+def _with_optimiser(method: Any, options: Mapping[str, Any], base: str) -> Any:
+    if not hasattr(method, "optim"):
+        raise AtollError(f"{base} does no local training with a common optimiser; leave out {', '.join(options)}.")
+    given = dict(options)
+    if "optimiser" in given:
+        method = _set(method, "optim", given.pop("optimiser"), where=base)
+    for name, value in given.items():
+        method = _set(method, f"optim.{name}", value, where=base)
+    return method
+
+
+def _set(target: Any, path: str, value: Any, where: str) -> Any:
+    """``target`` with one field, possibly of a nested value, replaced."""
+    name, _, rest = path.partition(".")
+    hints = get_type_hints(type(target))
+    known = {f.name for f in fields(target)}
+    if name not in known:
+        raise unknown(f"setting of {where}", name, known)
+    if rest:
+        inner = getattr(target, name)
+        if not is_dataclass(inner):
+            raise AtollError(f"Setting {where}.{name} has no parts: write {name}=VALUE.")
+        value = _set(inner, rest, value, where=f"{where}.{name}")
+    else:
+        value = convert(value, hints[name], f"{where}.{name}")
+    return replace(target, **{name: value})
+
+
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """Read ``value``, perhaps a string, as ``kind``."""
+    if isinstance(kind, types.UnionType):
+        if value in (None, "none", "null"):
+            return None
+        kind = next(k for k in get_args(kind) if k is not type(None))
+    if kind is Optimiser:
+        return _optimiser(value, where)
+    try:
+        if kind is bool:
+            return _boolean(value)
+        if kind in (int, float):
+            return _number(value, kind)
+    except (ValueError, TypeError):
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+        raise AtollError(f"Setting {where} wants {wanted}, not {value!r}.") from None
+    if not isinstance(value, kind):
+        raise AtollError(f"Setting {where} wants {kind.__name__}, not {value!r}.")
+    return value
+
+
+def _optimiser(value: Any, where: str) -> Optimiser:
+    if isinstance(value, Optimiser):
+        return value
+    if str(value) not in OPTIMISERS:
+        raise unknown(f"optimiser for {where}", str(value), OPTIMISERS)
+    return OPTIMISERS[str(value)]()
+
+
+def _boolean(value: Any) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if str(value).lower() not in words:
+        raise ValueError
+    return words[str(value).lower()]
+
+
+def _number(value: Any, kind: type[int] | type[float]) -> int | float:
+    number = float(value)
+    if number != number or (kind is int and number != int(number)):
+        raise ValueError
+    return kind(number)
+
+
+def _add_terms(method: Any, terms: Sequence[str], base: str) -> Any:
+    if not hasattr(method, "regularisers"):
+        able = sorted(name for name, cls in registry.methods().items() if hasattr(cls, "regularisers"))
+        raise AtollError(f"{base} takes no regularisers. Methods that do: {', '.join(able)}.")
+    added = [regulariser(text) for text in terms]
+    kinds = [type(r) for r in (*method.terms(), *added)]
+    if len(set(kinds)) < len(kinds):
+        raise AtollError(f"{base} would have the same regulariser twice. Leave one of them out.")
+    return replace(method, regularisers=Regularisers([*method.regularisers, *added]))
+
+
+def regulariser(text: str) -> Regulariser:
+    """A regulariser from ``"dw:mu=0.1,form=ata"``."""
+    name, _, options = text.partition(":")
+    known = registry.regularisers()
+    if name not in known:
+        raise unknown("regulariser", name, known)
+    built: Any = known[name]()
+    for option in filter(None, options.split(",")):
+        built = _set(built, *pair(option), where=name)
+    return built  # type: ignore[no-any-return]
+
+
+def pair(text: str) -> tuple[str, str]:
+    """``"lam=0.1"`` as ("lam", "0.1")."""
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise AtollError(f"Cannot read the setting {text!r}: write name=value.")
+    return name, value
+
+
+class Setting(NamedTuple):
+    """One hyper-parameter, for listings."""
+
+    name: str
+    default: Any
+    meaning: str
+    source: str
+
+
+def settings_of(value: Any, prefix: str = "", source: str = "") -> Iterator[Setting]:
+    """Every hyper-parameter of a method, regulariser or optimiser, nested ones with a dot.
+
+    ``source`` is where values come from that differ from the defaults of their class.
+    """
+    for f in fields(value):
+        current, about, own = getattr(value, f.name), f.metadata.get("about", ""), f.metadata.get("source", "")
+        if isinstance(current, Optimiser):
+            yield Setting(prefix + f.name, type(current).__name__.lower(), about, own)
+            yield from settings_of(current, f"{prefix}{f.name}.", own)
+        elif not isinstance(current, Regularisers):
+            yield Setting(prefix + f.name, current, about, own if current == f.default else source)
