@@ -1,1 +1,62 @@
-"""Its presence puts this folder on the import path, so that every test can import toys."""
+"""What all tests share. Its presence also puts this folder on the import path, so that every test can import toys."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from click.testing import CliRunner, Result
+
+from atoll.cli import main
+from atoll.report import html
+
+Atoll = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's own folders, nor the one that pytest was started in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_configdir())  # or every process would list all fonts again
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("ATOLL_DATA", raising=False)
+
+
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than a small run."""
+
+    def write(folders: Any, path: Path) -> Path:
+        return path
+
+    monkeypatch.setattr(html, "write", write)
+
+
+@pytest.fixture
+def atoll() -> Atoll:
+    """The command line inside this process; an exception that would be shown as a traceback fails the test."""
+
+    def invoke(*words: object, code: int = 0) -> Result:
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def refused(atoll: Atoll) -> Callable[..., str]:
+    """What the command line says of a mistake: exit code 2, one message on standard error, nothing else."""
+
+    def invoke(*words: object) -> str:
+        result = atoll(*words, code=2)
+        assert result.stdout == ""
+        assert "Traceback" not in result.stderr
+        assert result.stderr.count("Error: ") == 1
+        return " ".join(result.stderr.split())
+
+    return invoke

@@ -96,10 +96,12 @@ def test_a_class_of_three_rows_is_tested():
 
 
 def test_the_last_row_of_a_class_is_for_training():
-    """Of 20 rows 2 are tested, both of the class that has rows to spare."""
-    test, val = held_out(np.array([[1, 1, 1, 17]]), "client_811", rng())
-    assert test.tolist() == [[0, 0, 0, 2]]
-    assert val.tolist() == [[0, 0, 0, 2]]
+    """Of 10 rows 2 are tested. Quotas are 0.2 five times and 1.0, so that a single row would be next in line, but only
+    the class of 5 has rows to spare; of its other 3 rows one is for validation.
+    """
+    test, val = held_out(np.array([[1, 1, 1, 1, 1, 5]]), "client_82", rng())
+    assert test.tolist() == [[0, 0, 0, 0, 0, 2]]
+    assert val.tolist() == [[0, 0, 0, 0, 0, 1]]
 
 
 def test_a_client_with_one_row_of_each_class_is_split_all_the_same():
@@ -174,6 +176,9 @@ def test_a_spare_test_row_is_used_before_anybody_gives_one_up():
     """40 and 1 of 100 training rows (59 belong to nobody), 10 test rows: 4 and 0.1, and 6 are spare."""
     rows = mirror(np.array([[40], [1]]), np.array([100]), np.zeros(10, dtype=np.int64), rng())
     assert [len(r) for r in rows] == [4, 1]
+    # Where nobody has a row to give up: 1 and 1 of 10 training rows, 3 test rows, quotas of 0.3.
+    rows = mirror(np.array([[1], [1]]), np.array([10]), np.zeros(3, dtype=np.int64), rng())
+    assert [len(r) for r in rows] == [1, 1]
 
 
 def test_clients_that_cannot_be_tested_are_counted():

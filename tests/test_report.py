@@ -106,7 +106,8 @@ def make_run(
     held = {"name": f"split-{seed}", "clients": list(clients), "classes": list(classes), "notes": []}
     held |= dict.fromkeys(("train", "val", "test"), counts)
     (path / "holdings.json").write_text(json.dumps(held | (holdings or {})))
-    settled = {"method": {"name": label, "lam": 1.0}, "seed": seed, "out": str(path)} | (config or {})
+    settled = {"method": {"name": label, "lam": 1.0}, "seed": seed, "rounds": len(accuracies), "out": str(path)}
+    settled |= config or {}
     (path / "config.yaml").write_text(yaml.safe_dump(settled, sort_keys=False))
     return path
 
@@ -246,7 +247,7 @@ def test_runs_with_other_settings_are_not_seeds_of_one_another(tmp_path: Path) -
 
 def test_where_and_how_a_run_ran_makes_no_difference(tmp_path: Path) -> None:
     runs = [
-        load(make_run(tmp_path / str(seed), seed=seed, config={"backend": backend, "run": {"workers": seed}}))
+        load(make_run(tmp_path / str(seed), seed=seed, config={"backend": backend, "data_dir": f"/data/{seed}"}))
         for seed, backend in enumerate(("loop", "process"))
     ]
     assert [g.seeds for g in groups(runs)] == [(0, 1)]
@@ -387,7 +388,7 @@ def test_curves_show_mean_and_range_over_seeds(tmp_path: Path) -> None:
 def test_a_curve_ends_with_the_shortest_seed(tmp_path: Path) -> None:
     runs = [
         load(make_run(tmp_path / "0", seed=0)),
-        load(make_run(tmp_path / "1", seed=1, accuracies=(0.1, 0.1), status="diverged", rounds=3)),
+        load(make_run(tmp_path / "1", seed=1, accuracies=(0.1, 0.1), status="diverged", config={"rounds": 3})),
     ]
     (line,) = lines_of(plots.curves(runs), style.colour(0))
     assert line.get_xdata().tolist() == [1, 2]
@@ -417,6 +418,7 @@ def test_accuracy_so_far_follows_validation(tmp_path: Path) -> None:
     """Validation 0.4, 0.6, 0.5 is best in round 2, so round 3 still counts with the 0.7 of round 2."""
     assert plots.so_far(load(make_run(tmp_path / "r"))) == [0.5, 0.7, 0.7]
     assert plots.so_far(load(make_run(tmp_path / "s", validation=(None, None, None)))) == [0.5, 0.7, 0.6]
+    assert plots.so_far(load(make_run(tmp_path / "t", validation=(0.4, None, 0.3)))) == [0.5, 0.5, 0.5]
 
 
 def test_bytes_are_cumulative_and_silence_is_a_level(tmp_path: Path) -> None:
@@ -671,7 +673,7 @@ def test_nothing_in_a_run_is_markup(tmp_path: Path) -> None:
         status=evil,
         clients=(evil, "b"),
         classes=(evil, "c"),
-        rejected={1: [evil, {"client": evil, "why": evil}]},
+        rejected={1: [evil, {"client": evil, "reason": evil}]},
         config={"x": evil, evil: 1},
         holdings={"name": evil, "notes": [evil]},
     )
@@ -718,15 +720,26 @@ def test_other_data_get_other_tables_and_holdings(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_notes_tell_what_went_wrong(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", status="diverged", rounds=30, rejected={2: ["c", {"client": "d", "why": "not finite"}]})
-    make_run(tmp_path / "b", "fedgh", status="interrupted", rounds=30, holdings={"notes": ["client b got 3 rows."]})
+    make_run(
+        tmp_path / "a",
+        status="diverged",
+        config={"rounds": 30},
+        rejected={2: ["c", {"client": "d", "round": 2, "field": "mu", "reason": "not finite"}]},
+    )
+    make_run(
+        tmp_path / "b",
+        "fedgh",
+        status="interrupted",
+        config={"rounds": 30},
+        holdings={"notes": ["client b got 3 rows."]},
+    )
     make_run(tmp_path / "c", "fedmd", holdings={"name": "mended", "notes": ["client c got 2 rows."]})
     text = Reader(html.write([tmp_path], tmp_path / "r.html").read_text()).text
     assert "3 runs: 1 diverged, 1 interrupted, 1 finished" in text
     assert "dcpfl, seed 0: diverged after round 3 of 30." in text
     assert "fedgh, seed 0: interrupted after round 3 of 30. Its numbers are those of the rounds it reached. " in text
     assert f"atoll run --resume {tmp_path / 'b'}" in text
-    assert "2 uploads rejected (round 2: client c; round 2: client d, why not finite)." in text
+    assert "2 uploads rejected (round 2: client c; round 2: client d (mu: not finite))." in text
     assert "client c got 2 rows." in text
 
 

@@ -11,7 +11,6 @@ from .config import Config, from_dict
 from .data.dataset import Dataset
 from .errors import AtollError
 from .experiment import Watch, conduct
-from .report import html
 from .result import Result
 from .run import AnyMethod
 from .rundir import RunDir
@@ -58,6 +57,8 @@ def run_config(
     setup = assemble(config, **objects)
     if config.out is None:
         return conduct(setup, watch=watch)
+    from .report import html  # drawing takes long to import, and runs without a directory draw nothing
+
     with RunDir(Path(config.out)) as run_dir:
         run_dir.start(setup.config, resume, force)
         result = conduct(setup, run_dir, watch)

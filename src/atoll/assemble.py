@@ -1,8 +1,10 @@
 """From a configuration to everything a run needs: data, clients, models, method."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,11 @@ from torch import nn
 
 from . import compat, models
 from .config import Config
-from .core import Model, Need
+from .core import ClientId, Model, Need
 from .data.dataset import Array, Dataset
 from .data.datasets import load
-from .data.federation import Federation, federate
+from .data.downloads import data_folder
+from .data.federation import PARTS, Federation, federate
 from .data.transforms import Transform, preset
 from .errors import AtollError
 from .fleet import Fleet, Shares
@@ -44,7 +47,8 @@ def assemble(
     """Build and check everything; a data set, networks or a method given as objects stand in for their names."""
     method = method or make(config.method, config.settings, config.terms, config.optimiser_options)
     data = dataset if dataset is not None else load_cached(config.data, config.data_dir)
-    federation = federate(data, _clients(config), config.partition, config.split, config.seed, config.public)
+    request = (_clients(config), config.partition, config.split, config.seed, config.public)
+    federation = federate(data, *request, cache=_partition_cache(config))
     transform = preset(config.transform, data.name, data.shape)
     fleet = _fleet(config, method, federation, transform, nets)
     config = replace(
@@ -59,6 +63,13 @@ def assemble(
 @lru_cache(maxsize=1)  # comparisons load one data set many times
 def load_cached(name: str, data_dir: str | None) -> Dataset:
     return load(name, data_dir)
+
+
+def _partition_cache(config: Config) -> Path | None:
+    """A folder beside the data, unless nothing may be written there."""
+    folder = data_folder(config.data_dir)
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return folder / "partitions" if os.access(nearest, os.W_OK) else None
 
 
 def _clients(config: Config) -> int | None:
@@ -81,17 +92,19 @@ def _overhead_bound(net: nn.Module) -> bool:
 def _fleet(
     config: Config, method: AnyMethod, federation: Federation, transform: Transform, nets: Sequence[nn.Module]
 ) -> Fleet:
-    public = transform.prepare(federation.rows(federation.public)) if len(federation.public) else None
+    train, val, test = (_shares(federation, federation.part(part), transform) for part in PARTS)
+    shape = tuple(train.all.x.shape[1:])  # a transform may pad images
     return Fleet(
         ids=federation.clients,
-        models=_models(config, method, federation, nets),
+        models=_given(nets, federation) if nets else _built(config, method, federation, shape),
         num_classes=federation.dataset.num_classes,
-        train=_shares(federation, federation.train, transform),
-        val=_shares(federation, federation.val, transform),
-        test=_shares(federation, federation.test, transform),
-        proxy=_proxy(config, federation.dataset) if Need.PROXY in method.needs else None,
-        public=public,
+        train=train,
+        val=val,
+        test=test,
+        proxy=_proxy(config, shape) if Need.PROXY in method.needs else None,
+        public=transform.prepare(federation.rows(federation.public)) if len(federation.public) else None,
         augment=transform.augment if transform.augments else None,
+        global_test=config.global_test,
     )
 
 
@@ -104,35 +117,38 @@ def _shares(federation: Federation, owned: Sequence[Array], transform: Transform
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
-def _models(config: Config, method: AnyMethod, federation: Federation, nets: Sequence[nn.Module]) -> dict[str, Model]:
+def _given(nets: Sequence[nn.Module], federation: Federation) -> dict[ClientId, Model]:
+    """The user's own networks, dealt out in turn."""
+    names = [type(net).__name__ + (f"-{at}" if len(nets) > 1 else "") for at, net in enumerate(nets)]
+    built = [Model(net, name, _vectorisable(net)) for net, name in zip(nets, names, strict=True)]
+    return {i: built[at % len(built)] for at, i in enumerate(federation.clients)}
+
+
+def _built(config: Config, method: AnyMethod, federation: Federation, shape: tuple[int, ...]) -> dict[ClientId, Model]:
+    """Networks by name, dealt out in turn; one set of initial weights for each, or for each client."""
     names = config.models or (_default_model(federation.dataset),)
-    bias = not method.bias_free()
-    if nets:
-        given = [Model(net, f"{type(net).__name__}-{at}" if len(nets) > 1 else type(net).__name__, _batches(net))
-                 for at, net in enumerate(nets)]  # fmt: skip
-        return {i: given[at % len(given)] for at, i in enumerate(federation.clients)}
-    if config.init == "per_client":
-        dealt = zip(federation.clients, _cycle(names, len(federation.clients)), strict=True)
-        return {i: _model(config, federation.dataset, name, bias, i) for i, name in dealt}
-    built = {name: _model(config, federation.dataset, name, bias) for name in dict.fromkeys(names)}
-    return {i: built[names[at % len(names)]] for at, i in enumerate(federation.clients)}
+
+    @cache
+    def build(name: str, owner: ClientId | None) -> Model:
+        return _model(config, federation.dataset, shape, name, not method.bias_free(), owner)
+
+    own = config.init == "per_client"
+    return {i: build(names[at % len(names)], i if own else None) for at, i in enumerate(federation.clients)}
 
 
-def _cycle(names: Sequence[str], count: int) -> Iterable[str]:
-    return (names[at % len(names)] for at in range(count))
-
-
-def _model(config: Config, data: Dataset, name: str, bias: bool, owner: str = "all") -> Model:
-    """Build by name, initial weights decided by the seed, the architecture and perhaps its owner."""
+def _model(
+    config: Config, data: Dataset, shape: tuple[int, ...], name: str, bias: bool, owner: ClientId | None
+) -> Model:
+    """Build by name; the initial weights follow from the seed, the name and perhaps the owner."""
     base, _, text = name.partition(":")
     options: dict[str, Any] = dict(_option(part) for part in text.split("&") if part)
     if base in models.names() and data.kind not in models.kinds(base):
         fitting = [n for n in models.names() if data.kind in models.kinds(n)]
         raise AtollError(f"Model {base!r} cannot read {data.kind} data. Models that can: {', '.join(fitting)}.")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(key(config.seed, "model", name, owner)))
-        net = models.build(base, data.shape, data.num_classes, head_bias=bias, width=config.width, **options)
-    return Model(net, name, _batches(net))
+        torch.manual_seed(seed_of(key(config.seed, "model", name, owner or "")))
+        net = models.build(base, shape, data.num_classes, head_bias=bias, width=config.width, **options)
+    return Model(net, name, _vectorisable(net))
 
 
 def _option(text: str) -> tuple[str, int | float | bool | str]:
@@ -148,7 +164,7 @@ def _option(text: str) -> tuple[str, int | float | bool | str]:
     return name, value
 
 
-def _batches(net: nn.Module) -> bool:
+def _vectorisable(net: nn.Module) -> bool:
     """Whether vmap can run it: recurrent kernels have no batching rule."""
     return not any(isinstance(m, nn.RNNBase) for m in net.modules())
 
@@ -159,11 +175,11 @@ def _default_model(data: Dataset) -> str:
     return "bilstm" if data.kind == "text" else "mlp"
 
 
-def _proxy(config: Config, data: Dataset) -> Model:
+def _proxy(config: Config, shape: tuple[int, ...]) -> Model:
     try:
         filters = tuple(int(f) for f in config.proxy.split("-"))
     except ValueError:
         raise AtollError(f"--proxy wants filter counts such as 8 or 8-16, not {config.proxy!r}.") from None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(key(config.seed, "model", "proxy")))
-        return Model(models.proxy(data.shape, filters), "proxy")
+        return Model(models.proxy(shape, filters), "proxy")

@@ -16,7 +16,7 @@ STORES = ("memory", "disk")
 INITS = ("shared", "per_client")
 
 # Where and how fast a run happens does not change what comes out of it.
-NEUTRAL = frozenset({"rounds", "data_dir", "out", "store", "cache", "checkpoint_every"})
+NEUTRAL = frozenset({"rounds", "target", "data_dir", "out", "store", "cache", "checkpoint_every"})
 
 
 def option(default: Any, about: str, **more: Any) -> Any:
@@ -55,6 +55,8 @@ class Config:
     backend: str = option("auto", "where clients run: one by one, or small models as one batch", choices=BACKENDS)
     store: str = option("memory", "where client states live between rounds", choices=STORES)
     cache: int = option(32, "states kept in memory when the store is on disk")
+    global_test: bool = option(False, "also test personal models on everybody's test rows together")
+    target: float | None = option(None, "accuracy for which rounds, bytes, operations and time are reported")
     eval_every: int = option(1, "rounds between evaluations; the last round is always evaluated")
     checkpoint_every: int = option(5, "rounds between checkpoints")
     out: str | None = option(None, "run directory; default: a new one under runs/")
@@ -80,6 +82,10 @@ class Config:
                 raise AtollError(f"{flag(name)} must be at least {low}, not {value}.")
         if not 0 < self.rate <= 1:
             raise AtollError(f"--rate must be above 0 and at most 1, not {self.rate}: it is the share that takes part.")
+        if self.target is not None and not 0 < self.target <= 1:
+            raise AtollError(
+                f"--target must be above 0 and at most 1, not {self.target}: it is a share of right answers."
+            )
         if self.lr is not None and self.lr <= 0:
             raise AtollError(f"--lr must be above 0, not {self.lr}.")
 

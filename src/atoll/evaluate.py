@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 from sklearn.metrics import precision_recall_fscore_support
 from torch import Tensor
 
@@ -38,23 +37,25 @@ def measure(logits: Tensor, y: Tensor) -> Score:
     if len(y) == 0:
         return score | dict.fromkeys(DETAILS, math.nan)
     truth, guess = y.numpy(), logits.argmax(1).numpy()
-    for prefix, average in (("", "weighted"), ("macro_", "macro")):
-        p, r, f1, _ = precision_recall_fscore_support(truth, guess, average=average, zero_division=0)
-        score |= {f"{prefix}precision": float(p), f"{prefix}recall": float(r), f"{prefix}f1": float(f1)}
-    score["auc"], score["macro_auc"] = _areas(truth, torch.softmax(logits, 1).double().numpy())
+    *each, support = precision_recall_fscore_support(truth, guess, average=None, zero_division=0)
+    for name, values in zip(("precision", "recall", "f1"), each, strict=True):
+        score |= {name: float(np.average(values, weights=support)), f"macro_{name}": float(np.mean(values))}
+    score["auc"], score["macro_auc"] = _areas(truth, logits.double().softmax(1).numpy())  # singles would tie at 1
     return score
 
 
 def _areas(truth: NDArray[Any], p: NDArray[Any]) -> tuple[float, float]:
-    """Areas under the ROC curves by the rank-sum identity, for all classes at once."""
+    """Areas under the ROC curves: how often a row of the class scores above one of another, ties counting half."""
     support = np.bincount(truth, minlength=p.shape[1])
     classes = np.flatnonzero((support > 0) & (support < len(truth)))
     if len(classes) == 0:
         return math.nan, math.nan
-    ranks, positive = rankdata(p[:, classes], axis=0), truth[:, None] == classes
-    n = support[classes]
-    area = ((ranks * positive).sum(0) - n * (n + 1) / 2) / (n * (len(truth) - n))
-    return float(np.average(area, weights=n)), float(area.mean())
+    areas = []
+    for c in classes:
+        inside, outside = p[truth == c, c], np.sort(p[truth != c, c])
+        beaten = np.searchsorted(outside, inside, "left") + np.searchsorted(outside, inside, "right")
+        areas.append(beaten.mean() / (2 * len(outside)))
+    return float(np.average(areas, weights=support[classes])), float(np.mean(areas))
 
 
 def population(scores: Mapping[str, Score]) -> Score:
@@ -70,10 +71,18 @@ def population(scores: Mapping[str, Score]) -> Score:
         "weighted": float(np.average(accuracies[known], weights=n[known])),
         "worst_decile": float(worst.mean()),
     }
-    for name in ("val", *DETAILS):
+    for name in ("val", "global", *DETAILS):
         values = np.array([s.get(name, math.nan) for s in each])
         out[name] = float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
     return out
+
+
+def reached(lines: Sequence[Mapping[str, Any]], target: float) -> dict[str, Any] | None:
+    """What it took until the mean personal accuracy first reached ``target``; None if it never did."""
+    for line in lines:
+        if line["personal"]["post"]["accuracy"] >= target:
+            return {name: line[name] for name in ("round", "bytes", "flops", "seconds")}
+    return None
 
 
 def select(history: Sequence[tuple[int, Score]]) -> dict[str, Any]:

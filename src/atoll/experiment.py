@@ -14,7 +14,7 @@ from .assemble import Setup
 from .backends.inprocess import Loop, Vmap
 from .checkpoint import Checkpoints, Snapshot
 from .core import ClientId, Round, contract
-from .evaluate import DETAILS, Score, accuracy, measure, population, predict, select
+from .evaluate import DETAILS, Score, accuracy, measure, population, predict, reached, select
 from .flops import Flops, count
 from .key import key
 from .result import Result
@@ -286,6 +286,7 @@ class Experiment:
                 "per_client_round": {"up": totals.up / each, "down": totals.down / each},
             },
             "flops": {"clients": totals.client_flops, "server": totals.server_flops},
+            "target": config.target and {"accuracy": config.target, "reached": reached(lines, config.target)},
             "seconds": totals.seconds,
             "digest": self._digest(),
             "version": __version__,

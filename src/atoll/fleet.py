@@ -43,6 +43,7 @@ class Fleet:
     proxy: Model | None = None
     public: Tensor | None = None
     augment: Augment | None = None
+    global_test: bool = False  # whether personal models are also tested on the test rows of all clients
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_position", {i: at for at, i in enumerate(self.ids)})

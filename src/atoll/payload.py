@@ -13,6 +13,7 @@ T = TypeVar("T")
 
 _LEAVES = (Tensor, Tensor | None, Params)
 _STATIC = (int, float, bool, str)
+_MOST_CLASSES = 2**16  # a larger number in a message is damage, not a federation, and would only fill memory
 
 
 def about(meaning: str, *, rows: str | None = None, symmetric: bool = False) -> Any:
@@ -133,7 +134,7 @@ def unpack(cls: type[T], tensors: dict[str, Tensor], scalars: dict[str, Scalar])
         elif kind != Tensor | None and f.name not in markers:
             raise ValueError(f"{cls.__name__}.{f.name} is missing")
         if kind in _STATIC:
-            values[f.name] = scalars[f.name]
+            values[f.name] = _checked(cls, f.name, scalars.get(f.name), kind)
         elif f.name in markers:
             values[f.name] = _unpack_marker(tensors.get(f.name), held[f.name])
         else:
@@ -143,20 +144,32 @@ def unpack(cls: type[T], tensors: dict[str, Tensor], scalars: dict[str, Scalar])
     return cls(**values)
 
 
+def _checked(cls: Any, name: str, value: Any, kind: Any) -> Any:
+    """A scalar of the declared type; a whole number will do for a float."""
+    if type(value) is kind or (kind is float and type(value) is int):
+        return kind(value)
+    raise ValueError(f"{cls.__name__}.{name} is {value!r}, not a {kind.__name__}")
+
+
 def _held(name: str, tensors: dict[str, Tensor], scalars: dict[str, Scalar]) -> Tensor:
     classes = scalars.get(f"{name}#classes")
-    if not isinstance(classes, int):
-        raise ValueError(f"{name}#classes is missing")
-    held = torch.ones(classes, dtype=torch.bool)
-    if f"{name}#held" in tensors:
-        held = torch.zeros(classes, dtype=torch.bool).index_fill(0, tensors[f"{name}#held"].long(), True)
+    if type(classes) is not int or not 0 <= classes <= _MOST_CLASSES:
+        raise ValueError(f"{name}#classes is missing or not a number of classes")
+    labels = tensors.get(f"{name}#held")
+    if labels is None:
+        return torch.ones(classes, dtype=torch.bool)
+    held = torch.zeros(classes, dtype=torch.bool).index_fill(0, labels.long(), True)
+    if not torch.equal(held.nonzero().flatten().int(), labels):
+        raise ValueError(f"{name}#held must be rising labels")
     return held
 
 
 def _unpack_marker(counts: Tensor | None, held: Tensor) -> Tensor:
     if counts is None:
         return held
-    return counts.new_zeros(len(held)).masked_scatter(held, counts)
+    if counts.dtype == torch.bool or not bool((counts != 0).all()):
+        raise ValueError("the count of a class that is held cannot be 0")
+    return _scattered(counts, held)
 
 
 def _unpack_rows(value: Tensor | None, held: Tensor | None, how: Any) -> Tensor | None:
@@ -164,10 +177,15 @@ def _unpack_rows(value: Tensor | None, held: Tensor | None, how: Any) -> Tensor 
         return None
     if how.get("symmetric"):
         value = _unfold_triangles(value)
-    if held is None:
-        return value
-    out = value.new_zeros(len(held), *value.shape[1:])
-    out[held] = value
+    return value if held is None else _scattered(value, held)
+
+
+def _scattered(rows: Tensor, held: Tensor) -> Tensor:
+    """The dense table of the rows of the classes held; torch itself would spread one row over all of them."""
+    if len(rows) != int(held.sum()):
+        raise ValueError(f"{len(rows)} rows for {int(held.sum())} classes")
+    out = rows.new_zeros(len(held), *rows.shape[1:])
+    out[held] = rows
     return out
 
 

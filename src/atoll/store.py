@@ -9,12 +9,15 @@ from urllib.parse import quote, unquote
 from .core import ClientId
 from .wire import decode, encode
 
+_SUFFIX = ".safetensors"
+
 
 class Store(Protocol):
     """A client that has never taken part has no entry, and costs nothing."""
 
     def get(self, i: ClientId) -> Any | None: ...
     def put(self, i: ClientId, state: Any) -> None: ...
+    def clear(self) -> None: ...
     def __iter__(self) -> Iterator[ClientId]: ...
 
 
@@ -27,6 +30,9 @@ class MemoryStore:
 
     def put(self, i: ClientId, state: Any) -> None:
         self._states[i] = state
+
+    def clear(self) -> None:
+        self._states.clear()
 
     def __iter__(self) -> Iterator[ClientId]:
         return iter(sorted(self._states))
@@ -56,8 +62,13 @@ class DiskStore:
         fresh.replace(path)
         self._remember(i, state)
 
+    def clear(self) -> None:
+        for path in self._folder.iterdir():
+            path.unlink()
+        self._recent.clear()
+
     def __iter__(self) -> Iterator[ClientId]:
-        return iter(sorted(unquote(path.stem) for path in self._folder.glob("*.safetensors")))
+        return iter(sorted(unquote(path.name.removesuffix(_SUFFIX)) for path in self._folder.glob("*" + _SUFFIX)))
 
     def _remember(self, i: ClientId, state: Any) -> None:
         self._recent[i] = state
@@ -67,4 +78,4 @@ class DiskStore:
 
     def _path(self, i: ClientId) -> Path:
         # A dot in a client's name would be read as a suffix, a slash as a folder.
-        return self._folder / f"{quote(i, safe='').replace('.', '%2E')}.safetensors"
+        return self._folder / f"{quote(i, safe='').replace('.', '%2E')}{_SUFFIX}"

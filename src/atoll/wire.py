@@ -35,7 +35,7 @@ def decode(cls: type[T], data: bytes) -> T:
         header = json.loads(_metadata(data)[_HEADER])
         if header["payload"] != cls.__name__:
             raise ValueError(f"it is a {header['payload']}")
-        return unpack(cls, load(data), header["scalars"])
+        return unpack(cls, load(data), dict(header["scalars"]))
     except (SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError) as reason:
         raise WireError(f"These {len(data)} bytes are not a {cls.__name__}: {reason}") from reason
 

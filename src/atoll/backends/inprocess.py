@@ -42,12 +42,17 @@ class Loop:
         state, client = self.state(method, seed, i), self.fleet.client(i)
         return self.examine(method.personal(download, None, state, client), i)
 
-    def examine(self, predictor: Predictor, i: ClientId) -> Score:
-        """The exam of client ``i``: all measures on its test rows, accuracy on its validation rows."""
+    def examine(self, predictor: Predictor, i: ClientId, thorough: bool = True) -> Score:
+        """The exam of client ``i``: its test rows (all measures, or accuracy alone), its validation rows."""
         at = self.fleet.position(i)
         test, val = self.fleet.test[at], self.fleet.val[at]
-        score = measure(predict(predictor, test.x), test.y)
-        return score | {"val": accuracy(predict(predictor, val.x), val.y) if len(val.y) else float("nan")}
+        logits = predict(predictor, test.x)
+        score = measure(logits, test.y) if thorough else {"n": float(len(test.y)), "accuracy": accuracy(logits, test.y)}
+        score["val"] = accuracy(predict(predictor, val.x), val.y) if len(val.y) else float("nan")
+        if self.fleet.global_test:
+            everybody = self.fleet.test.all
+            score["global"] = accuracy(predict(predictor, everybody.x), everybody.y)
+        return score
 
     def _participate(self, method: AnyMethod, seed: int, job: Job) -> Outcome:
         i, client, state = job.client, self.fleet.client(job.client), self.state(method, seed, job.client)
@@ -62,7 +67,7 @@ class Loop:
     def _before(self, method: AnyMethod, job: Job, state: Any, client: Client) -> Score | None:
         if not job.examine or job.round.phase > 0:
             return None
-        return self.examine(method.personal(job.download, None, state, client), job.client)
+        return self.examine(method.personal(job.download, None, state, client), job.client, thorough=False)
 
     def _after(self, method: AnyMethod, job: Job, up: Any, state: Any, client: Client) -> Score | None:
         if not job.examine or job.round.phase < method.phases - 1:

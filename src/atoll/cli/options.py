@@ -31,6 +31,8 @@ def config_options(*without: str) -> Callable[[F], F]:
 
 def _option(f: Any, kind: Any) -> Callable[[F], F]:
     repeated = f.name in ("settings", "terms")
+    if kind is bool:
+        return click.option(flag(f.name), f.name, is_flag=True, default=None, help=_help(f))
     return click.option(
         flag(f.name),
         f.name,
@@ -49,7 +51,7 @@ def _type(f: Any, kind: Any) -> Any:
 def _help(f: Any) -> str:
     about = f.metadata["about"]
     text = about[0].upper() + about[1:] + "."
-    plain = f.default is not MISSING and f.default not in (None, ())
+    plain = f.default is not MISSING and f.default not in (None, (), False)
     return f"{text}  [default: {f.default}]" if plain else text
 
 

@@ -45,7 +45,8 @@ def hub_parts(
     labels = [np.array(list(split[label])) for split in splits]
     names = getattr(features[label], "names", None)
     parts = [Part(*part) for part in zip(x, labels, owners, strict=True)]
-    return Parts(*parts, classes=tuple(names) if names else None, channels_first=True)
+    test = parts[1] if len(parts) > 1 else None
+    return Parts(parts[0], test, classes=tuple(names) if names else None, channels_first=True)
 
 
 def _splits(name: str, config: str | None) -> list[Any]:
@@ -73,7 +74,7 @@ def _label(name: str, features: Any) -> str:
     found = [column for column in (*LABELS, *named) if column in features]
     if not found:
         raise AtollError(f"'hf:{name}' has no label column. Choose one with '?label=': {', '.join(features)}.")
-    return found[0]
+    return str(found[0])
 
 
 def _words(features: Any, label: str) -> str | None:

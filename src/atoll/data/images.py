@@ -81,7 +81,7 @@ def folder_parts(root: Path, size: int | None) -> Parts:
     to = layout(chain.from_iterable(sources), size)
     labels = [np.array([path.parent.name for path in files]) for files in found]
     parts = [Part(stack(rows, to), y) for rows, y in zip(sources, labels, strict=True)]
-    return Parts(*parts, channels_first=True)
+    return Parts(parts[0], parts[1] if split else None, channels_first=True)
 
 
 def inaturalist_parts(images: Path, annotations: Path, size: int, wanted: Sequence[int] | None) -> Parts:
@@ -102,7 +102,8 @@ def inaturalist_parts(images: Path, annotations: Path, size: int, wanted: Sequen
         targets.update({name: row for (name, _), row in zip(chosen, x, strict=True)})
         parts.append(Part(x, np.array([y for _, y in chosen], dtype=np.int64)))
     _decode(images, targets, Layout(size, size, 3))
-    return Parts(*parts, classes=tuple(category["name"] for category in categories), channels_first=True)
+    train, test = parts
+    return Parts(train, test, classes=tuple(category["name"] for category in categories), channels_first=True)
 
 
 def _class_files(root: Path) -> list[Path]:

@@ -103,7 +103,7 @@ class DW(Relation, Regulariser):
 
 
 @dataclass(frozen=True)
-class FedDW(FedAvg, Relation):
+class FedDW(Relation, FedAvg):
     def terms(self) -> Regularisers:
         own = DW(**{f.name: getattr(self, f.name) for f in fields(Relation)})
         return Regularisers((*self.regularisers, own))

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..config import NEUTRAL
 from .runs import Document, Run, value
 
-# Entries of a configuration that do not change what is computed, or only by chance.
-INCIDENTAL = {"seed", "out", "force", "resume", "backend", "workers", "device", "threads", "cache"}
+# Entries of a configuration that leave the numbers alone, or change them by chance only.
+INCIDENTAL = (NEUTRAL - {"rounds"}) | {"seed", "backend"}
 SETTING = ("data", "partition", "split", "clients")  # accuracies under different ones are not comparable
 LONGEST = 24  # characters of a value in a name
 
@@ -70,14 +71,12 @@ def _rank(group: Group) -> tuple[bool, float, str]:
 
 def _identity(run: Run) -> dict[str, Any]:
     """Everything that tells this run from others but the seed, flat."""
-    said = {field: run.summary[field] for field in (*SETTING, "models", "rounds")}
-    return said | dict(_flat(run.config))
+    said = {field: run.summary[field] for field in (*SETTING, "models")}
+    return said | dict(_flat({k: v for k, v in run.config.items() if k not in INCIDENTAL}))
 
 
 def _flat(document: Document, prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, entry in document.items():
-        if name in INCIDENTAL:
-            continue
         if isinstance(entry, Mapping):
             yield from _flat(entry, f"{prefix}{name}.")
         else:

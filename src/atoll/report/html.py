@@ -139,7 +139,7 @@ def _title(summary: Document) -> str:
 def _about(found: Sequence[Group]) -> str:
     runs = [run for group in found for run in group.runs]
     summary = runs[0].summary
-    rounds = sorted({int(run.summary["rounds"]) for run in runs})
+    rounds = sorted({run.planned for run in runs})
     models = list(dict.fromkeys(str(model) for run in runs for model in run.summary["models"]))
     seeds = _span(sorted({len(group.runs) for group in found}), "seed") + (" each" if len(found) > 1 else "")
     noun = "method" if len({run.label for run in runs}) == len(found) else "configuration"
@@ -175,7 +175,10 @@ def _cards(rows: Sequence[table.Row]) -> list[tuple[str, str, str]]:
             stat, name = max(known, key=lambda pair: pair[0].mean)
             cards.append((what, f"{table.accuracy(stat)} %", name))
     up, down = table.quantity(lead.mb_up), table.quantity(lead.mb_down)
-    return [*cards, ("MB per client and round", f"{up}\N{NO-BREAK SPACE}↑ {down}\N{NO-BREAK SPACE}↓", lead.name)]
+    return [
+        *cards,
+        ("MB per client and round", f"↑\N{NO-BREAK SPACE}{up}\N{EM SPACE}↓\N{NO-BREAK SPACE}{down}", lead.name),
+    ]
 
 
 def _extra(found: Sequence[Group]) -> tuple[list[str], list[tuple[str, list[str]]]]:
@@ -203,7 +206,7 @@ def _cut_short(runs: Sequence[Run]) -> list[str]:
     return [
         f"{run.label}, seed {run.seed}: {run.status}"
         + (f" after round {run.metrics[-1]['round']}" if run.metrics else " before the first evaluation")
-        + f" of {run.summary['rounds']}. Its numbers are those of the rounds it reached."
+        + f" of {run.planned}. Its numbers are those of the rounds it reached."
         + (f" Finish it with `atoll run --resume {run.path}`." if run.status == "interrupted" else "")
         for run in runs
         if run.status != "finished"
@@ -226,9 +229,11 @@ def _mended(runs: Sequence[Run]) -> list[str]:
 
 
 def _plain(entry: object) -> str:
-    if isinstance(entry, dict):
-        return ", ".join(f"{name} {entry[name]}" for name in entry)
-    return f"client {entry}"
+    """A rejected upload: the client, and where it is known what was wrong with it."""
+    if not isinstance(entry, dict):
+        return f"client {entry}"
+    why = ": ".join(str(entry[name]) for name in ("field", "reason") if entry.get(name))
+    return f"client {entry.get('client')} ({why})" if why else f"client {entry.get('client')}"
 
 
 # -- data, settings, files -----------------------------------------------------------------------------------------

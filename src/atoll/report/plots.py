@@ -178,12 +178,14 @@ def _spent(ax: Axes, i: int, group: Group) -> None:
 
 
 def so_far(run: Run) -> list[float | None]:
-    """At each round the test accuracy of the best round yet by validation; without validation, of the round itself."""
+    """At each round the test accuracy of the best round yet by validation; before any, that of the round itself."""
     best, reached, result = -math.inf, None, []
     for m in run.metrics:
         val, accuracy = value(m, "personal.post.val"), value(m, PERSONAL)
-        if val is None or val > best:
-            best, reached = val if val is not None else best, accuracy
+        if val is not None and val > best:
+            best, reached = val, accuracy
+        elif best == -math.inf:
+            reached = accuracy
         result.append(reached)
     return result
 

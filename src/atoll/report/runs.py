@@ -87,6 +87,11 @@ class Run:
     def status(self) -> str:
         return str(self.summary["status"])
 
+    @property
+    def planned(self) -> int:
+        """The rounds asked for; the summary counts the rounds reached."""
+        return int(self.config.get("rounds", self.summary["rounds"]))
+
 
 def load(run_dir: Path) -> Run:
     """Read one run directory; a missing or damaged file is named in the error."""

@@ -1,0 +1,140 @@
+"""FedGH: the server's steps by hand, what travels, and who has which head."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import toys
+
+from atoll.core import Model, part
+from atoll.errors import AtollError
+from atoll.key import key
+from atoll.methods.fedgh import MODES, FedGH, Head, Means
+from atoll.methods.local import Local, State
+from atoll.models import build
+from atoll.payload import Nothing, nbytes
+
+AXES = Means(torch.eye(2), torch.tensor([True, True]))  # mean (1, 0) of class 0, mean (0, 1) of class 1
+BLANK = Head(part(toys.identity_body().init(), "head"))
+
+
+def stepped(method: FedGH, *uploads: Means) -> Head:
+    return toys.aggregate(method, BLANK, list(uploads), toys.task(toys.identity_body(), classes=2))
+
+
+def test_one_step_for_each_mean() -> None:
+    """W = 0, b = 0, rate 0.01. The mean (1, 0) of class 0 has p = (1/2, 1/2): the logits move by 0.01 (0.5, -0.5), so
+    the first column of W and b become (0.005, -0.005). The mean (0, 1) of class 1 then has logits b, p_0 = 1 / (1 +
+    exp(-0.01)) = 0.5025: the second column becomes (-0.005025, 0.005025), b = (0.005 - 0.005025, ...) = (-2.5e-5, ...).
+    """
+    head = stepped(FedGH(), AXES).head
+    expected = torch.tensor([[0.005, -0.005025], [-0.005, 0.005025]])
+    torch.testing.assert_close(head["head.weight"], expected, rtol=0, atol=1e-8)
+    torch.testing.assert_close(head["head.bias"], torch.tensor([-2.5e-5, 2.5e-5]), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("mode", ["per_client_mean", "shuffled_batches"])
+def test_one_step_for_the_mean_of_a_clients_losses(mode: str) -> None:
+    """Both means at once, from zero: each contributes half of 0.01 (0.5, -0.5) to its column: 0.0025; b cancels.
+    A shuffled batch that holds everything does the same.
+    """
+    head = stepped(FedGH(server_mode=mode), AXES).head
+    torch.testing.assert_close(head["head.weight"], torch.tensor([[0.0025, -0.0025], [-0.0025, 0.0025]]))
+    torch.testing.assert_close(head["head.bias"], torch.zeros(2))
+
+
+def test_clients_teach_one_after_the_other() -> None:
+    other = Means(torch.tensor([[0.0, 0.0], [2.0, 1.0]]), torch.tensor([False, True]))
+    method = FedGH(server_mode="per_client_mean")
+    t = toys.task(toys.identity_body(), classes=2)
+    both = stepped(method, AXES, other)
+    toys.assert_same(both, toys.aggregate(method, stepped(method, AXES), [other], t))
+    toys.assert_same(stepped(FedGH(), AXES, other), toys.aggregate(FedGH(), stepped(FedGH(), AXES), [other], t))
+
+
+def test_passes() -> None:
+    for mode in ("per_sample", "per_client_mean"):
+        once = FedGH(server_mode=mode)
+        twice = replace(once, server=replace(once.server, epochs=2))
+        t = toys.task(toys.identity_body(), classes=2)
+        toys.assert_same(stepped(twice, AXES), toys.aggregate(once, stepped(once, AXES), [AXES], t))
+
+
+def test_absent_classes_teach_nothing() -> None:
+    """A row of zeros is not a mean: class 1 without a flag leaves the second column of W alone."""
+    head = stepped(FedGH(), Means(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([True, False]))).head
+    torch.testing.assert_close(head["head.weight"], torch.tensor([[0.005, 0.0], [-0.005, 0.0]]))
+    nobody = Means(torch.zeros(2, 2), torch.tensor([False, False]))
+    toys.assert_same(stepped(FedGH(), nobody), BLANK)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_global_head_moves_and_clients_do_not(mode: str) -> None:
+    c = toys.random_client(9, 1, toys.mlp())
+    method, t = FedGH(toys.RICH, server_mode=mode), toys.task(toys.mlp())
+    server = method.init_server(t, key(0))
+    up, state = toys.participate(method, server, method.init_client(c, key(0)), c, key(1))
+    before = toys.snapshot(state)
+    after = toys.aggregate(method, server, [up], t)
+    assert not torch.equal(after.head["head.weight"], server.head["head.weight"])
+    toys.assert_same(state, before)
+
+
+def test_frozen_head() -> None:
+    method = FedGH(freeze_global_head=True)
+    toys.assert_same(stepped(method, AXES), BLANK)
+    assert method.degenerate() is not None
+    assert FedGH().degenerate() is None
+
+
+def test_means_are_exact() -> None:
+    """Features 0, 0, 0, 4 of one class in batches of 3 and 1: the mean is 1; a mean of batch means would be 2."""
+    c = toys.client([[0.0], [0.0], [0.0], [4.0]], [0, 0, 0, 0], toys.identity_body(1), classes=2)
+    method = FedGH(replace(toys.PLAIN, batch_size=3))
+    down = method.init_server(toys.task(c.model, 2), key(0))
+    up, _ = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    assert up.means.tolist() == [[1.0], [0.0]]
+    assert up.held.tolist() == [True, False]
+
+
+def test_first_round_trains_from_the_global_head() -> None:
+    """The body is the client's, the head the server's, even before the server has learned anything."""
+    c = toys.random_client(9, 1, toys.mlp(seed=1))
+    method = FedGH(toys.RICH)
+    down = method.init_server(toys.task(toys.mlp(seed=2)), key(0))
+    _, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, alone = toys.participate(Local(toys.RICH), Nothing(), State(c.model.init() | down.head), c, key(1))
+    toys.assert_same(state, alone)
+
+
+def test_who_predicts() -> None:
+    """Before training the client's body with the received head, afterwards with the one it trained."""
+    c = toys.random_client(9, 1, toys.mlp())
+    method = FedGH(toys.RICH)
+    down = method.init_server(toys.task(toys.mlp(seed=4)), key(0))
+    old = method.init_client(c, key(0))
+    up, state = toys.participate(method, down, old, c, key(1))
+    assert torch.equal(method.personal(down, None, old, c)(c.x), c.model(old.params | down.head, c.x))
+    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(state.params, c.x))
+
+
+def test_bytes() -> None:
+    """CNN-1, 10 classes, 500 features, a client with 2 classes. Up: 2 labels + 2 * 500 = 1,002 scalars of 4 bytes.
+    Down: 10 * 500 + 10 = 5,010. A client with every class sends no labels: 5,000.
+    """
+    held = torch.arange(10) < 2
+    assert nbytes(Means(held[:, None] * torch.ones(10, 500), held)) == 4 * 1_002
+    assert nbytes(Means(torch.ones(10, 500), torch.ones(10, dtype=torch.bool))) == 4 * 5_000
+    with torch.device("meta"):
+        head = part(Model(build("cnn1", (3, 32, 32), 10)).init(), "head")
+    assert nbytes(Head(head)) == 4 * 5_010
+
+
+def test_unknown_mode_is_refused() -> None:
+    with pytest.raises(AtollError, match="per_sample, per_client_mean, shuffled_batches"):
+        FedGH(server_mode="all")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_vmap_equals_loop(mode: str) -> None:
+    toys.check_vmap(FedGH(toys.RICH, server_mode=mode), toys.mlp())

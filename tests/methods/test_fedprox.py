@@ -1,0 +1,88 @@
+"""FedProx: the proximal term by hand, and FedAvg where it is off."""
+
+import pytest
+import torch
+import toys
+from torch import Tensor
+
+from atoll.core import Batch
+from atoll.errors import AtollError
+from atoll.key import key
+from atoll.methods.fedavg import FedAvg
+from atoll.methods.fedprox import FedProx, Proximal
+from atoll.payload import Nothing, Params
+from atoll.terms import Regularisers
+from atoll.train import gradient
+
+ANY = toys.random_client(4, 0, toys.mlp())
+
+
+def quadratic(a: float, mu: float, anchor: float, steps: int) -> list[float]:
+    """Values of w while (w - a)^2 / 2 + mu/2 (w - anchor)^2 is minimised from the anchor with rate 0.1."""
+    pull = Proximal(mu).bind({}, {"w": torch.tensor([anchor])}, ANY)
+
+    def loss(p: Params, b: Batch) -> Tensor:
+        return (p["w"] - a).square().sum() / 2 + pull(toys.at(p))
+
+    w, seen = {"w": torch.tensor([anchor])}, []
+    for _ in range(steps):
+        w = toys.PLAIN.run(loss, w, [toys.batch([[0.0]], [0])])
+        seen.append(float(w["w"]))
+    return seen
+
+
+def test_steps_and_fixed_point() -> None:
+    """a = 3, anchor 0, mu = 1, rate 0.1. From 0 the gradient is -3: 0.3. There it is (0.3 - 3) + 0.3 = -2.4: 0.54.
+    It vanishes where (w - 3) + w = 0: 1.5.
+    """
+    path = quadratic(3.0, 1.0, 0.0, 200)
+    assert path[:2] == pytest.approx([0.3, 0.54])
+    assert path[-1] == pytest.approx(1.5)
+
+
+def test_the_norm_is_squared() -> None:
+    """w = (1, 2), anchor 0, mu = 1: (1 + 4) / 2 = 2.5; the bare norm would give 2.236. Gradient mu (w - anchor)."""
+    pull = Proximal(1.0).bind({}, {"w": torch.zeros(2)}, ANY)
+    w = {"w": torch.tensor([1.0, 2.0])}
+    assert float(pull(toys.at(w))) == 2.5
+    grads, _ = gradient(lambda p, b: pull(toys.at(p)), w, toys.batch([[0.0]], [0]))
+    assert grads["w"].tolist() == [1.0, 2.0]
+
+
+def test_running_statistics_are_not_pulled() -> None:
+    pull = Proximal(1.0).bind({}, {"w": torch.zeros(1), "buffers.m": torch.zeros(1)}, ANY)
+    assert float(pull(toys.at({"w": torch.zeros(1), "buffers.m": torch.ones(1)}))) == 0
+
+
+def test_mu_zero_is_fedavg() -> None:
+    c = toys.random_client(9, 1, toys.mlp())
+    down = FedAvg().init_server(toys.task(c.model), key(0))
+    a, _ = toys.participate(FedAvg(toys.RICH), down, Nothing(), c, key(1))
+    b, _ = toys.participate(FedProx(toys.RICH, mu=0.0), down, Nothing(), c, key(1))
+    toys.assert_same(a, b)
+    assert FedProx(mu=0.0).degenerate() == "With mu = 0 this is FedAvg."
+    assert FedProx().degenerate() is None
+
+
+def test_is_fedavg_with_the_regulariser() -> None:
+    c = toys.random_client(9, 1, toys.mlp())
+    down = FedAvg().init_server(toys.task(c.model), key(0))
+    a, _ = toys.participate(FedAvg(toys.RICH, Regularisers([Proximal(2.0)])), down, Nothing(), c, key(1))
+    b, _ = toys.participate(FedProx(toys.RICH, mu=2.0), down, Nothing(), c, key(1))
+    far, _ = toys.participate(FedAvg(toys.RICH), down, Nothing(), c, key(1))
+    toys.assert_same(a, b)
+
+    def distance(up: object) -> float:
+        return sum(float((v - down.params[name]).square().sum()) for name, v in up.params.items())  # type: ignore[attr-defined]
+
+    assert distance(b) < distance(far)
+
+
+@pytest.mark.parametrize("make", [FedProx, Proximal])
+def test_negative_mu_is_refused(make: type) -> None:
+    with pytest.raises(AtollError, match=r"mu is -0.1, but it must be at least 0"):
+        make(mu=-0.1)
+
+
+def test_vmap_equals_loop() -> None:
+    toys.check_vmap(FedProx(toys.RICH, mu=0.5), toys.mlp())
