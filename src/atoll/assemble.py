@@ -119,9 +119,26 @@ def _shares(federation: Federation, owned: Sequence[Array], transform: Transform
 
 def _given(nets: Sequence[nn.Module], federation: Federation) -> dict[ClientId, Model]:
     """The user's own networks, dealt out in turn."""
-    names = [type(net).__name__ + (f"-{at}" if len(nets) > 1 else "") for at, net in enumerate(nets)]
+    for net in nets:
+        _check_given(net, federation.dataset)
+    titles = [type(net.body).__name__ for net in nets]
+    names = [title + (f"-{at}" if titles.count(title) > 1 else "") for at, title in enumerate(titles)]
     built = [Model(net, name, _vectorisable(net)) for net, name in zip(nets, names, strict=True)]
     return {i: built[at % len(built)] for at, i in enumerate(federation.clients)}
+
+
+def _check_given(net: nn.Module, data: Dataset) -> None:
+    head = getattr(net, "head", None)
+    if not isinstance(head, nn.Linear) or not isinstance(getattr(net, "body", None), nn.Module):
+        raise AtollError(
+            f"{type(net).__name__} has no parts called body and head. "
+            "Use atoll.models.split(network, head=NAME) with the name of its last linear layer."
+        )
+    if head.out_features != data.num_classes:
+        raise AtollError(
+            f"The network has {head.out_features} outputs, but {data.name!r} has {data.num_classes} classes. "
+            f"Use atoll.models.split(network, head=NAME, num_classes={data.num_classes})."
+        )
 
 
 def _built(config: Config, method: AnyMethod, federation: Federation, shape: tuple[int, ...]) -> dict[ClientId, Model]:

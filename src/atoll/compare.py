@@ -53,11 +53,7 @@ def _check_settings_used(entries: Sequence[Config], settings: Mapping[str, Any])
 
 def place(configs: Sequence[Config], root: Path) -> list[Config]:
     """Give every run its own directory below ``root``."""
-    return [replace(c, out=str(root / f"{safe(label(c))}-seed{c.seed}")) for c in configs]
-
-
-def label(config: Config) -> str:
-    return "+".join([config.method, *config.terms])
+    return [replace(c, out=str(root / f"{safe(c.label)}-seed{c.seed}")) for c in configs]
 
 
 def safe(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -95,12 +94,16 @@ class Config:
         given = {name: getattr(self, name) for name in ("optimiser", "lr", "epochs", "batch_size")}
         return {name: value for name, value in given.items() if value is not None}
 
+    @property
+    def label(self) -> str:
+        """What tables and directories call this run: the method with its variant and regularisers."""
+        base, sign, variant = self.method.partition(":")
+        name = Path(base).stem if base.endswith(".py") else base
+        return "+".join([name + sign + variant, *self.terms])
+
     def identity(self) -> dict[str, Any]:
         """What decides the numbers: two runs with the same identity give the same results, round by round."""
         return {name: value for name, value in self.to_dict().items() if name not in NEUTRAL}
-
-    def fingerprint(self) -> str:
-        return sha256(yaml.safe_dump(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
 
     def to_dict(self) -> dict[str, Any]:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
@@ -111,16 +114,16 @@ class Config:
 
 def _read(value: Any, kind: Any, name: str) -> Any:
     if kind == tuple[str, ...]:
-        return _words(value, flag(name))
+        return _words(value, flag(name), commas=name == "models")
     if kind == dict[str, Any]:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise AtollError(f"{flag(name)} wants name=value pairs, not {value!r}.")
         return dict(value)
     return convert(value, kind, flag(name))
 
 
-def _words(value: Any, where: str) -> tuple[str, ...]:
-    words = value.split(",") if isinstance(value, str) else value
+def _words(value: Any, where: str, commas: bool) -> tuple[str, ...]:
+    words = value.split(",") if isinstance(value, str) and commas else [value] if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(isinstance(w, str) and w for w in words):
         raise AtollError(f"{where} wants a list of names, not {value!r}.")
     return tuple(words)
@@ -146,6 +149,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text())
     except FileNotFoundError:
         raise AtollError(f"There is no configuration file {str(path)!r}. Check the path.") from None
+    except OSError as reason:
+        raise AtollError(f"Cannot read the configuration file {str(path)!r}: {reason.strerror}.") from reason
     except (yaml.YAMLError, UnicodeDecodeError) as reason:
         raise AtollError(f"{str(path)!r} is not readable YAML: {reason}") from reason
     if not isinstance(values, dict):

@@ -54,7 +54,7 @@ class Model:
     def __init__(self, net: nn.Module, name: str = "model", vectorisable: bool = True):
         self.name = name
         self.vectorisable = vectorisable
-        self.net = key_dropout(net).requires_grad_(False).eval()
+        self.net = key_dropout(copy.deepcopy(net)).requires_grad_(False).eval()
         self._training = copy.deepcopy(self.net).train()
         self.has_buffers = any(True for _ in net.buffers())
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..compare import configs, label, place, run_all, safe
+from ..compare import configs, place, run_all, safe
 from ..config import Config, read_yaml
 from ..errors import AtollError
 from ..files import to_json
@@ -51,7 +51,7 @@ def run(
     if name is None:
         raise AtollError("Which method? Give one, such as `atoll run fedavg`; `atoll methods` lists them.")
     planned = configs([name], values, _seeds(seeds, values))
-    root = Path(planned[0].out or _fresh(f"{safe(label(planned[0]))}-{safe(planned[0].data)}"))
+    root = Path(planned[0].out or _fresh(f"{safe(planned[0].label)}-{safe(planned[0].data)}"))
     placed = place(planned, root) if seeds else [replace(planned[0], out=str(root))]
     _launch(placed, root, resume is not None, force, workers, quiet, as_json)
 
@@ -82,7 +82,7 @@ def _launch(
     for config in planned:
         _warn_if_degenerate(config)
     with progress(quiet or as_json) as bars:
-        watches = [follow(bars, f"{label(c)} seed {c.seed}", c.rounds) for c in planned]
+        watches = [follow(bars, f"{c.label} seed {c.seed}", c.rounds) for c in planned]
         notes = run_all(planned, watches, resume, force, workers)
     for note in notes:
         click.echo(f"Note: {note}", err=True)

@@ -1,0 +1,64 @@
+"""A new method in one file: clients share only the last layer and keep everything below it (as in LG-FedAvg).
+
+python examples/new_method.py
+atoll run examples/new_method.py --models mlp
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+import atoll
+from atoll.core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, part
+from atoll.key import Key
+from atoll.payload import Params, about, payload
+from atoll.train import SGD, Optimiser, mean, objective
+
+
+@payload
+class Head:  # the server's state, and what it sends
+    params: Params = about("the shared last layer")
+
+
+@payload
+class State:
+    params: Params = about("the client's whole model")
+
+
+@payload
+class Update:
+    params: Params = about("the last layer after local training")
+    n: Tensor = about("number of training rows")
+
+
+@dataclass(frozen=True)
+class SharedHead(Method[Head, State, Head, Update]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+
+    needs = frozenset({Need.SAME_WIDTH})
+
+    def init_server(self, task: Task, k: Key) -> Head:
+        return Head(part(task.model.init(), "head"))
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def broadcast(self, server: Head, to: ClientId, task: Task, r: Round) -> Head:
+        return server
+
+    def local(self, down: Head, state: State, client: Client, k: Key) -> tuple[Update, State]:
+        params = self.optim.fit(objective(client.model), state.params | down.params, client, k)
+        return Update(part(params, "head"), client.n), State(params)
+
+    def aggregate(self, server: Head, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Head:
+        return Head(mean((reply.upload for reply in replies), "params", weight="n"))
+
+    def personal(self, down: Head, up: Update | None, state: State, client: Client) -> Predictor:
+        params = state.params if up else state.params | down.params
+        return lambda x: client.model(params, x)
+
+
+if __name__ == "__main__":
+    for method in ("local", SharedHead()):
+        print(atoll.run(method, data="digits", models=["mlp", "mlp:hidden=32"], width=24, partition="dirichlet:0.3"))
