@@ -6,12 +6,16 @@ from typing import Any
 
 import matplotlib
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from atoll.cli import main
 from atoll.report import html
 
 Atoll = Callable[..., Result]
+
+# Tests run side by side: more than one thread each would make them wait for one another.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +60,7 @@ def refused(atoll: Atoll) -> Callable[..., str]:
         result = atoll(*words, code=2)
         assert result.stdout == ""
         assert "Traceback" not in result.stderr
+        assert result.stderr.lstrip().startswith(("Error: ", "Usage: "))
         assert result.stderr.count("Error: ") == 1
         return " ".join(result.stderr.split())
 

@@ -75,10 +75,11 @@ def test_clients_may_run_in_any_order(name: str) -> None:
     for ids in (forwards, forwards[::-1]):
         backend, server = Loop(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
         jobs = [Job(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in ids]
-        outcomes.append({o.sender: o for o in backend.train(made.method, 0, jobs)})
+        uploads = {o.sender: o.upload for o in backend.train(made.method, 0, jobs)}
+        outcomes.append((uploads, {rest.sender: rest.state for rest in backend.rest()}))
     for i in forwards:
-        assert equal(outcomes[0][i].upload, outcomes[1][i].upload)
-        assert equal(outcomes[0][i].state, outcomes[1][i].state)
+        assert equal(outcomes[0][0][i], outcomes[1][0][i])
+        assert equal(outcomes[0][1][i], outcomes[1][1][i])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -122,7 +123,8 @@ def exchange(name: str) -> tuple[Any, Any, Any, Any]:
     i = made.fleet.ids[0]
     down = made.method.broadcast(server, i, task, Round(1))
     (outcome,) = backend.train(made.method, 0, [Job(i, Round(1), down)])
-    return down, outcome.upload, outcome.state, server
+    (rest,) = backend.rest()
+    return down, outcome.upload, rest.state, server
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -25,7 +25,8 @@ class Net(nn.Module):
         self.body, self.head = body, head
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x))
+        out: Tensor = self.head(self.body(x))
+        return out
 
 
 def filled(net: nn.Module, seed: int = 0) -> nn.Module:

@@ -1,6 +1,6 @@
 """The same runs from Python."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ def run(
     Names may be replaced by objects: a method, a data set, networks with ``body`` and ``head`` (see ``models.split``).
     With ``out``, everything is also written to a run directory.
     """
+    if not isinstance(method, str):
+        _check_unused(options, method)
     given = [models] if isinstance(models, str | nn.Module) else list(models)
     nets = [m for m in given if isinstance(m, nn.Module)]
     if nets and len(nets) < len(given):
@@ -48,6 +50,13 @@ def run(
         "method": None if isinstance(method, str) else method,
     }
     return run_config(from_dict({**options, **named}), resume=resume, force=force, watch=watch, **objects)
+
+
+def _check_unused(options: Mapping[str, Any], method: AnyMethod) -> None:
+    """A method given as an object has its settings already."""
+    for name in ("settings", "terms", "optimiser", "lr", "epochs", "batch_size"):
+        if name in options:
+            raise AtollError(f"{name} would change nothing: set it in {type(method).__name__}(...) instead.")
 
 
 def run_config(

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def assemble(
 ) -> Setup:
     """Build and check everything; a data set, networks or a method given as objects stand in for their names."""
     method = method or make(config.method, config.settings, config.terms, config.optimiser_options)
-    data = dataset if dataset is not None else load_cached(config.data, config.data_dir)
+    data = dataset if dataset is not None else load(config.data, config.data_dir)
     request = (_clients(config), config.partition, config.split, config.seed, config.public)
     federation = federate(data, *request, cache=_partition_cache(config))
     transform = preset(config.transform, data.name, data.shape)
@@ -60,9 +60,12 @@ def assemble(
     return Setup(config, method, federation, fleet)
 
 
-@lru_cache(maxsize=1)  # comparisons load one data set many times
-def load_cached(name: str, data_dir: str | None) -> Dataset:
-    return load(name, data_dir)
+def check_fit(config: Config, fleet: Fleet) -> None:
+    """Raise what would be raised if the method of ``config`` were to run on these clients."""
+    method = make(config.method, config.settings, config.terms, config.optimiser_options)
+    if Need.PROXY in method.needs:
+        _proxy(config, tuple(fleet.train.all.x.shape[1:]))
+    compat.check(method, fleet, config.method, config.backend)
 
 
 def _partition_cache(config: Config) -> Path | None:
@@ -195,6 +198,8 @@ def _default_model(data: Dataset) -> str:
 def _proxy(config: Config, shape: tuple[int, ...]) -> Model:
     try:
         filters = tuple(int(f) for f in config.proxy.split("-"))
+        if min(filters) < 1:
+            raise ValueError
     except ValueError:
         raise AtollError(f"--proxy wants filter counts such as 8 or 8-16, not {config.proxy!r}.") from None
     with torch.random.fork_rng(devices=[]):

@@ -40,7 +40,7 @@ class Checkpoints:
         data = encode(state)
         name = sha256(data).hexdigest()
         path = self._objects / name
-        if not path.exists():
+        if not path.exists() or path.read_bytes() != data:
             self._objects.mkdir(parents=True, exist_ok=True)
             write_whole(path, data)
         return name
@@ -52,7 +52,7 @@ class Checkpoints:
         return decode(self._types.state, data)
 
     def save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint beside the others, then let the oldest go."""
+        """Write a checkpoint beside the others, then let go of the oldest, and of later ones that were passed over."""
         fresh = self._folder / f"new-{snapshot.round:06d}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
@@ -66,11 +66,14 @@ class Checkpoints:
             write_whole(fresh / name, data)
         sums = {name: sha256(data).hexdigest() for name, data in parts.items()}
         write_whole(fresh / _MANIFEST, to_json(sums, indent=1).encode())
+        for folder in (fresh, self._objects):
+            if folder.exists():
+                sync_folder(folder)
         final = self._folder / f"round-{snapshot.round:06d}"
         shutil.rmtree(final, ignore_errors=True)
         fresh.rename(final)
         sync_folder(self._folder)
-        self._forget_old()
+        self._keep_up_to(final)
 
     def load(self, warn: Callable[[str], None]) -> Snapshot | None:
         """The latest good checkpoint; a damaged one is passed over with a warning. None if there never was one."""
@@ -78,7 +81,7 @@ class Checkpoints:
         for folder in reversed(found):
             try:
                 return self._read(folder)
-            except (OSError, ValueError, KeyError, AtollError) as reason:
+            except (OSError, ValueError, KeyError, TypeError, AtollError) as reason:
                 warn(f"Checkpoint {folder.name} is damaged ({reason}); trying the one before it.")
         if found:
             raise AtollError(
@@ -99,12 +102,23 @@ class Checkpoints:
         return Snapshot(progress.pop("round"), server, states, progress, parts["clients.parquet"])
 
     def _all(self) -> list[Path]:
-        return sorted(self._folder.glob("round-*"))
+        return sorted(self._folder.glob("round-*"), key=lambda folder: (len(folder.name), folder.name))
 
-    def _forget_old(self) -> None:
-        for folder in self._all()[:-KEEP]:
-            shutil.rmtree(folder)
-        used = {n for folder in self._all() for n in json.loads((folder / "states.json").read_text()).values()}
+    def _keep_up_to(self, latest: Path) -> None:
+        found = self._all()
+        kept = found[: found.index(latest) + 1][-KEEP:]
+        for folder in found:
+            if folder not in kept:
+                shutil.rmtree(folder)
+        used = {name for folder in kept for name in _states(folder)}
         for path in self._objects.glob("*"):
             if path.name not in used:
                 path.unlink()
+
+
+def _states(folder: Path) -> set[str]:
+    """The objects a checkpoint needs; none if it is damaged, for then it cannot be loaded."""
+    try:
+        return set(json.loads((folder / "states.json").read_bytes()).values())
+    except (OSError, ValueError, AttributeError):
+        return set()

@@ -41,7 +41,7 @@ class Devices:
 
     def speed_of(self, i: ClientId, seed: int) -> float:
         """Between slowest and fastest, evenly on a logarithmic scale."""
-        return self.speed * self.spread ** (2 * float(uniform(key(seed, "speed", i))) - 1)
+        return float(self.speed * self.spread ** (2 * float(uniform(key(seed, "speed", i))) - 1))
 
     def times(self, work: "Work", i: ClientId, seed: int) -> "Times":
         speed = self.speed_of(i, seed)

@@ -1,42 +1,49 @@
 """Several runs: methods by seeds, on the same clients, one after the other or in worker processes."""
 
+import signal
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from multiprocessing import Manager, get_context
+from functools import cache
+from multiprocessing import Manager, active_children, get_context
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from . import compat, registry
+from . import registry
 from .api import run_config
-from .assemble import assemble
+from .assemble import assemble, check_fit
 from .config import Config, from_dict
-from .errors import unknown
+from .data.dataset import Dataset
+from .data.datasets import load
+from .errors import AtollError, unknown
 from .experiment import Line, Watch
-from .settings import make, settings_of
+from .rundir import check_free
+from .settings import make, settings_of, split_variant
 
 
-def configs(names: Sequence[str], values: Mapping[str, Any], seeds: Sequence[int]) -> list[Config]:
+def configs(names: Sequence[str], values: Mapping[str, Any], seeds: Sequence[int] = ()) -> list[Config]:
     """One configuration for each method and seed; ``values`` hold what they share."""
+    shared = from_dict(values)
     chosen = list(registry.methods()) if list(names) == ["all"] else list(names)
-    entries = [entry(name, values) for name in chosen]
-    _check_settings_used(entries, values.get("settings", {}))
-    return [replace(config, seed=seed) for config in entries for seed in seeds]
+    entries = [entry(name, shared) for name in chosen]
+    _check_settings_used(entries, shared.settings)
+    return [replace(config, seed=seed) for config in entries for seed in seeds or [shared.seed]]
 
 
-def entry(name: str, values: Mapping[str, Any]) -> Config:
+def entry(name: str, shared: Config) -> Config:
     """``"fedavg+dw:mu=0.1"`` is a method with a regulariser of its own; shared settings go to those that have them."""
     method, *terms = name.split("+")
-    fields, own = _fields(method), {}
-    for key, value in values.get("settings", {}).items():
-        first, _, rest = key.partition(".")
-        if first == method.partition(":")[0] and rest:
-            own[rest] = value
-        elif first in fields:
-            own.setdefault(key, value)
-    both = [*values.get("terms", ()), *terms]
-    return from_dict({**values, "method": method, "terms": both, "settings": own})
+    settings = {path: shared.settings[key] for key, path in _own(method, shared.settings).items()}
+    return replace(shared, method=method, terms=(*shared.terms, *terms), settings=settings)
+
+
+def _own(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The settings that concern a method, and what it calls them: ``ditto.lam`` is ``lam`` for ditto alone."""
+    prefix, fields = split_variant(method)[0] + ".", _fields(method)
+    named = {key: key[len(prefix) :] for key in settings if key.startswith(prefix)}
+    return {key: key for key in settings if key.partition(".")[0] in fields} | named
 
 
 def _fields(method: str) -> set[str]:
@@ -44,16 +51,20 @@ def _fields(method: str) -> set[str]:
 
 
 def _check_settings_used(entries: Sequence[Config], settings: Mapping[str, Any]) -> None:
-    used = {name for config in entries for name in config.settings}
+    used = {key for config in entries for key in _own(config.method, settings)}
     for key in settings:
-        if key not in used and key.partition(".")[2] not in used:
+        if key not in used:
             names = ", ".join(dict.fromkeys(config.method for config in entries))
             raise unknown(f"setting of {names}", key, {f for config in entries for f in _fields(config.method)})
 
 
 def place(configs: Sequence[Config], root: Path) -> list[Config]:
     """Give every run its own directory below ``root``."""
-    return [replace(c, out=str(root / f"{safe(c.label)}-seed{c.seed}")) for c in configs]
+    names = [f"{safe(c.label)}-seed{c.seed}" for c in configs]
+    for name in names:
+        if names.count(name) > 1:
+            raise AtollError(f"The run {name!r} is asked for twice. Name each method and each seed once.")
+    return [replace(c, out=str(root / name)) for c, name in zip(configs, names, strict=True)]
 
 
 def safe(text: str) -> str:
@@ -65,45 +76,69 @@ def run_all(
     configs: Sequence[Config], watches: Sequence[Watch], resume: bool = False, force: bool = False, workers: int = 1
 ) -> list[str]:
     """Run all of them, ``workers`` at a time; returns what there is to note. Refusals come before anything runs."""
-    _check(configs)
+    data = load(configs[0].data, configs[0].data_dir)
+    _check(configs, data, resume or force)
     if workers == 1 or len(configs) == 1:
         pairs = zip(configs, watches, strict=True)
-        return [n for c, watch in pairs for n in run_config(c, resume=resume, force=force, watch=watch).notes]
+        results = (run_config(c, resume=resume, force=force, watch=watch, dataset=data) for c, watch in pairs)
+        return [note for result in results for note in result.notes]
     return _in_processes(configs, watches, resume, force, workers)
 
 
-def _check(configs: Sequence[Config]) -> None:
+def _check(configs: Sequence[Config], data: Dataset, replacing: bool) -> None:
     """All runs of a comparison have like clients, so the first one's can tell whether every method fits."""
-    fleet = assemble(configs[0]).fleet
+    fleet = assemble(configs[0], data).fleet
     for c in configs[1:]:
-        method = make(c.method, c.settings, c.terms, c.optimiser_options)
-        compat.check(method, fleet, c.method, c.backend)
+        check_fit(c, fleet)
+    for c in configs:
+        if not replacing:
+            check_free(Path(str(c.out)))
 
 
 def _in_processes(
     configs: Sequence[Config], watches: Sequence[Watch], resume: bool, force: bool, workers: int
 ) -> list[str]:
-    context = get_context("spawn")
-    with Manager() as manager, ProcessPoolExecutor(workers, mp_context=context) as pool:
-        events = manager.Queue()
+    with (
+        Manager() as manager,
+        ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts) as pool,
+    ):
+        others, events = set(active_children()), manager.Queue()
         reader = Thread(target=_relay, args=(events, watches), daemon=True)
         reader.start()
         futures = [pool.submit(_one, at, c, resume, force, events) for at, c in enumerate(configs)]
         try:
-            notes = [note for future in as_completed(futures) for note in future.result()]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            return [note for future in as_completed(futures) for note in future.result()]
+        except BrokenProcessPool:
+            raise AtollError(
+                "A worker process was ended from outside, perhaps for want of memory. "
+                "Continue with --resume and fewer --workers."
+            ) from None
+        except KeyboardInterrupt:
+            for worker in set(active_children()) - others:
+                worker.terminate()  # at any instant: what was checkpointed is whole
             raise
-        events.put(None)
-        reader.join()
-    return notes
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            events.put(None)
+            reader.join()
+
+
+def _ignore_interrupts() -> None:
+    """A terminal interrupts the whole group of processes; the first one decides what becomes of the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _one(at: int, config: Config, resume: bool, force: bool, events: Any) -> list[str]:
     def watch(done: int, line: Line | None) -> None:
         events.put((at, done, line))
 
-    return list(run_config(config, resume=resume, force=force, watch=watch).notes)
+    data = _load_once(config.data, config.data_dir)
+    return list(run_config(config, resume=resume, force=force, watch=watch, dataset=data).notes)
+
+
+@cache  # a worker process has several runs, all on the same data
+def _load_once(name: str, data_dir: str | None) -> Dataset:
+    return load(name, data_dir)
 
 
 def _relay(events: Any, watches: Sequence[Watch]) -> None:

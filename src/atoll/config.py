@@ -34,7 +34,7 @@ class Config:
     data: str = option("digits", "data set: a name, a path, or hf:owner/name")
     data_dir: str | None = option(None, "folder with data sets; default: ATOLL_DATA or a cache folder")
     clients: int | None = option(None, "number of clients; default: 10, or all whom the partition names itself")
-    partition: str = option("dirichlet:0.5", "iid, pathological:K, dirichlet:BETA, natural, or file:PATH")
+    partition: str = option("dirichlet:0.5", "division: iid, pathological:K, dirichlet:BETA, natural, or file:PATH")
     split: str = option("client_811", "how a client's rows become train, validation and test rows")
     public: int = option(0, "rows set aside as public data, seen by everybody and owned by nobody")
     transform: str = option("plain", "preset for normalisation and augmentation")

@@ -133,10 +133,18 @@ class Client:
         """Shuffled, augmented batches; their order is a function of the key alone."""
         for epoch in range(epochs):
             order, noise_key = fold(fold(k, epoch), 0), fold(fold(k, epoch), 1)
-            for i, rows in enumerate(permutation(order, len(self.x), self.n).split(size)):
+            for i, rows in enumerate(permutation(order, len(self.x), self.n).split(self._sizes(size))):
                 own = fold(noise_key, i)
                 x = self.x[rows] if self.augment is None else self.augment(self.x[rows], fold(own, 1))
                 yield Batch(x, self.y[rows], (rows < self.n).float(), fold(own, 0), {})
+
+    def _sizes(self, size: int) -> list[int]:
+        """Batches of ``size``, the last one shorter; with batch statistics, never of one row, which has no variance."""
+        n = len(self.x)
+        sizes = [min(size, n - start) for start in range(0, n, size)]
+        if self.model.has_buffers and size > 1 and n > 1 and sizes[-1] == 1:
+            sizes[-2:] = [size - 1, 2] if size > 2 else [size + 1]
+        return sizes
 
     def members(self) -> Tensor:
         """One-hot labels [N, C]; padding rows are zero."""
@@ -243,8 +251,14 @@ class Contract(NamedTuple):
 def contract(method: Method[Any, Any, Any, Any]) -> Contract:
     """Read the payload types off the annotations of ``local`` and ``init_server``."""
     hints = get_type_hints(type(method).local)
-    server = get_type_hints(type(method).init_server)["return"]
-    upload, state = get_args(hints["return"])
+    server = get_type_hints(type(method).init_server).get("return")
+    returned = get_args(hints.get("return"))
+    if "down" not in hints or len(returned) != 2 or server is None:
+        raise TypeError(
+            f"{type(method).__name__}: annotate local(down: Down, state: State, ...) -> tuple[Up, State] and "
+            "init_server(...) -> Server with payload classes: they say what may travel."
+        )
+    upload, state = returned
     return Contract(hints["down"], upload, state, server)
 
 

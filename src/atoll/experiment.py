@@ -14,6 +14,7 @@ from .assemble import Setup
 from .backends.inprocess import Loop, Vmap
 from .checkpoint import Checkpoints, Snapshot
 from .core import ClientId, Round, contract
+from .errors import AtollError
 from .evaluate import DETAILS, Score, accuracy, measure, population, predict, reached, select
 from .flops import Flops, count
 from .key import key
@@ -49,7 +50,6 @@ class Ledger:
     after: dict[ClientId, Score] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
-    metrics_length: int = 0
 
 
 def conduct(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None) -> Result:
@@ -82,11 +82,15 @@ class Experiment:
         self.ledger, self.notes = Ledger(), list[str]()
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
         self._changed: set[ClientId] = set()
+        self._saved = 0  # the round of the last checkpoint
 
     def run(self, watch: Watch) -> Result:
-        self._resume()
         if self.run_dir:
+            self._resume()
+            self.run_dir.write_config(self.config)
             self.run_dir.write_json("holdings.json", self._holdings())
+            self.run_dir.write_metrics(self.ledger.lines)
+            self.run_dir.remove("summary.json")  # it is the mark of a run that has ended
         flops = count(self.method, self.fleet, self.config.seed, len(self._cohort(0)))
         while self.ledger.round < self.config.rounds and self.ledger.status == "running":
             watch(*self._round(flops))
@@ -145,7 +149,7 @@ class Experiment:
         totals = self.ledger.totals
         return {
             "round": log.t + 1,
-            "personal": {"post": population(self.ledger.after), "pre": population(self.ledger.before)},
+            "personal": {"post": self._over_clients(self.ledger.after), "pre": self._over_clients(self.ledger.before)},
             "generic": self._generic(),
             "bytes": {"up": totals.up, "down": totals.down},
             "flops": {"clients": totals.client_flops, "server": totals.server_flops},
@@ -153,14 +157,22 @@ class Experiment:
             "rejected": [r._asdict() for r in log.rejected],
         }
 
+    def _over_clients(self, scores: dict[ClientId, Score]) -> Score:
+        """In one order of clients: that in which they were examined would show in the last digit of a mean."""
+        return population({i: scores[i] for i in self.fleet.ids})
+
     def _assess_newcomers(self) -> None:
-        """Clients that have not taken part yet are measured with the model they start from."""
+        """Clients that have not taken part yet are measured with the model they start from.
+
+        Those whose upload was refused when their examination came up are measured as they are now.
+        """
         new = [i for i in self.fleet.ids if i not in self.ledger.after]
         first = self._first_server() if new else None
         for i in new:
-            score = self.backend.assess(self.method, self.config.seed, i, self._download(first, i))
+            server = self.server if i in self._changed or i in self._objects else first
+            score = self.backend.assess(self.method, self.config.seed, i, self._download(server, i))
             self.ledger.after[i] = score
-            self.ledger.before.setdefault(i, score)
+            self.ledger.before.setdefault(i, {name: v for name, v in score.items() if name not in DETAILS})
 
     def _generic(self) -> dict[str, Any] | None:
         predictor = self.method.generic(self.server, self.task)
@@ -183,7 +195,7 @@ class Experiment:
         self.ledger.lines.append(line)
         self.ledger.rows += [self._row(line["round"], i) for i in self.fleet.ids]
         if self.run_dir:
-            self.ledger.metrics_length = self.run_dir.append_metrics(line)
+            self.run_dir.append_metrics(line)
 
     def _row(self, t: int, i: ClientId) -> dict[str, Any]:
         after, at = self.ledger.after[i], self.fleet.position(i)
@@ -216,23 +228,42 @@ class Experiment:
         return DiskStore(self.run_dir.path / "states", self.types.state, self.config.cache)
 
     def _resume(self) -> None:
-        if not self.run_dir:
-            return
         found = self._checkpoints().load(self.notes.append)
-        if found is None:
-            self.run_dir.truncate_metrics(0)
-            return
+        if found is not None:
+            self._check_resumable(found.round, found.progress["federation"])
+        self.store.clear()  # on disk it may hold states of rounds that no checkpoint knows of
+        if found is not None:
+            self._take_over(found)
+
+    def _take_over(self, found: Snapshot) -> None:
         progress = found.progress
-        self.server, self._objects = found.server, found.states
+        self.server, self._objects, self._saved = found.server, found.states, found.round
         for i, name in found.states.items():
             self.store.put(i, self._checkpoints().get_state(name))
-        lines = self.run_dir.truncate_metrics(progress["metrics_length"])
         self.ledger = Ledger(
             found.round, progress["status"], Totals(**progress["totals"]), _scores(progress["before"]),
-            _scores(progress["after"]), lines, from_parquet(found.rows), progress["metrics_length"],
+            _scores(progress["after"]), [_line(stored) for stored in progress["lines"]], from_parquet(found.rows),
         )  # fmt: skip
-        if self.ledger.status == "finished":  # more rounds may have been asked for
+        if self.ledger.status != "diverged":  # more rounds may have been asked for
             self.ledger.status = "running"
+            self._drop_early_end()
+
+    def _check_resumable(self, done: int, federation: str) -> None:
+        assert self.run_dir is not None
+        where = str(self.run_dir.path)
+        if done > self.config.rounds:
+            raise AtollError(f"The run in {where!r} has done {done} rounds already. Give --rounds {done} or more.")
+        if federation != self.setup.federation.name:
+            raise AtollError(
+                f"Cannot resume {where!r}: the data are not what they were when it began. "
+                "Bring them back, or start again with --force, which replaces the run."
+            )
+
+    def _drop_early_end(self) -> None:
+        """What was evaluated only because it used to be the last round."""
+        kept = {line["round"] for line in self.ledger.lines if self._evaluated(line["round"] - 1)}
+        self.ledger.lines = [line for line in self.ledger.lines if line["round"] in kept]
+        self.ledger.rows = [row for row in self.ledger.rows if row["round"] in kept]
 
     def _checkpoints(self) -> Checkpoints:
         assert self.run_dir is not None
@@ -247,14 +278,17 @@ class Experiment:
             "totals": asdict(ledger.totals),
             "before": ledger.before,
             "after": ledger.after,
-            "metrics_length": ledger.metrics_length,
+            "lines": ledger.lines,
+            "federation": self.setup.federation.name,
         }
         checkpoints.save(Snapshot(ledger.round, self.server, dict(self._objects), progress, to_parquet(ledger.rows)))
+        self._saved = ledger.round
 
     def _finish(self) -> Result:
         summary = self._summary()
         if self.run_dir:
-            self._checkpoint()
+            if self._saved < self.ledger.round:
+                self._checkpoint()
             self.run_dir.write_bytes("clients.parquet", to_parquet(self.ledger.rows))
             self.run_dir.write_json("summary.json", summary)
         return Result(self.setup, summary, self.ledger.lines, self.ledger.rows, self.server, self.backend, self.notes)
@@ -267,7 +301,7 @@ class Experiment:
         return {
             "method": base,
             "variant": variant,
-            "label": "+".join([config.method, *(text.partition(":")[0] for text in config.terms)]),
+            "label": config.label,
             "data": config.data,
             "partition": config.partition,
             "split": config.split,
@@ -313,3 +347,12 @@ class Experiment:
 def _scores(stored: dict[ClientId, dict[str, float | None]]) -> dict[ClientId, Score]:
     """Scores as JSON keeps them: an undefined number is null there."""
     return {i: {k: float("nan") if v is None else v for k, v in score.items()} for i, score in stored.items()}
+
+
+def _line(stored: Line) -> Line:
+    """A line as JSON keeps it."""
+    return {
+        **stored,
+        "personal": _scores(stored["personal"]),
+        "generic": stored["generic"] and _scores(stored["generic"]),
+    }

@@ -213,11 +213,11 @@ def unstack(tree: T, n: int) -> list[T]:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Same type, same fields, every tensor bit for bit."""
+    """Same type, same fields in the same order, every tensor bit for bit."""
     p, q = pack(a), pack(b)
     return (
         type(a) is type(b)
         and p.scalars == q.scalars
-        and p.tensors.keys() == q.tensors.keys()
+        and list(p.tensors) == list(q.tensors)
         and all(torch.equal(t, q.tensors[name]) for name, t in p.tensors.items())
     )

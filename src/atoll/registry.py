@@ -7,6 +7,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from . import methods as package
-from .core import Method
+from .core import Method, contract
 from .errors import AtollError, unknown
 from .terms import Regulariser
 
@@ -85,20 +86,42 @@ def _method_of(module: ModuleType, name: str) -> MethodType:
 def _from_file(path: Path) -> MethodType:
     if not path.is_file():
         raise AtollError(f"There is no method file {str(path)!r}. Check the path.")
+    found = _defined(_imported(path), Method)
+    if len(found) != 1:
+        raise AtollError(f"Method file {str(path)!r} must define exactly one Method class; it has {len(found)}.")
+    _check_form(found[0], f"Method file {str(path)!r}: {found[0].__name__}")
+    return found[0]
+
+
+def _imported(path: Path) -> ModuleType:
+    """The file as a module; one that was edited is another module."""
     source = path.resolve()
-    name = f"atoll_user_{source.stem}_{sha256(str(source).encode()).hexdigest()[:8]}"
+    stamp = sha256(str(source).encode() + source.read_bytes()).hexdigest()[:12]
+    name = f"atoll_user_{source.stem}_{stamp}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, source)
         assert spec is not None
         assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except Exception as reason:
+        except (Exception, SystemExit) as reason:
             del sys.modules[name]
             raise AtollError(f"Method file {str(path)!r} cannot be imported: {reason!r}") from reason
-    found = _defined(sys.modules[name], Method)
-    if len(found) != 1:
-        raise AtollError(f"Method file {str(path)!r} must define exactly one Method class; it has {len(found)}.")
-    return found[0]
+    return sys.modules[name]
+
+
+def _check_form(cls: MethodType, where: str) -> None:
+    """What the rest of the package takes for granted."""
+    declared: Any = cls
+    if not is_dataclass(declared):
+        raise AtollError(f"{where} must be a dataclass: write @dataclass(frozen=True) above it.")
+    for f in fields(declared):
+        if f.default is MISSING and f.default_factory is MISSING:
+            raise AtollError(f"{where}.{f.name} has no default. Give it one: a method must run without settings.")
+    try:
+        contract(cls())
+    except (KeyError, NameError, TypeError, ValueError) as reason:
+        raise AtollError(
+            f"{where} does not say what it sends: `local` and `init_server` need annotations ({reason!r})."
+        ) from reason

@@ -25,12 +25,18 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a job: the upload, the client's next state and, if asked for, its scores."""
+    """What the server waits for: the upload. With it, if asked for, the score of the model before training."""
 
     sender: ClientId
     upload: Any
-    state: Any
     before: Score | None = None
+
+
+class Rest(NamedTuple):
+    """What nobody waits for: the client's next state and, if asked for, the score of its trained model."""
+
+    sender: ClientId
+    state: Any
     after: Score | None = None
 
 
@@ -41,7 +47,11 @@ class Backend(Protocol):
         """Outcomes in the order of the jobs."""
         ...
 
-    def commit(self, outcome: Outcome) -> None:
+    def rest(self) -> Iterator[Rest]:
+        """What came after the uploads of the last call of ``train``, once all of these have been read."""
+        ...
+
+    def commit(self, rest: Rest) -> None:
         """Keep the client's next state: its upload was accepted."""
         ...
 
@@ -85,33 +95,44 @@ def play(
     log = Log(t, sample(task.clients, rate, seed, t))
     for r in (Round(t, phase) for phase in range(method.phases)):
         # Every download is made before any client runs: no client sees what another one did in this exchange.
-        jobs = [Job(i, r, method.broadcast(server, i, task, r), i in examine) for i in log.cohort]
+        # A client whose upload failed in an earlier exchange of the round is absent from the others.
+        failed = {rejection.client for rejection in log.rejected}
+        present = [i for i in log.cohort if i not in failed]
+        jobs = [Job(i, r, method.broadcast(server, i, task, r), i in examine) for i in present]
         log.down += sum(nbytes(job.download) for job in jobs)
-        replies = _accepted(backend, backend.train(method, seed, jobs), contract(method), log)
+        replies = _accepted(backend.train(method, seed, jobs), contract(method), log)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
             with torch.no_grad():
                 server = method.aggregate(server, chain([first], replies), task, r, key(seed, "server", *r))
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
             pass
+        _conclude(backend, log)
     return server, log
 
 
-def _accepted(backend: Backend, outcomes: Iterator[Outcome], types: Contract, log: Log) -> Iterator[Reply[Any]]:
+def _accepted(outcomes: Iterator[Outcome], types: Contract, log: Log) -> Iterator[Reply[Any]]:
     """Uploads that pass, one at a time; a client whose upload fails counts as absent."""
     for outcome in outcomes:
         fault = flaw(outcome.upload, types.upload)
         if fault:
             log.rejected.append(Rejection(outcome.sender, log.t, *fault))
             continue
-        backend.commit(outcome)
         log.accepted.append(outcome.sender)
         log.up += nbytes(outcome.upload)
         if outcome.before is not None:
             log.before.setdefault(outcome.sender, outcome.before)
-        if outcome.after is not None:
-            log.after[outcome.sender] = outcome.after
         yield Reply(outcome.sender, outcome.upload)
+
+
+def _conclude(backend: Backend, log: Log) -> None:
+    """Keep the states of the clients whose uploads passed."""
+    failed = {rejection.client for rejection in log.rejected}
+    for rest in backend.rest():
+        if rest.sender not in failed:
+            backend.commit(rest)
+            if rest.after is not None:
+                log.after[rest.sender] = rest.after
 
 
 def flaw(upload: Any, kind: type[Any]) -> tuple[str, str] | None:

@@ -2,7 +2,6 @@
 
 import fcntl
 import io
-import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -46,17 +45,14 @@ class RunDir:
 
     def start(self, config: Config, resume: bool, force: bool) -> None:
         """Make the directory ready, without touching a run that nobody gave up."""
-        taken = (self.path / "config.yaml").exists()
-        if taken and resume:
+        if resume and force:
+            raise AtollError("--resume continues a run and --force replaces it. Give one of them.")
+        if not (resume or force):
+            check_free(self.path)
+        elif resume and _taken(self.path):
             self._check_same(config)
-        elif taken and force:
+        elif _taken(self.path):
             self._clear()
-        elif taken:
-            raise AtollError(
-                f"{str(self.path)!r} already holds a run. "
-                "Add --resume to continue it, --force to replace it, or choose another --out."
-            )
-        write_whole(self.path / "config.yaml", config.to_yaml().encode())
 
     def _check_same(self, config: Config) -> None:
         stored, asked = self.config().identity(), config.identity()
@@ -69,7 +65,7 @@ class RunDir:
         for name in ("checkpoints", "objects", "states"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html"):
-            (self.path / name).unlink(missing_ok=True)
+            self.remove(name)
 
     def config(self) -> Config:
         path = self.path / "config.yaml"
@@ -77,25 +73,37 @@ class RunDir:
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
-    def truncate_metrics(self, length: int) -> list[dict[str, Any]]:
-        """Cut the metrics file to what a checkpoint knows of, and return what is left."""
-        path = self.path / "metrics.jsonl"
-        path.touch()
-        with path.open("r+b") as f:
-            f.truncate(length)
-        return [json.loads(line) for line in path.read_text().splitlines()]
+    def write_config(self, config: Config) -> None:
+        write_whole(self.path / "config.yaml", config.to_yaml().encode())
 
-    def append_metrics(self, line: Mapping[str, Any]) -> int:
-        """Add one line; returns the length of the file."""
+    def write_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        write_whole(self.path / "metrics.jsonl", "".join(to_json(line) + "\n" for line in lines).encode())
+
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
         with (self.path / "metrics.jsonl").open("a") as f:
             f.write(to_json(line) + "\n")
-            return f.tell()
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
 
     def write_json(self, name: str, value: Any) -> None:
         write_whole(self.path / name, (to_json(value, indent=1) + "\n").encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
         write_whole(self.path / name, data)
+
+
+def check_free(path: Path) -> None:
+    """A run that is there already stays, unless the user says otherwise."""
+    if _taken(path):
+        raise AtollError(
+            f"{str(path)!r} already holds a run. "
+            "Add --resume to continue it, --force to replace it, or choose another --out."
+        )
+
+
+def _taken(path: Path) -> bool:
+    return (path / "config.yaml").exists()
 
 
 def to_parquet(rows: Iterable[Mapping[str, Any]]) -> bytes:

@@ -2,7 +2,9 @@
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from math import isfinite
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from . import registry
@@ -89,11 +91,13 @@ def convert(value: Any, kind: Any, where: str) -> Any:
             return _boolean(value)
         if kind in (int, float):
             return _number(value, kind)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
         raise AtollError(f"Setting {where} wants {wanted}, not {value!r}.") from None
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)  # YAML reads 8 as a number wherever it stands
     if not isinstance(value, kind):
-        raise AtollError(f"Setting {where} wants {kind.__name__}, not {value!r}.")
+        raise AtollError(f"Setting {where} wants {'text' if kind is str else kind.__name__}, not {value!r}.")
     return value
 
 
@@ -113,10 +117,15 @@ def _boolean(value: Any) -> bool:
 
 
 def _number(value: Any, kind: type[int] | type[float]) -> int | float:
-    number = float(value)
-    if number != number or (kind is int and number != int(number)):
+    if isinstance(value, bool):
         raise ValueError
-    return kind(number)
+    if kind is int:
+        with suppress(ValueError):
+            return int(str(value))  # by way of a float, a large number would lose digits
+    number = kind(float(value))
+    if not isfinite(number) or number != float(value):
+        raise ValueError
+    return number
 
 
 def _add_terms(method: Any, terms: Sequence[str], base: str) -> Any:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from .key import Key, fold, normal
+from .train import mapping_clients
 
 NEGLIGIBLE = 1e-5  # share of a feature's variance that rounding to single precision may have made up
 COLUMNS_AT_ONCE = 32  # of a factor: a panel of this width stays in the processor's cache
@@ -21,7 +22,8 @@ def covariances(z: Tensor, member: Tensor, n: Tensor, mu: Tensor) -> Tensor:
     """Unbiased covariance [C, d, d] of each class, exactly symmetric; zero for classes with fewer than two rows."""
 
     def scatter(c: int) -> Tensor:
-        centred = (z - mu[c]) * member[:, c, None]
+        own = slice(None) if mapping_clients() else member[:, c] > 0
+        centred = (z[own] - mu[c]) * member[own, c, None]
         return centred.T @ centred
 
     s = torch.stack([scatter(c) for c in range(member.shape[1])])

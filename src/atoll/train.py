@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .checks import within
 from .core import BUFFERS, Batch, Client, Model, Step, setting, weights
 from .key import Key, fold, permutation
 from .payload import Params
@@ -58,11 +59,16 @@ def functional_gradients() -> Iterator[None]:
         _functional.reset(token)
 
 
+def mapping_clients() -> bool:
+    """Whether this runs for many clients at once, so that nothing may depend on a client's values but the values."""
+    return _functional.get()
+
+
 def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
     """The gradient with respect to the weights, and the new running statistics."""
     moving = weights(params)
     fixed = {name: v for name, v in params.items() if name not in moving}
-    if _functional.get():
+    if mapping_clients():
 
         def with_stats(w: Params) -> tuple[Tensor, Params]:
             b = batch._replace(stats={})
@@ -91,6 +97,10 @@ class Optimiser:
     weight_decay: float = setting(1e-3, "L2 penalty added to the gradient", "public code of FedGH and pFedES")
     clip: float = setting(50.0, "largest norm of the whole gradient; 0 for none", "public code of FedGH and pFedES")
 
+    def __post_init__(self) -> None:
+        within(self, 1, "batch_size")
+        within(self, 0, "lr", "epochs", "weight_decay", "clip")
+
     def fit(self, loss: Loss, params: Params, client: Client, k: Key, correct: Correct | None = None) -> Params:
         """Train on a client's data."""
         return self.run(loss, params, client.batches(k, self.epochs, self.batch_size), correct)
@@ -102,7 +112,7 @@ class Optimiser:
         for batch in batches:
             grads, stats = gradient(loss, params, batch)
             grads = correct(grads) if correct else grads
-            if _functional.get():
+            if mapping_clients():
                 params = self._masked(params, grads, stats, memory, batch)
             else:
                 self._apply(params, self._clipped(grads), memory)
@@ -133,7 +143,7 @@ class Optimiser:
             return grads
         norm = sqnorm(grads).sqrt()
         scale = (self.clip / (norm + 1e-6)).clamp(max=1.0)
-        if not _functional.get() and scale == 1:  # a common case that spares a pass over memory
+        if not mapping_clients() and scale == 1:  # a common case that spares a pass over memory
             return grads
         return {name: g * scale for name, g in grads.items()}
 

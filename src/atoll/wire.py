@@ -25,7 +25,8 @@ def encode(p: Any) -> bytes:
     """The canonical bytes of a payload: equal payloads give equal bytes, on every machine."""
     packed = pack(p)
     tensors = {name: packed.tensors[name].detach().cpu().contiguous() for name in sorted(packed.tensors)}
-    header = {"payload": type(p).__name__, "scalars": packed.scalars}
+    # Safetensors sorts by name; sums over a model run in its own order, which the header keeps.
+    header = {"payload": type(p).__name__, "scalars": packed.scalars, "order": list(packed.tensors)}
     return bytes(save(tensors, {_HEADER: json.dumps(header, sort_keys=True, separators=(",", ":"))}))
 
 
@@ -35,7 +36,10 @@ def decode(cls: type[T], data: bytes) -> T:
         header = json.loads(_metadata(data)[_HEADER])
         if header["payload"] != cls.__name__:
             raise ValueError(f"it is a {header['payload']}")
-        return unpack(cls, load(data), dict(header["scalars"]))
+        tensors = load(data)
+        if sorted(header["order"]) != sorted(tensors):
+            raise ValueError("the order in the header is not that of its tensors")
+        return unpack(cls, {name: tensors[name] for name in header["order"]}, dict(header["scalars"]))
     except (SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError) as reason:
         raise WireError(f"These {len(data)} bytes are not a {cls.__name__}: {reason}") from reason
 

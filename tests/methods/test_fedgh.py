@@ -19,7 +19,8 @@ BLANK = Head(part(toys.identity_body().init(), "head"))
 
 
 def stepped(method: FedGH, *uploads: Means) -> Head:
-    return toys.aggregate(method, BLANK, list(uploads), toys.task(toys.identity_body(), classes=2))
+    after: Head = toys.aggregate(method, BLANK, list(uploads), toys.task(toys.identity_body(), classes=2))
+    return after
 
 
 def test_one_step_for_each_mean() -> None:

@@ -20,7 +20,8 @@ TWO = [
 
 
 def pooled(method: FedProto, server: Prototypes, uploads: list[Means]) -> Prototypes:
-    return toys.aggregate(method, server, uploads, toys.task(toys.identity_body(), classes=2))
+    after: Prototypes = toys.aggregate(method, server, uploads, toys.task(toys.identity_body(), classes=2))
+    return after
 
 
 def test_pooling() -> None:
@@ -34,7 +35,9 @@ def test_pooling() -> None:
 
 def test_absent_classes_keep_their_prototype_unless_forgotten() -> None:
     known = Prototypes(torch.tensor([[9.0, 9.0], [7.0, 8.0]]), torch.tensor([True, True]))
-    assert pooled(FedProto(), known, TWO).means.tolist() == [[2.0, 3.0], [7.0, 8.0]]
+    kept = pooled(FedProto(), known, TWO)
+    assert kept.means.tolist() == [[2.0, 3.0], [7.0, 8.0]]
+    assert kept.seen.tolist() == [True, True]
     forgetful = pooled(FedProto(forget_absent=True), known, TWO)
     assert forgetful.means.tolist() == [[2.0, 3.0], [0.0, 0.0]]
     assert forgetful.seen.tolist() == [True, False]

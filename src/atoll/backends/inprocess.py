@@ -1,8 +1,9 @@
 """Simulation in one process: a loop over clients, or one vmap for each group of like clients."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ..evaluate import Score, accuracy, measure, predict
 from ..fleet import Fleet
 from ..key import Key, key
 from ..payload import stack, unstack
-from ..run import AnyMethod, Job, Outcome
+from ..run import AnyMethod, Job, Outcome, Rest
 from ..store import Store
 from ..train import functional_gradients
 
@@ -25,13 +26,23 @@ class Loop:
 
     def __init__(self, fleet: Fleet, store: Store):
         self.fleet, self.store = fleet, store
+        self._rest: list[Callable[[], Rest]] = []
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        self._rest = []
         for job in jobs:
             yield self._participate(method, seed, job)
 
-    def commit(self, outcome: Outcome) -> None:
-        self.store.put(outcome.sender, outcome.state)
+    def rest(self) -> Iterator[Rest]:
+        for finish in self._rest:
+            yield finish()
+        self._rest = []
+
+    def commit(self, rest: Rest) -> None:
+        self.store.put(rest.sender, rest.state)
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
     def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
         """What client ``i`` kept, or what it starts with."""
@@ -55,14 +66,21 @@ class Loop:
         return score
 
     def _participate(self, method: AnyMethod, seed: int, job: Job) -> Outcome:
-        i, client, state = job.client, self.fleet.client(job.client), self.state(method, seed, job.client)
-        before = self._before(method, job, state, client)
-        k = job_key(seed, job)
+        client, state = self.fleet.client(job.client), self.state(method, seed, job.client)
+        before, k = self._before(method, job, state, client), job_key(seed, job)
         with torch.no_grad():
-            up, state = method.local(job.download, state, client, k)
+            up, trained = method.local(job.download, state, client, k)
+
+        def finish() -> Rest:
+            after = trained
             if method.after_upload:
-                state = method.after_upload(job.download, up, state, client, k)
-        return Outcome(i, up, state, before, self._after(method, job, up, state, client))
+                with torch.no_grad():
+                    after = method.after_upload(job.download, up, trained, client, k)
+            return Rest(job.client, after, self._after(method, job, up, after, client))
+
+        # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
+        self._rest.append(finish if method.after_upload else partial(_given, finish()))
+        return Outcome(job.client, up, before)
 
     def _before(self, method: AnyMethod, job: Job, state: Any, client: Client) -> Score | None:
         if not job.examine or job.round.phase > 0:
@@ -82,8 +100,9 @@ class Vmap(Loop):
         groups: dict[Any, list[Job]] = defaultdict(list)
         for job in jobs:
             groups[self._group(job)].append(job)
-        done = {o.sender: o for group in groups.values() for o in self._train_group(method, seed, group)}
-        yield from (done[job.client] for job in jobs)
+        done = {o.sender: (o, rest) for group in groups.values() for o, rest in self._train_group(method, seed, group)}
+        self._rest = [partial(_given, done[job.client][1]) for job in jobs]
+        yield from (done[job.client][0] for job in jobs)
 
     def _group(self, job: Job) -> Any:
         """Clients that can share a call. Batch statistics know no padding, so models with them need equal sizes."""
@@ -91,7 +110,7 @@ class Vmap(Loop):
         size = self.fleet.train.size(self.fleet.position(job.client)) if model.has_buffers else 0
         return model.name, size
 
-    def _train_group(self, method: AnyMethod, seed: int, jobs: list[Job]) -> Iterator[Outcome]:
+    def _train_group(self, method: AnyMethod, seed: int, jobs: list[Job]) -> Iterator[tuple[Outcome, Rest]]:
         ids = [job.client for job in jobs]
         alone = [self.fleet.client(i) for i in ids]
         size = max(len(c.x) for c in alone)
@@ -106,8 +125,12 @@ class Vmap(Loop):
                 after = vmap(method.after_upload, (dim, 0, 0, 0, 0))(down, ups, after, clients, keys)
         uploads, nexts = unstack(ups, len(jobs)), unstack(after, len(jobs))
         for job, client, state, up, new in zip(jobs, alone, states, uploads, nexts, strict=True):
-            before = self._before(method, job, state, client)
-            yield Outcome(job.client, up, new, before, self._after(method, job, up, new, client))
+            outcome = Outcome(job.client, up, self._before(method, job, state, client))
+            yield outcome, Rest(job.client, new, self._after(method, job, up, new, client))
+
+
+def _given(rest: Rest) -> Rest:
+    return rest
 
 
 def job_key(seed: int, job: Job) -> Key:

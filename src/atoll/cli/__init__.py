@@ -1,5 +1,6 @@
 """The ``atoll`` command."""
 
+import errno
 import sys
 from difflib import get_close_matches
 from typing import Any
@@ -30,8 +31,13 @@ class Suggesting(click.Group):
         except AtollError as mistake:
             raise Mistake(str(mistake)) from mistake
         except KeyboardInterrupt:
-            click.echo("Interrupted. What was checkpointed is kept: continue with --resume.", err=True)
+            click.echo("Interrupted.", err=True)
             sys.exit(130)
+        except OSError as reason:
+            if reason.errno == errno.EPIPE:  # the reader of our output has gone; click knows what to do
+                raise
+            hint = " Make room, then continue with --resume." if reason.errno == errno.ENOSPC else ""
+            raise Mistake(f"The operating system refused: {reason}.{hint}") from reason
 
 
 class Mistake(click.ClickException):

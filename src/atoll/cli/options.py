@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import click
 
-from ..config import Config, flag, read_yaml
+from ..config import Config, flag, from_dict, read_yaml
 from ..settings import pair
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,6 +58,7 @@ def _help(f: Any) -> str:
 def given(options: dict[str, Any], config_file: Path | None) -> dict[str, Any]:
     """The entries of the file, overruled by the options that were given."""
     values = read_yaml(config_file) if config_file else {}
+    from_dict(values, str(config_file))  # a mistake in the file is one even where an option overrules it
     for name, value in options.items():
         if name == "settings":
             if value:

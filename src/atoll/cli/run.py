@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 
 import click
 
+from .. import registry
 from ..compare import configs, place, run_all, safe
 from ..config import Config, read_yaml
 from ..errors import AtollError
 from ..files import to_json
 from ..report import html, runs, table
-from ..settings import make
+from ..settings import make, split_variant
 from .options import config_options, given
 from .show import console, follow, progress
 
@@ -43,6 +44,7 @@ def run(
 ) -> None:  # fmt: skip
     """Run one METHOD: a name (see `atoll methods`), METHOD:variant, or a Python file that defines one."""
     if resume and method is None and not Path(resume).is_dir():
+        _check_method(resume)
         method, resume = resume, ""  # `--resume fedavg` means: resume, with the method fedavg
     values = given(options, config_file)
     if resume:
@@ -50,7 +52,8 @@ def run(
     name = method or values.get("method")
     if name is None:
         raise AtollError("Which method? Give one, such as `atoll run fedavg`; `atoll methods` lists them.")
-    planned = configs([name], values, _seeds(seeds, values))
+    planned = configs([str(name)], values, _seeds(seeds))
+    _check_place(planned[0], resume is not None)
     root = Path(planned[0].out or _fresh(f"{safe(planned[0].label)}-{safe(planned[0].data)}"))
     placed = place(planned, root) if seeds else [replace(planned[0], out=str(root))]
     _launch(placed, root, resume is not None, force, workers, quiet, as_json)
@@ -71,7 +74,8 @@ def compare(
     A setting given with --set goes to the methods that have it; dcpfl.lam=0.2 goes to one.
     """
     values = given(options, config_file)
-    planned = configs(names, values, _seeds(seeds, values))
+    planned = configs(names, values, _seeds(seeds))
+    _check_place(planned[0], resume)
     root = Path(planned[0].out or _fresh(f"compare-{safe(planned[0].data)}"))
     _launch(place(planned, root), root, resume, force, workers, quiet, as_json)
 
@@ -81,13 +85,19 @@ def _launch(
 ) -> None:
     for config in planned:
         _warn_if_degenerate(config)
-    with progress(quiet or as_json) as bars:
-        watches = [follow(bars, f"{c.label} seed {c.seed}", c.rounds) for c in planned]
-        notes = run_all(planned, watches, resume, force, workers)
+    try:
+        with progress(quiet or as_json) as bars:
+            watches = [follow(bars, f"{c.label} seed {c.seed}", c.rounds) for c in planned]
+            notes = run_all(planned, watches, resume, force, workers)
+    except KeyboardInterrupt:
+        click.echo(f"Interrupted. What was checkpointed in {root} is kept: continue with --resume.", err=True)
+        raise click.exceptions.Exit(130) from None
     for note in notes:
         click.echo(f"Note: {note}", err=True)
     folders = [Path(str(c.out)) for c in planned]
-    where = html.write(folders, root / "report.html")
+    where = root / "report.html"
+    if folders != [root]:  # a single run has written its own
+        html.write(folders, where)
     loaded = [runs.load(folder) for folder in folders]
     if as_json:
         summaries = [dict(r.summary) for r in loaded]
@@ -103,9 +113,21 @@ def _warn_if_degenerate(config: Config) -> None:
         click.echo(f"Warning: {sentence}", err=True)
 
 
-def _seeds(text: str | None, values: dict[str, Any]) -> list[int]:
+def _check_method(name: str) -> None:
+    base = split_variant(name.partition("+")[0])[0]
+    if base not in registry.methods() and not base.endswith(".py"):
+        raise AtollError(f"There is no run directory {name!r} to resume. Check the path.")
+
+
+def _check_place(config: Config, resume: bool) -> None:
+    if resume and config.out is None:
+        raise AtollError("Resume what? Name the run directory: --resume DIR, or --resume with --out DIR.")
+
+
+def _seeds(text: str | None) -> list[int]:
+    """None but the one of the configuration, unless several are given."""
     if text is None:
-        return [int(values.get("seed", 0))]
+        return []
     try:
         return [int(s) for s in text.split(",")]
     except ValueError:

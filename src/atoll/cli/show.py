@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..errors import AtollError
 from ..experiment import Line, Watch
 
 
@@ -27,7 +28,12 @@ def progress(quiet: bool) -> Iterator[Progress]:
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=console(stderr=True), disable=quiet) as bars:
-        yield bars
+        try:
+            yield bars
+        except (AtollError, OSError):
+            for task in bars.task_ids:
+                bars.remove_task(task)  # the message that follows should stand alone
+            raise
 
 
 def follow(bars: Progress, label: str, rounds: int) -> Watch:

@@ -42,7 +42,10 @@ class FedGH(Method[Head, State, Head, Means]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
     server: Optimiser = field(
         default=PLAIN,
-        metadata={"about": "training of the global head; epochs are passes over the means", "source": "FedGH paper"},
+        metadata={
+            "about": "training of the global head; epochs are passes over the means",
+            "source": "rate and one pass: public code; plain steps: chosen here",
+        },
     )
     server_mode: str = setting("per_sample", f"rows of a server step: {', '.join(MODES)}", "FedGH paper")
     freeze_global_head: bool = setting(False, "leave the global head as it was born", "true imitates the released code")

@@ -1,0 +1,292 @@
+"""Make the reference pages from the code: ``python docs/build.py`` writes ref-options.md and ref-methods.md."""
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import click
+from torch import Tensor
+
+from atoll import models, registry
+from atoll.cli import main as command_line
+from atoll.config import NEUTRAL, Config, flag
+from atoll.core import Method, Need, contract
+from atoll.data.datasets import catalogue
+from atoll.data.known import KNOWN
+from atoll.payload import Nothing, Params
+from atoll.settings import OPTIMISERS, Setting, make, settings_of
+
+FOLDER = Path(__file__).parent
+NOTE = "*Made from the code by [`docs/build.py`](build.py): change the code and run it again, not this page.*"
+PLACES = {"down": "Down, to a client", "up": "Up, to the server", "state": "Kept by a client", "server": "Server"}
+
+
+def pages() -> dict[str, str]:
+    """Every generated page by its file name."""
+    return {"ref-options.md": options_page(), "ref-methods.md": methods_page()}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(head), ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def code(value: object) -> str:
+    return f"`{value}`"
+
+
+def shown(value: object) -> str:
+    """A default as a reader would type it; nothing if there is none."""
+    if value is None or value == ():
+        return ""
+    if isinstance(value, bool):
+        return code(str(value).lower())
+    return code(f"{value:g}" if isinstance(value, float) else value)
+
+
+def joined(parts: Iterable[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
+def options_page() -> str:
+    return joined(
+        [
+            "# Options",
+            NOTE,
+            "## A run",
+            "`atoll run`, `atoll compare` and `atoll audit` take these options. A configuration file (`--config`) and "
+            "`atoll.run(...)` in Python take the same under the name in the second column. An option on the command "
+            "line overrules the file. Entries with a tick may be changed when a run is resumed: they decide where, how "
+            "long or how conveniently it runs, but not what comes out of a round.",
+            table(("option", "entry", "takes", "default", "resume", "meaning"), _config_rows()),
+            "In a file, `models` and `terms` are lists and `settings` is a mapping from names to values:",
+            "```yaml\nmethod: dcpfl\npartition: pathological:3\nmodels: [mlp, 'mlp:hidden=32']\nwidth: 24\n"
+            "settings: {lam: 0.2, optim.momentum: 0.5}\n```",
+            "## Commands",
+            *(part for name, command in _commands() for part in _command(name, command)),
+            "## Optimisers",
+            "A method that trains locally has a field `optim`; `--optimiser`, `--lr`, `--epochs` and `--batch-size` "
+            "set its parts, and `--set optim.momentum=0.5` sets any of them. Other optimisers of a method (see its "
+            "settings) are reached by their own name, such as `--set calibrate.epochs=2`. What an optimiser remembers "
+            "(momentum, moments) dies with the call that made it.",
+            *(part for name in OPTIMISERS for part in _optimiser(name)),
+            "## Models",
+            "Names for `--models`. Options follow the name and are joined by `&`: `cnn1:native28=true`. The sizes are "
+            "those for images of 3x32x32 (texts of 200 words) and ten classes; `adapter=pool` may be added to any of "
+            "them and takes effect with `--width`.",
+            table(("name", "data", "weights", "features", "options", "about"), _model_rows()),
+            "## Data sets",
+            "Names for `--data`. Other forms are in [Use your own data](how-to-own-data.md).",
+            table(("name", "kind", "rows: train, test", "classes", "shape", "download", "licence"), _data_rows()),
+        ]
+    )
+
+
+def _config_rows() -> Iterator[list[str]]:
+    hints = get_type_hints(Config)
+    for f in fields(Config):
+        option = "`METHOD`" if f.name == "method" else code(flag(f.name))
+        default = f.default if f.default is not MISSING else None
+        tick = "✓" if f.name in NEUTRAL else ""
+        yield [option, code(f.name), _kind(f, hints[f.name]), shown(default), tick, f.metadata["about"]]
+
+
+def _kind(f: Any, kind: Any) -> str:
+    if "choices" in f.metadata:
+        return " or ".join(map(code, f.metadata["choices"]))
+    names = {int: "whole number", float: "number", str: "text", bool: "switch", tuple[str, ...]: "list"}
+    known = {kind: name for plain, name in names.items() for kind in (plain, plain | None)}
+    return known.get(kind, "name=value")
+
+
+def _commands(group: click.Group = command_line, prefix: str = "atoll") -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.commands[name]
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{prefix} {name}")
+        else:
+            yield f"{prefix} {name}", command
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
+    with click.Context(command, info_name=name) as context:
+        usage = " ".join(command.collect_usage_pieces(context))
+    yield f"### `{name}`"
+    yield f"`{name} {usage}`"
+    yield from _help(command)
+    own = [p for p in command.params if isinstance(p, click.Option)]
+    if any(p.name == "config_file" for p in own):
+        taken = {p.name for p in own}
+        without = [flag(f.name) for f in fields(Config) if f.name not in taken | {"method"}]
+        yield (
+            "All options of [a run](#a-run)"
+            + (f" except {', '.join(map(code, without))}" if without else "")
+            + "; and:"
+        )
+        own = [p for p in own if p.name not in {f.name for f in fields(Config)}]
+    yield table(("option", "default", "meaning"), map(_option_row, own))
+
+
+def _option_row(p: click.Option) -> list[str]:
+    """Some help texts tell their default; here it has a column of its own."""
+    text, _, told = " ".join((p.help or "").split()).partition("[default: ")
+    plain = isinstance(p.default, str | int | float | Path) and not isinstance(p.default, bool)
+    default = told.rstrip("]") or (p.default if plain else None)
+    return [", ".join(map(code, p.opts)), shown(default), text.strip() or "–"]
+
+
+def _help(command: click.Command) -> Iterator[str]:
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        if paragraph.startswith("\b\n"):
+            yield f"```\n{paragraph[2:]}\n```"
+        else:
+            yield " ".join(paragraph.split())
+
+
+def _optimiser(name: str) -> Iterator[str]:
+    yield f"### `{name}`"
+    yield inspect.cleandoc(OPTIMISERS[name].__doc__ or "")
+    yield _settings_table(settings_of(OPTIMISERS[name]()))
+
+
+def _model_rows() -> Iterator[list[str]]:
+    for row in models.catalogue():
+        options = ", ".join(f"`{name}={_typed(value)}`" for name, value in models.options(row.name).items())
+        kinds = ", ".join(models.kinds(row.name))
+        yield [code(row.name), kinds, f"{row.parameters:,}", f"{row.features:,}", options, row.about]
+
+
+def _typed(value: Any) -> str:
+    """An option's default as one writes it after a model's name."""
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _data_rows() -> Iterator[list[str]]:
+    for entry in catalogue():
+        size = sum(file.size for file in KNOWN[entry.name].files)
+        rows, shape = ", ".join(f"{n:,}" for n in entry.rows), " x ".join(map(str, entry.shape))
+        download = f"{size / 1e6:,.0f} MB" if size else "none"
+        yield [code(entry.name), entry.kind, rows, f"{entry.classes:,}", shape, download, entry.licence]
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+
+
+def methods_page() -> str:
+    return joined(
+        [
+            "# Methods",
+            NOTE,
+            "`atoll methods` prints this list and `atoll methods METHOD` one of its sections. *Unlike models* says "
+            "whether clients may have different architectures, *server model* whether the server has a model of its "
+            "own that can be measured.",
+            table(("method", "source", "family", "unlike models", "server model", "needs", "variants"), _method_rows()),
+            "A setting is changed with `--set name=value`. Where an optimiser is named, only those of its settings "
+            "are listed that differ from its [own defaults](ref-options.md#optimisers). In the tables of what travels, "
+            "*held classes* means that the rows of a class table whose count or flag is zero stay at home. "
+            "`atoll audit METHOD` shows shapes and bytes. A *golden file* fixes name, type and shape of all that "
+            "travels in a small run.",
+            *(part for name in registry.methods() for part in _method(name)),
+            "## Regularisers",
+            "Terms for the local loss, added with `--with dw:mu=0.1` or, in a comparison, `fedavg+dw:mu=0.1`. Methods "
+            f"that take them: {', '.join(code(name) for name in registry.methods() if _takes_terms(name))}.",
+            *(part for name in registry.regularisers() for part in _regulariser(name)),
+        ]
+    )
+
+
+def _method_rows() -> Iterator[list[str]]:
+    for name, cls in registry.methods().items():
+        card = registry.card(cls)
+        mixed = "no" if Need.SAME_ARCHITECTURE in cls.needs else "yes"
+        generic = "no" if cls.generic is Method.generic else "yes"
+        needs = ", ".join(sorted(cls.needs - {Need.SAME_ARCHITECTURE}))
+        variants = ", ".join(code(f"{name}:{variant}") for variant in cls.variants)
+        yield [f"[`{name}`](#{name})", card.citation if card.url else "", cls.family, mixed, generic, needs, variants]
+
+
+def _method(name: str) -> Iterator[str]:
+    cls = registry.method(name)
+    card = registry.card(cls)
+    yield f"## {name}"
+    source = f" [{card.url}]({card.url})" if card.url else ""
+    yield f"**{card.title}.** {card.citation}.{source}"
+    for paragraph in card.algorithm.split("\n\n"):
+        yield f"```\n{paragraph}\n```" if paragraph.startswith("client:") else paragraph
+    yield f"Needs: {', '.join(sorted(cls.needs)) or 'nothing'}."
+    for variant, changes in cls.variants.items():
+        settings = ", ".join(code(f"{field}={value}") for field, value in changes.items())
+        yield f"Variant {code(f'{name}:{variant}')}: {settings}."
+    yield _settings_table(_telling(name))
+    yield table(("where", "field", "holds", "how it travels", "meaning"), _payload_rows(name))
+    files = [f"{name}{'-' * bool(variant)}{variant}.json" for variant in ("", *cls.variants)]
+    yield "Golden files: " + ", ".join(f"[{file}](../tests/wire/{file})" for file in files) + "."
+
+
+def _telling(name: str) -> Iterator[Setting]:
+    """The settings of a method, without those of an optimiser that are its usual ones."""
+    usual = {kind: {s.name: s.default for s in settings_of(cls())} for kind, cls in OPTIMISERS.items()}
+    kinds: dict[str, Any] = {}
+    for s in settings_of(make(name)):
+        field, _, part = s.name.partition(".")
+        kinds.setdefault(field, s.default)
+        if not part or usual[kinds[field]][part] != s.default:
+            yield s
+
+
+def _settings_table(settings: Iterable[Setting]) -> str:
+    rows = ([code(s.name), shown(s.default), s.meaning, s.source] for s in settings)
+    return table(("setting", "default", "meaning", "where the default comes from"), rows)
+
+
+def _payload_rows(name: str) -> Iterator[list[str]]:
+    types = contract(make(name))
+    kinds = {"down": types.download, "up": types.upload, "state": types.state, "server": types.server}
+    for place, kind in kinds.items():
+        if kind is Nothing:
+            yield [PLACES[place], "–", "nothing", "", ""]
+        hints, markers = get_type_hints(kind), {f.metadata.get("rows") for f in fields(kind)}
+        for f in fields(kind):
+            how = ", ".join(_how(f, markers)) if place in ("down", "up") else ""
+            yield [PLACES[place], code(f.name), _holds(hints[f.name]), how, f.metadata.get("about", "")]
+
+
+def _holds(kind: Any) -> str:
+    if kind == Params:
+        return "named tensors"
+    if kind == Tensor | None:
+        return "tensor or nothing"
+    return "tensor" if kind is Tensor else str(kind.__name__)
+
+
+def _how(f: Any, markers: set[str | None]) -> Iterator[str]:
+    if f.name in markers:
+        yield "held classes, with their labels"
+    if f.metadata.get("rows"):
+        yield f"held classes, told by `{f.metadata['rows']}`"
+    if f.metadata.get("symmetric"):
+        yield "upper triangles"
+
+
+def _takes_terms(name: str) -> bool:
+    return hasattr(registry.method(name), "regularisers")
+
+
+def _regulariser(name: str) -> Iterator[str]:
+    cls: Any = registry.regularisers()[name]
+    yield f"### {name}"
+    yield f"```\n{inspect.cleandoc(cls.__doc__)}\n```"
+    yield _settings_table(settings_of(cls()))
+
+
+if __name__ == "__main__":
+    for file, text in pages().items():
+        (FOLDER / file).write_text(text, encoding="utf-8")
+        print(f"Wrote {FOLDER / file}")

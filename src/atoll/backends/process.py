@@ -1,0 +1,205 @@
+"""Worker processes: clients train side by side, and personal training goes on while the server aggregates.
+
+Workers are forked, so they share the data with their parent. What crosses over are the canonical bytes of downloads,
+states and uploads; the same bits come out as from the loop.
+"""
+
+import contextlib
+import os
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import NamedTuple
+
+import torch
+
+from ..core import Contract, contract
+from ..errors import AtollError
+from ..evaluate import Score
+from ..fleet import Fleet
+from ..run import AnyMethod, Job, Outcome, Rest
+from ..store import MemoryStore, Store
+from ..wire import decode, encode
+from .inprocess import Loop
+
+
+class Order(NamedTuple):
+    """A job on its way to a worker."""
+
+    at: int  # its place among the jobs
+    method: AnyMethod
+    seed: int
+    job: Job  # without its download
+    download: bytes
+    state: bytes | None  # None: the client starts
+
+
+class Sent(NamedTuple):
+    """First answer: the upload."""
+
+    at: int
+    upload: bytes
+    before: Score | None
+
+
+class Done(NamedTuple):
+    """Second answer: everything else; the worker is free again."""
+
+    at: int
+    state: bytes
+    after: Score | None
+
+
+class Failed(NamedTuple):
+    at: int
+    error: BaseException
+
+
+@dataclass
+class Worker:
+    process: BaseProcess
+    pipe: Connection
+    order: Order | None = None  # what it is working on
+
+
+class Processes(Loop):
+    """Persistent workers, one thread each; whoever is free takes the largest client that is left."""
+
+    def __init__(self, fleet: Fleet, store: Store, workers: int):
+        super().__init__(fleet, store)
+        self._workers = [_start(fleet) for _ in range(workers)]
+        self._types: Contract | None = None
+        self._orders: deque[Order] = deque()
+        self._jobs: Sequence[Job] = ()
+        self._sent: dict[int, Sent] = {}
+        self._done: dict[int, Done] = {}
+        self._retried: set[int] = set()  # places of jobs whose worker died once
+
+    def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        self._jobs, self._types, self._retried = jobs, contract(method), set()
+        self._orders = deque(self._by_size(method, seed, jobs))
+        self._hand_out()
+        for at, job in enumerate(jobs):
+            while at not in self._sent:
+                self._listen()
+            sent = self._sent.pop(at)
+            yield Outcome(job.client, decode(self._types.upload, sent.upload), sent.before)
+
+    def rest(self) -> Iterator[Rest]:
+        assert self._types is not None
+        for at, job in enumerate(self._jobs):
+            while at not in self._done:
+                self._listen()
+            done = self._done.pop(at)
+            yield Rest(job.client, decode(self._types.state, done.state), done.after)
+        self._jobs = ()
+
+    def close(self) -> None:
+        for worker in self._workers:
+            with contextlib.suppress(OSError):
+                worker.pipe.send(None)
+        for worker in self._workers:
+            worker.process.join(timeout=2)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.pipe.close()
+
+    def _by_size(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Order]:
+        """Largest first: a large client started last would keep everybody waiting."""
+        encoded: dict[int, bytes] = {}
+        sizes = [self.fleet.train.size(self.fleet.position(job.client)) for job in jobs]
+        for at in sorted(range(len(jobs)), key=lambda at: (-sizes[at], at)):
+            job, kept = jobs[at], self.store.get(jobs[at].client)
+            if id(job.download) not in encoded:
+                encoded[id(job.download)] = encode(job.download)
+            state = None if kept is None else encode(kept)
+            yield Order(at, method, seed, job._replace(download=None), encoded[id(job.download)], state)
+
+    def _hand_out(self) -> None:
+        for worker in self._workers:
+            if worker.order is None and self._orders:
+                worker.order = self._orders.popleft()
+                worker.pipe.send(worker.order)
+
+    def _listen(self) -> None:
+        """Take in whatever has arrived; notice workers that have died."""
+        ready = wait([w.pipe for w in self._workers] + [w.process.sentinel for w in self._workers])
+        for at, worker in enumerate(self._workers):
+            if worker.pipe in ready:
+                try:
+                    self._take(worker, worker.pipe.recv())
+                except (EOFError, ConnectionResetError):
+                    self._replace(at)
+            elif worker.process.sentinel in ready:
+                self._replace(at)
+
+    def _take(self, worker: Worker, answer: Sent | Done | Failed) -> None:
+        if isinstance(answer, Failed):
+            raise answer.error
+        if isinstance(answer, Sent):
+            self._sent[answer.at] = answer
+        else:
+            self._done[answer.at] = answer
+            worker.order = None
+            self._hand_out()
+
+    def _replace(self, at: int) -> None:
+        """A worker died: its client is tried once more, on a new one. Jobs are pure, so nothing is counted twice."""
+        worker = self._workers[at]
+        worker.process.join()
+        worker.pipe.close()
+        lost = worker.order
+        self._workers[at] = _start(self.fleet)
+        if lost is None:
+            return
+        if lost.at in self._retried:
+            raise AtollError(
+                f"The worker process of client {lost.job.client!r} died twice (exit code {worker.process.exitcode}). "
+                "It may need more memory: use fewer --workers, or --backend loop."
+            )
+        self._retried.add(lost.at)
+        self._orders.appendleft(lost)
+        self._hand_out()
+
+
+def _start(fleet: Fleet) -> Worker:
+    context = get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(fleet, theirs, os.getpid()), daemon=True)
+    process.start()
+    theirs.close()
+    return Worker(process, ours)
+
+
+def _work(fleet: Fleet, pipe: Connection, parent: int) -> None:
+    """The life of a worker: one order after the other, until it is told to stop or its parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes us
+    torch.set_num_threads(1)
+    while True:
+        try:
+            order: Order | None = pipe.recv()
+        except (EOFError, OSError):
+            return
+        if order is None:
+            return
+        try:
+            _carry_out(fleet, order, pipe)
+        except Exception as error:  # it must reach the parent, whatever it is
+            pipe.send(Failed(order.at, error))
+
+
+def _carry_out(fleet: Fleet, order: Order, pipe: Connection) -> None:
+    types, store = contract(order.method), MemoryStore()
+    if order.state is not None:
+        store.put(order.job.client, decode(types.state, order.state))
+    loop = Loop(fleet, store)
+    job = order.job._replace(download=decode(types.download, order.download))
+    (outcome,) = loop.train(order.method, order.seed, [job])
+    pipe.send(Sent(order.at, encode(outcome.upload), outcome.before))
+    (rest,) = loop.rest()
+    pipe.send(Done(order.at, encode(rest.state), rest.after))

@@ -1,0 +1,65 @@
+"""MOON. Li et al., CVPR 2021, Algorithm 1. https://arxiv.org/abs/2103.16257
+
+client:  w_k = argmin CE + mu / |B| sum_i l_i, from w_t;  z, z_t, z': features of x_i under w, w_t and the last w_k
+         l_i = -log [e^(cos(z, z_t) / tau) / (e^(cos(z, z_t) / tau) + e^(cos(z, z') / tau))]
+server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
+
+A client that takes part for the first time has no last model, and no such term. The other two models are in evaluation
+mode. Features are what the last layer sees; the paper adds a projection before it, which a model may bring.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..checks import within
+from ..core import Client, Predictor, Step, setting
+from ..key import Key
+from ..payload import Params, about, payload
+from ..train import Term, wmean
+from .fedavg import Averaging, Global, Update
+
+
+@payload
+class State:
+    params: Params = about("the model this client sent last")
+    seen: Tensor = about("whether it ever sent one []")
+
+
+@dataclass(frozen=True)
+class MOON(Averaging[State]):
+    mu: float = setting(5.0, "strength of the contrast", "public code of FedDW")
+    tau: float = setting(0.5, "temperature", "paper")
+
+    def __post_init__(self) -> None:
+        within(self, 0, "mu")
+        within(self, 0.001, "tau")
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init(), torch.tensor(False))
+
+    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+        up = self.train(down, client, k, *([self._contrast(down, state, client)] if self.mu else []))
+        return up, State(up.params, torch.ones_like(state.seen))
+
+    def _contrast(self, down: Global, state: State, client: Client) -> Term:
+        def term(s: Step) -> Tensor:
+            towards, away = (client.model.features(params, s.batch.x) for params in (down.params, state.params))
+            return self.mu * state.seen * wmean(contrast(s.features, towards, away, self.tau), s.batch.w)
+
+        return term
+
+    def personal(self, down: Global, up: Update | None, state: State, client: Client) -> Predictor:
+        params = up.params if up else down.params
+        return lambda x: client.model(params, x)
+
+    def degenerate(self) -> str | None:
+        return "With mu = 0 this is FedAvg." if self.mu == 0 else None
+
+
+def contrast(z: Tensor, towards: Tensor, away: Tensor, tau: float) -> Tensor:
+    """l_i of each row: the cross-entropy of the logits (cos(z, z_t), cos(z, z')) / tau for the first."""
+    unit = [F.normalize(v, eps=1e-8) for v in (z, towards, away)]
+    return F.softplus((unit[0] * (unit[2] - unit[1])).sum(1) / tau)

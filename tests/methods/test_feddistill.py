@@ -1,0 +1,146 @@
+"""FedDistill+: the term by hand, FedDW's soft labels, and FedAvg where it is off."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+import toys
+
+from atoll.core import Client, Step
+from atoll.errors import AtollError
+from atoll.key import key, normal
+from atoll.methods.fedavg import FedAvg
+from atoll.methods.feddistill import Distillation, FedDistill, SoftLabels
+from atoll.methods.feddw import DW
+from atoll.payload import Nothing, nbytes
+from atoll.settings import make
+from atoll.terms import Regularisers
+from atoll.train import gradient, objective
+
+CLIENT = toys.random_client(9, 1, toys.mlp())
+
+
+def played(method: Any, c: Client = CLIENT, rounds: int = 2) -> Any:
+    t = toys.task(c.model)
+    server = method.init_server(t, key(0))
+    for r in range(rounds):
+        up, _ = toys.participate(method, method.broadcast(server, "a", t, r), Nothing(), c, key(r))
+        server = toys.aggregate(method, server, [up], t)
+    return server
+
+
+def value(omega: Any, p: Any, y: list[int], gamma: float = 1.0) -> float:
+    """The term for given predictions."""
+    logits = torch.tensor(p).log()
+    bound = SoftLabels(gamma).bind({"omega": torch.tensor(omega)}, {}, CLIENT)
+    return float(bound(Step({}, toys.batch(logits, y), logits, logits)))
+
+
+def test_divergence_by_hand() -> None:
+    """Target (.9, .1), prediction (.7, .3): .9 log(.9/.7) + .1 log(.1/.3) = 0.226183 - 0.109861 = 0.116322. With
+    probabilities in the place of their logarithms it would be .9 (log .9 - .7) + .1 (log .1 - .3) = -0.985083.
+    """
+    omega = [[0.9, 0.1], [0.5, 0.5]]
+    assert value(omega, [[0.7, 0.3]], [0]) == pytest.approx(0.116322, abs=1e-6)
+    assert value(omega, [[0.7, 0.3]], [0], gamma=3.0) == pytest.approx(0.348966, abs=2e-6)
+    assert value(omega, [[0.9, 0.1], [0.5, 0.5]], [0, 1]) == pytest.approx(0, abs=1e-6)
+    assert value(omega, [[0.7, 0.3], [0.5, 0.5]], [0, 1]) == pytest.approx(0.058161, abs=1e-6)
+
+
+def test_the_identity_is_cross_entropy() -> None:
+    """0 log 0 counts as 0: what is left is -log p_y."""
+    assert value([[1.0, 0.0], [0.0, 1.0]], [[0.7, 0.3], [0.2, 0.8]], [0, 1]) == pytest.approx(0.289909, abs=1e-6)
+
+
+def test_a_class_without_target_is_not_pulled() -> None:
+    assert value([[0.9, 0.1], [0.0, 0.0]], [[0.7, 0.3], [0.2, 0.8]], [0, 1]) == pytest.approx(0.116322 / 2, abs=1e-6)
+    kept = SoftLabels(absent_row="mask").start(toys.task(toys.mlp()))
+    assert not kept["omega"].any()
+
+
+def test_in_the_first_round_the_loss_counts_double() -> None:
+    """Omega is the identity: CE + gamma CE."""
+    params, b = CLIENT.model.init(), toys.batch(CLIENT.x, CLIENT.y)
+    term = SoftLabels(1.0).bind({"omega": torch.eye(3)}, params, CLIENT)
+    plain, _ = gradient(objective(CLIENT.model), params, b)
+    double, _ = gradient(objective(CLIENT.model, term), params, b)
+    toys.assert_near(double, {name: 2 * g for name, g in plain.items()})
+
+
+def test_padding_is_not_seen() -> None:
+    logits = normal(key(0), 4, 3)
+    term = SoftLabels().bind({"omega": normal(key(1), 3, 3).softmax(1)}, {}, CLIENT)
+    b = toys.batch(logits, [0, 1, 2, 0])
+    some = b._replace(w=torch.tensor([1.0, 1.0, 0.0, 0.0]))
+    rows = toys.batch(logits[:2], [0, 1])
+    torch.testing.assert_close(term(Step({}, some, logits, logits)), term(Step({}, rows, logits[:2], logits[:2])))
+
+
+def test_knowledge_is_feddws() -> None:
+    """3 rows of mean (.8, .2), 1 of (.4, .6): (.7, .3), and (.85, .15) with half of the identity."""
+    t = toys.task(toys.identity_body(), classes=2)
+    reports = [
+        {"sum": torch.tensor([[n * a, n * b], [0.0, 0.0]]), "count": torch.tensor([n, 0.0])}
+        for n, a, b in ((3.0, 0.8, 0.2), (1.0, 0.4, 0.6))
+    ]
+    for term, expected in ((SoftLabels(), [0.7, 0.3]), (SoftLabels(sl_ema=0.5), [0.85, 0.15])):
+        kept = term.merge(term.start(t), reports)
+        torch.testing.assert_close(kept["omega"], torch.tensor([expected, [0.0, 1.0]]))
+        assert term.send(kept).keys() == {"omega"}
+    both = SoftLabels(sl_memory="all")
+    assert both.merge(both.start(t), reports)["count"].tolist() == [4, 0]
+    server = played(FedDistill(toys.RICH))
+    torch.testing.assert_close(server.extra["SoftLabels.omega"].sum(1), torch.ones(3))
+
+
+def test_gamma_zero_is_fedavg() -> None:
+    plain = played(FedAvg(toys.RICH))
+    toys.assert_near(played(FedDistill(toys.RICH, gamma=0.0)).params, plain.params, tolerance=0)
+    assert not torch.equal(played(FedDistill(toys.RICH)).params["head.weight"], plain.params["head.weight"])
+    assert "FedAvg" in str(FedDistill(gamma=0.0).degenerate())
+    assert FedDistill().degenerate() is None
+
+
+def test_it_is_fedavg_with_a_term() -> None:
+    toys.assert_same(played(FedDistill(toys.RICH)), played(FedAvg(toys.RICH, Regularisers([SoftLabels()]))))
+    names = {f.name for f in fields(Distillation)}
+    assert names == {f.name for f in fields(SoftLabels)}
+    (own,) = FedDistill(gamma=2.0, sl_ema=0.5).terms()
+    assert own == SoftLabels(gamma=2.0, sl_ema=0.5)
+    assert not FedDistill().bias_free()
+
+
+def test_a_dw_term_of_weight_zero_changes_nothing() -> None:
+    """Each keeps its own Omega; as both report the same, the two are equal."""
+    c = toys.random_client(9, 1, toys.mlp(bias=False))
+    host, guest = (played(FedDistill(toys.RICH, terms), c) for terms in (Regularisers(), Regularisers([DW(0.0)])))
+    toys.assert_near(host.params, guest.params, tolerance=0)
+    assert torch.equal(guest.extra["DW.omega"], guest.extra["SoftLabels.omega"])
+    both = Regularisers([DW(2.0)])
+    bare = played(FedDistill(toys.RICH, both, gamma=0.0), c)
+    toys.assert_near(bare.params, played(FedAvg(toys.RICH, both), c).params, tolerance=0)
+    assert make("feddistill", terms=["dw:mu=0.1"]).bias_free()
+
+
+def test_bytes() -> None:
+    """Three classes: Omega is 9 scalars down; sums and counts are 9 + 3 up, beside n_k."""
+    t = toys.task(CLIENT.model)
+    method = FedDistill(toys.RICH, sl_memory="all")
+    down = method.broadcast(method.init_server(t, key(0)), "a", t, None)  # type: ignore[arg-type]
+    plain = nbytes(FedAvg().init_server(t, key(0)))
+    assert nbytes(down) == plain + 4 * 9
+    up, _ = toys.participate(method, down, Nothing(), CLIENT, key(1))
+    assert nbytes(up) == plain + 4 * (1 + 9 + 3)
+
+
+@pytest.mark.parametrize("wrong", [{"gamma": -1.0}, {"sl_ema": 1.5}, {"sl_memory": "x"}, {"absent_row": "x"}])
+@pytest.mark.parametrize("make", [SoftLabels, FedDistill])
+def test_senseless_settings_are_refused(wrong: dict[str, Any], make: Any) -> None:
+    with pytest.raises(AtollError, match=f"{make.__name__}: {next(iter(wrong))} is"):
+        make(**wrong)
+
+
+@pytest.mark.parametrize("settings", [{}, {"sl_memory": "all", "sl_ema": 0.5, "absent_row": "mask"}])
+def test_vmap_equals_loop(settings: dict[str, Any]) -> None:
+    toys.check_vmap(FedDistill(toys.RICH, **settings), toys.mlp())

@@ -1,0 +1,311 @@
+"""Checkpoints: whole, or not there."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from atoll.checkpoint import Checkpoints, Snapshot
+from atoll.core import Contract
+from atoll.errors import AtollError
+from atoll.payload import Nothing, Params, about, equal, payload
+
+
+@payload
+class Server:
+    params: Params = about("weights")
+
+
+@payload
+class State:
+    v: Tensor = about("a vector")
+
+
+TYPES = Contract(Nothing, Nothing, State, Server)
+
+
+class Crash(BaseException):
+    """As if the process ended here."""
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path, TYPES)
+
+
+def state(value: float) -> State:
+    return State(torch.full((5,), value))
+
+
+def snapshot(checkpoints: Checkpoints, at: int, **clients: float) -> Snapshot:
+    """Of round ``at``; clients hold a constant vector each."""
+    states = {i: checkpoints.put_state(state(value)) for i, value in clients.items()}
+    server = Server({"w": torch.full((3, 2), float(at)), "n": torch.tensor(at)})
+    return Snapshot(at, server, states, {"totals": {"up": 0.1 * at}}, b"rows of round %d" % at)
+
+
+def load(checkpoints: Checkpoints) -> Snapshot:
+    found = checkpoints.load(pytest.fail)
+    assert found is not None
+    return found
+
+
+def assert_holds(checkpoints: Checkpoints, at: int, warnings: list[str] | None = None) -> None:
+    """The latest good checkpoint is the whole of round ``at``."""
+    found = checkpoints.load(pytest.fail if warnings is None else warnings.append)
+    assert found is not None
+    assert found.round == at
+    assert found.rows == b"rows of round %d" % at
+    assert found.progress == {"totals": {"up": 0.1 * at}}
+    assert equal(found.server, Server({"w": torch.full((3, 2), float(at)), "n": torch.tensor(at)}))
+    for name in found.states.values():
+        checkpoints.get_state(name)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+# -- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_saved_comes_back(checkpoints: Checkpoints) -> None:
+    checkpoints.save(snapshot(checkpoints, 7, a=1.5, b=-2.0))
+    assert_holds(checkpoints, 7)
+    found = load(checkpoints)
+    assert equal(checkpoints.get_state(found.states["a"]), state(1.5))
+    assert equal(checkpoints.get_state(found.states["b"]), state(-2.0))
+
+
+def test_without_a_checkpoint_there_is_nothing_to_load(checkpoints: Checkpoints) -> None:
+    assert checkpoints.load(pytest.fail) is None
+
+
+def test_two_checkpoints_are_kept_with_their_states_and_no_others(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    for at in range(1, 5):
+        checkpoints.save(snapshot(checkpoints, at, a=float(at)))
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["round-000003", "round-000004"]
+    assert len(list((tmp_path / "objects").iterdir())) == 2
+
+
+def test_rounds_are_in_the_order_of_numbers(checkpoints: Checkpoints) -> None:
+    for at in (9, 10, 999_999, 1_000_000):
+        checkpoints.save(snapshot(checkpoints, at))
+        assert_holds(checkpoints, at)
+
+
+def test_a_state_that_did_not_change_is_written_once(
+    checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints.save(snapshot(checkpoints, 1, a=1.0, b=1.0, c=3.0))
+    assert len(list((tmp_path / "objects").iterdir())) == 2  # a and b share theirs
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "objects").iterdir()}
+    checkpoints.save(snapshot(checkpoints, 2, a=1.0, b=5.0, c=3.0))
+    after = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "objects").iterdir()}
+    assert len(after) == 3
+    assert before.items() <= after.items()
+
+
+def test_saving_a_round_again_replaces_it(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    checkpoints.save(snapshot(checkpoints, 1, a=1.0))
+    checkpoints.save(snapshot(checkpoints, 1, a=2.0))
+    assert equal(checkpoints.get_state(load(checkpoints).states["a"]), state(2.0))
+    assert len(list((tmp_path / "objects").iterdir())) == 1
+
+
+# -- damage -----------------------------------------------------------------------------------------------------------
+
+FILES = ["server.safetensors", "progress.json", "states.json", "clients.parquet", "manifest.json", "object"]
+
+
+def file_of(tmp_path: Path, at: int, name: str, checkpoints: Checkpoints) -> Path:
+    if name == "object":
+        return tmp_path / "objects" / checkpoints.put_state(state(float(at)))
+    return tmp_path / "checkpoints" / f"round-{at:06d}" / name
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at // 8 % len(data)] ^= 1 << at % 8
+    path.write_bytes(bytes(data))
+
+
+def two(checkpoints: Checkpoints) -> None:
+    for at in (5, 10):
+        checkpoints.save(snapshot(checkpoints, at, a=float(at), b=0.5))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_never_loaded_and_the_checkpoint_before_steps_in(
+    name: str, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    two(checkpoints)
+    path = file_of(tmp_path, 10, name, checkpoints)
+    good, kept = path.read_bytes(), content(tmp_path)
+    for at in range(0, 8 * len(good), 61):
+        flip(path, at)
+        warnings: list[str] = []
+        assert_holds(checkpoints, 5, warnings)
+        assert len(warnings) == 1
+        assert "round-000010" in warnings[0]
+        path.write_bytes(good)
+    assert content(tmp_path) == kept  # loading leaves everything as it is
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("harm", ["empty", "half", "missing", "noise"])
+def test_lost_and_shortened_files_are_noticed(name: str, harm: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    path = file_of(tmp_path, 10, name, checkpoints)
+    data = path.read_bytes()
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes({"empty": b"", "half": data[: len(data) // 2], "noise": b"[1, 2]"}[harm])
+    warnings: list[str] = []
+    assert_holds(checkpoints, 5, warnings)
+    assert len(warnings) == 1
+
+
+def test_files_of_two_rounds_cannot_be_mixed(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    older = file_of(tmp_path, 5, "server.safetensors", checkpoints).read_bytes()
+    file_of(tmp_path, 10, "server.safetensors", checkpoints).write_bytes(older)
+    assert_holds(checkpoints, 5, [])
+
+
+def test_when_every_checkpoint_is_damaged_nothing_is_deleted(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    for at in (5, 10):
+        flip(file_of(tmp_path, at, "server.safetensors", checkpoints), 900)
+    before, warnings = content(tmp_path), list[str]()
+    with pytest.raises(AtollError, match="--force"):
+        checkpoints.load(warnings.append)
+    assert len(warnings) == 2
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_that_fell_back_heals(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """From round 5 it comes to round 10 again: the damaged file is replaced, and the one after is the last resort."""
+    two(checkpoints)
+    flip(file_of(tmp_path, 10, name, checkpoints), 100)
+    assert_holds(checkpoints, 5, [])
+    for at in (6, 7):
+        checkpoints.save(snapshot(checkpoints, at, a=float(at), b=0.5))
+        assert_holds(checkpoints, at)
+    folders = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    assert folders == ["round-000006", "round-000007"]  # the damaged one takes nobody's place
+    checkpoints.save(snapshot(checkpoints, 10, a=10.0, b=0.5))
+    assert_holds(checkpoints, 10)
+
+
+def test_a_damaged_state_is_written_anew(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """The same state has the same name, so the file is already there: but it is not what its name says."""
+    name = checkpoints.put_state(state(1.0))
+    (tmp_path / "objects" / name).write_bytes(b"rubbish")
+    assert checkpoints.put_state(state(1.0)) == name
+    assert equal(checkpoints.get_state(name), state(1.0))
+    assert sha256((tmp_path / "objects" / name).read_bytes()).hexdigest() == name
+
+
+def test_a_damaged_older_checkpoint_does_not_stop_a_run(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    file_of(tmp_path, 5, "states.json", checkpoints).write_bytes(b"{")
+    file_of(tmp_path, 10, "states.json", checkpoints).write_bytes(b"{")
+    checkpoints.save(snapshot(checkpoints, 15, a=15.0))
+    assert_holds(checkpoints, 15)
+
+
+# -- crashes ----------------------------------------------------------------------------------------------------------
+
+STEPS = ("fsync", "replace", "rename", "mkdir", "unlink", "rmdir", "open")
+
+
+@contextmanager
+def crash_at(step: int) -> Iterator[list[str]]:
+    """End everything just before the given step that touches the disk; gives the steps so far."""
+    done: list[str] = []
+
+    def watched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if len(done) == step:
+                raise Crash
+            done.append(name)
+            return real(*args, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in STEPS:
+            patch.setattr(os, name, watched(name, getattr(os, name)))
+        yield done
+
+
+def crash_points(act: Callable[[], None], prepare: Callable[[], None], stride: int = 1) -> Iterator[int]:
+    """Prepare and act, and crash at each step in turn (or every few), until there is nothing left to crash."""
+    for step in range(0, 200, stride):
+        prepare()
+        with crash_at(step) as done:
+            try:
+                act()
+            except Crash:
+                pass
+            else:
+                assert {"fsync", "replace", "rename"} <= set(done)
+                return
+        yield step
+    pytest.fail("this takes too many steps")
+
+
+def test_a_crash_at_any_step_of_saving_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    place = {"at": tmp_path}
+
+    def prepare() -> None:
+        place["at"] = tmp_path / str(len(list(tmp_path.iterdir())))
+        two(Checkpoints(place["at"], TYPES))
+
+    def act() -> None:
+        checkpoints = Checkpoints(place["at"], TYPES)
+        checkpoints.save(snapshot(checkpoints, 15, a=15.0, b=0.5))
+
+    rounds = set()
+    for step in crash_points(act, prepare):
+        found = load(Checkpoints(place["at"], TYPES))
+        rounds.add(found.round)
+        assert_holds(Checkpoints(place["at"], TYPES), found.round)
+        act()  # and the run goes on
+        assert_holds(Checkpoints(place["at"], TYPES), 15)
+        names = sorted(p.name for p in (place["at"] / "checkpoints").iterdir())
+        assert names == ["round-000010", "round-000015"], f"litter after a crash at step {step}"
+    assert rounds == {10, 15}
+
+
+def test_a_half_written_checkpoint_is_ignored(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    checkpoints.save(snapshot(checkpoints, 5))
+    half = tmp_path / "checkpoints" / "new-000010"
+    half.mkdir()
+    (half / "server.safetensors").write_bytes(b"half of")
+    assert_holds(checkpoints, 5)
+
+
+def test_when_the_disk_is_full_the_last_checkpoint_stays(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints.save(snapshot(checkpoints, 5, a=1.0))
+    ready = snapshot(checkpoints, 10, a=2.0)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            checkpoints.save(ready)
+    assert_holds(checkpoints, 5)

@@ -1,0 +1,239 @@
+"""Several runs at once."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll import compare, registry
+from atoll.compare import configs, place, run_all, safe
+from atoll.config import Config
+from atoll.errors import AtollError
+
+pytestmark = pytest.mark.usefixtures("without_report")
+SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1}
+
+
+def said(names: list[str], values: dict[str, Any], seeds: Any = (0,)) -> str:
+    with pytest.raises(AtollError) as caught:
+        configs(names, values, seeds)
+    return str(caught.value)
+
+
+def nobody(done: int, line: Any) -> None:
+    """A watch that does not look."""
+
+
+def go(planned: list[Config], **options: Any) -> list[str]:
+    return run_all(planned, [nobody] * len(planned), **options)
+
+
+def digests(planned: list[Config]) -> list[str]:
+    return [json.loads((Path(str(c.out)) / "summary.json").read_text())["digest"] for c in planned]
+
+
+# -- what is run ------------------------------------------------------------------------------------------------------
+
+
+def test_without_seeds_the_shared_one_counts() -> None:
+    assert [c.seed for c in configs(["fedavg", "local"], {**SMALL, "seed": "4"})] == [4, 4]
+
+
+def test_methods_by_seeds() -> None:
+    planned = configs(["fedavg", "dcpfl:no-al"], SMALL, [0, 5])
+    assert [(c.method, c.seed) for c in planned] == [
+        ("fedavg", 0), ("fedavg", 5), ("dcpfl:no-al", 0), ("dcpfl:no-al", 5)
+    ]  # fmt: skip
+    assert {(c.clients, c.rounds) for c in planned} == {(3, 2)}
+
+
+def test_the_word_all_means_every_method() -> None:
+    assert [c.method for c in configs(["all"], SMALL, [0])] == list(registry.methods())
+
+
+def test_a_method_may_bring_its_own_regularisers() -> None:
+    (one,) = configs(["fedavg+dw:mu=0.1+proximal"], SMALL)
+    (two,) = configs(["fedavg"], {**SMALL, "terms": ["dw"]})
+    assert (one.method, one.terms) == ("fedavg", ("dw:mu=0.1", "proximal"))
+    assert (two.method, two.terms) == ("fedavg", ("dw",))
+
+
+def test_settings_go_to_the_methods_that_have_them() -> None:
+    lam = {**SMALL, "settings": {"lam": "0.5", "ditto.lam": "2", "optim.momentum": "0.1"}}
+    fedavg, fedproto, ditto = configs(["fedavg", "fedproto", "ditto"], lam, [0])
+    assert fedavg.settings == {"optim.momentum": "0.1"}
+    assert fedproto.settings == {"lam": "0.5", "optim.momentum": "0.1"}
+    assert ditto.settings == {"lam": "2", "optim.momentum": "0.1"}  # its own wins, whatever the order
+    turned = {**SMALL, "settings": {"ditto.lam": "2", "lam": "0.5"}}
+    assert configs(["ditto"], turned, [0])[0].settings == {"lam": "2"}
+
+
+def test_settings_of_a_method_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from dataclasses import dataclass\nfrom atoll.methods.fedavg import FedAvg\n"
+        "@dataclass(frozen=True)\nclass Mine(FedAvg):\n    lam: float = 1.0\n"
+    )
+    (config,) = configs([str(path)], {**SMALL, "settings": {"lam": "3"}}, [0])
+    assert config.settings == {"lam": "3"}
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        (["fedavg"], {"lam": 1}, "Unknown setting of fedavg 'lam'"),
+        (["ditto", "fedproto"], {"lma": 1}, "Unknown setting of ditto, fedproto 'lma'. Did you mean 'lam'?"),
+        (["ditto"], {"fedproto.lam": 1}, "Unknown setting of ditto 'fedproto.lam'"),
+        (["ditto"], {"lam": 1, "fedproto.lam": 1}, "Unknown setting of ditto 'fedproto.lam'"),
+        (["ditto"], {"ditto.lma": 1}, "Unknown setting of ditto 'lma'. Did you mean 'lam'?"),
+        (["ditto"], {"optim.lrr": 1}, "Unknown setting of ditto.optim 'lrr'"),
+        (["ditto"], {"lam": "x"}, "Setting ditto.lam wants a number"),
+    ],
+)
+def test_settings_that_nobody_has(names: list[str], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(AtollError) as caught:
+        go(place(configs(names, {**SMALL, "settings": settings}, [0]), Path("runs")))
+    assert message in str(caught.value)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"settings": 3}, {"settings": ["lam=1"]}, {"settings": None}, {"terms": 3}, {"terms": None},
+        {"terms": {"a": 1}}, {"seed": "x"}, {"rounds": "x"}, {"ruonds": 3}, {"method": 3, "models": 3},
+    ],
+)  # fmt: skip
+def test_shared_values_of_wrong_types_are_refused(values: dict[str, Any]) -> None:
+    said(["fedavg"], values)
+
+
+def test_a_regulariser_written_as_one_word_is_one() -> None:
+    assert configs(["fedavg"], {"terms": "dw"}, [0])[0].terms == ("dw",)
+
+
+def test_the_method_of_a_file_does_not_matter_where_methods_are_named() -> None:
+    assert configs(["ditto"], {**SMALL, "method": "fedavg"}, [0])[0].method == "ditto"
+
+
+# -- where it goes ----------------------------------------------------------------------------------------------------
+
+
+def test_every_run_has_its_own_directory() -> None:
+    planned = place(configs(["fedavg", "fedavg+dw:mu=0.1", "dcpfl:no-al"], SMALL, [0, 1]), Path("root"))
+    assert [Path(str(c.out)).name for c in planned] == [
+        "fedavg-seed0", "fedavg-seed1", "fedavg+dw-mu-0.1-seed0", "fedavg+dw-mu-0.1-seed1", "dcpfl-no-al-seed0",
+        "dcpfl-no-al-seed1",
+    ]  # fmt: skip
+    assert {Path(str(c.out)).parent for c in planned} == {Path("root")}
+
+
+@pytest.mark.parametrize(("names", "seeds"), [(["fedavg", "fedavg"], [0]), (["fedavg"], [1, 2, 1])])
+def test_the_same_run_twice_is_refused(names: list[str], seeds: list[int]) -> None:
+    with pytest.raises(AtollError, match="twice"):
+        place(configs(names, SMALL, seeds), Path("root"))
+
+
+@pytest.mark.parametrize("text", ["../../x", "/etc/x", "a/../b", "é:x", "..", "a b"])
+def test_no_name_leads_out_of_the_directory(text: str) -> None:
+    name = safe(text)
+    assert "/" not in name
+    assert (Path("root") / f"{name}-seed0").resolve().parent == Path("root").resolve()
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+def test_worker_processes_give_what_one_process_gives(tmp_path: Path) -> None:
+    """Two methods by two seeds; the progress of each run reaches its own watch."""
+    one = place(configs(["local", "fedavg"], SMALL, [0, 1]), tmp_path / "one")
+    two = place(configs(["local", "fedavg"], SMALL, [0, 1]), tmp_path / "two")
+    go(one)
+    seen: list[list[tuple[int, Any]]] = [[], [], [], []]
+    run_all(two, [lambda done, line, own=own: own.append((done, line)) for own in seen], workers=2)  # type: ignore[misc]
+    assert digests(one) == digests(two)
+    assert len(set(digests(one))) == 4
+    for own, config in zip(seen, two, strict=True):
+        assert [done for done, _ in own] == [1, 2]
+        stored = [json.loads(line) for line in (Path(str(config.out)) / "metrics.jsonl").read_text().splitlines()]
+        assert [line["personal"]["post"]["accuracy"] for _, line in own] == [
+            line["personal"]["post"]["accuracy"] for line in stored
+        ]
+
+
+def test_a_comparison_resumes_what_is_missing(tmp_path: Path) -> None:
+    planned = place(configs(["local", "fedavg"], SMALL, [0]), tmp_path)
+    go(planned[:1])
+    before = (tmp_path / "local-seed0" / "metrics.jsonl").read_bytes()
+    go(planned, resume=True)
+    assert len(digests(planned)) == 2
+    assert (tmp_path / "local-seed0" / "metrics.jsonl").read_bytes() == before
+
+
+def test_one_run_that_is_there_stops_all_before_any_starts(tmp_path: Path) -> None:
+    planned = place(configs(["local", "fedavg"], SMALL, [0]), tmp_path)
+    go(planned[1:])
+    with pytest.raises(AtollError, match="already holds a run"):
+        go(planned)
+    assert not (tmp_path / "local-seed0").exists()
+    go(planned, force=True)
+    assert len(digests(planned)) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["local", "fedavg"], {"models": ["mlp:hidden=8", "mlp:hidden=16"]}, "shares whole models"),
+        (["local", "pfedes"], {"data": "table.csv"}, "image"),
+        (["local", "fedavg+dw:mu=x"], {}, "wants a number"),
+        (["local", "fedavg:x"], {}, "variants"),
+        (["local", "nobody"], {}, "Unknown method"),
+        (["local", "nobody.py"], {}, "no method file"),
+    ],
+)
+def test_a_method_that_does_not_fit_stops_all_before_any_starts(
+    names: list[str], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    rows = "".join(f"{at},{at * at % 7},{at % 3}\n" for at in range(90))
+    Path("table.csv").write_text("a,b,label\n" + rows)
+    with pytest.raises(AtollError) as caught:
+        go(place(configs(names, {**SMALL, "partition": "iid", **options}, [0]), tmp_path / "root"))
+    assert message in str(caught.value)
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads in the place of worker processes, which take seconds to start."""
+
+    def pool(workers: int, **_: Any) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(workers)
+
+    monkeypatch.setattr(compare, "ProcessPoolExecutor", pool)
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_failure_in_a_worker_is_told_without_noise(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The second directory cannot be made, which only the worker finds out."""
+    planned = place(configs(["local"], SMALL, [0, 1]), tmp_path / "root")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "local-seed1").write_text("a file")
+    with pytest.raises(AtollError, match="Cannot write to the run directory"):
+        go(planned, workers=2)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_worker_that_is_killed_is_told_with_the_remedy(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any) -> None:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(compare, "_one", dies)
+    with pytest.raises(AtollError, match="Continue with --resume and fewer --workers"):
+        go(place(configs(["local"], SMALL, [0, 1]), tmp_path / "root"), workers=2)
+    assert capfd.readouterr().err == ""

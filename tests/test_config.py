@@ -1,0 +1,228 @@
+"""Configurations: from the command line, from YAML, from Python."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from atoll.cli.options import given
+from atoll.cli.run import compare, run
+from atoll.config import NEUTRAL, Config, flag, from_dict, read_yaml
+from atoll.errors import AtollError
+
+# A value for every field that differs from its default, as the command line has it and as it should be read.
+GIVEN: dict[str, tuple[list[str], Any]] = {
+    "method": (["ditto"], "ditto"),
+    "data": (["--data", "mnist"], "mnist"),
+    "data_dir": (["--data-dir", "d"], "d"),
+    "clients": (["--clients", "7"], 7),
+    "partition": (["--partition", "iid"], "iid"),
+    "split": (["--split", "client_82"], "client_82"),
+    "public": (["--public", "30"], 30),
+    "transform": (["--transform", "none"], "none"),
+    "models": (["--models", "mlp,linear"], ("mlp", "linear")),
+    "width": (["--width", "16"], 16),
+    "proxy": (["--proxy", "8-16"], "8-16"),
+    "init": (["--init", "per_client"], "per_client"),
+    "rounds": (["--rounds", "3"], 3),
+    "rate": (["--rate", "0.5"], 0.5),
+    "optimiser": (["--optimiser", "adam"], "adam"),
+    "lr": (["--lr", "0.2"], 0.2),
+    "epochs": (["--epochs", "4"], 4),
+    "batch_size": (["--batch-size", "8"], 8),
+    "settings": (["--set", "lam=0.5", "--set", "optim.momentum=0"], {"lam": "0.5", "optim.momentum": "0"}),
+    "terms": (["--with", "dw:mu=0.1,form=ata", "--with", "proximal"], ("dw:mu=0.1,form=ata", "proximal")),
+    "seed": (["--seed", "9"], 9),
+    "backend": (["--backend", "loop"], "loop"),
+    "store": (["--store", "disk"], "disk"),
+    "cache": (["--cache", "5"], 5),
+    "global_test": (["--global-test"], True),
+    "target": (["--target", "0.9"], 0.9),
+    "eval_every": (["--eval-every", "2"], 2),
+    "checkpoint_every": (["--checkpoint-every", "3"], 3),
+    "out": (["--out", "o"], "o"),
+}
+
+
+def parsed(words: list[str]) -> Config:
+    """The configuration that ``atoll run`` makes of these words."""
+    options = run.make_context("run", words, help_option_names=["-h", "--help"]).params  # click keeps them
+    method = {"method": options["method"]} if options["method"] else {}
+    own = {f.name: options[f.name] for f in fields(Config) if f.name in options and f.name != "method"}
+    return from_dict({**given(own, options["config_file"]), **method})
+
+
+def test_every_field_has_a_case() -> None:
+    assert set(GIVEN) == {f.name for f in fields(Config)}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_an_option_sets_its_field_and_no_other(name: str) -> None:
+    words, value = GIVEN[name]
+    assert getattr(Config(), name) != value
+    assert parsed(words) == replace(Config(), **{name: value})
+
+
+def test_without_options_everything_is_as_by_default() -> None:
+    assert parsed([]) == Config()
+
+
+@pytest.mark.parametrize("command", [run, compare])
+def test_every_option_is_explained_with_its_default(command: click.Command) -> None:
+    options = {o.name: o for o in command.params if isinstance(o, click.Option)}
+    for f in fields(Config):
+        if f.name != "method":
+            about = str(options[f.name].help)
+            assert len(about) > 15
+            assert options[f.name].opts == [flag(f.name)]
+            if f.name in ("rounds", "rate", "partition", "cache"):
+                assert str(f.default) in about
+
+
+# -- YAML -------------------------------------------------------------------------------------------------------------
+
+
+def everything() -> Config:
+    values = {name: value for name, (_, value) in GIVEN.items()}
+    return Config(**values)
+
+
+@pytest.mark.parametrize("config", [Config(), everything()])
+def test_yaml_gives_back_the_same_configuration(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(config.to_yaml())
+    assert from_dict(read_yaml(tmp_path / "c.yaml")) == config
+
+
+def test_yaml_lists_every_field() -> None:
+    assert list(yaml.safe_load(Config().to_yaml())) == [f.name for f in fields(Config)]
+
+
+def test_the_command_line_overrules_the_file_and_settings_are_joined(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("method: ditto\nrounds: 9\nseed: 4\nsettings: {lam: 0.5, optim.lr: 0.1}\n")
+    config = parsed(["--config", str(tmp_path / "c.yaml"), "--rounds", "2", "--set", "lam=0.7"])
+    assert (config.method, config.rounds, config.seed) == ("ditto", 2, 4)
+    assert config.settings == {"lam": "0.7", "optim.lr": 0.1}
+
+
+def test_words_of_a_file_may_be_written_as_people_do() -> None:
+    config = from_dict({"models": "mlp,linear", "proxy": 8, "terms": "dw:mu=0.1,form=ata", "rounds": 5.0, "lr": "1e-3"})
+    assert config.models == ("mlp", "linear")
+    assert config.proxy == "8"
+    assert config.terms == ("dw:mu=0.1,form=ata",)
+    assert (config.rounds, config.lr) == (5, 0.001)
+
+
+def test_large_seeds_keep_every_digit() -> None:
+    seed = 2**62 + 1
+    assert Config(seed=seed).seed == seed
+    assert Config(seed=str(seed)).seed == seed  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ruonds: 3", "Did you mean 'rounds'?"),
+        ("learning: 3", "Known: "),
+        ("3: x", "Unknown entry"),
+        ("", "must hold entries"),
+        ("- a\n- b", "must hold entries"),
+        ("just words", "must hold entries"),
+        ("a: [1", "not readable YAML"),
+        ("a: !!python/object/apply:os.system [ls]", "not readable YAML"),
+        ("rounds: !!set {1}", "--rounds wants a whole number"),
+    ],
+)
+def test_files_that_cannot_be_read_say_why(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(AtollError, match=said.replace("?", r"\?")) as caught:
+        from_dict(read_yaml(path), str(path))
+    assert "c.yaml" in str(caught.value) or "--rounds" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["missing", "a folder", "not text"])
+def test_files_that_are_none_say_so(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "not text":
+        path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(AtollError, match=r"c\.yaml"):
+        read_yaml(path)
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("rounds", "many", "--rounds wants a whole number, not 'many'"),
+        ("rounds", 2.5, "--rounds wants a whole number, not 2.5"),
+        ("rounds", True, "--rounds wants a whole number, not True"),
+        ("rounds", None, "--rounds wants a whole number"),
+        ("rounds", [1], "--rounds wants a whole number"),
+        ("rounds", float("inf"), "--rounds wants a whole number"),
+        ("rounds", "1e999", "--rounds wants a whole number"),
+        ("rounds", 0, "--rounds must be at least 1, not 0"),
+        ("rounds", -3, "--rounds must be at least 1, not -3"),
+        ("clients", 0, "--clients must be at least 1"),
+        ("public", -1, "--public must be at least 0"),
+        ("epochs", 0, "--epochs must be at least 1"),
+        ("batch_size", 0, "--batch-size must be at least 1"),
+        ("width", 0, "--width must be at least 1"),
+        ("cache", 0, "--cache must be at least 1"),
+        ("eval_every", 0, "--eval-every must be at least 1"),
+        ("checkpoint_every", 0, "--checkpoint-every must be at least 1"),
+        ("rate", 0, "--rate must be above 0 and at most 1"),
+        ("rate", 1.5, "--rate must be above 0 and at most 1"),
+        ("rate", float("nan"), "--rate wants a number"),
+        ("rate", "half", "--rate wants a number, not 'half'"),
+        ("target", 80, "--target must be above 0 and at most 1"),
+        ("lr", 0, "--lr must be above 0"),
+        ("lr", float("inf"), "--lr wants a number"),
+        ("seed", "x", "--seed wants a whole number"),
+        ("backend", "vmpa", "Did you mean 'vmap'?"),
+        ("store", "dsik", "Did you mean 'disk'?"),
+        ("init", "shard", "Did you mean 'shared'?"),
+        ("optimiser", "adma", "Did you mean 'adam'?"),
+        ("models", ["mlp", ""], "--models wants a list of names"),
+        ("models", [3], "--models wants a list of names"),
+        ("models", {"a": 1}, "--models wants a list of names"),
+        ("terms", 3, "--with wants a list of names"),
+        ("settings", ["lam=1"], "--set wants name=value pairs"),
+        ("settings", None, "--set wants name=value pairs"),
+        ("settings", {1: 2}, "--set wants name=value pairs"),
+        ("method", None, "--method wants text"),
+        ("method", ["fedavg"], "--method wants text"),
+        ("data", True, "--data wants text"),
+        ("global_test", "perhaps", "--global-test wants true or false"),
+    ],
+)
+def test_wrong_values_name_the_option(name: str, value: Any, said: str) -> None:
+    with pytest.raises(AtollError) as caught:
+        from_dict({name: value})
+    assert said in str(caught.value)
+
+
+def test_a_number_too_large_for_a_float_is_still_a_number() -> None:
+    with pytest.raises(AtollError, match="--lr wants a number"):
+        from_dict({"lr": 10**400})
+
+
+# -- what decides the numbers -----------------------------------------------------------------------------------------
+
+
+def test_the_identity_leaves_out_what_does_not_change_the_numbers() -> None:
+    assert set(Config().identity()) == {f.name for f in fields(Config)} - NEUTRAL
+    for name, (_, value) in GIVEN.items():
+        changed = replace(Config(), **{name: value})
+        assert (changed.identity() == Config().identity()) == (name in NEUTRAL)
+
+
+def test_optimiser_options_are_those_that_were_given() -> None:
+    assert Config().optimiser_options == {}
+    assert Config(lr=0.1, epochs=2).optimiser_options == {"lr": 0.1, "epochs": 2}

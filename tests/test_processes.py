@@ -1,0 +1,155 @@
+"""Worker processes: the same bits as the loop, whatever happens to a worker."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from atoll.assemble import Setup, assemble
+from atoll.backends.inprocess import Loop
+from atoll.backends.process import Processes
+from atoll.config import Config
+from atoll.core import Round
+from atoll.errors import AtollError
+from atoll.key import key
+from atoll.methods.ditto import Ditto
+from atoll.methods.fedavg import FedAvg, Global, Update
+from atoll.payload import Nothing, equal
+from atoll.run import Job, play
+from atoll.store import MemoryStore
+
+
+def setup(method: str = "ditto", **changes: Any) -> Setup:
+    options = {"clients": 5, "epochs": 1, "batch_size": 16, "partition": "dirichlet:0.5"} | changes
+    return assemble(Config(method=method, **options))
+
+
+def played(made: Setup, backend: Loop, rounds: int = 2) -> list[Any]:
+    task = made.fleet.task()
+    server = made.method.init_server(task, key(0))
+    logs = []
+    for t in range(rounds):
+        server, log = play(made.method, task, backend, server, t, 0, 0.8, set(made.fleet.ids))
+        logs.append((log.cohort, log.up, log.down, log.before, log.after))
+    return [logs, server, *(backend.state(made.method, 0, i) for i in made.fleet.ids)]
+
+
+@pytest.fixture
+def backends() -> Iterator[list[Processes]]:
+    opened: list[Processes] = []
+    yield opened
+    for backend in opened:
+        backend.close()
+
+
+def alike(a: list[Any], b: list[Any]) -> bool:
+    return repr(a[0]) == repr(b[0]) and all(equal(x, y) for x, y in zip(a[1:], b[1:], strict=True))
+
+
+@pytest.mark.parametrize("method", ["ditto", "dcpfl", "fedavg"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_any_number_of_workers_gives_the_bits_of_the_loop(method: str, workers: int, backends: Any) -> None:
+    made = setup(method)
+    backends.append(Processes(made.fleet, MemoryStore(), workers))
+    assert alike(played(made, backends[0]), played(made, Loop(made.fleet, MemoryStore())))
+
+
+def test_convolutions_and_statistics_too(backends: Any) -> None:
+    made = setup("fedavg", models=("feddw_fmnist",))
+    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    assert alike(played(made, backends[0], 1), played(made, Loop(made.fleet, MemoryStore()), 1))
+
+
+@dataclass(frozen=True)
+class Slow(Ditto):
+    """Its personal training takes a while."""
+
+    def after_upload(self, down: Any, up: Any, state: Any, client: Any, k: Any) -> Any:
+        time.sleep(0.5)
+        return super().after_upload(down, up, state, client, k)
+
+
+def test_personal_training_goes_on_while_the_server_aggregates(backends: Any) -> None:
+    """Both uploads are there before either worker has slept its half second."""
+    made = setup()
+    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    method, task = Slow(optim=made.method.optim), made.fleet.task()
+    server = method.init_server(task, key(0))
+    jobs = [Job(i, Round(0), method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids[:2]]
+    for _ in range(2):  # the first time everything is cold
+        started = time.perf_counter()
+        uploads = list(backends[0].train(method, 0, jobs))
+        uploaded = time.perf_counter() - started
+        states = list(backends[0].rest())
+        finished = time.perf_counter() - started
+    assert [o.sender for o in uploads] == [rest.sender for rest in states] == [job.client for job in jobs]
+    assert uploaded < 0.5 <= finished
+
+
+@dataclass(frozen=True)
+class Fragile(FedAvg):
+    """Kills its own process: the first time only, or always."""
+
+    flag: str = ""
+
+    def local(self, down: Global, state: Nothing, client: Any, k: Any) -> tuple[Update, Nothing]:
+        if not self.flag or not os.path.exists(self.flag):
+            if self.flag:
+                open(self.flag, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().local(down, state, client, k)
+
+
+def test_a_client_whose_worker_dies_is_tried_again(backends: Any, tmp_path: Any) -> None:
+    made = setup("fedavg")
+    fragile = Setup(
+        made.config, Fragile(optim=made.method.optim, flag=str(tmp_path / "died")), made.federation, made.fleet
+    )
+    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    assert alike(played(fragile, backends[0]), played(made, Loop(made.fleet, MemoryStore())))
+
+
+def test_a_client_that_kills_every_worker_is_named(backends: Any) -> None:
+    made = setup("fedavg")
+    fragile = Setup(made.config, Fragile(optim=made.method.optim), made.federation, made.fleet)
+    backends.append(Processes(made.fleet, MemoryStore(), 1))
+    with pytest.raises(AtollError, match="died twice"):
+        played(fragile, backends[0])
+
+
+@dataclass(frozen=True)
+class Wrong(FedAvg):
+    def local(self, down: Global, state: Nothing, client: Any, k: Any) -> tuple[Update, Nothing]:
+        raise AtollError("this client has a complaint")
+
+
+def test_an_error_in_a_worker_reaches_the_user(backends: Any) -> None:
+    made = setup("fedavg")
+    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    with pytest.raises(AtollError, match="complaint"):
+        played(Setup(made.config, Wrong(), made.federation, made.fleet), backends[0])
+
+
+def test_closing_leaves_no_process_behind() -> None:
+    made = setup("fedavg")
+    backend = Processes(made.fleet, MemoryStore(), 2)
+    processes = [worker.process for worker in backend._workers]
+    assert all(process.is_alive() for process in processes)
+    backend.close()
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_workers_run_even_if_the_parent_used_many_threads(backends: Any) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.nn.functional.conv2d(torch.randn(64, 3, 32, 32), torch.randn(16, 3, 5, 5))
+    torch.randn(800, 800) @ torch.randn(800, 800)
+    torch.set_num_threads(threads)
+    made = setup("fedavg", models=("small_cnn",))
+    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    played(made, backends[0], 1)

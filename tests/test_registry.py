@@ -1,0 +1,186 @@
+"""Which methods there are, and methods in the user's own files."""
+
+import inspect
+import sys
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from atoll import methods as package
+from atoll import registry, run
+from atoll.core import Method
+from atoll.errors import AtollError
+from atoll.methods.fedavg import FedAvg
+from atoll.settings import make
+from atoll.terms import Regulariser
+
+METHODS = sorted(registry.methods())
+
+WORKING = '''
+"""Halved. A test, 2026. https://example.org/halved
+
+client:  w_k = SGD(w_t) / 2
+"""
+
+from dataclasses import dataclass, replace
+
+from atoll.core import Client, setting
+from atoll.key import Key
+from atoll.methods.fedavg import FedAvg, Global, Update
+from atoll.payload import Nothing
+
+
+@dataclass(frozen=True)
+class Halved(FedAvg):
+    share: float = setting(0.5, "what is left of the weights", "chosen here")
+
+    variants = {"whole": {"share": 1.0}}
+
+    def local(self, down: Global, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
+        up, state = super().local(down, state, client, k)
+        return replace(up, params={name: v * self.share for name, v in up.params.items()}), state
+'''
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(dedent(text))
+    return str(path)
+
+
+# -- the package's own ------------------------------------------------------------------------------------------------
+
+
+def test_every_file_is_a_method() -> None:
+    files = {p.stem for p in Path(package.__path__[0]).glob("*.py") if not p.name.startswith("_")}
+    assert set(registry.methods()) == files
+    assert {"local", "fedavg", "fedavg_ft", "fedproto", "fedgh", "dcpfl", "pfedes", "ditto"} <= files
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_the_class_that_bears_the_name_of_its_file(name: str) -> None:
+    cls = registry.method(name)
+    assert issubclass(cls, Method)
+    assert cls.__name__.lower() == name.replace("_", "")
+    assert Path(inspect.getfile(cls)).stem == name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_says_where_it_comes_from_and_what_it_does(name: str) -> None:
+    card = registry.card(registry.method(name))
+    assert card.title
+    assert "\n" not in card.citation
+    assert "client:" in card.algorithm
+    assert card.url.startswith("http") or name in ("local", "fedavg_ft")
+    if card.url:
+        assert card.year is not None
+        assert 2015 <= card.year <= 2026
+        assert card.url not in card.citation
+
+
+def test_regularisers_are_found_by_the_names_of_their_classes() -> None:
+    found = registry.regularisers()
+    assert {"dw", "proximal"} <= set(found)
+    assert all(issubclass(cls, Regulariser) for cls in found.values())
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        {},
+        {"Other": type("Other", (FedAvg,), {"__module__": "somewhere"})},
+        {"Somewhere": type("Somewhere", (), {"__module__": "somewhere"})},
+        {"Somewhere": type("Somewhere", (FedAvg,), {"__module__": "elsewhere"})},  # only imported there
+    ],
+)
+def test_a_file_without_a_method_of_its_name_is_refused(classes: dict[str, Any]) -> None:
+    module = ModuleType("somewhere")
+    vars(module).update(classes)
+    with pytest.raises(TypeError, match="somewhere must define one method called like its file"):
+        registry._method_of(module, "somewhere")
+
+
+def test_an_unknown_method_suggests_the_nearest() -> None:
+    with pytest.raises(AtollError, match=r"Unknown method 'fedprxo'\. Did you mean 'fedprox'\?"):
+        registry.method("fedprxo")
+
+
+# -- the user's own ---------------------------------------------------------------------------------------------------
+
+
+def test_a_method_in_a_file_runs_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "my_method.py", WORKING)
+    monkeypatch.chdir(tmp_path)
+    small: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1}
+    mine, whole, fedavg = (run(name, **small) for name in ("./my_method.py", "./my_method.py:whole", "fedavg"))
+    assert mine.summary["digest"] != fedavg.summary["digest"]
+    assert whole.summary["digest"] == fedavg.summary["digest"]
+    assert registry.card(registry.method("my_method.py")).title == "Halved"
+
+
+def test_settings_reach_a_method_in_a_file(tmp_path: Path) -> None:
+    made: Any = make(written(tmp_path / "m.py", WORKING), {"share": "0.25"})
+    assert made.share == 0.25
+
+
+def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
+    name = written(tmp_path / "m.py", WORKING)
+    first: Any = make(name)
+    assert registry.method(name) is type(first)
+    written(tmp_path / "m.py", WORKING.replace("setting(0.5", "setting(0.125"))
+    second: Any = make(name)
+    assert (first.share, second.share) == (0.5, 0.125)
+
+
+def test_files_of_the_same_name_do_not_mix(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    first: Any = make(written(tmp_path / "a" / "m.py", WORKING))
+    second: Any = make(written(tmp_path / "b" / "m.py", WORKING.replace("0.5", "0.75")))
+    assert (first.share, second.share) == (0.5, 0.75)
+
+
+HEAD = """
+from dataclasses import dataclass
+from atoll.core import Method
+from atoll.methods.fedavg import FedAvg
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def method(:", "cannot be imported: SyntaxError"),
+        ("import a_module_that_nobody_has", "cannot be imported: ModuleNotFoundError"),
+        ("1 / 0", "cannot be imported: ZeroDivisionError"),
+        ("raise SystemExit(3)", "cannot be imported: SystemExit"),
+        ("", "must define exactly one Method class; it has 0"),
+        (HEAD, "must define exactly one Method class; it has 0"),
+        (HEAD + "class A(FedAvg): ...\nclass B(FedAvg): ...\n", "must define exactly one Method class; it has 2"),
+        (HEAD + "class A(Method): ...\n", "must be a dataclass"),
+        (HEAD + "@dataclass(frozen=True)\nclass A(Method):\n    lam: float\n", "lam has no default"),
+        (HEAD + "@dataclass(frozen=True)\nclass A(Method):\n    def local(self, down): ...\n", "annotations"),
+    ],
+)
+def test_a_broken_file_says_what_is_wrong(text: str, said: str, tmp_path: Path) -> None:
+    name = written(tmp_path / "broken.py", text)
+    before = set(sys.modules)
+    for _ in range(2):  # the second time too
+        with pytest.raises(AtollError) as caught:
+            registry.method(name)
+        assert said in str(caught.value)
+        assert "broken.py" in str(caught.value)
+    assert "cannot be imported" not in said or set(sys.modules) == before
+
+
+@pytest.mark.parametrize("name", ["nowhere.py", "./nowhere/at_all.py"])
+def test_a_missing_file_says_so(name: str) -> None:
+    with pytest.raises(AtollError, match="no method file"):
+        registry.method(name)
+
+
+def test_a_folder_is_no_method(tmp_path: Path) -> None:
+    (tmp_path / "m.py").mkdir()
+    with pytest.raises(AtollError, match="no method file"):
+        registry.method(str(tmp_path / "m.py"))

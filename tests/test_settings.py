@@ -1,0 +1,235 @@
+"""Methods from what a user wrote."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pytest
+
+from atoll import registry
+from atoll.core import Method, setting
+from atoll.errors import AtollError
+from atoll.methods.dcpfl import DCPFL
+from atoll.methods.feddw import DW
+from atoll.methods.fedprox import Proximal
+from atoll.settings import OPTIMISERS, convert, make, pair, regulariser, settings_of, split_variant
+from atoll.train import SGD, Adam, Optimiser
+
+METHODS = sorted(registry.methods())
+
+
+def said(name: str, settings: dict[str, Any] | None = None, terms: Any = (), optimiser: Any = None) -> str:
+    """The message with which this is refused."""
+    with pytest.raises(AtollError) as caught:
+        make(name, settings, terms, optimiser)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_without_settings_a_method_is_as_its_class_says(name: str) -> None:
+    assert make(name) == registry.method(name)()
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_read_as_their_types_say() -> None:
+    made: Any = make("dcpfl", {"lam": "0.25", "virtual": "1e3", "virtual_relu": "yes", "aux": "mse"})
+    assert (made.lam, made.virtual, made.virtual_relu, made.aux) == (0.25, 1000, True, "mse")
+    assert type(made.virtual) is int
+
+
+def test_settings_may_have_their_types_already() -> None:
+    made: Any = make("dcpfl", {"lam": 1, "virtual": 10.0, "virtual_relu": True})
+    assert (made.lam, made.virtual, made.virtual_relu) == (1.0, 10, True)
+    assert (type(made.lam), type(made.virtual)) == (float, int)
+
+
+@pytest.mark.parametrize("word", ["true", "True", "yes", "1", True, 1])
+def test_words_for_true(word: Any) -> None:
+    assert make("dcpfl", {"virtual_relu": word}) == DCPFL(virtual_relu=True)
+
+
+@pytest.mark.parametrize("word", ["false", "FALSE", "no", "0", False, 0])
+def test_words_for_false(word: Any) -> None:
+    assert make("dcpfl", {"virtual_relu": word}) == DCPFL(virtual_relu=False)
+
+
+def test_parts_of_an_optimiser_are_set_one_by_one() -> None:
+    made: Any = make("fedavg", {"optim.momentum": "0.5", "optim.lr": "0.2"})
+    assert made.optim == SGD(momentum=0.5, lr=0.2)
+
+
+def test_an_optimiser_is_chosen_by_name_and_brings_its_own_defaults() -> None:
+    made: Any = make("ditto", {"optim": "adam", "optim.beta1": "0.8", "personal_optim": "adam"})
+    assert made.optim == Adam(beta1=0.8)
+    assert made.personal_optim == Adam()
+
+
+def test_options_that_all_methods_share_go_to_local_training_alone() -> None:
+    made: Any = make("ditto", optimiser={"optimiser": "adam", "lr": 0.2, "epochs": 3, "batch_size": 7})
+    assert made.optim == Adam(lr=0.2, epochs=3, batch_size=7)
+    assert made.personal_optim == make("ditto").personal_optim  # type: ignore[attr-defined]
+
+
+def test_a_setting_overrules_a_shared_option() -> None:
+    made: Any = make("fedavg", {"optim.lr": "0.3"}, optimiser={"lr": 0.2, "epochs": 2})
+    assert (made.optim.lr, made.optim.epochs) == (0.3, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "read"),
+    [
+        ("none", int | None, None),
+        ("null", float | None, None),
+        (None, int | None, None),
+        ("3", int | None, 3),
+        (" 3 ", int, 3),
+        ("-2", int, -2),
+        ("1e-3", float, 0.001),
+        (2, float, 2.0),
+        ("x", str, "x"),
+        (8, str, "8"),
+        (SGD(), Optimiser, SGD()),
+    ],
+)
+def test_values_that_can_be_read(value: Any, kind: Any, read: Any) -> None:
+    found = convert(value, kind, "here")
+    assert found == read
+    assert type(found) is type(read)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lma": 1}, "Unknown setting of dcpfl 'lma'. Did you mean 'lam'?"),
+        ({"zzz": 1}, "Known: "),
+        ({"lam": "much"}, "Setting dcpfl.lam wants a number, not 'much'"),
+        ({"lam": ""}, "Setting dcpfl.lam wants a number"),
+        ({"lam": None}, "Setting dcpfl.lam wants a number"),
+        ({"lam": "nan"}, "Setting dcpfl.lam wants a number"),
+        ({"lam": "inf"}, "Setting dcpfl.lam wants a number"),
+        ({"lam": True}, "Setting dcpfl.lam wants a number"),
+        ({"lam": -1}, "lam is -1"),
+        ({"virtual": "1.5"}, "Setting dcpfl.virtual wants a whole number, not '1.5'"),
+        ({"virtual": "inf"}, "Setting dcpfl.virtual wants a whole number"),
+        ({"virtual_relu": "maybe"}, "Setting dcpfl.virtual_relu wants true or false, not 'maybe'"),
+        ({"aux": ["l2"]}, "Setting dcpfl.aux wants text"),
+        ({"aux": "l3"}, "aux is 'l3'"),
+        ({"optim": "adma"}, "Unknown optimiser for dcpfl.optim 'adma'. Did you mean 'adam'?"),
+        ({"optim": 3}, "Unknown optimiser"),
+        ({"optim.lrr": 1}, "Unknown setting of dcpfl.optim 'lrr'. Did you mean 'lr'?"),
+        ({"optim.": 1}, "Unknown optimiser for dcpfl.optim '1'"),
+        ({"optim.lr.x": 1}, "has no parts"),
+        ({"lam.x": 1}, "Setting dcpfl.lam has no parts: write lam=VALUE"),
+        ({".lam": 1}, "Unknown setting"),
+        ({"": 1}, "Unknown setting"),
+        ({"needs": 1}, "Unknown setting"),
+        ({"optim.beta1": 1}, "Unknown setting of dcpfl.optim 'beta1'"),  # it is Adam's, not SGD's
+    ],
+)
+def test_wrong_settings_say_what_is_wrong(settings: dict[str, Any], message: str) -> None:
+    assert message in said("dcpfl", settings)
+
+
+@pytest.mark.parametrize("text", ["lam", "=1", "", "lam:1"])
+def test_a_setting_without_name_or_sign_is_refused(text: str) -> None:
+    with pytest.raises(AtollError, match="write name=value"):
+        pair(text)
+
+
+def test_a_value_may_hold_the_sign() -> None:
+    assert pair("a=b=c") == ("a", "b=c")
+
+
+# -- variants ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_variant_sets_its_fields_and_settings_overrule_it() -> None:
+    assert make("dcpfl:no-al") == DCPFL(lam=0.0)
+    assert make("dcpfl:no-al", {"lam": "0.3"}) == DCPFL(lam=0.3)
+    assert make("dcpfl:no-gc", {"lam": "0.3"}) == DCPFL(lam=0.3, virtual=0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_variant_differs_from_its_method(name: str) -> None:
+    for variant in registry.method(name).variants:
+        assert make(f"{name}:{variant}") != make(name)
+
+
+def test_names_and_variants() -> None:
+    assert split_variant("dcpfl:no-al") == ("dcpfl", "no-al")
+    assert split_variant("dcpfl") == ("dcpfl", None)
+    assert split_variant("dcpfl:") == ("dcpfl", None)
+
+
+def test_unknown_variants() -> None:
+    assert "Unknown variant of dcpfl 'no-la'. Did you mean 'no-al'?" in said("dcpfl:no-la")
+    assert "local has no variants" in said("local:x")
+
+
+# -- regularisers -----------------------------------------------------------------------------------------------------
+
+
+def test_regularisers_are_added_in_order() -> None:
+    made: Any = make("fedavg", terms=["dw:mu=0.3", "proximal:mu=0.7"])
+    assert tuple(made.regularisers) == (DW(mu=0.3), Proximal(0.7))
+
+
+def test_a_regulariser_with_several_settings() -> None:
+    plain = DW()
+    other = next(f for f in fields(DW) if f.name != "mu" and isinstance(getattr(plain, f.name), bool))
+    built: Any = regulariser(f"dw:mu=0.2,{other.name}={not getattr(plain, other.name)}")
+    assert built.mu == 0.2
+    assert getattr(built, other.name) is not getattr(plain, other.name)
+
+
+def test_regularisers_join_those_of_the_method() -> None:
+    made: Any = make("fedprox", terms=["dw"])
+    assert [type(r) for r in made.terms()] in ([Proximal, DW], [DW, Proximal])
+
+
+@pytest.mark.parametrize(
+    ("name", "terms", "message"),
+    [
+        ("local", ["dw"], "local takes no regularisers. Methods that do: "),
+        ("dcpfl", ["proximal"], "dcpfl takes no regularisers"),
+        ("fedavg", ["proximl"], "Unknown regulariser 'proximl'. Did you mean 'proximal'?"),
+        ("fedavg", [""], "Unknown regulariser"),
+        ("fedavg", ["dw:mu"], "write name=value"),
+        ("fedavg", ["dw:fomr=1"], "Unknown setting of dw 'fomr'. Did you mean 'form'?"),
+        ("fedavg", ["dw:mu=x"], "Setting dw.mu wants a number, not 'x'"),
+        ("fedavg", ["dw", "dw:mu=0.5"], "the same regulariser twice"),
+        ("fedprox", ["proximal"], "the same regulariser twice"),
+        ("feddw", ["dw"], "the same regulariser twice"),
+    ],
+)
+def test_regularisers_that_do_not_fit(name: str, terms: list[str], message: str) -> None:
+    assert message in said(name, terms=terms)
+
+
+# -- listings ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Untrained(Method[Any, Any, Any, Any]):
+    lam: float = setting(0.1, "strength", "chosen here")
+
+
+def test_a_method_without_local_training_refuses_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "method", lambda name: Untrained)
+    assert "untrained does no local training" in said("untrained", optimiser={"lr": 1.0})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_listed_setting_can_be_set_to_what_it_is(name: str) -> None:
+    made = make(name)
+    listed = {s.name: s.default for s in settings_of(made)}
+    assert make(name, listed) == made
+    assert make(name, {key: str(value) for key, value in listed.items()}) == made
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_setting_says_what_it_means_and_where_its_default_comes_from(name: str) -> None:
+    for s in settings_of(make(name)):
+        assert s.meaning, s.name
+        assert s.source or s.default in OPTIMISERS, s.name  # an optimiser's parts say where theirs come from
