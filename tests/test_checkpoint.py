@@ -1,14 +1,12 @@
 """Checkpoints: whole, or not there."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from crashes import crash_points
 from torch import Tensor
 
 from atoll.checkpoint import Checkpoints, Snapshot
@@ -28,10 +26,6 @@ class State:
 
 
 TYPES = Contract(Nothing, Nothing, State, Server)
-
-
-class Crash(BaseException):
-    """As if the process ended here."""
 
 
 @pytest.fixture
@@ -224,44 +218,6 @@ def test_a_damaged_older_checkpoint_does_not_stop_a_run(checkpoints: Checkpoints
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------
-
-STEPS = ("fsync", "replace", "rename", "mkdir", "unlink", "rmdir", "open")
-
-
-@contextmanager
-def crash_at(step: int) -> Iterator[list[str]]:
-    """End everything just before the given step that touches the disk; gives the steps so far."""
-    done: list[str] = []
-
-    def watched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            if len(done) == step:
-                raise Crash
-            done.append(name)
-            return real(*args, **options)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in STEPS:
-            patch.setattr(os, name, watched(name, getattr(os, name)))
-        yield done
-
-
-def crash_points(act: Callable[[], None], prepare: Callable[[], None], stride: int = 1) -> Iterator[int]:
-    """Prepare and act, and crash at each step in turn (or every few), until there is nothing left to crash."""
-    for step in range(0, 200, stride):
-        prepare()
-        with crash_at(step) as done:
-            try:
-                act()
-            except Crash:
-                pass
-            else:
-                assert {"fsync", "replace", "rename"} <= set(done)
-                return
-        yield step
-    pytest.fail("this takes too many steps")
 
 
 def test_a_crash_at_any_step_of_saving_leaves_a_whole_checkpoint(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_metrics_have_a_line_for_each_evaluated_round(atoll: Atoll, drawn: list[
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [2, 4, 5]
     assert set(lines[0]) == {
-        "round", "personal", "generic", "bytes", "flops", "participants", "rejected", "seconds"
+        "round", "personal", "generic", "bytes", "flops", "clock", "participants", "rejected", "seconds"
     }  # fmt: skip
     assert [line["seconds"] for line in lines] == sorted(line["seconds"] for line in lines)
 
@@ -226,8 +226,7 @@ def test_an_audit_shows_what_travels(atoll: Atoll) -> None:
     items = json.loads(atoll("audit", "fedavg", "--models", "linear", "--json").stdout)
     assert {(item["direction"], item["field"]) for item in items} >= {("up", "params"), ("up", "n"), ("down", "params")}
     text = atoll("audit", "fedavg", "--models", "linear").stdout
-    assert "2,604 bytes leave it in this round" in text
-    assert "2,600 bytes reach a client in this round" in text
+    assert "2,600 bytes reach a client with linear in this round, 2,604 leave it." in text
     assert "n_k, the number of training rows" in text
 
 

@@ -161,11 +161,12 @@ def test_a_round_without_validation_is_not_chosen() -> None:
 
 
 def line(at: int, accuracy: float) -> dict[str, Any]:
-    costs = {"bytes": {"up": at}, "flops": {"clients": 2 * at}, "seconds": 3.0 * at}
+    costs = {"bytes": {"up": at}, "flops": {"clients": 2 * at}, "clock": {"waiting": 4 * at}, "seconds": 3.0 * at}
     return {"round": at, "personal": {"post": {"accuracy": accuracy}}, **costs}
 
 
 def test_what_a_target_took_is_read_off_the_first_round_that_reached_it() -> None:
     lines = [line(1, 0.2), line(2, 0.5), line(3, 0.4), line(4, 0.9)]
-    assert reached(lines, 0.5) == {"round": 2, "bytes": {"up": 2}, "flops": {"clients": 4}, "seconds": 6.0}
+    took = {"bytes": {"up": 2}, "flops": {"clients": 4}, "clock": {"waiting": 8}, "seconds": 6.0}
+    assert reached(lines, 0.5) == {"round": 2, **took}
     assert reached(lines, 0.95) is None

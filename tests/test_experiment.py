@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from crashes import crash_points
 from torch import Tensor
 
 from atoll import Dataset, run
 from atoll.assemble import Setup, assemble
+from atoll.backends.inprocess import Loop
 from atoll.config import Config
 from atoll.core import Client, ClientId, Method, Predictor, Reply, Round, Task
 from atoll.errors import AtollError
@@ -24,8 +26,7 @@ from atoll.experiment import conduct
 from atoll.key import Key, key, normal
 from atoll.methods.ditto import Ditto
 from atoll.methods.fedavg import FedAvg, Global, Update
-from atoll.methods.local import State
-from atoll.payload import Nothing, Params, about, equal, payload
+from atoll.payload import Nothing, about, equal, payload
 from atoll.result import Result
 from atoll.run import sample
 from atoll.rundir import RunDir
@@ -92,17 +93,35 @@ def test_evaluating_less_often_gives_the_same_scores(method: str) -> None:
     assert often.summary["digest"] == seldom.summary["digest"]
 
 
-def test_clients_that_never_took_part_are_scored_with_the_model_they_start_from() -> None:
-    result = run(**{**SMALL, "rounds": 2}, rate=0.25)
-    fleet = result.fleet
-    took_part = {i for line in result.history for i in line["participants"]}
-    absent = [i for i in fleet.ids if i not in took_part]
+def first_accuracy(result: Result, i: ClientId) -> float:
+    """Of the model that client ``i`` starts from."""
+    test, model = result.fleet.test[result.fleet.position(i)], result.fleet.models[i]
+    return accuracy(model(model.init(), test.x), test.y)
+
+
+@pytest.mark.parametrize("eval_every", [1, 2])
+def test_clients_that_never_took_part_are_scored_with_the_model_they_start_from(eval_every: int) -> None:
+    result = run(clients=4, rounds=2, epochs=5, rate=0.25, partition="iid", eval_every=eval_every)
+    took_part = {i for t in range(2) for i in sample(result.fleet.ids, 0.25, 0, t)}
+    absent = [row for row in rows_at(result, 2) if row["client"] not in took_part]
     assert absent
-    for i in absent:
-        test, model = fleet.test[fleet.position(i)], fleet.models[i]
-        score = accuracy(model(model.init(), test.x), test.y)
-        (row,) = (row for row in rows_at(result, 2) if row["client"] == i)
-        assert row["accuracy"] == row["pre_accuracy"] == score
+    for row in absent:
+        assert row["accuracy"] == row["pre_accuracy"] == first_accuracy(result, row["client"])
+        assert row["generic_accuracy"] > row["accuracy"] + 0.2  # the server has learnt meanwhile
+
+
+def test_only_the_models_that_are_reported_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four clients in each of three rounds, evaluated after the last: once before and once after for each client."""
+    exams: list[ClientId] = []
+    examine = Loop.examine
+
+    def counted(self: Loop, predictor: Predictor, i: ClientId, *more: Any, **options: Any) -> Any:
+        exams.append(i)
+        return examine(self, predictor, i, *more, **options)
+
+    monkeypatch.setattr(Loop, "examine", counted)
+    result = run(**SMALL, eval_every=3)
+    assert sorted(exams) == sorted(2 * result.fleet.ids)
 
 
 def test_a_personal_score_is_that_of_the_model_after_local_training() -> None:
@@ -257,47 +276,25 @@ def test_a_run_without_a_single_good_upload_ends_as_diverged(eval_every: int, tm
     assert json.dumps(again.summary) == json.dumps(result.summary)
 
 
-@payload
-class Clock:
-    params: Params = about("weights")
-    t: Tensor = about("rounds so far")
+def test_a_client_that_breaks_when_its_examination_comes_up_is_scored_as_it_is_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was fine in round 1, after which nobody asked; in round 2, which is evaluated, its upload is refused.
 
+    What FedAvg leaves it with is the server's model, not the one everybody started from.
+    """
+    k, train = "1", Loop.train
 
-@dataclass(frozen=True)
-class BadSecondRound(Method[Clock, State, Clock, Clock]):
-    """Everybody doubles what it has; in the second round the clients with ``bad`` rows send NaN."""
+    def sabotaged(self: Loop, method: Any, seed: int, jobs: Any) -> Any:
+        for job, outcome in zip(jobs, train(self, method, seed, jobs), strict=True):
+            bad = job.client == k and job.round.t == 1
+            yield outcome._replace(upload=Global(outcome.upload.params, {})) if bad else outcome
 
-    bad: float = 0.0
-
-    def init_server(self, task: Task, k: Key) -> Clock:
-        return Clock(task.model.init(), torch.zeros(()))
-
-    def init_client(self, client: Client, k: Key) -> State:
-        return State(client.model.init())
-
-    def broadcast(self, server: Clock, to: ClientId, task: Task, r: Round) -> Clock:
-        return server
-
-    def local(self, down: Clock, state: State, client: Client, k: Key) -> tuple[Clock, State]:
-        doubled = {name: -2 * v for name, v in state.params.items()}
-        hit = (client.n == self.bad) & (down.t == 1)
-        return Clock({"w": torch.where(hit, math.nan, down.t)}, client.n), State(doubled)
-
-    def aggregate(self, server: Clock, replies: Iterable[Reply[Clock]], task: Task, r: Round, k: Key) -> Clock:
-        return replace(server, t=server.t + 1)
-
-    def personal(self, down: Clock, up: Clock | None, state: State, client: Client) -> Predictor:
-        return lambda x: client.model(state.params, x)
-
-
-def test_a_client_that_breaks_when_its_examination_comes_up_is_scored_as_it_is() -> None:
-    """It was fine in round 1, of which nobody asked; in round 2, which is evaluated, its upload is refused."""
-    k, rows = victim(assemble(Config(clients=4)))
-    often, seldom = (run(BadSecondRound(rows), clients=4, rounds=2, eval_every=every) for every in (1, 2))
-    assert [r["client"] for r in seldom.history[-1]["rejected"]] == [k]
-    (a,) = (row for row in rows_at(often, 2) if row["client"] == k)
-    (b,) = (row for row in rows_at(seldom, 2) if row["client"] == k)
-    assert a["accuracy"] == b["accuracy"]
+    monkeypatch.setattr(Loop, "train", sabotaged)
+    result = run(clients=4, rounds=2, epochs=5, partition="iid", eval_every=2, backend="loop")
+    assert [(r["client"], r["reason"]) for r in result.history[0]["rejected"]] == [(k, "is a Global, not a Update")]
+    (row,) = (row for row in result.clients if row["client"] == k)
+    assert row["accuracy"] == row["generic_accuracy"] > first_accuracy(result, k) + 0.2
 
 
 # -- phases, and what follows the upload ------------------------------------------------------------------------------
@@ -486,8 +483,6 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
 
 def test_a_crash_at_any_step_that_touches_the_disk_resumes_to_the_same_end(tmp_path: Path) -> None:
     """Two clients, three rounds, a checkpoint after each; states on disk as well."""
-    from test_checkpoint import crash_points
-
     config = Config("ditto", clients=2, partition="iid", epochs=1, rounds=3, checkpoint_every=1, models=("linear",),
                     rate=0.5, store="disk", cache=1, backend="loop")  # fmt: skip
     setup = assemble(config, toy_data(), method=Ditto(SGD(epochs=1, batch_size=64)))

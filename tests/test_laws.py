@@ -95,6 +95,11 @@ def test_a_store_on_disk_with_room_for_one_gives_the_same(name: str, tmp_path: P
     assert all(equal(a, b) for a, b in zip(*kept, strict=True))
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_worker_processes_give_the_bits_of_the_loop(name: str) -> None:
+    assert run(name, backend="processes", workers=2).summary["digest"] == run(name).summary["digest"]
+
+
 # -- law 2: a run through checkpoints equals a run without ------------------------------------------------------------
 
 
@@ -199,6 +204,9 @@ def same_models(a: Result, b: Result) -> bool:
     return all(torch.equal(x[i], y[i]) for i in x)
 
 
+PERSONAL = {"personal_optim.epochs": 1, "personal_optim.batch_size": 16}  # as the common optimiser of these tests
+
+
 def made_with(name: str, **settings: Any) -> Result:
     plain = setup(name)
     return conduct(replace(plain, method=make(name, settings, optimiser=plain.config.optimiser_options)))
@@ -214,11 +222,30 @@ def test_feddw_without_term_is_fedavg_with_a_bias_free_head() -> None:
     assert gap_params(dw.server.params, plain.server.params) == 0
 
 
-@pytest.mark.parametrize("host", ["fedavg", "fedprox"])
+@pytest.mark.parametrize("host", ["fedavg", "fedprox", "moon", "feduv", "feddistill", "scd", "ditto"])
 def test_a_dw_term_of_weight_zero_changes_nothing_in_its_host(host: str) -> None:
     with_dw = setup(host, terms=("dw:mu=0",))
     plain = conduct(replace(setup(host), fleet=with_dw.fleet))
     assert gap_params(conduct(with_dw).server.params, plain.server.params) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "off"),
+    [
+        ("moon", {"mu": 0.0}),
+        ("feduv", {"lam_v": 0.0, "lam_u": 0.0}),
+        ("feddistill", {"gamma": 0.0}),
+        ("scd", {"lam_g": 0.0}),
+    ],
+)
+def test_a_term_of_weight_zero_leaves_fedavg(name: str, off: dict[str, float]) -> None:
+    assert gap_params(made_with(name, **off).server.params, run("fedavg").server.params) == 0
+
+
+def test_scd_without_its_personal_term_has_local_personal_models() -> None:
+    apart = made_with("scd", lam_p=0.0, **PERSONAL)
+    assert same_models(apart, run("local"))
+    assert same_models(made_with("scd:no-both", **PERSONAL), apart)
 
 
 def test_fedproto_without_pull_is_local() -> None:
@@ -226,9 +253,7 @@ def test_fedproto_without_pull_is_local() -> None:
 
 
 def test_ditto_without_pull_has_local_personal_models_and_always_fedavgs_global_one() -> None:
-    free = make("ditto", {"lam": 0.0, "personal_optim.epochs": 1, "personal_optim.batch_size": 16},
-                optimiser=setup("ditto").config.optimiser_options)  # fmt: skip
-    assert same_models(conduct(replace(setup("ditto"), method=free)), run("local"))
+    assert same_models(made_with("ditto", lam=0.0, **PERSONAL), run("local"))
     assert equal(run("ditto").server, run("fedavg").server)
 
 

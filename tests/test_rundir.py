@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crashes import crash_points
 
 from atoll.config import Config
 from atoll.errors import AtollError
+from atoll.files import write_whole
 from atoll.rundir import RunDir, from_parquet, to_parquet
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -199,6 +201,15 @@ def test_a_process_without_permission_to_write_says_so(tmp_path: Path) -> None:
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+
+    for _ in crash_points(lambda: write_whole(path, b"new"), lambda: write_whole(path, b"old")):
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_configuration_of_a_run_can_be_read_back(tmp_path: Path) -> None:

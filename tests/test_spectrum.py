@@ -158,9 +158,17 @@ def test_unrelated_weights(scales: tuple[float, float]) -> None:
 
 @pytest.mark.parametrize(("noise", "value"), [(0.1, 0.0046), (0.01, 5e-5)])
 def test_weights_nearby(noise: float, value: float) -> None:
-    """Small differences survive single precision."""
+    """About 0.46 times the square of the relative noise."""
     w = normal(key(0), 200_000)
     assert apart({"w": w + noise * normal(key(1), 200_000)}, {"w": w}, pad="smooth") == pytest.approx(value, rel=0.05)
+
+
+def test_differences_of_a_millionth_survive_single_precision() -> None:
+    """It is the difference of two larger numbers, which sums of single precision would give to seven digits."""
+    w, other = normal(key(0), 200_000), normal(key(0), 200_000) + 0.001 * normal(key(1), 200_000)
+    low, high = (apart({"w": other.to(kind)}, {"w": w.to(kind)}) for kind in (torch.float32, torch.float64))
+    assert high == pytest.approx(5e-7, rel=0.1)
+    assert low == pytest.approx(high, rel=0.001)
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)

@@ -1,6 +1,7 @@
 """From a configuration to everything a run needs: data, clients, models, method."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from . import compat, models
+from .clock import Devices
 from .config import Config
 from .core import ClientId, Model, Need
 from .data.dataset import Array, Dataset
@@ -23,7 +25,7 @@ from .errors import AtollError
 from .fleet import Fleet, Shares
 from .key import key, seed_of
 from .run import AnyMethod
-from .settings import make, pair
+from .settings import filled, make, pair
 
 NAMED = ("natural", "file:")  # partitions that name their clients themselves
 DEFAULT_CLIENTS = 10
@@ -39,12 +41,14 @@ class Setup:
     method: AnyMethod
     federation: Federation
     fleet: Fleet
+    devices: Devices = Devices()
 
 
 def assemble(
     config: Config, dataset: Dataset | None = None, nets: Sequence[nn.Module] = (), method: AnyMethod | None = None
 ) -> Setup:
     """Build and check everything; a data set, networks or a method given as objects stand in for their names."""
+    devices = filled(Devices(), config.clock, "--clock")
     method = method or make(config.method, config.settings, config.terms, config.optimiser_options)
     data = dataset if dataset is not None else load(config.data, config.data_dir)
     request = (_clients(config), config.partition, config.split, config.seed, config.public)
@@ -57,7 +61,7 @@ def assemble(
         backend=_backend(fleet) if config.backend == "auto" else config.backend,
     )
     compat.check(method, fleet, config.method, config.backend)
-    return Setup(config, method, federation, fleet)
+    return Setup(config, method, federation, fleet, devices)
 
 
 def check_fit(config: Config, fleet: Fleet) -> None:
@@ -84,7 +88,7 @@ def _clients(config: Config) -> int | None:
 def _backend(fleet: Fleet) -> str:
     """Batch clients where arithmetic is cheap: small networks of linear layers. Decided by a rule, never by a clock."""
     built = {fleet.models[i].name: fleet.models[i] for i in fleet.ids}.values()
-    return "vmap" if all(model.vectorisable and _overhead_bound(model.net) for model in built) else "loop"
+    return "vmap" if all(model.vectorisable and _overhead_bound(model.net) for model in built) else "processes"
 
 
 def _overhead_bound(net: nn.Module) -> bool:
@@ -162,6 +166,8 @@ def _model(
     """Build by name; the initial weights follow from the seed, the name and perhaps the owner."""
     base, _, text = name.partition(":")
     options: dict[str, Any] = dict(_option(part) for part in text.split("&") if part)
+    if unfit := {"width", "head_bias"} & options.keys():
+        raise AtollError(f"Model {name!r}: {unfit.pop()} is the same for all models of a run. Use --width for widths.")
     if base in models.names() and data.kind not in models.kinds(base):
         fitting = [n for n in models.names() if data.kind in models.kinds(n)]
         raise AtollError(f"Model {base!r} cannot read {data.kind} data. Models that can: {', '.join(fitting)}.")
@@ -171,9 +177,11 @@ def _model(
     return Model(net, name, _vectorisable(net))
 
 
-def _option(text: str) -> tuple[str, int | float | bool | str]:
-    """``native28=true`` as a name and a plain value."""
+def _option(text: str) -> tuple[str, Any]:
+    """``native28=true`` or ``hidden=128-64`` as a name and a plain value."""
     name, value = pair(text)
+    if re.fullmatch(r"\d+(-\d+)+", value):
+        return name, tuple(int(number) for number in value.split("-"))
     if value.lower() in ("true", "false"):
         return name, value.lower() == "true"
     for kind in (int, float):

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from .fleet import Fleet
-from .payload import pack
+from .payload import Packed, pack
 from .rehearsal import rehearse
 from .run import AnyMethod
 
@@ -44,7 +44,8 @@ def _items(direction: str, phase: int, model: str, payload: Any) -> Iterator[Ite
         size = sum(t.numel() * t.element_size() for t in mine.values())
         if f.name in packed.scalars:
             value = packed.scalars[f.name]
-            yield Item(direction, phase, model, f.name, type(value).__name__, 8, f.metadata.get("about", ""))
+            alone = Packed({}, {f.name: value}).nbytes
+            yield Item(direction, phase, model, f.name, type(value).__name__, alone, f.metadata.get("about", ""))
         else:
             yield Item(direction, phase, model, f.name, _shape(mine, f.name), size, f.metadata.get("about", ""))
 

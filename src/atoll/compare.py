@@ -18,7 +18,8 @@ from .config import Config, from_dict
 from .data.dataset import Dataset
 from .data.datasets import load
 from .errors import AtollError, unknown
-from .experiment import Line, Watch
+from .experiment import Watch
+from .ledger import Line
 from .rundir import check_free
 from .settings import make, settings_of, split_variant
 
@@ -75,14 +76,17 @@ def safe(text: str) -> str:
 def run_all(
     configs: Sequence[Config], watches: Sequence[Watch], resume: bool = False, force: bool = False, workers: int = 1
 ) -> list[str]:
-    """Run all of them, ``workers`` at a time; returns what there is to note. Refusals come before anything runs."""
+    """Run all of them; returns what there is to note. Refusals come before anything runs.
+
+    With several ``workers`` and several runs, each worker takes whole runs; otherwise a run uses its own for clients.
+    """
     data = load(configs[0].data, configs[0].data_dir)
     _check(configs, data, resume or force)
     if workers == 1 or len(configs) == 1:
         pairs = zip(configs, watches, strict=True)
         results = (run_config(c, resume=resume, force=force, watch=watch, dataset=data) for c, watch in pairs)
         return [note for result in results for note in result.notes]
-    return _in_processes(configs, watches, resume, force, workers)
+    return _in_processes([replace(c, workers=1) for c in configs], watches, resume, force, workers)
 
 
 def _check(configs: Sequence[Config], data: Dataset, replacing: bool) -> None:

@@ -10,12 +10,12 @@ import yaml
 from .errors import AtollError, unknown
 from .settings import OPTIMISERS, convert
 
-BACKENDS = ("auto", "loop", "vmap")
+BACKENDS = ("auto", "loop", "processes", "vmap")
 STORES = ("memory", "disk")
 INITS = ("shared", "per_client")
 
 # Where and how fast a run happens does not change what comes out of it.
-NEUTRAL = frozenset({"rounds", "target", "data_dir", "out", "store", "cache", "checkpoint_every"})
+NEUTRAL = frozenset({"rounds", "target", "data_dir", "out", "store", "cache", "checkpoint_every", "workers"})
 
 
 def option(default: Any, about: str, **more: Any) -> Any:
@@ -51,9 +51,13 @@ class Config:
     settings: dict[str, Any] = option({}, "a method's own field, as name=value; may be repeated", flag="set")
     terms: tuple[str, ...] = option((), "a regulariser to add, such as dw:mu=0.1; may be repeated", flag="with")
     seed: int = option(0, "decides the partition, the initial weights, the samples and the order of the data")
-    backend: str = option("auto", "where clients run: one by one, or small models as one batch", choices=BACKENDS)
+    backend: str = option(
+        "auto", "where clients run: one by one, in processes, or small models batched", choices=BACKENDS
+    )
+    workers: int | None = option(None, "processes: runs at the same time if there are several, else clients")
     store: str = option("memory", "where client states live between rounds", choices=STORES)
     cache: int = option(32, "states kept in memory when the store is on disk")
+    clock: str = option("", "devices of the simulated clock, such as speed=1e9,spread=4,up=1e6")
     global_test: bool = option(False, "also test personal models on everybody's test rows together")
     target: float | None = option(None, "accuracy for which rounds, bytes, operations and time are reported")
     eval_every: int = option(1, "rounds between evaluations; the last round is always evaluated")
@@ -73,7 +77,7 @@ class Config:
     def _check_ranges(self) -> None:
         least = {
             "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
-            "epochs": 1, "batch_size": 1, "width": 1,
+            "epochs": 1, "batch_size": 1, "width": 1, "workers": 1,
         }  # fmt: skip
         for name, low in least.items():
             value = getattr(self, name)
@@ -103,7 +107,8 @@ class Config:
 
     def identity(self) -> dict[str, Any]:
         """What decides the numbers: two runs with the same identity give the same results, round by round."""
-        return {name: value for name, value in self.to_dict().items() if name not in NEUTRAL}
+        decisive = {name: value for name, value in self.to_dict().items() if name not in NEUTRAL}
+        return decisive | {"backend": "loop" if self.backend == "processes" else self.backend}  # the same to the bit
 
     def to_dict(self) -> dict[str, Any]:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}

@@ -81,7 +81,7 @@ def reached(lines: Sequence[Mapping[str, Any]], target: float) -> dict[str, Any]
     """What it took until the mean personal accuracy first reached ``target``; None if it never did."""
     for line in lines:
         if line["personal"]["post"]["accuracy"] >= target:
-            return {name: line[name] for name in ("round", "bytes", "flops", "seconds")}
+            return {name: line[name] for name in ("round", "bytes", "flops", "clock", "seconds")}
     return None
 
 

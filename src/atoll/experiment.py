@@ -1,55 +1,32 @@
 """A whole run: rounds, evaluation, metrics, checkpoints, summary."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any
 
 import torch
 
-from . import __version__
 from .assemble import Setup
 from .backends.inprocess import Loop, Vmap
+from .backends.process import Processes
 from .checkpoint import Checkpoints, Snapshot
-from .core import ClientId, Round, contract
+from .clock import Work
+from .core import ClientId, contract
 from .errors import AtollError
-from .evaluate import DETAILS, Score, accuracy, measure, population, predict, reached, select
+from .examiner import Examiner
 from .flops import Flops, count
-from .key import key
+from .ledger import Ledger, Line, from_json
 from .result import Result
 from .run import Log, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
-from .settings import split_variant
 from .store import DiskStore, MemoryStore, Store
+from .summary import summarise
 from .wire import digest
 
-Line = dict[str, Any]  # one line of metrics.jsonl
 Watch = Callable[[int, Line | None], None]  # told of every round, and of its line if it was evaluated
-
-
-@dataclass
-class Totals:
-    up: int = 0
-    down: int = 0
-    client_flops: float = 0.0
-    server_flops: float = 0.0
-    seconds: float = 0.0
-    participations: int = 0
-
-
-@dataclass
-class Ledger:
-    """What has come of a run so far; with the server and the clients' states it is all that a checkpoint holds."""
-
-    round: int = 0  # rounds completed
-    status: str = "running"
-    totals: Totals = field(default_factory=Totals)
-    before: dict[ClientId, Score] = field(default_factory=dict)  # latest scores of every client examined so far
-    after: dict[ClientId, Score] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
 
 
 def conduct(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None) -> Result:
@@ -77,26 +54,46 @@ class Experiment:
         self.setup, self.run_dir, self.task = setup, run_dir, setup.fleet.task()
         self.types = contract(self.method)
         self.store = self._open_store()
-        self.backend = (Vmap if self.config.backend == "vmap" else Loop)(self.fleet, self.store)
-        self.server = self._first_server()
+        self.backend = self._open_backend()
+        self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed)
+        self.server = self.examiner.first_server()
         self.ledger, self.notes = Ledger(), list[str]()
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
         self._changed: set[ClientId] = set()
         self._saved = 0  # the round of the last checkpoint
 
     def run(self, watch: Watch) -> Result:
-        if self.run_dir:
-            self._resume()
-            self.run_dir.write_config(self.config)
-            self.run_dir.write_json("holdings.json", self._holdings())
-            self.run_dir.write_metrics(self.ledger.lines)
-            self.run_dir.remove("summary.json")  # it is the mark of a run that has ended
-        flops = count(self.method, self.fleet, self.config.seed, len(self._cohort(0)))
-        while self.ledger.round < self.config.rounds and self.ledger.status == "running":
-            watch(*self._round(flops))
+        try:
+            if self.run_dir:
+                self._resume()
+                self._open_files(self.run_dir)
+            flops = count(self.method, self.fleet, self.config.seed, len(self._cohort(0)))
+            while self.ledger.round < self.config.rounds and self.ledger.status == "running":
+                watch(*self._round(flops))
+        finally:
+            self.backend.close()
         if self.ledger.status == "running":
             self.ledger.status = "finished"
         return self._finish()
+
+    def _open_store(self) -> Store:
+        if self.config.store == "memory" or self.run_dir is None:
+            return MemoryStore()
+        return DiskStore(self.run_dir.path / "states", self.types.state, self.config.cache)
+
+    def _open_backend(self) -> Loop:
+        if self.config.backend == "vmap":
+            return Vmap(self.fleet, self.store)
+        workers = min(self.config.workers or os.cpu_count() or 1, len(self._cohort(0)))
+        if self.config.backend == "processes" and workers > 1:
+            return Processes(self.fleet, self.store, workers)
+        return Loop(self.fleet, self.store)
+
+    def _open_files(self, run_dir: RunDir) -> None:
+        run_dir.write_config(self.config)
+        run_dir.write_json("holdings.json", self._holdings())
+        run_dir.write_metrics(self.ledger.lines)
+        run_dir.remove("summary.json")  # it is the mark of a run that has ended
 
     # -- one round ----------------------------------------------------------------------------------------------------
 
@@ -106,6 +103,7 @@ class Experiment:
             self.method, self.task, self.backend, self.server, t, config.seed, config.rate, self._examinees(t)
         )
         self._count(log, flops)
+        self._tell_time(log, flops)
         if not log.accepted:
             self.ledger.status = "diverged"
         line = self._evaluate(log) if self._evaluated(t) or self.ledger.status == "diverged" else None
@@ -119,14 +117,24 @@ class Experiment:
 
     def _count(self, log: Log, flops: Flops) -> None:
         totals = self.ledger.totals
-        totals.up += log.up
-        totals.down += log.down
+        totals.up += sum(log.up.values())
+        totals.down += sum(log.down.values())
         totals.participations += len(log.cohort)
-        totals.client_flops += flops.of(self.fleet, log.cohort)
+        totals.client_flops += sum(sum(flops.of(self.fleet, i)) for i in log.cohort)
         totals.server_flops += flops.server
         self.ledger.before |= log.before
         self.ledger.after |= log.after
+        self.ledger.rejected += [r._asdict() for r in log.rejected]
         self._changed |= set(log.accepted)
+
+    def _tell_time(self, log: Log, flops: Flops) -> None:
+        """Let both clocks run: what the round would have taken between real devices."""
+        devices, seed = self.setup.devices, self.config.seed
+        work = {i: Work(*flops.of(self.fleet, i), log.up.get(i, 0), log.down[i]) for i in log.cohort}
+        times = {i: devices.times(w, i, seed) for i, w in work.items()}
+        self.stamps = {
+            name: clock.round(times, devices.aggregation(flops.server)) for name, clock in self.ledger.clocks.items()
+        }
 
     def _cohort(self, t: int) -> list[ClientId]:
         return sample(self.fleet.ids, self.config.rate, self.config.seed, t)
@@ -142,90 +150,30 @@ class Experiment:
             examinees -= set(self._cohort(later))
         return examinees
 
-    # -- evaluation ---------------------------------------------------------------------------------------------------
-
     def _evaluate(self, log: Log) -> Line:
-        self._assess_newcomers()
-        totals = self.ledger.totals
-        return {
+        ledger, totals = self.ledger, self.ledger.totals
+        generic, self._generic_marks = self.examiner.generic(self.server)
+        line = {
             "round": log.t + 1,
-            "personal": {"post": self._over_clients(self.ledger.after), "pre": self._over_clients(self.ledger.before)},
-            "generic": self._generic(),
+            "personal": self.examiner.personal(ledger, self.server, self._changed | self._objects.keys()),
+            "generic": generic,
             "bytes": {"up": totals.up, "down": totals.down},
             "flops": {"clients": totals.client_flops, "server": totals.server_flops},
+            "clock": {name: stamp._asdict() for name, stamp in self.stamps.items()},
             "participants": log.cohort,
-            "rejected": [r._asdict() for r in log.rejected],
+            "rejected": ledger.rejected,
         }
-
-    def _over_clients(self, scores: dict[ClientId, Score]) -> Score:
-        """In one order of clients: that in which they were examined would show in the last digit of a mean."""
-        return population({i: scores[i] for i in self.fleet.ids})
-
-    def _assess_newcomers(self) -> None:
-        """Clients that have not taken part yet are measured with the model they start from.
-
-        Those whose upload was refused when their examination came up are measured as they are now.
-        """
-        new = [i for i in self.fleet.ids if i not in self.ledger.after]
-        first = self._first_server() if new else None
-        for i in new:
-            server = self.server if i in self._changed or i in self._objects else first
-            score = self.backend.assess(self.method, self.config.seed, i, self._download(server, i))
-            self.ledger.after[i] = score
-            self.ledger.before.setdefault(i, {name: v for name, v in score.items() if name not in DETAILS})
-
-    def _generic(self) -> dict[str, Any] | None:
-        predictor = self.method.generic(self.server, self.task)
-        if predictor is None:
-            self._generic_scores: dict[ClientId, Score] = {}
-            return None
-        test, val = self.fleet.test, self.fleet.val
-        logits, checks = predict(predictor, test.all.x), predict(predictor, val.all.x) if len(val.all.y) else None
-        on_all = measure(logits, test.all.y)
-        on_all["val"] = accuracy(checks, val.all.y) if checks is not None else float("nan")
-        pieces = logits.split([test.size(at) for at in range(len(self.fleet.ids))])
-        self._generic_scores = {
-            i: {"n": float(len(piece)), "accuracy": accuracy(piece, test[at].y)}
-            for at, (i, piece) in enumerate(zip(self.fleet.ids, pieces, strict=True))
-        }
-        return {"global": on_all, "local": population(self._generic_scores)}
+        ledger.rejected = []
+        return line
 
     def _record(self, line: Line) -> None:
         line["seconds"] = self.ledger.totals.seconds
         self.ledger.lines.append(line)
-        self.ledger.rows += [self._row(line["round"], i) for i in self.fleet.ids]
+        self.ledger.rows += self.examiner.rows(line["round"], self.ledger, self._generic_marks)
         if self.run_dir:
             self.run_dir.append_metrics(line)
 
-    def _row(self, t: int, i: ClientId) -> dict[str, Any]:
-        after, at = self.ledger.after[i], self.fleet.position(i)
-        generic = self._generic_scores.get(i)
-        return {
-            "round": t,
-            "client": i,
-            "model": self.fleet.models[i].name,
-            "n_train": self.fleet.train.size(at),
-            "n_test": self.fleet.test.size(at),
-            "accuracy": after["accuracy"],
-            "val": after["val"],
-            "pre_accuracy": self.ledger.before[i]["accuracy"],
-            "generic_accuracy": generic["accuracy"] if generic else None,
-            **{name: after[name] for name in DETAILS},
-        }
-
-    # -- beginning and end --------------------------------------------------------------------------------------------
-
-    def _first_server(self) -> Any:
-        with torch.no_grad():
-            return self.method.init_server(self.task, key(self.config.seed, "init", "server"))
-
-    def _download(self, server: Any, i: ClientId) -> Any:
-        return self.method.broadcast(server, i, self.task, Round(0))
-
-    def _open_store(self) -> Store:
-        if self.config.store == "memory" or self.run_dir is None:
-            return MemoryStore()
-        return DiskStore(self.run_dir.path / "states", self.types.state, self.config.cache)
+    # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
         found = self._checkpoints().load(self.notes.append)
@@ -236,14 +184,10 @@ class Experiment:
             self._take_over(found)
 
     def _take_over(self, found: Snapshot) -> None:
-        progress = found.progress
         self.server, self._objects, self._saved = found.server, found.states, found.round
         for i, name in found.states.items():
             self.store.put(i, self._checkpoints().get_state(name))
-        self.ledger = Ledger(
-            found.round, progress["status"], Totals(**progress["totals"]), _scores(progress["before"]),
-            _scores(progress["after"]), [_line(stored) for stored in progress["lines"]], from_parquet(found.rows),
-        )  # fmt: skip
+        self.ledger = from_json(found.round, found.progress["ledger"], from_parquet(found.rows))
         if self.ledger.status != "diverged":  # more rounds may have been asked for
             self.ledger.status = "running"
             self._drop_early_end()
@@ -260,10 +204,13 @@ class Experiment:
             )
 
     def _drop_early_end(self) -> None:
-        """What was evaluated only because it used to be the last round."""
-        kept = {line["round"] for line in self.ledger.lines if self._evaluated(line["round"] - 1)}
-        self.ledger.lines = [line for line in self.ledger.lines if line["round"] in kept]
-        self.ledger.rows = [row for row in self.ledger.rows if row["round"] in kept]
+        """What was evaluated only because it used to be the last round; its rejections go to the next line."""
+        ledger = self.ledger
+        early = [line for line in ledger.lines if not self._evaluated(line["round"] - 1)]
+        ledger.rejected = [r for line in early for r in line["rejected"]] + ledger.rejected
+        ledger.lines = [line for line in ledger.lines if line not in early]
+        kept = {line["round"] for line in ledger.lines}
+        ledger.rows = [row for row in ledger.rows if row["round"] in kept]
 
     def _checkpoints(self) -> Checkpoints:
         assert self.run_dir is not None
@@ -273,58 +220,21 @@ class Experiment:
         checkpoints, ledger = self._checkpoints(), self.ledger
         self._objects |= {i: checkpoints.put_state(self.store.get(i)) for i in sorted(self._changed)}
         self._changed.clear()
-        progress = {
-            "status": ledger.status,
-            "totals": asdict(ledger.totals),
-            "before": ledger.before,
-            "after": ledger.after,
-            "lines": ledger.lines,
-            "federation": self.setup.federation.name,
-        }
+        progress = {"ledger": ledger.to_json(), "federation": self.setup.federation.name}
         checkpoints.save(Snapshot(ledger.round, self.server, dict(self._objects), progress, to_parquet(ledger.rows)))
         self._saved = ledger.round
 
-    def _finish(self) -> Result:
-        summary = self._summary()
-        if self.run_dir:
-            if self._saved < self.ledger.round:
-                self._checkpoint()
-            self.run_dir.write_bytes("clients.parquet", to_parquet(self.ledger.rows))
-            self.run_dir.write_json("summary.json", summary)
-        return Result(self.setup, summary, self.ledger.lines, self.ledger.rows, self.server, self.backend, self.notes)
+    # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _summary(self) -> dict[str, Any]:
-        config, totals, lines = self.config, self.ledger.totals, self.ledger.lines
-        base, variant = split_variant(config.method)
-        generic = [(line["round"], line["generic"]["global"]) for line in lines if line["generic"]]
-        each = max(1, totals.participations)
-        return {
-            "method": base,
-            "variant": variant,
-            "label": config.label,
-            "data": config.data,
-            "partition": config.partition,
-            "split": config.split,
-            "models": list(config.models),
-            "clients": len(self.fleet.ids),
-            "rounds": self.ledger.round,
-            "seed": config.seed,
-            "backend": config.backend,
-            "status": self.ledger.status,
-            "personal": select([(line["round"], line["personal"]["post"]) for line in lines]),
-            "personal_pre": select([(line["round"], line["personal"]["pre"]) for line in lines]),
-            "generic": select(generic) if generic else None,
-            "bytes": {
-                "up": totals.up,
-                "down": totals.down,
-                "per_client_round": {"up": totals.up / each, "down": totals.down / each},
-            },
-            "flops": {"clients": totals.client_flops, "server": totals.server_flops},
-            "target": config.target and {"accuracy": config.target, "reached": reached(lines, config.target)},
-            "seconds": totals.seconds,
-            "digest": self._digest(),
-            "version": __version__,
-        }
+    def _finish(self) -> Result:
+        ledger = self.ledger
+        summary = summarise(self.config, ledger, len(self.fleet.ids), self._digest())
+        if self.run_dir:
+            if self._saved < ledger.round:
+                self._checkpoint()
+            self.run_dir.write_bytes("clients.parquet", to_parquet(ledger.rows))
+            self.run_dir.write_json("summary.json", summary)
+        return Result(self.setup, summary, ledger.lines, ledger.rows, self.server, self.backend, self.notes)
 
     def _digest(self) -> str:
         """SHA-256 over the server's state and every client's state."""
@@ -342,17 +252,3 @@ class Experiment:
             **{part: federation.counts(part).tolist() for part in ("train", "val", "test")},
             "notes": list(federation.notes),
         }
-
-
-def _scores(stored: dict[ClientId, dict[str, float | None]]) -> dict[ClientId, Score]:
-    """Scores as JSON keeps them: an undefined number is null there."""
-    return {i: {k: float("nan") if v is None else v for k, v in score.items()} for i, score in stored.items()}
-
-
-def _line(stored: Line) -> Line:
-    """A line as JSON keeps it."""
-    return {
-        **stored,
-        "personal": _scores(stored["personal"]),
-        "generic": stored["generic"] and _scores(stored["generic"]),
-    }

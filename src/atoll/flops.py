@@ -18,26 +18,30 @@ from .run import AnyMethod
 
 
 class Flops(NamedTuple):
-    per_row: dict[str, float]  # of one participation, by architecture
+    per_row: dict[str, tuple[float, float]]  # of one participation, by architecture: before the upload, after it
     server: float  # of one round
 
-    def of(self, fleet: Fleet, cohort: list[ClientId]) -> float:
-        """All clients of one round."""
-        rows = ((fleet.models[i].name, fleet.train.size(fleet.position(i))) for i in cohort)
-        return sum(self.per_row[name] * n for name, n in rows)
+    def of(self, fleet: Fleet, i: ClientId) -> tuple[float, float]:
+        """One client in one round, before its upload and after."""
+        local, personal = self.per_row[fleet.models[i].name]
+        rows = fleet.train.size(fleet.position(i))
+        return local * rows, personal * rows
 
 
 def count(method: AnyMethod, fleet: Fleet, seed: int, cohort: int) -> Flops:
     """Count one round with one client of each architecture."""
-    totals: dict[ClientId | None, float] = defaultdict(float)
+    totals: dict[tuple[ClientId | None, str], float] = defaultdict(float)
 
     @contextmanager
-    def meter(who: ClientId | None) -> Iterator[None]:
+    def meter(who: ClientId | None, what: str) -> Iterator[None]:
         with FlopCounterMode(display=False) as counter:
             yield
-        totals[who] += counter.get_total_flops()
+        totals[who, what] += counter.get_total_flops()
 
     for _ in rehearse(method, fleet, seed, cohort=cohort, meter=meter):
         pass
-    cast = actors(method, fleet)
-    return Flops({fleet.models[i].name: totals[i] / len(c.y) for i, c in cast.items()}, totals[None])
+    per_row = {
+        fleet.models[i].name: (totals[i, "local"] / len(actor.y), totals[i, "personal"] / len(actor.y))
+        for i, actor in actors(method, fleet).items()
+    }
+    return Flops(per_row, totals[None, "server"])

@@ -12,7 +12,8 @@ from .fleet import Fleet
 from .key import key
 from .run import AnyMethod
 
-Meter = Callable[[ClientId | None], AbstractContextManager[Any]]  # wraps the work of a client, or of the server (None)
+# Wraps a piece of work: "local" or "personal" of a client, or that of the server (no client).
+Meter = Callable[[ClientId | None, str], AbstractContextManager[Any]]
 
 
 class Exchange(NamedTuple):
@@ -37,7 +38,7 @@ def rehearse(
     seed: int,
     rounds: int = 1,
     cohort: int = 1,
-    meter: Meter = lambda who: nullcontext(),
+    meter: Meter = lambda who, what: nullcontext(),
 ) -> Iterator[Exchange]:
     """Play rounds with the actors; the server gets ``cohort`` replies, the actors' uploads in turn."""
     task, cast = fleet.task(), actors(method, fleet)
@@ -47,12 +48,13 @@ def rehearse(
         uploads: dict[ClientId, Any] = {}
         for i, client in cast.items():
             down, k = method.broadcast(server, i, task, r), key(seed, "local", *r, i)
-            with torch.no_grad(), meter(i):
+            with torch.no_grad(), meter(i, "local"):
                 uploads[i], states[i] = method.local(down, states[i], client, k)
-                if method.after_upload:
+            if method.after_upload:
+                with torch.no_grad(), meter(i, "personal"):
                     states[i] = method.after_upload(down, uploads[i], states[i], client, k)
             yield Exchange(r, i, down, uploads[i])
-        with torch.no_grad(), meter(None):
+        with torch.no_grad(), meter(None, "server"):
             server = method.aggregate(server, _replies(uploads, cohort), task, r, key(seed, "server", *r))
 
 

@@ -62,7 +62,7 @@ class Backend(Protocol):
 
 class Rejection(NamedTuple):
     client: ClientId
-    round: int
+    round: int  # counted from 1, as in all that users see
     field: str
     reason: str
 
@@ -73,8 +73,8 @@ class Log:
 
     t: int
     cohort: list[ClientId]
-    up: int = 0  # bytes
-    down: int = 0
+    up: dict[ClientId, int] = field(default_factory=dict)  # bytes
+    down: dict[ClientId, int] = field(default_factory=dict)
     accepted: list[ClientId] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
     before: dict[ClientId, Score] = field(default_factory=dict)
@@ -99,7 +99,8 @@ def play(
         failed = {rejection.client for rejection in log.rejected}
         present = [i for i in log.cohort if i not in failed]
         jobs = [Job(i, r, method.broadcast(server, i, task, r), i in examine) for i in present]
-        log.down += sum(nbytes(job.download) for job in jobs)
+        for job in jobs:
+            log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
         replies = _accepted(backend.train(method, seed, jobs), contract(method), log)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
@@ -116,10 +117,10 @@ def _accepted(outcomes: Iterator[Outcome], types: Contract, log: Log) -> Iterato
     for outcome in outcomes:
         fault = flaw(outcome.upload, types.upload)
         if fault:
-            log.rejected.append(Rejection(outcome.sender, log.t, *fault))
+            log.rejected.append(Rejection(outcome.sender, log.t + 1, *fault))
             continue
         log.accepted.append(outcome.sender)
-        log.up += nbytes(outcome.upload)
+        log.up[outcome.sender] = log.up.get(outcome.sender, 0) + nbytes(outcome.upload)
         if outcome.before is not None:
             log.before.setdefault(outcome.sender, outcome.before)
         yield Reply(outcome.sender, outcome.upload)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from math import isfinite
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from . import registry
 from .core import Method
@@ -13,6 +13,7 @@ from .errors import AtollError, unknown
 from .terms import Regulariser, Regularisers
 from .train import SGD, Adam, Optimiser
 
+T = TypeVar("T")
 OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam}
 
 
@@ -145,10 +146,14 @@ def regulariser(text: str) -> Regulariser:
     known = registry.regularisers()
     if name not in known:
         raise unknown("regulariser", name, known)
-    built: Any = known[name]()
+    return filled(known[name](), options, name)
+
+
+def filled(value: T, options: str, where: str) -> T:
+    """``value`` with fields as in ``"mu=0.1,form=ata"``."""
     for option in filter(None, options.split(",")):
-        built = _set(built, *pair(option), where=name)
-    return built  # type: ignore[no-any-return]
+        value = _set(value, *pair(option), where=where)
+    return value
 
 
 def pair(text: str) -> tuple[str, str]:

@@ -71,7 +71,8 @@ def _describe(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(to_json({**fact, "algorithm": card.algorithm, "settings": listed}, indent=1))
         return
-    click.echo(f"{card.title}. {card.citation}. {card.url}".strip() + f"\n\n{card.algorithm}\n")
+    source = ". ".join(filter(None, (card.title, card.citation, card.url)))
+    click.echo("\n\n".join(filter(None, (source, card.algorithm))) + "\n")
     click.echo(f"Family: {fact['family']}. Needs: {', '.join(fact['needs']) or 'nothing'}.")
     for variant, changes in registry.method(name).variants.items():
         click.echo(f"Variant {name}:{variant}: {', '.join(f'{k}={v}' for k, v in changes.items())}")
@@ -103,9 +104,9 @@ def audit(name: str, config_file: Path | None, as_json: bool, **options: Any) ->
         way = f"{item.direction} (phase {item.phase}, {item.model})" if several else item.direction
         table.add_row(way, item.field, item.shape, f"{item.bytes:,}", item.meaning)
     console().print(table)
-    for way, word in (("down", "reach a client"), ("up", "leave it")):
-        total = sum(item.bytes for item in items if item.direction == way)
-        click.echo(f"{total:,} bytes {word} in this round.")
+    for model in dict.fromkeys(item.model for item in items):
+        down, up = (sum(i.bytes for i in items if (i.model, i.direction) == (model, way)) for way in ("down", "up"))
+        click.echo(f"{down:,} bytes reach a client with {model} in this round, {up:,} leave it.")
     click.echo("Seen in the second round of a rehearsal with one batch of rows; a client with more classes sends more.")
 
 

@@ -51,7 +51,7 @@ def _type(f: Any, kind: Any) -> Any:
 def _help(f: Any) -> str:
     about = f.metadata["about"]
     text = about[0].upper() + about[1:] + "."
-    plain = f.default is not MISSING and f.default not in (None, (), False)
+    plain = f.default is not MISSING and f.default is not None and f.default is not False and f.default != ()
     return f"{text}  [default: {f.default}]" if plain else text
 
 

@@ -26,7 +26,6 @@ def shared_options(command: F) -> F:
         click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON."),
         click.option("--quiet", is_flag=True, help="No progress bar and no table."),
         click.option("--force", is_flag=True, help="Replace the run that is in the directory."),
-        click.option("--workers", type=click.IntRange(1), default=1, help="Runs at the same time.  [default: 1]"),
         click.option("--seeds", help="Several seeds, such as 0,1,2: one run for each."),
     ):
         command = option(command)
@@ -39,7 +38,7 @@ def shared_options(command: F) -> F:
 @click.option("--resume", is_flag=False, flag_value="", metavar="[DIR]", help="Continue the run in DIR, or in --out.")
 @shared_options
 def run(
-    method: str | None, config_file: Path | None, resume: str | None, seeds: str | None, workers: int,
+    method: str | None, config_file: Path | None, resume: str | None, seeds: str | None,
     force: bool, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run one METHOD: a name (see `atoll methods`), METHOD:variant, or a Python file that defines one."""
@@ -56,7 +55,7 @@ def run(
     _check_place(planned[0], resume is not None)
     root = Path(planned[0].out or _fresh(f"{safe(planned[0].label)}-{safe(planned[0].data)}"))
     placed = place(planned, root) if seeds else [replace(planned[0], out=str(root))]
-    _launch(placed, root, resume is not None, force, workers, quiet, as_json)
+    _launch(placed, root, resume is not None, force, quiet, as_json)
 
 
 @click.command()
@@ -65,7 +64,7 @@ def run(
 @click.option("--resume", is_flag=True, help="Continue what was interrupted in --out.")
 @shared_options
 def compare(
-    names: tuple[str, ...], config_file: Path | None, resume: bool, seeds: str | None, workers: int,
+    names: tuple[str, ...], config_file: Path | None, resume: bool, seeds: str | None,
     force: bool, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run several METHODs on the same clients and seeds, and rank them.
@@ -77,18 +76,16 @@ def compare(
     planned = configs(names, values, _seeds(seeds))
     _check_place(planned[0], resume)
     root = Path(planned[0].out or _fresh(f"compare-{safe(planned[0].data)}"))
-    _launch(place(planned, root), root, resume, force, workers, quiet, as_json)
+    _launch(place(planned, root), root, resume, force, quiet, as_json)
 
 
-def _launch(
-    planned: Sequence[Config], root: Path, resume: bool, force: bool, workers: int, quiet: bool, as_json: bool
-) -> None:
+def _launch(planned: Sequence[Config], root: Path, resume: bool, force: bool, quiet: bool, as_json: bool) -> None:
     for config in planned:
         _warn_if_degenerate(config)
     try:
         with progress(quiet or as_json) as bars:
             watches = [follow(bars, f"{c.label} seed {c.seed}", c.rounds) for c in planned]
-            notes = run_all(planned, watches, resume, force, workers)
+            notes = run_all(planned, watches, resume, force, planned[0].workers or 1)
     except KeyboardInterrupt:
         click.echo(f"Interrupted. What was checkpointed in {root} is kept: continue with --resume.", err=True)
         raise click.exceptions.Exit(130) from None

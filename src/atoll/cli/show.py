@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..errors import AtollError
-from ..experiment import Line, Watch
+from ..experiment import Watch
+from ..ledger import Line
 
 
 def console(stderr: bool = False) -> Console:

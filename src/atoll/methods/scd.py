@@ -77,7 +77,7 @@ class SCD(Averaging[State]):
         """The pull of spectra to that of a teacher, which is computed here, once."""
         if lam == 0:
             return []
-        names = [name for name, _ in client.model.net.named_parameters()]  # a payload may come in any order
+        names = [name for name, _ in client.model.net.named_parameters()]  # the order of the model, not of a payload
         apart = distance(teacher, names, self.div, tau, self.scope, self.pad)
 
         def term(s: Step) -> Tensor:

@@ -1,0 +1,80 @@
+"""Marks for a whole round: every client's personal model, and the server's model on everybody's rows."""
+
+from typing import Any
+
+import torch
+
+from .core import ClientId, Round
+from .evaluate import DETAILS, Score, accuracy, measure, population, predict
+from .fleet import Fleet
+from .key import key
+from .ledger import Ledger, Row
+from .run import AnyMethod, Backend
+
+
+class Examiner:
+    """Clients are examined while they take part; this collects their marks and fills the gaps."""
+
+    def __init__(self, method: AnyMethod, fleet: Fleet, backend: Backend, seed: int):
+        self._method, self._fleet, self._backend, self._seed = method, fleet, backend, seed
+        self._task = fleet.task()
+
+    def first_server(self) -> Any:
+        """The server's state before the first round."""
+        with torch.no_grad():
+            return self._method.init_server(self._task, key(self._seed, "init", "server"))
+
+    def personal(self, ledger: Ledger, server: Any, known: set[ClientId]) -> dict[str, Score]:
+        """Personal models over all clients, after and before training; ``known`` clients have a state."""
+        self._fill_gaps(ledger, server, known)
+        # In one order of clients: that in which they were examined would show in the last digit of a mean.
+        after, before = ({i: marks[i] for i in self._fleet.ids} for marks in (ledger.after, ledger.before))
+        return {"post": population(after), "pre": population(before)}
+
+    def _fill_gaps(self, ledger: Ledger, server: Any, known: set[ClientId]) -> None:
+        """Clients that have not taken part yet are measured with the model they start from.
+
+        Those whose upload was refused when their examination came up are measured as they are now.
+        """
+        new = [i for i in self._fleet.ids if i not in ledger.after]
+        first = self.first_server() if new else None
+        for i in new:
+            download = self._method.broadcast(server if i in known else first, i, self._task, Round(0))
+            score = self._backend.assess(self._method, self._seed, i, download)
+            ledger.after[i] = score
+            ledger.before.setdefault(i, {name: v for name, v in score.items() if name not in DETAILS})
+
+    def generic(self, server: Any) -> tuple[dict[str, Score] | None, dict[ClientId, Score]]:
+        """The server's model, if there is one: on all test rows together, over clients, and for each client."""
+        predictor = self._method.generic(server, self._task)
+        if predictor is None:
+            return None, {}
+        test, val = self._fleet.test, self._fleet.val
+        logits = predict(predictor, test.all.x)
+        together = measure(logits, test.all.y)
+        together["val"] = accuracy(predict(predictor, val.all.x), val.all.y) if len(val.all.y) else float("nan")
+        pieces = logits.split([test.size(at) for at in range(len(self._fleet.ids))])
+        each = {
+            i: {"n": float(len(piece)), "accuracy": accuracy(piece, test[at].y)}
+            for at, (i, piece) in enumerate(zip(self._fleet.ids, pieces, strict=True))
+        }
+        return {"global": together, "local": population(each)}, each
+
+    def rows(self, t: int, ledger: Ledger, generic: dict[ClientId, Score]) -> list[Row]:
+        """One row for each client."""
+        return [self._row(t, i, ledger, generic.get(i)) for i in self._fleet.ids]
+
+    def _row(self, t: int, i: ClientId, ledger: Ledger, generic: Score | None) -> Row:
+        after, at = ledger.after[i], self._fleet.position(i)
+        return {
+            "round": t,
+            "client": i,
+            "model": self._fleet.models[i].name,
+            "n_train": self._fleet.train.size(at),
+            "n_test": self._fleet.test.size(at),
+            "accuracy": after["accuracy"],
+            "val": after["val"],
+            "pre_accuracy": ledger.before[i]["accuracy"],
+            "generic_accuracy": generic["accuracy"] if generic else None,
+            **{name: after[name] for name in DETAILS},
+        }
