@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test clean
+.PHONY: setup demo check test docs clean
 
 setup: $(READY)
 
@@ -18,7 +18,8 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 demo: setup
-	$(BIN)/atoll compare local fedavg fedavg_ft fedproto fedgh dcpfl --data digits --out runs/demo --force
+	$(BIN)/atoll compare local fedavg fedavg_ft fedproto fedgh dcpfl \
+		--data digits --clients 20 --partition dirichlet:0.3 --workers 2 --out runs/demo --force
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -27,6 +28,10 @@ check: setup
 
 test: check
 	$(BIN)/python -m pytest -n 2
+
+# The reference pages that follow from the code; a test fails when they are out of date.
+docs: setup
+	$(BIN)/python docs/build.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

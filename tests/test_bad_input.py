@@ -51,6 +51,8 @@ def content(folder: Path) -> dict[str, bytes]:
         (["fedavg", "--clients", "0"], "--clients must be at least 1"),
         (["fedavg", "--clients", "100000"], "100"),
         (["fedavg", "--workers", "0"], "--workers"),
+        (["fedavg", "--clock", "sped=1e9"], "Did you mean 'speed'?"),
+        (["fedavg", "--clock", "speed=fast"], "speed wants a number, not 'fast'"),
         (["fedavg", "--target", "90"], "--target must be above 0 and at most 1"),
         (["fedavg", "--seeds", "0,x"], "--seeds wants whole numbers such as 0,1,2, not '0,x'"),
         (["fedavg", "--seeds", ""], "--seeds wants whole numbers"),

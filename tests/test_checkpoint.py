@@ -232,7 +232,7 @@ def test_a_crash_at_any_step_of_saving_leaves_a_whole_checkpoint(tmp_path: Path)
         checkpoints.save(snapshot(checkpoints, 15, a=15.0, b=0.5))
 
     rounds = set()
-    for step in crash_points(act, prepare):
+    for step in crash_points(act, prepare, stride=2):
         found = load(Checkpoints(place["at"], TYPES))
         rounds.add(found.round)
         assert_holds(Checkpoints(place["at"], TYPES), found.round)

@@ -276,6 +276,18 @@ def test_a_run_without_a_single_good_upload_ends_as_diverged(eval_every: int, tm
     assert json.dumps(again.summary) == json.dumps(result.summary)
 
 
+def test_refused_uploads_of_rounds_without_evaluation_are_told_by_the_next_line(tmp_path: Path) -> None:
+    k, rows = victim(assemble(Config(clients=4)))
+    options: dict[str, Any] = {"clients": 4, "eval_every": 3}
+    long = run(Poisoned(OPTIM, bad=rows), rounds=6, **options)
+    assert [[(r["client"], r["round"]) for r in line["rejected"]] for line in long.history] == [
+        [(k, 1), (k, 2), (k, 3)], [(k, 4), (k, 5), (k, 6)]
+    ]  # fmt: skip
+    run(Poisoned(OPTIM, bad=rows), rounds=4, **options, out=tmp_path)
+    resumed = run(Poisoned(OPTIM, bad=rows), rounds=6, **options, out=tmp_path, resume=True)
+    assert without_seconds(resumed.history) == without_seconds(long.history)
+
+
 def test_a_client_that_breaks_when_its_examination_comes_up_is_scored_as_it_is_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,26 @@ def test_two_runs_of_one_process_cannot_share_a_directory(tmp_path: Path) -> Non
         pass
     with RunDir(tmp_path):
         pass
+
+
+def test_a_forked_worker_does_not_hold_the_lock(tmp_path: Path) -> None:
+    context = get_context("fork")
+    ready = context.Event()
+
+    def work() -> None:
+        ready.set()
+        time.sleep(60)
+
+    with RunDir(tmp_path):
+        worker = context.Process(target=work, daemon=True)
+        worker.start()
+        assert ready.wait(30)
+    try:
+        with RunDir(tmp_path):
+            assert worker.is_alive()
+    finally:
+        worker.kill()
+        worker.join()
 
 
 # -- a run that is there ----------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 import fcntl
 import io
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
+from weakref import WeakSet
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,9 +37,14 @@ class RunDir:
             raise AtollError(
                 f"The run directory {str(self.path)!r} is in use by another run. Wait for it, or choose another --out."
             ) from None
+        _held.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _held.discard(self)
+        self.let_go()
+
+    def let_go(self) -> None:
         assert self._lock is not None
         self._lock.close()
 
@@ -91,6 +98,18 @@ class RunDir:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         write_whole(self.path / name, data)
+
+
+_held: WeakSet[RunDir] = WeakSet()
+
+
+def _let_go_of_all() -> None:
+    """In a forked worker: a lock has to fall with the process that took it, even if its workers live on."""
+    for run_dir in list(_held):
+        run_dir.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 def check_free(path: Path) -> None:
