@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -101,14 +101,16 @@ def _fleet(
 ) -> Fleet:
     train, val, test = (_shares(federation, federation.part(part), transform) for part in PARTS)
     shape = tuple(train.all.x.shape[1:])  # a transform may pad images
+    dealt = _given(nets, federation) if nets else _built(config, method, federation, shape)
     return Fleet(
         ids=federation.clients,
-        models=_given(nets, federation) if nets else _built(config, method, federation, shape),
+        models=dealt,
         num_classes=federation.dataset.num_classes,
         train=train,
         val=val,
         test=test,
         proxy=_proxy(config, shape) if Need.PROXY in method.needs else None,
+        tutors=_tutors(config, federation.dataset, shape, dealt) if Need.TUTORS in method.needs else {},
         public=transform.prepare(federation.rows(federation.public)) if len(federation.public) else None,
         augment=transform.augment if transform.augments else None,
         global_test=config.global_test,
@@ -175,6 +177,21 @@ def _model(
         torch.manual_seed(seed_of(key(config.seed, "model", name, owner or "")))
         net = models.build(base, shape, data.num_classes, head_bias=bias, width=config.width, **options)
     return Model(net, name, _vectorisable(net))
+
+
+def _tutors(
+    config: Config, data: Dataset, shape: tuple[int, ...], dealt: Mapping[ClientId, Model]
+) -> dict[ClientId, Model]:
+    """The server's model for each client: one extractor for all, with as many outputs as the client has features."""
+    name = config.server_model or ("server_cnn" if data.kind == "image" else "mlp_b")
+
+    @cache
+    def build(width: int) -> Model:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(key(config.seed, "server model", name)))  # the extractor is made first
+            return Model(models.build(name, shape, width), name)
+
+    return {i: build(model.feature_dim) for i, model in dealt.items()}
 
 
 def _option(text: str) -> tuple[str, Any]:

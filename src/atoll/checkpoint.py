@@ -29,6 +29,7 @@ class Snapshot:
     states: dict[ClientId, str]  # the object that holds each client's state
     progress: dict[str, Any]  # totals, latest scores, length of the metrics file: plain JSON values
     rows: bytes = field(repr=False, default=b"")  # the per-client table so far
+    desks: dict[ClientId, str] = field(default_factory=dict)  # the object that holds what the server keeps of each
 
 
 class Checkpoints:
@@ -36,7 +37,7 @@ class Checkpoints:
         self._folder, self._objects, self._types = run_dir / "checkpoints", run_dir / "objects", types
 
     def put_state(self, state: Any) -> str:
-        """Store a client's state once; the name is the digest of its bytes."""
+        """Store a state (or a desk) once; the name is the digest of its bytes."""
         data = encode(state)
         name = sha256(data).hexdigest()
         path = self._objects / name
@@ -46,10 +47,16 @@ class Checkpoints:
         return name
 
     def get_state(self, name: str) -> Any:
+        return self._get(self._types.state, name)
+
+    def get_desk(self, name: str) -> Any:
+        return self._get(self._types.desk, name)
+
+    def _get(self, kind: type[Any], name: str) -> Any:
         data = (self._objects / name).read_bytes()
         if sha256(data).hexdigest() != name:
             raise WireError(f"object {name[:12]} is damaged")
-        return decode(self._types.state, data)
+        return decode(kind, data)
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint beside the others, then let go of the oldest, and of later ones that were passed over."""
@@ -60,6 +67,7 @@ class Checkpoints:
             "server.safetensors": encode(snapshot.server),
             "progress.json": to_json({"round": snapshot.round, **snapshot.progress}).encode(),
             "states.json": to_json(snapshot.states).encode(),
+            "desks.json": to_json(snapshot.desks).encode(),
             "clients.parquet": snapshot.rows,
         }
         for name, data in parts.items():
@@ -95,11 +103,12 @@ class Checkpoints:
         for name, data in parts.items():
             if sha256(data).hexdigest() != sums[name]:
                 raise WireError(f"{name} does not match its checksum")
-        progress, states = json.loads(parts["progress.json"]), json.loads(parts["states.json"])
-        for name in states.values():
-            self.get_state(name)  # a damaged state must show now, not rounds later
+        progress, states, desks = (json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "desks"))
+        for get, names in ((self.get_state, states), (self.get_desk, desks)):
+            for name in names.values():
+                get(name)  # a damaged one must show now, not rounds later
         server = decode(self._types.server, parts["server.safetensors"])
-        return Snapshot(progress.pop("round"), server, states, progress, parts["clients.parquet"])
+        return Snapshot(progress.pop("round"), server, states, progress, parts["clients.parquet"], desks)
 
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob("round-*"), key=lambda folder: (len(folder.name), folder.name))
@@ -119,6 +128,7 @@ class Checkpoints:
 def _states(folder: Path) -> set[str]:
     """The objects a checkpoint needs; none if it is damaged, for then it cannot be loaded."""
     try:
-        return set(json.loads((folder / "states.json").read_bytes()).values())
+        both = (json.loads((folder / f"{name}.json").read_bytes()) for name in ("states", "desks"))
+        return {name for names in both for name in names.values()}
     except (OSError, ValueError, AttributeError):
         return set()

@@ -41,6 +41,7 @@ class Config:
     models: tuple[str, ...] = option((), "architectures, dealt out in turn; default: one that suits the data")
     width: int | None = option(None, "bring features of different models to one width by a linear layer")
     proxy: str = option("8", "hidden filters of the proxy extractor, such as 8 or 8-16")
+    server_model: str | None = option(None, "the server's own model of each client, where a method keeps one")
     init: str = option("shared", "initial weights: shared by all of one architecture, or per client", choices=INITS)
     rounds: int = option(20, "communication rounds")
     rate: float = option(1.0, "share of the clients that take part in a round")

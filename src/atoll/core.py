@@ -34,6 +34,7 @@ class Batch(NamedTuple):
     w: Tensor  # 1 for a real example, 0 for padding
     k: Key  # for dropout
     stats: Params  # filled by Model.step, read by the training loop
+    extra: Mapping[str, Any] = {}  # what else a method hands to its own loss
 
 
 class Step(NamedTuple):
@@ -170,6 +171,7 @@ class Task:
     proxy: Model | None = None
     public: Tensor | None = None
     models: Mapping[ClientId, Model] = field(default_factory=dict)  # who has which architecture
+    tutors: Mapping[ClientId, Model] = field(default_factory=dict)  # the server's own model for each client, if needed
 
     @property
     def feature_dim(self) -> int:
@@ -193,6 +195,7 @@ class Need:
     SAME_WIDTH = "same feature width"
     PUBLIC_DATA = "public data"
     PROXY = "proxy model"
+    TUTORS = "server models"
 
 
 class Method(Generic[ServerT, StateT, DownT, UpT]):
@@ -229,6 +232,22 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
         """The server's model, if the method has one."""
         return None
 
+    # A server that keeps a state of its own for every client (a model, say) sets this, and its downloads come from
+    # ``answer`` instead of ``broadcast``. Only the desk in use is in memory.
+    keeps_desks: ClassVar[bool] = False
+
+    def init_desk(self, task: Task, of: ClientId, k: Key) -> Any:
+        """What the server keeps for a client at first."""
+        raise NotImplementedError
+
+    def answer(self, server: ServerT, desk: Any, to: ClientId, task: Task, r: Round) -> DownT:
+        """What a client receives, given its desk."""
+        raise NotImplementedError
+
+    def serve(self, server: ServerT, desk: Any, reply: Reply[UpT], task: Task, r: Round, k: Key) -> tuple[Any, Any]:
+        """The server's own work for one client: what ``aggregate`` gets in place of the upload, and the next desk."""
+        raise NotImplementedError
+
     # Optional: (down, up, state, client, k) -> state, done while the upload is under way. ``k`` is that of ``local``.
     after_upload: ClassVar[Callable[..., Any] | None] = None
 
@@ -246,10 +265,11 @@ class Contract(NamedTuple):
     upload: type[Any]
     state: type[Any]
     server: type[Any]
+    desk: type[Any] = Nothing
 
 
 def contract(method: Method[Any, Any, Any, Any]) -> Contract:
-    """Read the payload types off the annotations of ``local`` and ``init_server``."""
+    """Read the payload types off the annotations of ``local``, ``init_server`` and ``init_desk``."""
     hints = get_type_hints(type(method).local)
     server = get_type_hints(type(method).init_server).get("return")
     returned = get_args(hints.get("return"))
@@ -259,7 +279,8 @@ def contract(method: Method[Any, Any, Any, Any]) -> Contract:
             "init_server(...) -> Server with payload classes: they say what may travel."
         )
     upload, state = returned
-    return Contract(hints["down"], upload, state, server)
+    desk = get_type_hints(type(method).init_desk)["return"] if method.keeps_desks else Nothing
+    return Contract(hints["down"], upload, state, server, desk)
 
 
 def setting(default: Any, meaning: str, source: str) -> Any:

@@ -9,15 +9,17 @@ from .evaluate import DETAILS, Score, accuracy, measure, population, predict
 from .fleet import Fleet
 from .key import key
 from .ledger import Ledger, Row
-from .run import AnyMethod, Backend
+from .run import AnyMethod, Backend, Desks
+from .store import Store
 
 
 class Examiner:
     """Clients are examined while they take part; this collects their marks and fills the gaps."""
 
-    def __init__(self, method: AnyMethod, fleet: Fleet, backend: Backend, seed: int):
+    def __init__(self, method: AnyMethod, fleet: Fleet, backend: Backend, seed: int, desks: Store):
         self._method, self._fleet, self._backend, self._seed = method, fleet, backend, seed
         self._task = fleet.task()
+        self._office = Desks(method, self._task, seed, desks)
 
     def first_server(self) -> Any:
         """The server's state before the first round."""
@@ -39,7 +41,7 @@ class Examiner:
         new = [i for i in self._fleet.ids if i not in ledger.after]
         first = self.first_server() if new else None
         for i in new:
-            download = self._method.broadcast(server if i in known else first, i, self._task, Round(0))
+            download = self._office.download(server if i in known else first, i, Round(0))
             score = self._backend.assess(self._method, self._seed, i, download)
             ledger.after[i] = score
             ledger.before.setdefault(i, {name: v for name, v in score.items() if name not in DETAILS})

@@ -53,12 +53,16 @@ class Experiment:
         self.config, self.method, self.fleet = setup.config, setup.method, setup.fleet
         self.setup, self.run_dir, self.task = setup, run_dir, setup.fleet.task()
         self.types = contract(self.method)
-        self.store = self._open_store()
+        self.store, self.desks = (
+            self._open_store("states", self.types.state),
+            self._open_store("desks", self.types.desk),
+        )
         self.backend = self._open_backend()
-        self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed)
+        self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed, self.desks)
         self.server = self.examiner.first_server()
         self.ledger, self.notes = Ledger(), list[str]()
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
+        self._desk_objects: dict[ClientId, str] = {}
         self._changed: set[ClientId] = set()
         self._saved = 0  # the round of the last checkpoint
 
@@ -76,10 +80,10 @@ class Experiment:
             self.ledger.status = "finished"
         return self._finish()
 
-    def _open_store(self) -> Store:
+    def _open_store(self, name: str, kind: type[Any]) -> Store:
         if self.config.store == "memory" or self.run_dir is None:
             return MemoryStore()
-        return DiskStore(self.run_dir.path / "states", self.types.state, self.config.cache)
+        return DiskStore(self.run_dir.path / name, kind, self.config.cache)
 
     def _open_backend(self) -> Loop:
         if self.config.backend == "vmap":
@@ -100,7 +104,15 @@ class Experiment:
     def _round(self, flops: Flops) -> tuple[int, Line | None]:
         t, started, config = self.ledger.round, time.perf_counter(), self.config
         self.server, log = play(
-            self.method, self.task, self.backend, self.server, t, config.seed, config.rate, self._examinees(t)
+            self.method,
+            self.task,
+            self.backend,
+            self.server,
+            t,
+            config.seed,
+            config.rate,
+            self._examinees(t),
+            self.desks,
         )
         self._count(log, flops)
         self._tell_time(log, flops)
@@ -179,14 +191,18 @@ class Experiment:
         found = self._checkpoints().load(self.notes.append)
         if found is not None:
             self._check_resumable(found.round, found.progress["federation"])
-        self.store.clear()  # on disk it may hold states of rounds that no checkpoint knows of
+        for store in (self.store, self.desks):
+            store.clear()  # on disk it may hold states of rounds that no checkpoint knows of
         if found is not None:
             self._take_over(found)
 
     def _take_over(self, found: Snapshot) -> None:
-        self.server, self._objects, self._saved = found.server, found.states, found.round
+        self.server, self._saved = found.server, found.round
+        self._objects, self._desk_objects = found.states, found.desks
         for i, name in found.states.items():
             self.store.put(i, self._checkpoints().get_state(name))
+        for i, name in found.desks.items():
+            self.desks.put(i, self._checkpoints().get_desk(name))
         self.ledger = from_json(found.round, found.progress["ledger"], from_parquet(found.rows))
         if self.ledger.status != "diverged":  # more rounds may have been asked for
             self.ledger.status = "running"
@@ -219,9 +235,12 @@ class Experiment:
     def _checkpoint(self) -> None:
         checkpoints, ledger = self._checkpoints(), self.ledger
         self._objects |= {i: checkpoints.put_state(self.store.get(i)) for i in sorted(self._changed)}
+        if self.method.keeps_desks:
+            self._desk_objects |= {i: checkpoints.put_state(self.desks.get(i)) for i in sorted(self._changed)}
         self._changed.clear()
-        progress = {"ledger": ledger.to_json(), "federation": self.setup.federation.name}
-        checkpoints.save(Snapshot(ledger.round, self.server, dict(self._objects), progress, to_parquet(ledger.rows)))
+        progress, rows = {"ledger": ledger.to_json(), "federation": self.setup.federation.name}, to_parquet(ledger.rows)
+        objects = dict(self._objects), dict(self._desk_objects)
+        checkpoints.save(Snapshot(ledger.round, self.server, objects[0], progress, rows, objects[1]))
         self._saved = ledger.round
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -234,13 +253,14 @@ class Experiment:
                 self._checkpoint()
             self.run_dir.write_bytes("clients.parquet", to_parquet(ledger.rows))
             self.run_dir.write_json("summary.json", summary)
-        return Result(self.setup, summary, ledger.lines, ledger.rows, self.server, self.backend, self.notes)
+        return Result(self.setup, summary, ledger.lines, ledger.rows, self.server, self.desks, self.backend, self.notes)
 
     def _digest(self) -> str:
-        """SHA-256 over the server's state and every client's state."""
+        """SHA-256 over the server's state and every client's state, and what the server keeps of each."""
         whole = sha256(f"server {digest(self.server)}\n".encode())
-        for i in self.store:
-            whole.update(f"client {i} {digest(self.store.get(i))}\n".encode())
+        for what, store in (("client", self.store), ("desk", self.desks)):
+            for i in store:
+                whole.update(f"{what} {i} {digest(store.get(i))}\n".encode())
         return whole.hexdigest()
 
     def _holdings(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The clients of a federation as one machine holds them: their rows, their models, their exams."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -41,6 +41,7 @@ class Fleet:
     val: Shares
     test: Shares
     proxy: Model | None = None
+    tutors: Mapping[ClientId, Model] = field(default_factory=dict)
     public: Tensor | None = None
     augment: Augment | None = None
     global_test: bool = False  # whether personal models are also tested on the test rows of all clients
@@ -59,7 +60,8 @@ class Fleet:
 
     def task(self) -> Task:
         """What the server knows; the model of the first client stands for all where they are alike."""
-        return Task(self.models[self.ids[0]], self.num_classes, self.ids, self.proxy, self.public, self.models)
+        first = self.models[self.ids[0]]
+        return Task(first, self.num_classes, self.ids, self.proxy, self.public, self.models, self.tutors)
 
     def architectures(self) -> list[str]:
         """The names of the different models, in order of appearance."""

@@ -10,7 +10,8 @@ import torch
 from .core import Client, ClientId, Reply, Round
 from .fleet import Fleet
 from .key import key
-from .run import AnyMethod
+from .run import AnyMethod, Desks
+from .store import MemoryStore
 
 # Wraps a piece of work: "local" or "personal" of a client, or that of the server (no client).
 Meter = Callable[[ClientId | None, str], AbstractContextManager[Any]]
@@ -42,12 +43,13 @@ def rehearse(
 ) -> Iterator[Exchange]:
     """Play rounds with the actors; the server gets ``cohort`` replies, the actors' uploads in turn."""
     task, cast = fleet.task(), actors(method, fleet)
+    office = Desks(method, task, seed, MemoryStore())
     server = method.init_server(task, key(seed, "init", "server"))
     states = {i: method.init_client(c, key(seed, "init", i)) for i, c in cast.items()}
     for r in (Round(t, phase) for t in range(rounds) for phase in range(method.phases)):
         uploads: dict[ClientId, Any] = {}
         for i, client in cast.items():
-            down, k = method.broadcast(server, i, task, r), key(seed, "local", *r, i)
+            down, k = office.download(server, i, r), key(seed, "local", *r, i)
             with torch.no_grad(), meter(i, "local"):
                 uploads[i], states[i] = method.local(down, states[i], client, k)
             if method.after_upload:
@@ -55,7 +57,8 @@ def rehearse(
                     states[i] = method.after_upload(down, uploads[i], states[i], client, k)
             yield Exchange(r, i, down, uploads[i])
         with torch.no_grad(), meter(None, "server"):
-            server = method.aggregate(server, _replies(uploads, cohort), task, r, key(seed, "server", *r))
+            replies = office.served(server, _replies(uploads, cohort), r)
+            server = method.aggregate(server, replies, task, r, key(seed, "server", *r))
 
 
 def _cut(client: Client, rows: int) -> Client:

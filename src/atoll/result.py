@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from .core import ClientId, Predictor, Round
 from .fleet import Fleet
+from .run import Desks
+from .store import Store
 
 if TYPE_CHECKING:
     from .assemble import Setup
@@ -21,6 +23,7 @@ class Result:
     history: Sequence[dict[str, Any]]  # one entry for each evaluated round
     clients: Sequence[dict[str, Any]]  # one row for each client and evaluated round
     server: Any  # the server's final state
+    desks: Store  # what the server keeps of each client, if the method does
     backend: "Loop"
     notes: Sequence[str]
 
@@ -42,8 +45,9 @@ class Result:
 
     def personal(self, i: ClientId) -> Predictor:
         """Client ``i``'s model once it has received the server's last message: inputs to logits."""
-        task, method = self.fleet.task(), self.setup.method
-        download = method.broadcast(self.server, i, task, Round(self.summary["rounds"]))
+        method, seed = self.setup.method, self.setup.config.seed
+        office = Desks(method, self.fleet.task(), seed, self.desks)
+        download = office.download(self.server, i, Round(self.summary["rounds"]))
         return method.personal(download, None, self.state(i), self.fleet.client(i))
 
     def generic(self) -> Predictor | None:

@@ -11,6 +11,7 @@ from .core import ClientId, Contract, Method, Reply, Round, Task, contract
 from .evaluate import Score
 from .key import key, permutation
 from .payload import nbytes, pack
+from .store import MemoryStore, Store
 
 AnyMethod = Method[Any, Any, Any, Any]
 
@@ -81,6 +82,36 @@ class Log:
     after: dict[ClientId, Score] = field(default_factory=dict)
 
 
+class Desks:
+    """The server's own states of clients, in a store; made when first asked for, None for methods that keep none."""
+
+    def __init__(self, method: AnyMethod, task: Task, seed: int, store: Store):
+        self._method, self._task, self._seed, self._store = method, task, seed, store
+
+    def get(self, i: ClientId) -> Any:
+        if not self._method.keeps_desks:
+            return None
+        kept = self._store.get(i)
+        return self._method.init_desk(self._task, i, key(self._seed, "desk", i)) if kept is None else kept
+
+    def download(self, server: Any, to: ClientId, r: Round) -> Any:
+        """What a client receives."""
+        if self._method.keeps_desks:
+            return self._method.answer(server, self.get(to), to, self._task, r)
+        return self._method.broadcast(server, to, self._task, r)
+
+    def served(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
+        """Replies as ``aggregate`` gets them: with desks, after the server's work for each client."""
+        for reply in replies:
+            if self._method.keeps_desks:
+                k = key(self._seed, "serve", *r, reply.sender)
+                with torch.no_grad():
+                    upload, desk = self._method.serve(server, self.get(reply.sender), reply, self._task, r, k)
+                self._store.put(reply.sender, desk)
+                reply = Reply(reply.sender, upload)
+            yield reply
+
+
 def play(
     method: AnyMethod,
     task: Task,
@@ -90,18 +121,20 @@ def play(
     seed: int,
     rate: float,
     examine: Collection[str],
+    desks: Store | None = None,
 ) -> tuple[Any, Log]:
     """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured."""
     log = Log(t, sample(task.clients, rate, seed, t))
+    office = Desks(method, task, seed, MemoryStore() if desks is None else desks)
     for r in (Round(t, phase) for phase in range(method.phases)):
         # Every download is made before any client runs: no client sees what another one did in this exchange.
         # A client whose upload failed in an earlier exchange of the round is absent from the others.
         failed = {rejection.client for rejection in log.rejected}
         present = [i for i in log.cohort if i not in failed]
-        jobs = [Job(i, r, method.broadcast(server, i, task, r), i in examine) for i in present]
+        jobs = [Job(i, r, office.download(server, i, r), i in examine) for i in present]
         for job in jobs:
             log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
-        replies = _accepted(backend.train(method, seed, jobs), contract(method), log)
+        replies = office.served(server, _accepted(backend.train(method, seed, jobs), contract(method), log), r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
             with torch.no_grad():

@@ -69,7 +69,7 @@ class RunDir:
             raise AtollError(f"Cannot resume {str(self.path)!r} with another configuration ({changes}).")
 
     def _clear(self) -> None:
-        for name in ("checkpoints", "objects", "states"):
+        for name in ("checkpoints", "objects", "states", "desks"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html"):
             self.remove(name)
