@@ -2,9 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,6 +145,34 @@ def test_closing_leaves_no_process_behind() -> None:
     assert all(process.is_alive() for process in processes)
     backend.close()
     assert not any(process.is_alive() for process in processes)
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Any) -> None:
+    """The parent tells their ids and is killed; within seconds they are gone as well."""
+    script = (
+        "import os, signal, sys, torch\n"
+        "from atoll.assemble import assemble\n"
+        "from atoll.backends.process import Processes\n"
+        "from atoll.config import Config\n"
+        "from atoll.store import MemoryStore\n"
+        "backend = Processes(assemble(Config(clients=3)).fleet, MemoryStore(), 2)\n"
+        "print(*(worker.process.pid for worker in backend._workers), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False)
+    orphans = [int(word) for word in ran.stdout.split()]
+    assert len(orphans) == 2
+    deadline = time.monotonic() + 20
+    while any(alive(pid) for pid in orphans) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(alive(pid) for pid in orphans)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_workers_run_even_if_the_parent_used_many_threads(backends: Any) -> None:

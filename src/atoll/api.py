@@ -14,6 +14,7 @@ from .experiment import Watch, conduct
 from .result import Result
 from .run import AnyMethod
 from .rundir import RunDir
+from .settings import settings_of
 
 
 def run(
@@ -38,12 +39,14 @@ def run(
     nets = [m for m in given if isinstance(m, nn.Module)]
     if nets and len(nets) < len(given):
         raise AtollError("Give models by name or as modules, not both in one run.")
-    named = {
+    named: dict[str, Any] = {
         "method": method if isinstance(method, str) else type(method).__name__.lower(),
         "data": data if isinstance(data, str) else data.name,
         "models": [] if nets else given,
         "out": None if out is None else str(out),
     }
+    if not isinstance(method, str):  # so that a resumed run can tell whether it is the same method
+        named["settings"] = {s.name: s.default for s in settings_of(method)}
     objects = {
         "dataset": None if isinstance(data, str) else data,
         "nets": nets,

@@ -181,10 +181,11 @@ def _work(fleet: Fleet, pipe: Connection, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes us
     torch.set_num_threads(1)
     while True:
-        try:
-            order: Order | None = pipe.recv()
-        except (EOFError, OSError):
-            return
+        # The end of the pipe would not tell that the parent is gone: workers forked later hold it open too.
+        while not pipe.poll(1):
+            if os.getppid() != parent:
+                return
+        order: Order | None = pipe.recv()
         if order is None:
             return
         try:
