@@ -132,7 +132,7 @@ def test_a_personal_score_is_that_of_the_model_after_local_training() -> None:
     for row in rows_at(result, 1):
         at, client = fleet.position(row["client"]), fleet.client(row["client"])
         test, first = fleet.test[at], client.model.init()
-        k = key(0, "local", 0, 0, row["client"])
+        k = key(0, "local", 0, row["client"])
         with torch.no_grad():
             up, _ = result.setup.method.local(Global(first, {}), Nothing(), client, k)
         assert row["accuracy"] == accuracy(client.model(up.params, test.x), test.y)

@@ -49,7 +49,7 @@ def rehearse(
     for r in (Round(t, phase) for t in range(rounds) for phase in range(method.phases)):
         uploads: dict[ClientId, Any] = {}
         for i, client in cast.items():
-            down, k = office.download(server, i, r), key(seed, "local", *r, i)
+            down, k = office.download(server, i, r), key(seed, "local", r.t, i)
             with torch.no_grad(), meter(i, "local"):
                 uploads[i], states[i] = method.local(down, states[i], client, k)
             if method.after_upload:

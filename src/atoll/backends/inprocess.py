@@ -134,8 +134,8 @@ def _given(rest: Rest) -> Rest:
 
 
 def job_key(seed: int, job: Job) -> Key:
-    """The key of a client's work in one exchange."""
-    return key(seed, "local", *job.round, job.client)
+    """The key of a client's work in one round: the same in all its exchanges, so a method folds it for each use."""
+    return key(seed, "local", job.round.t, job.client)
 
 
 def _downloads(jobs: list[Job]) -> tuple[Any, int | None]:

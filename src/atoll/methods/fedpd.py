@@ -1,0 +1,259 @@
+"""FedPD. Yang et al., Frontiers of Computer Science 2025, Algorithm 1. https://doi.org/10.1007/s11704-025-40840-4
+
+client:  1. up: Z_k = f_k(x_i) of all public x_i
+         2. each epoch: a_i <- a_i - eta (l_i + tau (a_i - 1)), then w_k <- SGD(CE + lam mean_i a_i l_i)    eqs. (1)-(4)
+            l_i = |f_k(x_i) - Z^s_ki|, mean over the features
+server:  1. H_k <- argmin mean_i |H_k(x_i) - Z_ki| + mu ||H_k - H||^2, the norm over extractors             eqs. (5)-(7)
+            H = mean of the extractors of all clients, from then on
+         2. down: Z^s_k = H_k(x_i)
+
+Eq. (1) divides its first term by the number of public rows, which would leave all a_i at 1: here the step of a_i does
+not (alpha_scale), and a_i stays from 0 to 1, for a negative one would push features away (clamp). The paper has no lam.
+Its text and Algorithm 1 cite equations by the numbers of an earlier draft: (5), (6), (8), (9), (10), (12), (13) for
+(1) to (7). Knowledge is taken in evaluation mode; running statistics follow private batches only.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..checks import one_of, within
+from ..core import (
+    BUFFERS,
+    Batch,
+    Client,
+    ClientId,
+    Method,
+    Model,
+    Need,
+    Predictor,
+    Reply,
+    Round,
+    Task,
+    part,
+    setting,
+    weights,
+)
+from ..errors import AtollError
+from ..key import Key, fold, permutation
+from ..payload import Params, about, payload
+from ..train import SGD, Adam, Loss, Optimiser, add, cross_entropy, objective, sqnorm, sub
+
+ALPHA = BUFFERS + "alpha"  # while a client trains, its coefficients travel with the params, like running statistics
+
+
+@payload
+class Server:
+    centre: Params = about("H, the mean of the extractors of all server models; nothing with knowledge = mean")
+    known: Params = about("with knowledge = mean: the mean features of the public rows [M, d], between two exchanges")
+
+
+@payload
+class Desk:
+    params: Params = about("H_k, the server's model of a client; nothing with knowledge = mean")
+    sent: Tensor | None = about("Z^s_k, its features of the public rows [M, d_k]")
+
+
+@payload
+class State:
+    params: Params = about("w_k, the client's own model")
+    alpha: Tensor = about("a, how far the knowledge of each public row is trusted [M]")
+
+
+@payload
+class Features:
+    z: Tensor | None = about("features of the public rows [M, d_k]: Z_k goes up, then Z^s_k comes down")
+
+
+@payload
+class Share:
+    """What the server's work for one client adds to its own state."""
+
+    change: Params = about("that of the extractor of H_k, divided by the number of all clients")
+    z: Tensor | None = about("Z_k, with knowledge = mean")
+
+
+@dataclass(frozen=True)
+class FedPD(Method[Server, State, Features, Features]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+    server: Optimiser = field(
+        default=Adam(epochs=30, batch_size=40),
+        metadata={"about": "training of the server models", "source": "paper; Adam: chosen here, the paper names none"},
+    )
+    lam: float = setting(1.0, "strength of the pull of features to the server's", "not in the paper; chosen here")
+    tau: float = setting(0.5, "strength of the pull of coefficients to 1", "paper")
+    eta_alpha: float = setting(0.05, "learning rate of the coefficients", "paper")
+    mu: float = setting(0.6, "strength of the pull of server models to their mean", "paper")
+    adaptive: bool = setting(True, "learn the coefficients; otherwise they stay 1", "paper")
+    alpha_scale: str = setting("per_sample", "per_sample, or literal: distances divided by M", "chosen here")
+    alpha_solver: str = setting("gd", "one gradient step an epoch, or closed_form for the best coefficients", "paper")
+    clamp: bool = setting(True, "keep coefficients from 0 to 1", "chosen here")
+    knowledge: str = setting("models", "what is sent down: features of server models, or the clients' mean", "paper")
+    mean_scope: str = setting("all", "whose features the mean is over: all, or arch for those of one model", "paper")
+    feature_norm: str = setting("none", "layernorm brings the features of unlike models to one scale", "paper")
+
+    phases: ClassVar[int] = 2
+    family: ClassVar[str] = "logits/features"
+    needs = frozenset({Need.PUBLIC_DATA, Need.TUTORS})
+    keeps_desks: ClassVar[bool] = True
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "v1": {"adaptive": False, "knowledge": "mean"},
+        "v2": {"knowledge": "mean"},
+        "v3": {"adaptive": False},
+    }
+
+    def __post_init__(self) -> None:
+        within(self, 0, "lam", "eta_alpha", "mu")
+        within(self, 1e-9, "tau")
+        one_of(self, "alpha_scale", ("per_sample", "literal"))
+        one_of(self, "alpha_solver", ("gd", "closed_form"))
+        one_of(self, "knowledge", ("models", "mean"))
+        one_of(self, "mean_scope", ("all", "arch"))
+        one_of(self, "feature_norm", ("none", "layernorm"))
+
+    # -- client -------------------------------------------------------------------------------------------------------
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init(), torch.ones(len(_public(client))))
+
+    def local(self, down: Features, state: State, client: Client, k: Key) -> tuple[Features, State]:
+        if down.z is None:
+            return Features(self._normed(client.model.features(state.params, _public(client)))), state
+        start = state.params | {ALPHA: state.alpha}
+        trained = self.optim.run(self._loss(down.z, client), start, self._pairs(client, k))
+        alpha = trained.pop(ALPHA)
+        return Features(None), State(trained, alpha)
+
+    def _pairs(self, client: Client, k: Key) -> Iterator[Batch]:
+        """Private batches as in plain training, each with a batch of public rows, whose labels are their numbers.
+
+        Every epoch shuffles the public rows and goes round them from the start, because how many batches an epoch has
+        may depend on padding.
+        """
+        public, seen, order = _public(client), 0, torch.empty(0)
+        window = torch.arange(min(self.optim.batch_size, len(public)))
+        for b in client.batches(k, self.optim.epochs, self.optim.batch_size):
+            epoch, done = divmod(seen, len(client.x))
+            own = fold(fold(k, -1), epoch)  # no epoch of the private rows has this number
+            if done == 0:
+                order = permutation(fold(own, 0), len(public))
+            rows = order[(window + done) % len(public)]
+            beside = Batch(public[rows], rows, torch.ones(len(rows)), fold(fold(own, 1), done), {})
+            yield b._replace(extra={"public": beside, "epoch begins": done == 0})
+            seen += len(b.x)
+
+    def _loss(self, z: Tensor, client: Client) -> Loss:
+        """CE + lam mean_i a_i l_i, after a step of all a_i if an epoch begins."""
+        model, public = client.model, _public(client)
+        if self.lam == 0:
+            return objective(model)
+
+        def loss(w: Params, b: Batch) -> Tensor:
+            value = cross_entropy(model.step(w, b).logits, b)
+            alpha, beside = w[ALPHA], b.extra["public"]
+            if self.adaptive and b.extra["epoch begins"]:
+                with torch.no_grad():
+                    alpha = self.trust(alpha, self._apart(model.features(w, public), z))
+                b.stats[ALPHA] = alpha
+            apart = self._apart(model.step(w, beside).features, z[beside.y])
+            return value + self.lam * (alpha[beside.y] * apart).mean()
+
+        return loss
+
+    def _apart(self, features: Tensor, z: Tensor) -> Tensor:
+        return (self._normed(features) - z).abs().mean(-1)
+
+    def _normed(self, features: Tensor) -> Tensor:
+        return features if self.feature_norm == "none" else F.layer_norm(features, features.shape[-1:])
+
+    def trust(self, alpha: Tensor, apart: Tensor) -> Tensor:
+        """The next coefficients, given how far each row's features are from the server's."""
+        slope = apart / len(apart) if self.alpha_scale == "literal" else apart
+        if self.alpha_solver == "closed_form":
+            alpha = 1 - slope / self.tau
+        else:
+            alpha = alpha - self.eta_alpha * (slope + self.tau * (alpha - 1))
+        return alpha.clamp(0, 1) if self.clamp else alpha
+
+    def personal(self, down: Features, up: Features | None, state: State, client: Client) -> Predictor:
+        return lambda x: client.model(state.params, x)
+
+    # -- server -------------------------------------------------------------------------------------------------------
+
+    def init_server(self, task: Task, k: Key) -> Server:
+        if self.knowledge == "mean":
+            self._check_widths(task)
+            return Server({}, {})
+        return Server(_extractor(next(iter(task.tutors.values())).init()), {})  # all begin with the same one
+
+    def _check_widths(self, task: Task) -> None:
+        widths = {model.name: model.feature_dim for model in task.models.values()}
+        if self.mean_scope == "all" and len(set(widths.values())) > 1:
+            listed = ", ".join(f"{name} {width}" for name, width in widths.items())
+            raise AtollError(
+                f"FedPD with knowledge = mean averages the features of all clients, but their widths differ: {listed}. "
+                f"Add --width {min(widths.values())}, or average within models with --set mean_scope=arch."
+            )
+
+    def init_desk(self, task: Task, of: ClientId, k: Key) -> Desk:
+        return Desk({} if self.knowledge == "mean" else task.tutors[of].init(), None)
+
+    def answer(self, server: Server, desk: Desk, to: ClientId, task: Task, r: Round) -> Features:
+        if r.phase == 0:
+            return Features(None)
+        return Features(server.known.get(self._circle(to, task)) if self.knowledge == "mean" else desk.sent)
+
+    def _circle(self, i: ClientId, task: Task) -> str:
+        """Whose mean a client gets."""
+        return task.models[i].name if self.mean_scope == "arch" else "all"
+
+    def serve(
+        self, server: Server, desk: Desk, reply: Reply[Features], task: Task, r: Round, k: Key
+    ) -> tuple[Share, Desk]:
+        z = reply.upload.z
+        if z is None or self.knowledge == "mean":
+            return Share({}, z), desk
+        tutor, public = task.tutors[reply.sender], _public(task)
+        batches = self.server.batches(public, z, k)
+        params = self.server.run(self._tutor_loss(tutor, server.centre), desk.params, batches)
+        change = sub(_extractor(params), _extractor(desk.params))
+        share = {name: v / len(task.clients) for name, v in change.items()}
+        return Share(share, None), Desk(params, tutor(params, public))
+
+    def _tutor_loss(self, tutor: Model, centre: Params) -> Loss:
+        """Eq. (5)."""
+
+        def loss(w: Params, b: Batch) -> Tensor:
+            apart = (tutor.step(w, b).logits - b.y).abs().mean()
+            return apart + self.mu * sqnorm(sub(_extractor(w), centre))
+
+        return loss
+
+    def aggregate(self, server: Server, replies: Iterable[Reply[Any]], task: Task, r: Round, k: Key) -> Server:
+        centre, sums, counts = server.centre, dict[str, Tensor](), defaultdict[str, int](int)
+        for sender, share in replies:
+            centre = centre | add(share.change, centre)
+            if share.z is not None:
+                circle = self._circle(sender, task)
+                counts[circle] += 1
+                sums[circle] = sums.get(circle, torch.zeros(())) + share.z.double()
+        return Server(centre, {circle: (v / counts[circle]).float() for circle, v in sums.items()})
+
+    def degenerate(self) -> str | None:
+        return "With lam = 0 every client trains alone, as by Local." if self.lam == 0 else None
+
+
+def _extractor(params: Params) -> Params:
+    """The weights that server models have in common: all but the output layer, and no running statistics."""
+    return weights(part(params, "body"))
+
+
+def _public(of: Client | Task) -> Tensor:
+    if of.public is None:
+        raise AtollError("FedPD compares features of public rows, and there are none. Set some aside with --public.")
+    return of.public
