@@ -147,7 +147,7 @@ def test_resume_and_force_contradict_each_other(finished: Path, refused: Callabl
     [
         (["--seed", 3], ["seed: 0 before, 3 now"]),
         (["--rate", 0.5, "--lr", 0.3], ["lr: None before, 0.3 now", "rate: 1.0 before, 0.5 now"]),
-        (["--set", "optim.momentum=0"], ["settings: {} before, {'optim.momentum': '0'} now"]),
+        (["--set", "optim.momentum=0"], ["settings: {} before, {'optim.momentum': 0.0} now"]),
         (["--models", "linear"], ["models: ['mlp'] before, ['linear'] now"]),
         (["--backend", "loop"], ["backend: 'vmap' before, 'loop' now"]),
     ],

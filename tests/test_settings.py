@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from atoll import registry
+from atoll.assemble import assemble
+from atoll.config import Config
 from atoll.core import Method, setting
 from atoll.errors import AtollError
 from atoll.methods.dcpfl import DCPFL
@@ -233,3 +235,19 @@ def test_every_setting_says_what_it_means_and_where_its_default_comes_from(name:
     for s in settings_of(make(name)):
         assert s.meaning, s.name
         assert s.source or s.default in OPTIMISERS, s.name  # an optimiser's parts say where theirs come from
+
+
+@pytest.mark.parametrize(
+    ("path", "written", "value"),
+    [
+        ("lam", "0.50", 0.5),
+        ("virtual", "1e3", 1000),
+        ("virtual_relu", "yes", True),
+        ("optim", "adam", "adam"),
+        ("calibrate.lr", "1", 1.0),
+    ],
+)
+def test_a_setting_is_recorded_as_what_it_came_to_be(path: str, written: str, value: object) -> None:
+    recorded = assemble(Config(method="dcpfl", settings={path: written})).config.settings[path]
+    assert recorded == value
+    assert type(recorded) is type(value)

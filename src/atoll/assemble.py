@@ -25,7 +25,7 @@ from .errors import AtollError
 from .fleet import Fleet, Shares
 from .key import key, seed_of
 from .run import AnyMethod
-from .settings import filled, make, pair
+from .settings import filled, make, pair, value_of
 
 NAMED = ("natural", "file:")  # partitions that name their clients themselves
 DEFAULT_CLIENTS = 10
@@ -59,6 +59,7 @@ def assemble(
         config,
         models=tuple(fleet.architectures()) if not config.models else config.models,
         backend=_backend(fleet) if config.backend == "auto" else config.backend,
+        settings={path: value_of(method, path) for path in config.settings},
     )
     compat.check(method, fleet, config.method, config.backend)
     return Setup(config, method, federation, fleet, devices)

@@ -164,6 +164,14 @@ def pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def value_of(method: Any, path: str) -> Any:
+    """What a setting came to be: ``"0.50"`` is 0.5 once the method has it."""
+    value = method
+    for name in path.split("."):
+        value = getattr(value, name)
+    return type(value).__name__.lower() if isinstance(value, Optimiser) else value
+
+
 class Setting(NamedTuple):
     """One hyper-parameter, for listings."""
 
