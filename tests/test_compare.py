@@ -237,3 +237,10 @@ def test_a_worker_that_is_killed_is_told_with_the_remedy(
     with pytest.raises(AtollError, match="Continue with --resume and fewer --workers"):
         go(place(configs(["local"], SMALL, [0, 1]), tmp_path / "root"), workers=2)
     assert capfd.readouterr().err == ""
+
+
+def test_all_means_every_method_that_can_have_what_it_needs() -> None:
+    without = [c.method for c in configs(["all"], SMALL)]
+    having = [c.method for c in configs(["all"], {**SMALL, "public": 50})]
+    assert having == list(registry.methods())
+    assert sorted({*having} - {*without}) == ["fedpd"]

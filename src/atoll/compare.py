@@ -15,6 +15,7 @@ from . import registry
 from .api import run_config
 from .assemble import assemble, check_fit
 from .config import Config, from_dict
+from .core import Need
 from .data.dataset import Dataset
 from .data.datasets import load
 from .errors import AtollError, unknown
@@ -27,10 +28,16 @@ from .settings import make, settings_of, split_variant
 def configs(names: Sequence[str], values: Mapping[str, Any], seeds: Sequence[int] = ()) -> list[Config]:
     """One configuration for each method and seed; ``values`` hold what they share."""
     shared = from_dict(values)
-    chosen = list(registry.methods()) if list(names) == ["all"] else list(names)
+    chosen = _all(shared) if list(names) == ["all"] else list(names)
     entries = [entry(name, shared) for name in chosen]
     _check_settings_used(entries, shared.settings)
     return [replace(config, seed=seed) for config in entries for seed in seeds or [shared.seed]]
+
+
+def _all(shared: Config) -> list[str]:
+    """Every method; those that need public rows only where there are some."""
+    found = registry.methods().items()
+    return [name for name, cls in found if shared.public or Need.PUBLIC_DATA not in cls.needs]
 
 
 def entry(name: str, shared: Config) -> Config:

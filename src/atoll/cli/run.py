@@ -69,7 +69,8 @@ def compare(
 ) -> None:  # fmt: skip
     """Run several METHODs on the same clients and seeds, and rank them.
 
-    METHOD may carry a variant and regularisers: dcpfl:no-al, fedavg+dw:mu=0.1. The word all means every method.
+    METHOD may carry a variant and regularisers: dcpfl:no-al, fedavg+dw:mu=0.1. The word all means every
+    method (those that need public rows: with --public).
     A setting given with --set goes to the methods that have it; dcpfl.lam=0.2 goes to one.
     """
     values = given(options, config_file)
