@@ -50,10 +50,6 @@ def test_methods_by_seeds() -> None:
     assert {(c.clients, c.rounds) for c in planned} == {(3, 2)}
 
 
-def test_the_word_all_means_every_method() -> None:
-    assert [c.method for c in configs(["all"], SMALL, [0])] == list(registry.methods())
-
-
 def test_a_method_may_bring_its_own_regularisers() -> None:
     (one,) = configs(["fedavg+dw:mu=0.1+proximal"], SMALL)
     (two,) = configs(["fedavg"], {**SMALL, "terms": ["dw"]})
@@ -239,7 +235,7 @@ def test_a_worker_that_is_killed_is_told_with_the_remedy(
     assert capfd.readouterr().err == ""
 
 
-def test_all_means_every_method_that_can_have_what_it_needs() -> None:
+def test_the_word_all_means_every_method_that_can_have_what_it_needs() -> None:
     without = [c.method for c in configs(["all"], SMALL)]
     having = [c.method for c in configs(["all"], {**SMALL, "public": 50})]
     assert having == list(registry.methods())
