@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 import atoll
-from atoll.core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, part
+from atoll.core import Client, ClientId, Method, Need, Reply, Round, Task, part
 from atoll.key import Key
 from atoll.payload import Params, about, payload
 from atoll.train import SGD, Optimiser, mean, objective
@@ -54,9 +54,8 @@ class SharedHead(Method[Head, State, Head, Update]):
     def aggregate(self, server: Head, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Head:
         return Head(mean((reply.upload for reply in replies), "params", weight="n"))
 
-    def personal(self, down: Head, up: Update | None, state: State, client: Client) -> Predictor:
-        params = state.params if up else state.params | down.params
-        return lambda x: client.model(params, x)
+    def own(self, down: Head, up: Update | None, state: State, client: Client) -> Params:
+        return state.params if up else state.params | down.params
 
 
 if __name__ == "__main__":

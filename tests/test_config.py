@@ -27,6 +27,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "width": (["--width", "16"], 16),
     "proxy": (["--proxy", "8-16"], "8-16"),
     "server_model": (["--server-model", "lenet"], "lenet"),
+    "shared_model": (["--shared-model", "mlp_a"], "mlp_a"),
     "init": (["--init", "per_client"], "per_client"),
     "rounds": (["--rounds", "3"], 3),
     "rate": (["--rate", "0.5"], 0.5),

@@ -24,6 +24,8 @@ def check(method: AnyMethod, fleet: Fleet, name: str, backend: str) -> None:
         )
     if Need.PUBLIC_DATA in method.needs and fleet.public is None:
         raise AtollError(f"{name} distils on public data, and there is none. Add --public {100 * fleet.num_classes}.")
+    if backend == "vmap" and not method.vectorisable:
+        raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
     unlike = sorted({fleet.models[i].name for i in fleet.ids if not fleet.models[i].vectorisable})
     if backend == "vmap" and unlike:
         raise AtollError(f"--backend vmap cannot batch {', '.join(unlike)}. Use --backend loop.")

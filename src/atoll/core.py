@@ -126,7 +126,7 @@ class Client:
     n: Tensor  # number of real examples; rows past it are padding
     model: Model
     num_classes: int
-    proxy: Model | None = None
+    proxy: Model | None = None  # what travels in place of the client's own model, if the method has such a thing
     public: Tensor | None = None
     augment: Augment | None = None
 
@@ -195,6 +195,7 @@ class Need:
     SAME_WIDTH = "same feature width"
     PUBLIC_DATA = "public data"
     PROXY = "proxy model"
+    SHARED_MODEL = "shared model"
     TUTORS = "server models"
 
 
@@ -207,6 +208,7 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     phases: ClassVar[int] = 1
     family: ClassVar[str] = "weights"
     needs: ClassVar[frozenset[str]] = frozenset()
+    vectorisable: ClassVar[bool] = True  # whether vmap can run ``local`` for many clients at once
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # ablations: name -> fields that differ
 
     def init_server(self, task: Task, k: Key) -> ServerT:
@@ -224,9 +226,14 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     def aggregate(self, server: ServerT, replies: Iterable[Reply[UpT]], task: Task, r: Round, k: Key) -> ServerT:
         raise NotImplementedError
 
-    def personal(self, down: DownT, up: UpT | None, state: StateT, client: Client) -> Predictor:
-        """The client's own model: before training (``up`` is None) or after it."""
+    def own(self, down: DownT, up: UpT | None, state: StateT, client: Client) -> Params:
+        """The params of the client's own model: before training (``up`` is None) or after it."""
         raise NotImplementedError
+
+    def personal(self, down: DownT, up: UpT | None, state: StateT, client: Client) -> Predictor:
+        """How the client predicts; overridden where that is not by its own model alone."""
+        params = self.own(down, up, state, client)
+        return lambda x: client.model(params, x)
 
     def generic(self, server: ServerT, task: Task) -> Predictor | None:
         """The server's model, if the method has one."""

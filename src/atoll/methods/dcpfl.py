@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..checks import one_of, within
-from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, part, setting
+from ..core import Client, ClientId, Method, Need, Reply, Round, Task, part, setting
 from ..key import Key, fold
 from ..payload import Params, about, payload
 from ..statistics import Pool, class_means, covariances, draw
@@ -125,9 +125,8 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
                 head = self.calibrate.run(loss, head, self.calibrate.batches(z, y, fold(k, 2)))
         return Server(head, means, server.seen | now, n, sigma)
 
-    def personal(self, down: Knowledge, up: Gaussians | None, state: State, client: Client) -> Predictor:
-        params = state.params if up else state.params | down.head
-        return lambda x: client.model(params, x)
+    def own(self, down: Knowledge, up: Gaussians | None, state: State, client: Client) -> Params:
+        return state.params if up else state.params | down.head
 
     def degenerate(self) -> str | None:
         if self.lam == 0 and self.virtual == 0:

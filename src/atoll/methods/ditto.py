@@ -8,8 +8,9 @@ server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
 from dataclasses import dataclass, field
 
 from ..checks import within
-from ..core import Client, Predictor, setting
+from ..core import Client, setting
 from ..key import Key
+from ..payload import Params
 from ..train import SGD, Optimiser, objective
 from .fedavg import Averaging, Global, Update
 from .fedprox import Proximal
@@ -42,8 +43,8 @@ class Ditto(Averaging[State]):
         pull = Proximal(self.lam).bind({}, down.params, client)
         return State(self.personal_optim.fit(objective(client.model, pull), state.params, client, k))
 
-    def personal(self, down: Global, up: Update | None, state: State, client: Client) -> Predictor:
-        return lambda x: client.model(state.params, x)
+    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+        return state.params
 
     def degenerate(self) -> str | None:
         return "With lam = 0 the personal models are trained alone, as by Local." if self.lam == 0 else None

@@ -77,6 +77,5 @@ class FedAvg(Averaging[Nothing]):
     def local(self, down: Global, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
         return self.train(down, client, k), state
 
-    def personal(self, down: Global, up: Update | None, state: Nothing, client: Client) -> Predictor:
-        params = up.params if up else down.params
-        return lambda x: client.model(params, x)
+    def own(self, down: Global, up: Update | None, state: Nothing, client: Client) -> Params:
+        return up.params if up else down.params

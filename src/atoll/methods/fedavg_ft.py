@@ -8,8 +8,9 @@ The paper fine-tunes once, after the last round; here it is done in every round,
 
 from dataclasses import dataclass, field
 
-from ..core import Client, Predictor
+from ..core import Client
 from ..key import Key
+from ..payload import Params
 from ..train import SGD, Optimiser, objective
 from .fedavg import Averaging, Global, Update
 from .local import State
@@ -31,9 +32,8 @@ class FedAvgFT(Averaging[State]):
     def after_upload(self, down: Global, up: Update, state: State, client: Client, k: Key) -> State:
         return State(self.finetune.fit(objective(client.model), down.params, client, k))
 
-    def personal(self, down: Global, up: Update | None, state: State, client: Client) -> Predictor:
-        params = state.params if up else down.params
-        return lambda x: client.model(params, x)
+    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+        return state.params if up else down.params
 
     def degenerate(self) -> str | None:
         if self.finetune == self.optim and not self.regularisers:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..checks import one_of
-from ..core import Batch, Client, ClientId, Method, Need, Predictor, Reply, Round, Task, part, setting
+from ..core import Batch, Client, ClientId, Method, Need, Reply, Round, Task, part, setting
 from ..key import Key
 from ..payload import Params, about, payload
 from ..statistics import class_means
@@ -83,9 +83,8 @@ class FedGH(Method[Head, State, Head, Means]):
         each = batches if self.server_mode == "per_client_mean" else [row for b in batches for row in _rows(b)]
         return each * self.server.epochs
 
-    def personal(self, down: Head, up: Means | None, state: State, client: Client) -> Predictor:
-        params = state.params if up else state.params | down.head
-        return lambda x: client.model(params, x)
+    def own(self, down: Head, up: Means | None, state: State, client: Client) -> Params:
+        return state.params if up else state.params | down.head
 
     def degenerate(self) -> str | None:
         if self.freeze_global_head:

@@ -31,7 +31,6 @@ from ..core import (
     Method,
     Model,
     Need,
-    Predictor,
     Reply,
     Round,
     Task,
@@ -180,8 +179,8 @@ class FedPD(Method[Server, State, Features, Features]):
             alpha = alpha - self.eta_alpha * (slope + self.tau * (alpha - 1))
         return alpha.clamp(0, 1) if self.clamp else alpha
 
-    def personal(self, down: Features, up: Features | None, state: State, client: Client) -> Predictor:
-        return lambda x: client.model(state.params, x)
+    def own(self, down: Features, up: Features | None, state: State, client: Client) -> Params:
+        return state.params
 
     # -- server -------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..checks import one_of, within
 from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, setting
 from ..key import Key
-from ..payload import about, payload
+from ..payload import Params, about, payload
 from ..statistics import class_means
 from ..train import SGD, Optimiser, objective
 from ._classmeans import DISTANCES, towards
@@ -89,11 +89,14 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
             return Prototypes(means, now)
         return Prototypes(torch.where(now[:, None], means, server.means), server.seen | now)
 
+    def own(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Params:
+        return state.params
+
     def personal(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Predictor:
         if self.readout == "head":
-            return lambda x: client.model(state.params, x)
-        own = client.members().sum(0) > 0
-        able = down.seen & own if self.proto_own_classes else down.seen
+            return super().personal(down, up, state, client)
+        held = client.members().sum(0) > 0
+        able = down.seen & held if self.proto_own_classes else down.seen
 
         def nearest(x: Tensor) -> Tensor:
             """Minus the squared distances; the head decides as long as there is no prototype."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core import Client, ClientId, Method, Predictor, Reply, Round, Task
+from ..core import Client, ClientId, Method, Reply, Round, Task
 from ..key import Key
 from ..payload import Nothing, Params, about, payload
 from ..train import SGD, Optimiser, objective
@@ -40,5 +40,5 @@ class Local(Method[Nothing, State, Nothing, Nothing]):
     def aggregate(self, server: Nothing, replies: Iterable[Reply[Nothing]], task: Task, r: Round, k: Key) -> Nothing:
         return server
 
-    def personal(self, down: Nothing, up: Nothing | None, state: State, client: Client) -> Predictor:
-        return lambda x: client.model(state.params, x)
+    def own(self, down: Nothing, up: Nothing | None, state: State, client: Client) -> Params:
+        return state.params

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..checks import within
-from ..core import Client, Predictor, Step, setting
+from ..core import Client, Step, setting
 from ..key import Key
 from ..payload import Params, about, payload
 from ..train import Term, wmean
@@ -51,9 +51,8 @@ class MOON(Averaging[State]):
 
         return term
 
-    def personal(self, down: Global, up: Update | None, state: State, client: Client) -> Predictor:
-        params = up.params if up else down.params
-        return lambda x: client.model(params, x)
+    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+        return up.params if up else down.params
 
     def degenerate(self) -> str | None:
         return "With mu = 0 this is FedAvg." if self.mu == 0 else None

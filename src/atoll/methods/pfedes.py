@@ -16,7 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..checks import within
-from ..core import Batch, Client, ClientId, Method, Model, Need, Predictor, Reply, Round, Task, setting
+from ..core import Batch, Client, ClientId, Method, Model, Need, Reply, Round, Task, setting
 from ..errors import AtollError
 from ..key import Key, fold
 from ..payload import Params, about, payload
@@ -81,8 +81,8 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
     def aggregate(self, server: Proxy, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Proxy:
         return Proxy(mean((reply.upload for reply in replies), "params", weight="n"))
 
-    def personal(self, down: Proxy, up: Update | None, state: State, client: Client) -> Predictor:
-        return lambda x: client.model(state.params, x)
+    def own(self, down: Proxy, up: Update | None, state: State, client: Client) -> Params:
+        return state.params
 
     def degenerate(self) -> str | None:
         return "With mu = 0 every client trains alone, as by Local." if self.mu == 0 else None

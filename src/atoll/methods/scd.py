@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..checks import one_of, within
-from ..core import Client, Predictor, Step, setting, weights
+from ..core import Client, Step, setting, weights
 from ..key import Key
 from ..payload import Params
 from ..spectrum import DIVERGENCES, PADS, SCOPES, distance
@@ -85,8 +85,8 @@ class SCD(Averaging[State]):
 
         return [term if self.reg_every == 1 else _every(self.reg_every, term, client, optim.batch_size)]
 
-    def personal(self, down: Global, up: Update | None, state: State, client: Client) -> Predictor:
-        return lambda x: client.model(state.params, x)
+    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+        return state.params
 
     def adapt(self, server: Global, client: Client, k: Key) -> State:
         """The personal model of a client that joins after training: the global one, tuned on its rows."""

@@ -1,0 +1,76 @@
+"""Small federations to try methods on, and how to compare what comes out."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+
+from atoll import registry
+from atoll.assemble import Setup, assemble
+from atoll.config import Config
+from atoll.core import Need
+from atoll.experiment import conduct
+from atoll.payload import pack
+from atoll.result import Result
+from atoll.settings import make
+
+PUBLIC = 60  # rows, for methods that need some
+
+# What keeps a method's trial short. Few steps also keep differences in the last digit from growing.
+QUICK: dict[str, dict[str, Any]] = {
+    "fedpd": {"server_model": "mlp_a", "settings": {"server.epochs": 1}},
+    "pfedes": {"settings": {"proxy_optim.epochs": 1}},
+}
+
+
+@cache
+def setup(name: str, **changes: Any) -> Setup:
+    """Five clients with unlike numbers of rows, so that batches are padded under vmap."""
+    options: dict[str, Any] = {
+        "clients": 5, "partition": "dirichlet:0.5", "rounds": 3, "eval_every": 3, "epochs": 1, "batch_size": 16,
+        "backend": "loop",
+    }  # fmt: skip
+    base = name.partition(":")[0]
+    if Need.PUBLIC_DATA in registry.method(base).needs:
+        options |= {"public": PUBLIC}
+    options |= QUICK.get(base, {})
+    return assemble(Config(method=name, **options | changes))
+
+
+@cache
+def run(name: str, **changes: Any) -> Result:
+    return conduct(setup(name, **changes))
+
+
+def gap(a: Any, b: Any) -> float:
+    """The largest difference between two payloads of the same form, relative to values above 1."""
+    p, q = pack(a).tensors, pack(b).tensors
+    assert p.keys() == q.keys()
+    pairs = [(p[n].double(), q[n].double()) for n in p if p[n].numel()]
+    return max((float(((x - y) / x.abs().clamp(min=1)).abs().max()) for x, y in pairs), default=0.0)
+
+
+def predictions_of(result: Result) -> dict[str, Any]:
+    """Every client's personal model on its test rows."""
+    fleet = result.fleet
+    return {i: result.personal(i)(fleet.test[fleet.position(i)].x) for i in fleet.ids}
+
+
+def same_models(a: Result, b: Result) -> bool:
+    x, y = predictions_of(a), predictions_of(b)
+    return all(torch.equal(x[i], y[i]) for i in x)
+
+
+PERSONAL = {"personal_optim.epochs": 1, "personal_optim.batch_size": 16}  # as the common optimiser of these tests
+
+
+def made_with(name: str, **settings: Any) -> Result:
+    plain = setup(name)
+    method = make(name, plain.config.settings | settings, optimiser=plain.config.optimiser_options)
+    return conduct(replace(plain, method=method))
+
+
+def gap_params(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    assert a.keys() == b.keys()
+    return max(float((a[n] - b[n]).abs().max()) for n in a)
