@@ -20,6 +20,7 @@ from atoll.assemble import Setup, assemble
 from atoll.backends.inprocess import Loop
 from atoll.config import Config
 from atoll.core import Client, ClientId, Method, Predictor, Reply, Round, Task
+from atoll.data.datasets import load
 from atoll.errors import AtollError
 from atoll.evaluate import accuracy
 from atoll.experiment import conduct
@@ -152,11 +153,75 @@ def test_populations_are_means_of_the_rows() -> None:
     assert line["generic"]["local"]["weighted"] == pytest.approx(line["generic"]["global"]["accuracy"])
 
 
-def test_a_method_without_a_server_model_has_no_generic_score() -> None:
+def test_without_a_server_model_the_average_of_the_personal_ones_is_the_generic_model() -> None:
+    """By rows: sum_i n_i w_i / sum_i n_i, tested once on all test rows (SCD, Remark 4.1)."""
     result = run("local", **SMALL)
+    fleet, states = result.fleet, {i: result.backend.store.get(i).params for i in result.fleet.ids}
+    n = {i: float(fleet.client(i).n) for i in fleet.ids}
+    by_hand = {
+        name: sum(n[i] * states[i][name].double() for i in fleet.ids) / sum(n.values()) for name in states[fleet.ids[0]]
+    }
+    logits = fleet.task().model({name: v.float() for name, v in by_hand.items()}, fleet.test.all.x)
+    line = result.history[-1]["generic"]
+    assert line["source"] == result.summary["generic"]["source"] == "average"
+    assert line["global"]["accuracy"] == accuracy(logits, fleet.test.all.y)
+    assert result.generic() is None
+    assert run("fedavg", **SMALL).summary["generic"]["source"] == "server"
+
+
+def test_unlike_models_have_no_average() -> None:
+    result = run("local", **SMALL, models=("mlp:hidden=8", "mlp:hidden=16"))
     assert result.summary["generic"] is None
     assert result.history[-1]["generic"] is None
-    assert result.generic() is None
+
+
+def test_a_wait_free_run_learns_the_same_sooner() -> None:
+    waiting, free = (run("ditto", **SMALL, wait_free=flag) for flag in (False, True))
+    assert waiting.summary["digest"] == free.summary["digest"]
+    assert free.summary["clock"]["seconds"] == waiting.summary["clock"]["wait_free"]
+    assert waiting.summary["clock"]["seconds"] == waiting.summary["clock"]["waiting"]
+    assert free.summary["clock"]["seconds"] < waiting.summary["clock"]["seconds"]
+
+
+def test_nothing_to_train_while_waiting_is_refused() -> None:
+    with pytest.raises(AtollError, match=r"fedavg trains no personal model .* one of: .*scd"):
+        run("fedavg", **SMALL, wait_free=True)
+
+
+def test_a_clock_that_is_measured_runs() -> None:
+    clock = run("ditto", **SMALL, clock="compute=measured,communication=fixed,seconds=0").summary["clock"]
+    assert 0 < clock["wait_free"] <= clock["waiting"] < 60
+
+
+def test_public_rows_of_another_data_set(tmp_path: Path) -> None:
+    """Coloured images of 6 by 5 pixels become grey ones of 8 by 8; no row of the clients is set aside."""
+    images = np.full((20, 3, 6, 5), 90, dtype=np.uint8)
+    images[:, 0] = 120  # grey: (120 + 90 + 90) / 3 = 100
+    np.savez(tmp_path / "other.npz", x=images, y=np.arange(20) % 4)
+    made = assemble(Config(**SMALL, public=8, public_data=str(tmp_path / "other.npz"), transform="none"))
+    assert made.fleet.public is not None
+    assert made.fleet.public.shape == (8, 1, 8, 8)
+    assert torch.allclose(made.fleet.public, torch.tensor(100 / 255))
+    assert len(made.federation.public) == 0
+
+
+def test_another_data_set_needs_a_number_of_rows_and_a_shape_that_fits(tmp_path: Path) -> None:
+    with pytest.raises(AtollError, match="How many rows"):
+        assemble(Config(**SMALL, public_data="digits"))
+    (tmp_path / "table.csv").write_text("a,label\n" + "1,0\n2,1\n" * 20)
+    with pytest.raises(AtollError, match="have shape"):
+        assemble(Config(**SMALL, public=4, public_data=f"{tmp_path}/table.csv?label=label"))
+    with pytest.raises(AtollError, match="1 to 1442"):
+        assemble(Config(**SMALL, public=4000, public_data="digits"))
+
+
+def test_fewer_rows_keep_the_mix_of_classes() -> None:
+    data = assemble(Config(**SMALL, rows=200)).federation.dataset
+    assert len(data.y_train) + len(data.y_test) == 200
+    whole = np.bincount(load("digits").y_train)
+    assert np.abs(np.bincount(data.y_train) - len(data.y_train) * whole / whole.sum()).max() <= 1
+    with pytest.raises(AtollError, match="--rows 10 to 1797"):
+        assemble(Config(**SMALL, rows=5))
 
 
 def test_personal_models_on_everybodys_rows() -> None:

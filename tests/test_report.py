@@ -280,6 +280,7 @@ def test_rows_are_in_percent_and_the_best_comes_first(tmp_path: Path) -> None:
         "mb_up": "1.50",
         "mb_down": "0.0204",
         "gflops": "12.3k",
+        "simulated": "–",
         "seconds": "75.2",
     }
     assert table.accuracy(rows[2].generic) == "55.00 ± 0.00"
@@ -613,7 +614,7 @@ def test_the_page_holds_the_numbers(page: str) -> None:
     assert "dcpfl reaches 93.00 ± 3.61 % personal accuracy, 28.00 points ahead of local." in text
     assert "4 clients (partition dirichlet:0.1, split client_811), 3 rounds, models cnn1, cnn2" in text
     row = " ".join(text[text.index("dcpfl 3 93.00") :].split()[:20])
-    assert row.startswith("dcpfl 3 93.00 ± 3.61 60.00 ± 0.00 70.00 ± 0.00 25.00 ± 0.00 – 1.50 0.0204 12.3k 75.2")
+    assert row.startswith("dcpfl 3 93.00 ± 3.61 60.00 ± 0.00 70.00 ± 0.00 25.00 ± 0.00 – 1.50 0.0204 12.3k – 75.2")
     assert "best by validation that of the round with the highest validation accuracy" in text
     assert "Nothing out of the ordinary" in text
 

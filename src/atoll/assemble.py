@@ -4,20 +4,23 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 
-from . import compat
+from . import compat, registry
 from .clock import Devices
 from .config import Config
 from .core import Need
 from .data.dataset import Array, Dataset
 from .data.datasets import load
 from .data.downloads import data_folder
-from .data.federation import PARTS, Federation, federate
+from .data.excerpt import excerpt, guests
+from .data.federation import PARTS, Federation, federate, stream
 from .data.transforms import Transform, preset
+from .errors import AtollError
 from .fleet import Fleet, Shares
 from .networks import Networks, given, proxy
 from .run import AnyMethod
@@ -44,9 +47,12 @@ def assemble(
 ) -> Setup:
     """Build and check everything; a data set, networks or a method given as objects stand in for their names."""
     devices = filled(Devices(), config.clock, "--clock")
-    method = method or make(config.method, config.settings, config.terms, config.optimiser_options)
+    method = _timed(config, method or make(config.method, config.settings, config.terms, config.optimiser_options))
     data = dataset if dataset is not None else load(config.data, config.data_dir)
-    request = (_clients(config), config.partition, config.split, config.seed, config.public)
+    if config.rows is not None:
+        data = excerpt(data, config.rows, stream(config.seed, "excerpt"))
+    own_public = 0 if config.public_data else config.public
+    request = (_clients(config), config.partition, config.split, config.seed, own_public)
     federation = federate(data, *request, cache=_partition_cache(config))
     transform = preset(config.transform, data.name, data.shape)
     fleet = _fleet(config, method, federation, transform, nets)
@@ -60,9 +66,23 @@ def assemble(
     return Setup(config, method, federation, fleet, devices)
 
 
+def _timed(config: Config, method: AnyMethod) -> AnyMethod:
+    """The method, in its wait-free form if that is asked for."""
+    if not config.wait_free:
+        return method
+    if method.wait_free is None:
+        able = ", ".join(name for name, cls in registry.methods().items() if cls.wait_free is not None)
+        raise AtollError(
+            f"{config.method} trains no personal model that could wait for the upload. "
+            f"Leave out --wait-free, or take one of: {able}."
+        )
+    changed: AnyMethod = replace(cast(Any, method), **method.wait_free)
+    return changed
+
+
 def check_fit(config: Config, fleet: Fleet) -> None:
     """Raise what would be raised if the method of ``config`` were to run on these clients."""
-    method = make(config.method, config.settings, config.terms, config.optimiser_options)
+    method = _timed(config, make(config.method, config.settings, config.terms, config.optimiser_options))
     if Need.PROXY in method.needs:
         proxy(config, tuple(fleet.train.all.x.shape[1:]))
     compat.check(method, fleet, config.method, config.backend)
@@ -109,10 +129,18 @@ def _fleet(
         test=test,
         proxy=networks.travelling(method.needs, dealt),
         tutors=networks.tutors(dealt) if Need.TUTORS in method.needs else {},
-        public=transform.prepare(federation.rows(federation.public)) if len(federation.public) else None,
+        public=_public(config, federation, transform),
         augment=transform.augment if transform.augments else None,
         global_test=config.global_test,
     )
+
+
+def _public(config: Config, federation: Federation, transform: Transform) -> torch.Tensor | None:
+    """Rows set aside from the clients' data set, or those of another one."""
+    if config.public_data:
+        other, shape = load(config.public_data, config.data_dir), federation.dataset.shape
+        return transform.prepare(guests(other, config.public, shape, stream(config.seed, "guests")))
+    return transform.prepare(federation.rows(federation.public)) if len(federation.public) else None
 
 
 def _shares(federation: Federation, owned: Sequence[Array], transform: Transform) -> Shares:

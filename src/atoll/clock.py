@@ -12,6 +12,7 @@ from .core import ClientId, setting
 from .errors import AtollError
 from .key import key, uniform
 
+COMPUTE = ("operations", "measured")
 COMMUNICATION = ("bandwidth", "fixed", "equal_to_personal")
 
 
@@ -19,6 +20,7 @@ COMMUNICATION = ("bandwidth", "fixed", "equal_to_personal")
 class Devices:
     """How fast clients, network and server are."""
 
+    compute: str = setting("operations", "what work is counted in: operations, or seconds measured here", "chosen here")
     speed: float = setting(1e10, "operations per second of a client", "a phone's CPU, order of magnitude")
     spread: float = setting(1.0, "fastest and slowest client: this factor above and below speed", "equal clients")
     up: float = setting(1e6, "bytes per second from a client", "8 Mbit/s")
@@ -36,12 +38,15 @@ class Devices:
             raise AtollError(f"--clock spread must be at least 1, not {self.spread}.")
         if min(self.latency, self.seconds) < 0:
             raise AtollError("--clock latency and seconds must not be negative.")
+        if self.compute not in COMPUTE:
+            raise AtollError(f"--clock compute is one of {', '.join(COMPUTE)}, not {self.compute!r}.")
         if self.communication not in COMMUNICATION:
             raise AtollError(f"--clock communication is one of {', '.join(COMMUNICATION)}, not {self.communication!r}.")
 
     def speed_of(self, i: ClientId, seed: int) -> float:
-        """Between slowest and fastest, evenly on a logarithmic scale."""
-        return float(self.speed * self.spread ** (2 * float(uniform(key(seed, "speed", i))) - 1))
+        """Work per second, between slowest and fastest, evenly on a logarithmic scale; work may be seconds itself."""
+        middle = 1.0 if self.compute == "measured" else self.speed
+        return float(middle * self.spread ** (2 * float(uniform(key(seed, "speed", i))) - 1))
 
     def times(self, work: "Work", i: ClientId, seed: int) -> "Times":
         speed = self.speed_of(i, seed)
@@ -52,15 +57,17 @@ class Devices:
             return Times(local, personal, personal, 0.0)
         return Times(local, personal, self.latency + work.up / self.up, self.latency + work.down / self.down)
 
-    def aggregation(self, operations: float) -> float:
-        return operations / self.server if self.communication == "bandwidth" else 0.0
+    def aggregation(self, work: float) -> float:
+        if self.communication != "bandwidth":
+            return 0.0
+        return work if self.compute == "measured" else work / self.server
 
 
 class Work(NamedTuple):
     """What one client does in a round."""
 
-    local: float  # operations before the upload
-    personal: float  # operations after it
+    local: float  # before the upload: operations, or seconds on this machine
+    personal: float  # after it
     up: float  # bytes
     down: float
 

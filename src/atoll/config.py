@@ -33,10 +33,12 @@ class Config:
     method: str = option("fedavg", "method, or method:variant, or a Python file that defines one")
     data: str = option("digits", "data set: a name, a path, or hf:owner/name")
     data_dir: str | None = option(None, "folder with data sets; default: ATOLL_DATA or a cache folder")
+    rows: int | None = option(None, "use only so many rows, drawn from all classes in proportion; default: all")
     clients: int | None = option(None, "number of clients; default: 10, or all whom the partition names itself")
     partition: str = option("dirichlet:0.5", "division: iid, pathological:K, dirichlet:BETA, natural, or file:PATH")
     split: str = option("client_811", "how a client's rows become train, validation and test rows")
     public: int = option(0, "rows set aside as public data, seen by everybody and owned by nobody")
+    public_data: str | None = option(None, "data set that the public rows come from; default: that of the clients")
     transform: str = option("plain", "preset for normalisation and augmentation")
     models: tuple[str, ...] = option((), "architectures, dealt out in turn; default: one that suits the data")
     width: int | None = option(None, "bring features of different models to one width by a linear layer")
@@ -45,6 +47,7 @@ class Config:
     server_model: str | None = option(None, "the server's own model of each client, where a method keeps one")
     init: str = option("shared", "initial weights: shared by all of one architecture, or per client", choices=INITS)
     rounds: int = option(20, "communication rounds")
+    wait_free: bool = option(False, "upload before personal training, which then fills the time of waiting")
     rate: float = option(1.0, "share of the clients that take part in a round")
     optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS))
     lr: float | None = option(None, "learning rate of local training")
@@ -79,7 +82,7 @@ class Config:
     def _check_ranges(self) -> None:
         least = {
             "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
-            "epochs": 1, "batch_size": 1, "width": 1, "workers": 1,
+            "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1,
         }  # fmt: skip
         for name, low in least.items():
             value = getattr(self, name)

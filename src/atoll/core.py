@@ -143,9 +143,14 @@ class Client:
         """Batches of ``size``, the last one shorter; with batch statistics, never of one row, which has no variance."""
         n = len(self.x)
         sizes = [min(size, n - start) for start in range(0, n, size)]
-        if self.model.has_buffers and size > 1 and n > 1 and sizes[-1] == 1:
+        if self.has_buffers and size > 1 and n > 1 and sizes[-1] == 1:
             sizes[-2:] = [size - 1, 2] if size > 2 else [size + 1]
         return sizes
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether batches have statistics that somebody keeps: its own model, or the one that travels."""
+        return self.model.has_buffers or (self.proxy is not None and self.proxy.has_buffers)
 
     def members(self) -> Tensor:
         """One-hot labels [N, C]; padding rows are zero."""
@@ -254,6 +259,9 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     def serve(self, server: ServerT, desk: Any, reply: Reply[UpT], task: Task, r: Round, k: Key) -> tuple[Any, Any]:
         """The server's own work for one client: what ``aggregate`` gets in place of the upload, and the next desk."""
         raise NotImplementedError
+
+    # With which settings the method uploads before its personal training; None: it has none that could wait.
+    wait_free: ClassVar[Mapping[str, Any] | None] = None
 
     # Optional: (down, up, state, client, k) -> state, done while the upload is under way. ``k`` is that of ``local``.
     after_upload: ClassVar[Callable[..., Any] | None] = None

@@ -1,16 +1,25 @@
 """Marks for a whole round: every client's personal model, and the server's model on everybody's rows."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from .core import ClientId, Round
+from .core import ClientId, Method, Predictor, Round
 from .evaluate import DETAILS, Score, accuracy, measure, population, predict
 from .fleet import Fleet
 from .key import key
 from .ledger import Ledger, Row
+from .payload import Params
 from .run import AnyMethod, Backend, Desks
 from .store import Store
+from .train import mean
+
+
+class _Own(NamedTuple):
+    params: Params
+    n: Tensor
 
 
 class Examiner:
@@ -46,9 +55,17 @@ class Examiner:
             ledger.after[i] = score
             ledger.before.setdefault(i, {name: v for name, v in score.items() if name not in DETAILS})
 
-    def generic(self, server: Any) -> tuple[dict[str, Score] | None, dict[ClientId, Score]]:
-        """The server's model, if there is one: on all test rows together, over clients, and for each client."""
-        predictor = self._method.generic(server, self._task)
+    def generic(
+        self, server: Any, t: int, cohort: Sequence[ClientId]
+    ) -> tuple[dict[str, Any] | None, dict[ClientId, Score]]:
+        """The generic model, if there is one: on all test rows together, over clients, and for each client.
+
+        It is the server's; where a method has none, the average of the personal models of the round's clients, if these
+        are alike (SCD, Remark 4.1).
+        """
+        predictor, source = self._method.generic(server, self._task), "server"
+        if predictor is None:
+            predictor, source = self._average(server, t, cohort), "average"
         if predictor is None:
             return None, {}
         test, val = self._fleet.test, self._fleet.val
@@ -60,7 +77,20 @@ class Examiner:
             i: {"n": float(len(piece)), "accuracy": accuracy(piece, test[at].y)}
             for at, (i, piece) in enumerate(zip(self._fleet.ids, pieces, strict=True))
         }
-        return {"global": together, "local": population(each)}, each
+        return {"source": source, "global": together, "local": population(each)}, each
+
+    def _average(self, server: Any, t: int, cohort: Sequence[ClientId]) -> Predictor | None:
+        tells = type(self._method).own is not Method.own
+        if not cohort or not tells or len(self._fleet.architectures()) > 1:
+            return None
+        with torch.no_grad():
+            params = mean((self._own(server, t, i) for i in cohort), "params", weight="n")
+        return lambda x: self._task.model(params, x)
+
+    def _own(self, server: Any, t: int, i: ClientId) -> "_Own":
+        client, state = self._fleet.client(i), self._backend.state(self._method, self._seed, i)
+        download = self._office.download(server, i, Round(t + 1))
+        return _Own(self._method.own(download, None, state, client), client.n)
 
     def rows(self, t: int, ledger: Ledger, generic: dict[ClientId, Score]) -> list[Row]:
         """One row for each client."""

@@ -15,9 +15,9 @@ from .backends.process import Processes
 from .checkpoint import Checkpoints, Snapshot
 from .clock import Work
 from .core import ClientId, contract
+from .costs import Costs, operations, seconds
 from .errors import AtollError
 from .examiner import Examiner
-from .flops import Flops, count
 from .ledger import Ledger, Line, from_json
 from .result import Result
 from .run import Log, play, sample
@@ -71,9 +71,11 @@ class Experiment:
             if self.run_dir:
                 self._resume()
                 self._open_files(self.run_dir)
-            flops = count(self.method, self.fleet, self.config.seed, len(self._cohort(0)))
+            rehearsal = (self.method, self.fleet, self.config.seed, len(self._cohort(0)))
+            flops = operations(*rehearsal)
+            work = seconds(*rehearsal) if self.setup.devices.compute == "measured" else flops
             while self.ledger.round < self.config.rounds and self.ledger.status == "running":
-                watch(*self._round(flops))
+                watch(*self._round(flops, work))
         finally:
             self.backend.close()
         if self.ledger.status == "running":
@@ -101,7 +103,7 @@ class Experiment:
 
     # -- one round ----------------------------------------------------------------------------------------------------
 
-    def _round(self, flops: Flops) -> tuple[int, Line | None]:
+    def _round(self, flops: Costs, work: Costs) -> tuple[int, Line | None]:
         t, started, config = self.ledger.round, time.perf_counter(), self.config
         self.server, log = play(
             self.method,
@@ -115,7 +117,7 @@ class Experiment:
             self.desks,
         )
         self._count(log, flops)
-        self._tell_time(log, flops)
+        self._tell_time(log, work)
         if not log.accepted:
             self.ledger.status = "diverged"
         line = self._evaluate(log) if self._evaluated(t) or self.ledger.status == "diverged" else None
@@ -127,7 +129,7 @@ class Experiment:
             self._checkpoint()
         return t + 1, line
 
-    def _count(self, log: Log, flops: Flops) -> None:
+    def _count(self, log: Log, flops: Costs) -> None:
         totals = self.ledger.totals
         totals.up += sum(log.up.values())
         totals.down += sum(log.down.values())
@@ -139,13 +141,13 @@ class Experiment:
         self.ledger.rejected += [r._asdict() for r in log.rejected]
         self._changed |= set(log.accepted)
 
-    def _tell_time(self, log: Log, flops: Flops) -> None:
+    def _tell_time(self, log: Log, costs: Costs) -> None:
         """Let both clocks run: what the round would have taken between real devices."""
         devices, seed = self.setup.devices, self.config.seed
-        work = {i: Work(*flops.of(self.fleet, i), log.up.get(i, 0), log.down[i]) for i in log.cohort}
+        work = {i: Work(*costs.of(self.fleet, i), log.up.get(i, 0), log.down[i]) for i in log.cohort}
         times = {i: devices.times(w, i, seed) for i, w in work.items()}
         self.stamps = {
-            name: clock.round(times, devices.aggregation(flops.server)) for name, clock in self.ledger.clocks.items()
+            name: clock.round(times, devices.aggregation(costs.server)) for name, clock in self.ledger.clocks.items()
         }
 
     def _cohort(self, t: int) -> list[ClientId]:
@@ -164,7 +166,7 @@ class Experiment:
 
     def _evaluate(self, log: Log) -> Line:
         ledger, totals = self.ledger, self.ledger.totals
-        generic, self._generic_marks = self.examiner.generic(self.server)
+        generic, self._generic_marks = self.examiner.generic(self.server, log.t, log.accepted)
         line = {
             "round": log.t + 1,
             "personal": self.examiner.personal(ledger, self.server, self._changed | self._objects.keys()),

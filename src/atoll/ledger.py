@@ -70,4 +70,6 @@ def _scores(stored: Mapping[str, Mapping[str, float | None]]) -> dict[str, Score
 
 def _line(stored: Line) -> Line:
     personal, generic = _scores(stored["personal"]), stored["generic"]
-    return {**stored, "personal": personal, "generic": generic and _scores(generic)}
+    if generic:
+        generic = {"source": generic["source"], **_scores({name: generic[name] for name in ("global", "local")})}
+    return {**stored, "personal": personal, "generic": generic}

@@ -56,6 +56,10 @@ class Backend(Protocol):
         """Keep the client's next state: its upload was accepted."""
         ...
 
+    def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
+        """What a client kept, or what it starts with."""
+        ...
+
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
         """Measure the personal model of a client as it is, without training."""
         ...

@@ -30,14 +30,14 @@ def summarise(config: Config, ledger: Ledger, clients: int, digest: str) -> dict
         "status": ledger.status,
         "personal": select([(line["round"], line["personal"]["post"]) for line in lines]),
         "personal_pre": select([(line["round"], line["personal"]["pre"]) for line in lines]),
-        "generic": select(generic) if generic else None,
+        "generic": {"source": lines[-1]["generic"]["source"], **select(generic)} if generic else None,
         "bytes": {
             "up": totals.up,
             "down": totals.down,
             "per_client_round": {"up": totals.up / each, "down": totals.down / each},
         },
         "flops": {"clients": totals.client_flops, "server": totals.server_flops},
-        "clock": _clock(lines),
+        "clock": _clock(lines, config.wait_free),
         "target": config.target and {"accuracy": config.target, "reached": reached(lines, config.target)},
         "seconds": totals.seconds,
         "digest": digest,
@@ -45,11 +45,12 @@ def summarise(config: Config, ledger: Ledger, clients: int, digest: str) -> dict
     }
 
 
-def _clock(lines: Sequence[Line]) -> dict[str, Any]:
+def _clock(lines: Sequence[Line], overlap: bool) -> dict[str, Any]:
     """Simulated seconds until the last personal model was there, and what overlap is worth in a round."""
     last = lines[-1]
     waiting, free = (last["clock"][name]["personal"] for name in ("waiting", "wait_free"))
     return {
+        "seconds": free if overlap else waiting,
         "waiting": waiting,
         "wait_free": free,
         "round_time": {"waiting": waiting / last["round"], "wait_free": free / last["round"]},

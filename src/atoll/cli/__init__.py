@@ -11,7 +11,7 @@ from .. import __version__
 from ..errors import AtollError
 from .data import data
 from .methods import audit, methods, models
-from .report import report
+from .report import report, speed_up
 from .run import compare, run
 
 
@@ -53,5 +53,5 @@ def main() -> None:
     """
 
 
-for command in (run, compare, methods, audit, models, data, report):
+for command in (run, compare, methods, audit, models, data, report, speed_up):
     main.add_command(command)

@@ -1,11 +1,14 @@
-"""``atoll report``: one HTML file from run directories."""
+"""``atoll report`` and ``atoll speedup``: what run directories tell."""
 
 from pathlib import Path
 
 import click
 
-from ..report import html, runs, table
+from ..files import to_json
+from ..report import html, runs, speedup, table
 from .show import console
+
+MEASURE = "Mean over all test rows, or over clients."
 
 
 @click.command()
@@ -20,10 +23,27 @@ def report(paths: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     found = runs.find(paths)
     loaded = [runs.load(path) for path in found]
     if as_json:
-        from ..files import to_json
-
         click.echo(to_json([dict(run.summary) for run in loaded], indent=1))
         return
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     table.print_table(console(), table.rows(loaded))
     click.echo(f"Report: {html.write(found, target)}")
+
+
+@click.command("speedup")
+@click.argument("waiting", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("wait_free", required=False, type=click.Path(path_type=Path), metavar="[WAIT_FREE_RUN]")
+@click.option("--target", type=click.FloatRange(0, 1, min_open=True), required=True, help="Accuracy to be reached.")
+@click.option("--measure", type=click.Choice(speedup.MEASURES), default="weighted", show_default=True, help=MEASURE)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def speed_up(waiting: Path, wait_free: Path | None, target: float, measure: str, as_json: bool) -> None:
+    """How much sooner a wait-free run reaches an accuracy, in simulated time.
+
+    RUN is timed with clients that wait, WAIT_FREE_RUN (or RUN again) with clients that train their personal models
+    while their uploads are under way. The speed-up is that of the rounds times that of a round.
+    """
+    found = speedup.speedup(runs.load(waiting), runs.load(wait_free or waiting), target, measure)
+    if as_json:
+        click.echo(to_json(speedup.as_dict(found), indent=1))
+    else:
+        console().print(speedup.as_table(found))

@@ -18,7 +18,7 @@ from numpy.random import Generator
 from ..errors import AtollError
 from .dataset import Array, Dataset
 from .partition import File, Natural, Pool, Scheme, parse
-from .split import Parts, apportion, check, gaps, grouped, holdings, mirror, within
+from .split import Parts, apportion, check, gaps, grouped, holdings, mirror, pick, within
 
 Part = Literal["train", "val", "test"]
 PARTS: tuple[Part, ...] = ("train", "val", "test")
@@ -73,7 +73,7 @@ class _Request:
         return f"{self.scheme}, {many} clients, {self.split}, {self.public} public rows, seed {self.seed}"
 
     def stream(self, purpose: str) -> Generator:
-        return _stream(self.seed, str(self.scheme), purpose)
+        return stream(self.seed, str(self.scheme), purpose)
 
 
 def federate(
@@ -130,7 +130,7 @@ def fingerprint(dataset: Dataset) -> str:
 
 def _made(dataset: Dataset, request: _Request) -> Federation:
     scheme, split = request.scheme, request.split
-    public, notes = _set_aside(dataset, request.public, _stream(request.seed, "public"))
+    public, notes = _set_aside(dataset, request.public, stream(request.seed, "public"))
     divisible, left_out = _divisible(dataset, scheme, split, public)
     labels, owners = _pool_labels(dataset), _pool_owners(dataset)
     pool = Pool(labels[divisible], dataset.classes, None if owners is None else owners[divisible])
@@ -158,9 +158,7 @@ def _set_aside(dataset: Dataset, public: int, rng: Generator) -> tuple[Array, tu
             "the clients keep half of every class."
         )
     even = apportion(np.array([public]), (totals > 0)[None].astype(int), room[None], rng.random((1, len(totals))))[0]
-    order = np.lexsort((rng.random(len(dataset.y_train)), dataset.y_train))
-    place = np.arange(len(order)) - np.repeat(np.cumsum(totals) - totals, totals)
-    chosen = np.sort(order[place < np.repeat(even, totals)])
+    chosen = pick(dataset.y_train, even, rng)
     held = even[totals > 0]
     uneven = held.max() - held.min() > 1
     note = f"Public rows per class run from {held.min()} to {held.max()}, because small classes keep half their rows."
@@ -319,7 +317,7 @@ def _feed(digest: Any, array: Array) -> None:
         digest.update(np.ascontiguousarray(array[start : start + step]))
 
 
-def _stream(seed: int, *purpose: str) -> Generator:
+def stream(seed: int, *purpose: str) -> Generator:
     """An independent stream of random numbers for every seed and purpose."""
     text = "\x1f".join((str(seed), *purpose))
     return np.random.default_rng(int.from_bytes(sha256(text.encode()).digest()[:16], "little"))

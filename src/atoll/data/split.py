@@ -135,6 +135,14 @@ def holdings(rows: Sequence[Array], labels: Array, num_classes: int) -> Array:
     return np.bincount(cells, minlength=len(rows) * num_classes).reshape(len(rows), num_classes)
 
 
+def pick(labels: Array, numbers: Array, rng: Generator) -> Array:
+    """So many rows of each class, drawn at random, sorted."""
+    totals = np.bincount(labels, minlength=len(numbers))
+    order = np.lexsort((rng.random(len(labels)), labels))
+    place = np.arange(len(order)) - np.repeat(np.cumsum(totals) - totals, totals)
+    return np.sort(order[place < np.repeat(numbers, totals)])
+
+
 def grouped(rows: Array, owner: Array, clients: int) -> tuple[Array, ...]:
     """Rows by owner, sorted."""
     order = np.lexsort((rows, owner))

@@ -5,7 +5,9 @@ client:  w_k = SGD(w_t; D_k), sent
 server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from ..checks import within
 from ..core import Client, setting
@@ -28,7 +30,8 @@ class Ditto(Averaging[State]):
         },
     )
 
-    family = "dual model"
+    family: ClassVar[str] = "dual model"
+    wait_free: ClassVar[Mapping[str, Any] | None] = {}
 
     def __post_init__(self) -> None:
         within(self, 0, "lam")

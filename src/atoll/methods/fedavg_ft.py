@@ -6,7 +6,9 @@ server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
 The paper fine-tunes once, after the last round; here it is done in every round, so that every round can be judged.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from ..core import Client
 from ..key import Key
@@ -22,6 +24,8 @@ class FedAvgFT(Averaging[State]):
         default=SGD(epochs=10),
         metadata={"about": "fine-tuning of the received average", "source": "chosen here: twice the local epochs"},
     )
+
+    wait_free: ClassVar[Mapping[str, Any] | None] = {}
 
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())

@@ -46,6 +46,7 @@ class SCD(Averaging[State]):
     adapt_epochs: int = setting(5, "passes over the data of a client that joins later", "chosen here")
 
     family: ClassVar[str] = "dual model"
+    wait_free: ClassVar[Mapping[str, Any] | None] = {}
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "no-gm": {"lam_g": 0.0},
         "no-pm": {"lam_p": 0.0},

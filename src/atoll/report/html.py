@@ -82,6 +82,7 @@ def render(runs: Sequence[Run], base: Path) -> str:
         heading=_heading(runs),
         chapters=chapters,
         columns=table.COLUMNS,
+        averaged=table.AVERAGED,
         families=Counter(column.family for column in table.COLUMNS),
         cell=table.cell,
         state=_state(runs),

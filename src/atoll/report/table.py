@@ -16,6 +16,7 @@ from .groups import Group, Stat, groups
 from .runs import Run, value
 
 NONE = "–"
+AVERAGED = "~ the average of the personal models: the method has no generic one"
 NAME = 14  # letters of a method's name before it folds, in a terminal
 
 
@@ -31,9 +32,11 @@ class Row:
     best: Stat | None
     worst_decile: Stat | None
     generic: Stat | None
+    averaged: bool  # the generic model is the average of the personal ones
     mb_up: float | None  # for one client and round; 1 MB is 1,000,000 bytes
     mb_down: float | None
     gflops: float | None  # all clients, whole run
+    simulated: float | None  # seconds between the devices of the simulated clock
     seconds: float | None
 
 
@@ -46,6 +49,7 @@ class Column:
     short: str
     family: str
     spare: int = 0
+    printed: bool = True  # in a terminal too
 
 
 PERSONAL, GENERIC = "Personal accuracy, %", "Generic, %"
@@ -59,6 +63,7 @@ COLUMNS = (
     Column("mb_up", "up", "MB up", MB),
     Column("mb_down", "down", "MB down", MB),
     Column("gflops", "GFLOPs, clients", "GFLOPs", COST, 6),
+    Column("simulated", "simulated seconds", "sim s", COST, printed=False),
     Column("seconds", "seconds", "s", COST, 5),
 )
 
@@ -77,9 +82,11 @@ def row(group: Group) -> Row:
         best=percent(group, "personal.best"),
         worst_decile=percent(group, "personal.worst_decile"),
         generic=percent(group, "generic.best_by_val"),
+        averaged=any((run.summary["generic"] or {}).get("source") == "average" for run in group.runs),
         mb_up=_cost(group, "bytes.per_client_round.up", 1e6),
         mb_down=_cost(group, "bytes.per_client_round.down", 1e6),
         gflops=_cost(group, "flops.clients", 1e9),
+        simulated=_cost(group, "clock.seconds", 1.0),
         seconds=_cost(group, "seconds", 1.0),
     )
 
@@ -104,7 +111,9 @@ def _cost(group: Group, dotted: str, unit: float) -> float | None:
 def cell(row: Row, column: Column, sign: str = " ± ") -> str:
     """The text of one cell."""
     entry: Stat | float | None = getattr(row, column.field)
-    return accuracy(entry, sign) if isinstance(entry, Stat) else quantity(entry)
+    if not isinstance(entry, Stat):
+        return quantity(entry)
+    return ("~" if column.field == "generic" and row.averaged else "") + accuracy(entry, sign)
 
 
 def accuracy(stat: Stat | None, sign: str = " ± ") -> str:
@@ -142,13 +151,15 @@ def leaders(rows: Sequence[Row], column: Column) -> set[str]:
 
 def print_table(console: Console, rows: Sequence[Row]) -> None:
     """Print the rows; on a terminal too narrow for all columns the least telling ones are left out, and named."""
-    columns, left_out = list(COLUMNS), list[Column]()
+    columns, left_out = [c for c in COLUMNS if c.printed], list[Column]()
     while _width(console, rows, columns) > console.width and any(c.spare for c in columns):
         left_out.append(columns.pop(max(range(len(columns)), key=lambda i: columns[i].spare)))
     console.print(_rich_table(rows, columns))
     for row in rows:
         if row.remark:
             console.print(f"[yellow]*[/] {escape(row.name)}: {escape(row.remark)}", highlight=False)
+    if any(row.averaged for row in rows) and any(c.field == "generic" for c in columns):
+        console.print(AVERAGED, style="dim", highlight=False)
     if left_out:
         console.print(f"Not shown at this width: {', '.join(c.short for c in left_out)}.", style="dim", highlight=False)
 

@@ -1,0 +1,70 @@
+"""What a method costs, found out on a rehearsal: floating-point operations counted by torch, or seconds.
+
+The cost per row is scaled to every client's rows; work that does not grow with the rows counts once per batch of the
+rehearsal. Torch counts matrix products and convolutions; element-wise work is left out.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import NamedTuple
+
+from torch.utils.flop_counter import FlopCounterMode
+
+from .core import ClientId
+from .fleet import Fleet
+from .rehearsal import actors, rehearse
+from .run import AnyMethod
+
+REPEATS = 5  # of a timed rehearsal: the median forgets what else the machine did
+
+
+class Costs(NamedTuple):
+    per_row: dict[str, tuple[float, float]]  # of one participation, by architecture: before the upload, after it
+    server: float  # of one round
+
+    def of(self, fleet: Fleet, i: ClientId) -> tuple[float, float]:
+        """One client in one round, before its upload and after."""
+        local, personal = self.per_row[fleet.models[i].name]
+        rows = fleet.train.size(fleet.position(i))
+        return local * rows, personal * rows
+
+
+def operations(method: AnyMethod, fleet: Fleet, seed: int, cohort: int) -> Costs:
+    """Counted in one round with one client of each architecture."""
+    return _rehearsed(method, fleet, seed, cohort, timed=False)
+
+
+def seconds(method: AnyMethod, fleet: Fleet, seed: int, cohort: int) -> Costs:
+    """Of the same round on this machine: medians over a few rehearsals."""
+    runs = [_rehearsed(method, fleet, seed, cohort, timed=True) for _ in range(REPEATS)]
+    per_row = {
+        name: (median(run.per_row[name][0] for run in runs), median(run.per_row[name][1] for run in runs))
+        for name in runs[0].per_row
+    }
+    return Costs(per_row, median(run.server for run in runs))
+
+
+def _rehearsed(method: AnyMethod, fleet: Fleet, seed: int, cohort: int, timed: bool) -> Costs:
+    spent: dict[tuple[ClientId | None, str], float] = defaultdict(float)
+
+    @contextmanager
+    def meter(who: ClientId | None, what: str) -> Iterator[None]:
+        if timed:
+            started = time.perf_counter()
+            yield
+            spent[who, what] += time.perf_counter() - started
+        else:
+            with FlopCounterMode(display=False) as counter:
+                yield
+            spent[who, what] += counter.get_total_flops()
+
+    for _ in rehearse(method, fleet, seed, cohort=cohort, meter=meter):
+        pass
+    per_row = {
+        fleet.models[i].name: (spent[i, "local"] / len(actor.y), spent[i, "personal"] / len(actor.y))
+        for i, actor in actors(method, fleet).items()
+    }
+    return Costs(per_row, spent[None, "server"])

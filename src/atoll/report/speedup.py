@@ -1,0 +1,74 @@
+"""What training without waiting is worth: time to a target, taken apart into rounds and time per round."""
+
+from typing import NamedTuple
+
+from rich.table import Table
+
+from ..errors import AtollError
+from .runs import Run, value
+
+CLOCKS = ("waiting", "wait_free")
+MEASURES = ("weighted", "accuracy")
+
+
+class Arrival(NamedTuple):
+    """When personal models first reached a target, in simulated seconds."""
+
+    label: str
+    clock: str
+    rounds: int
+    seconds: float
+
+    @property
+    def round_time(self) -> float:
+        return self.seconds / self.rounds
+
+
+class Speedup(NamedTuple):
+    waiting: Arrival
+    wait_free: Arrival
+
+    @property
+    def rounds(self) -> float:
+        """Fewer rounds to the target."""
+        return self.waiting.rounds / self.wait_free.rounds
+
+    @property
+    def round_time(self) -> float:
+        """Shorter rounds: by overlap alone, less than 2."""
+        return self.waiting.round_time / self.wait_free.round_time
+
+    @property
+    def total(self) -> float:
+        return self.rounds * self.round_time
+
+
+def arrival(run: Run, clock: str, target: float, measure: str = "weighted") -> Arrival:
+    """The first evaluated round whose personal accuracy is at least ``target``."""
+    for line in run.metrics:
+        if (value(line, f"personal.post.{measure}") or 0.0) >= target:
+            seconds = value(line, f"clock.{clock}.personal")
+            if seconds is None:
+                raise AtollError(f"The run in {run.path} has no simulated time. Run it again with this version.")
+            return Arrival(run.label, clock, int(line["round"]), seconds)
+    top = max((value(line, f"personal.post.{measure}") or 0.0) for line in run.metrics)
+    raise AtollError(f"The run in {run.path} never reached {target:.2%}; its best is {top:.2%}. Give a lower --target.")
+
+
+def speedup(waiting: Run, wait_free: Run, target: float, measure: str = "weighted") -> Speedup:
+    return Speedup(arrival(waiting, "waiting", target, measure), arrival(wait_free, "wait_free", target, measure))
+
+
+def as_dict(found: Speedup) -> dict[str, object]:
+    factors = {"rounds": found.rounds, "round_time": found.round_time, "total": found.total}
+    return {name: getattr(found, name)._asdict() for name in CLOCKS} | {"speedup": factors}
+
+
+def as_table(found: Speedup) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("run", "clock", "rounds to target", "seconds per round", "seconds to target"):
+        table.add_column(head, justify="left" if head in ("run", "clock") else "right")
+    for a in found:
+        table.add_row(a.label, a.clock.replace("_", "-"), str(a.rounds), f"{a.round_time:.4g}", f"{a.seconds:.4g}")
+    table.add_row("speed-up", "", f"{found.rounds:.3f}", f"{found.round_time:.3f}", f"{found.total:.3f}")
+    return table
