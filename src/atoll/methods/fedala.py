@@ -1,0 +1,113 @@
+"""FedALA. Zhang et al., AAAI 2023, Algorithm 1. https://arxiv.org/abs/2212.01197
+
+client:  W_k <- clip(W - eta grad_W CE(mix; s D_k), 0, 1),  mix = w_k + (w_t - w_k) * W in the head, w_t in the body
+         w_k <- SGD(mix; D_k), sent;   products are element by element, s D_k is a random share s of the rows
+server:  w_{t+1} = sum_k n_k w_k / sum_k n_k, over the clients of the round
+
+W_k starts at 1, and the first time a client takes part there is nothing to mix. The second time, W_k is learned until
+the loss stands still; from then on in one pass. The loss is judged after each pass, on all rows of the sample (the
+public code takes that of the last batch, and sets no limit to the passes). W_k is learned in evaluation mode, on rows
+without augmentation. Running statistics are those of w_t.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from ..checks import one_of, within
+from ..core import Batch, Client, part, setting, weights
+from ..key import Key, fold, permutation
+from ..payload import Params, about, payload
+from ..train import Loss, cross_entropy, gradient, mapping_clients
+from .fedavg import Averaging, Global, Update
+
+
+@payload
+class State:
+    params: Params = about("w_k, the client's model after its last training")
+    w: Params = about("W_k, the share of the global model in each weight that is mixed")
+    times: Tensor = about("how often the client took part; 2 stands for more []")
+
+
+@dataclass(frozen=True)
+class FedALA(Averaging[State]):
+    eta: float = setting(1.0, "learning rate of the shares", "public code")
+    sample: float = setting(0.8, "share of the rows that the shares are learned on", "public code")
+    scope: str = setting("head", "what is mixed: the head, or all weights", "paper: the last layer")
+    window: int = setting(10, "passes whose losses are compared, the first time", "public code")
+    still: float = setting(0.1, "standard deviation of these losses at which learning stops", "public code")
+    most_passes: int = setting(20, "passes at which it stops anyway", "chosen here; no limit in the public code")
+
+    def __post_init__(self) -> None:
+        within(self, 0, "eta", "still")
+        within(self, 0.001, "sample", high=1)
+        within(self, 1, "window", "most_passes")
+        one_of(self, "scope", ("head", "all"))
+
+    def init_client(self, client: Client, k: Key) -> State:
+        params = client.model.init()
+        mixed = weights(part(params, "head") if self.scope == "head" else params)
+        return State(params, {name: torch.ones_like(v) for name, v in mixed.items()}, torch.tensor(0))
+
+    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+        w = self._learned(down, state, client, fold(k, -1))  # no epoch of local training has this number
+        up = self.train(replace(down, params=mix(state.params, down.params, w)), client, k)
+        return up, State(up.params, w, (state.times + 1).clamp(max=2))
+
+    def _learned(self, down: Global, state: State, client: Client, k: Key) -> Params:
+        """The shares for this round. What is done stays as it is, so that a loop may stop where a map may not."""
+        loss, everything = self._lesson(down, state, client, k)
+        size = self.optim.batch_size
+        batches = [
+            everything._replace(x=x, y=y, w=w) for x, y, w in zip(*(v.split(size) for v in everything[:3]), strict=True)
+        ]
+        w, done, losses = state.w, state.times == 0, list[Tensor]()
+        for _ in range(self.most_passes):
+            if not mapping_clients() and done:
+                break
+            after = passed(loss, w, batches, self.eta)
+            w = {name: torch.where(done, v, after[name]) for name, v in w.items()}
+            losses.append(loss(w, everything))
+            done = done | (state.times > 1) | self._stands_still(losses)
+        return w
+
+    def _lesson(self, down: Global, state: State, client: Client, k: Key) -> tuple[Loss, Batch]:
+        """The loss as a function of the shares, and the rows: features where only the head is mixed."""
+        rows = permutation(k, len(client.x), client.n)[: ceil(self.sample * len(client.x))]
+        drawn = torch.arange(len(rows), device=rows.device) < (self.sample * client.n.double()).ceil()
+        model, x = client.model, client.x[rows]
+        if self.scope == "head":
+            x = model.features(down.params, x)
+        predict = model.classify if self.scope == "head" else model
+
+        def loss(w: Params, b: Batch) -> Tensor:
+            return cross_entropy(predict(mix(state.params, down.params, w), b.x), b)
+
+        return loss, Batch(x, client.y[rows], drawn.float(), k, {})
+
+    def _stands_still(self, losses: list[Tensor]) -> Tensor | bool:
+        if len(losses) < self.window:
+            return False
+        return torch.stack(losses[-self.window :]).std(correction=0) < self.still
+
+    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+        return up.params if up else mix(state.params, down.params, state.w)
+
+    def degenerate(self) -> str | None:
+        return "With eta = 0 shares stay 1, and this is FedAvg." if self.eta == 0 else None
+
+
+def mix(old: Params, new: Params, w: Params) -> Params:
+    """old + (new - old) * W where there are shares, exactly old at 0 and new at 1; new elsewhere."""
+    return new | {name: torch.lerp(old[name], new[name], v) for name, v in w.items()}
+
+
+def passed(loss: Loss, w: Params, batches: Iterable[Batch], eta: float) -> Params:
+    """The shares after one pass: a step for each batch, back into [0, 1]."""
+    for b in batches:
+        grads, _ = gradient(loss, w, b)
+        w = {name: (v - eta * grads[name]).clamp(0, 1) for name, v in w.items()}
+    return w

@@ -1,0 +1,79 @@
+"""FedBABU. Oh et al., ICLR 2022. https://arxiv.org/abs/2106.06042
+
+client:  b_k = SGD(b; h fixed, D_k), from b_t, sent;   h: the head that all start with, never trained
+         v_k = SGD'(b_t, h; D_k), kept: the client's own model
+server:  b_{t+1} = sum_k n_k b_k / sum_k n_k, over the clients of the round;   (b, h) is the generic model
+
+The paper fine-tunes once, after the last round; here it is done in every round, so that every round can be judged, and
+nothing of it enters training. It tunes all layers (tune = all) or the head alone. The released code takes a plain mean.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from ..checks import one_of
+from ..core import Client, Model, Predictor, Task, part, setting
+from ..errors import AtollError
+from ..key import Key
+from ..payload import Params
+from ..train import SGD, Optimiser, objective
+from ._split import Shared, Sharing, Update, fit_body, fit_head, whole
+from .local import State
+
+
+@dataclass(frozen=True)
+class FedBABU(Sharing[State]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training of the body"})
+    finetune: Optimiser = field(
+        default=SGD(epochs=5),
+        metadata={"about": "fine-tuning of the received model", "source": "5 epochs: public code"},
+    )
+    tune: str = setting("all", "what is fine-tuned: all, or the head alone", "the paper tries both")
+
+    wait_free: ClassVar[Mapping[str, Any] | None] = {}
+
+    def __post_init__(self) -> None:
+        one_of(self, "tune", ("all", "head"))
+
+    def init_server(self, task: Task, k: Key) -> Shared:
+        _check_heads(task)
+        return super().init_server(task, k)
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def local(self, down: Shared, state: State, client: Client, k: Key) -> tuple[Update, State]:
+        return Update(fit_body(self.optim, down.params, _head(client.model), client, k), client.n), state
+
+    def after_upload(self, down: Shared, up: Update, state: State, client: Client, k: Key) -> State:
+        body, head = down.params, _head(client.model)
+        if self.tune == "head":
+            return State(whole(body, fit_head(self.finetune, body, head, client, k)))
+        return State(self.finetune.fit(objective(client.model), whole(body, head), client, k))
+
+    def own(self, down: Shared, up: Update | None, state: State, client: Client) -> Params:
+        return state.params if up else whole(down.params, _head(client.model))
+
+    def generic(self, server: Shared, task: Task) -> Predictor:
+        params = whole(server.params, _head(task.model))
+        return lambda x: task.model(params, x)
+
+    def degenerate(self) -> str | None:
+        return "With finetune.epochs = 0 all clients use the generic model." if self.finetune.epochs == 0 else None
+
+
+def _head(model: Model) -> Params:
+    return part(model.init(), "head")
+
+
+def _check_heads(task: Task) -> None:
+    """The head never travels, so that everybody has to begin with the same one."""
+    first = _head(task.model)
+    for model in set(task.models.values()):
+        if any(not torch.equal(v, first[name]) for name, v in _head(model).items()):
+            raise AtollError(
+                "FedBABU never trains heads, so all clients need the same one. Leave out --init per_client."
+            )

@@ -1,0 +1,35 @@
+"""FedRep. Collins et al., ICML 2021, Algorithm 1. https://arxiv.org/abs/2102.07078
+
+client:  1. h_k <- SGD(h; b_t fixed, D_k), from where it stopped
+         2. b_k = SGD(b; h_k fixed, D_k), from b_t;   up: b_k
+server:  b_{t+1} = sum_k n_k b_k / sum_k n_k, over the clients of the round
+
+A fixed body is in evaluation mode, so that its running statistics stay too. Clients are judged after training, with
+b_k, and before it, with the average they received, as the released code does; the head is their own either way.
+"""
+
+from dataclasses import dataclass, field
+
+from ..core import Client
+from ..key import Key, fold
+from ..train import SGD, Optimiser
+from ._split import Kept, Shared, Splitting, Update, fit_body, fit_head
+
+
+@dataclass(frozen=True)
+class FedRep(Splitting):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "training of the body"})
+    head_optim: Optimiser = field(
+        default=SGD(epochs=10), metadata={"about": "training of the head, before it", "source": "10 epochs: paper"}
+    )
+
+    def local(self, down: Shared, state: Kept, client: Client, k: Key) -> tuple[Update, Kept]:
+        # No epoch of the body has the number of the head's key.
+        head = fit_head(self.head_optim, down.params, state.params, client, fold(k, -1))
+        body = fit_body(self.optim, down.params, head, client, k)
+        return Update(body, client.n), Kept(head)
+
+    def degenerate(self) -> str | None:
+        if self.head_optim.epochs == 0:
+            return "With head_optim.epochs = 0 heads stay as they start; if they start equal, bodies are FedBABU's."
+        return None

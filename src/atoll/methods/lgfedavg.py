@@ -1,0 +1,20 @@
+"""LG-FedAvg. Liang et al., arXiv 2020. https://arxiv.org/abs/2001.01523
+
+client:  (b_k, h_k) = SGD(b_k, h_t; D_k);   up: h_k;   the body b_k stays at home
+server:  h_{t+1} = sum_k n_k h_k / sum_k n_k, over the clients of the round
+
+Only the last layer is shared, as in comparisons of unlike models, whose bodies may differ. The authors' code shares
+other layers too, starts from a model trained by FedAvg and takes a plain mean: here all start anew and rows count.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..core import Need
+from ._split import Splitting
+
+
+@dataclass(frozen=True)
+class LGFedAvg(Splitting):
+    needs = frozenset({Need.SAME_WIDTH})
+    shared: ClassVar[str] = "head"
