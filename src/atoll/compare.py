@@ -15,7 +15,6 @@ from . import registry
 from .api import run_config
 from .assemble import assemble, check_fit
 from .config import Config, from_dict
-from .core import Need
 from .data.dataset import Dataset
 from .data.datasets import load
 from .errors import AtollError, unknown
@@ -24,20 +23,27 @@ from .ledger import Line
 from .rundir import check_free
 from .settings import make, settings_of, split_variant
 
+PUBLIC_PER_CLASS, PUBLIC_SHARE = 100, 0.1  # at most, where all methods are compared and nothing else was asked for
+
 
 def configs(names: Sequence[str], values: Mapping[str, Any], seeds: Sequence[int] = ()) -> list[Config]:
     """One configuration for each method and seed; ``values`` hold what they share."""
     shared = from_dict(values)
-    chosen = _all(shared) if list(names) == ["all"] else list(names)
+    chosen = list(names)
+    if chosen == ["all"]:
+        shared, chosen = _with_public_rows(shared), list(registry.methods())
     entries = [entry(name, shared) for name in chosen]
     _check_settings_used(entries, shared.settings)
     return [replace(config, seed=seed) for config in entries for seed in seeds or [shared.seed]]
 
 
-def _all(shared: Config) -> list[str]:
-    """Every method; those that need public rows only where there are some."""
-    found = registry.methods().items()
-    return [name for name, cls in found if shared.public or Need.PUBLIC_DATA not in cls.needs]
+def _with_public_rows(shared: Config) -> Config:
+    """Some methods need public rows; all methods then do without these, so that they are compared on the same ones."""
+    if shared.public:
+        return shared
+    data = load(shared.data, shared.data_dir)
+    rows = len(data.y_train) if shared.rows is None else min(shared.rows, len(data.y_train))
+    return replace(shared, public=min(PUBLIC_PER_CLASS * data.num_classes, int(PUBLIC_SHARE * rows)))
 
 
 def entry(name: str, shared: Config) -> Config:

@@ -19,7 +19,7 @@ def check(method: AnyMethod, fleet: Fleet, name: str, backend: str) -> None:
     if Need.SAME_WIDTH in method.needs and len(set(widths.values())) > 1:
         listed = ", ".join(f"{m} {d}" for m, d in widths.items())
         raise AtollError(
-            f"{name} compares features, so all models need one feature width, but they have {listed}. "
+            f"{name} shares heads or compares features, so all models need one feature width, but they have {listed}. "
             f"Add --width {min(widths.values())}, or choose models that agree."
         )
     if Need.PUBLIC_DATA in method.needs and fleet.public is None:

@@ -214,6 +214,7 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     family: ClassVar[str] = "weights"
     needs: ClassVar[frozenset[str]] = frozenset()
     vectorisable: ClassVar[bool] = True  # whether vmap can run ``local`` for many clients at once
+    varying_bytes: ClassVar[bool] = False  # whether the size of a message depends on what was learnt
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # ablations: name -> fields that differ
 
     def init_server(self, task: Task, k: Key) -> ServerT:

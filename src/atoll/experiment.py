@@ -2,12 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
-
-import torch
 
 from .assemble import Setup
 from .backends.inprocess import Loop, Vmap
@@ -24,6 +21,7 @@ from .run import Log, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
 from .store import DiskStore, MemoryStore, Store
 from .summary import summarise
+from .threads import one_thread
 from .wire import digest
 
 Watch = Callable[[int, Line | None], None]  # told of every round, and of its line if it was evaluated
@@ -31,19 +29,8 @@ Watch = Callable[[int, Line | None], None]  # told of every round, and of its li
 
 def conduct(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None) -> Result:
     """Run to the end, from the latest checkpoint if the directory has one."""
-    with _one_thread():
+    with one_thread():
         return Experiment(setup, run_dir).run(watch or (lambda t, line: None))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums are split by thread, so the number of threads would show in the last bits of every result."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Experiment:

@@ -39,10 +39,12 @@ def rehearse(
     seed: int,
     rounds: int = 1,
     cohort: int = 1,
+    everybody: bool = False,
     meter: Meter = lambda who, what: nullcontext(),
 ) -> Iterator[Exchange]:
-    """Play rounds with the actors; the server gets ``cohort`` replies, the actors' uploads in turn."""
-    task, cast = fleet.task(), actors(method, fleet)
+    """Play rounds with the actors, or with all clients; the server gets ``cohort`` replies, the uploads in turn."""
+    task = fleet.task()
+    cast = {i: fleet.client(i) for i in fleet.ids} if everybody else actors(method, fleet)
     office = Desks(method, task, seed, MemoryStore())
     server = method.init_server(task, key(seed, "init", "server"))
     states = {i: method.init_client(c, key(seed, "init", i)) for i, c in cast.items()}

@@ -21,13 +21,18 @@ def class_means(z: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
 def covariances(z: Tensor, member: Tensor, n: Tensor, mu: Tensor) -> Tensor:
     """Unbiased covariance [C, d, d] of each class, exactly symmetric; zero for classes with fewer than two rows."""
 
-    def scatter(c: int) -> Tensor:
+    def covariance(c: int) -> Tensor:
         own = slice(None) if mapping_clients() else member[:, c] > 0
         centred = (z[own] - mu[c]) * member[own, c, None]
-        return centred.T @ centred
+        s = centred.T @ centred
+        return (s + s.mT) / 2 / (n[c] - 1).clamp(min=1)
 
-    s = torch.stack([scatter(c) for c in range(member.shape[1])])
-    return (s + s.mT) / 2 / (n - 1).clamp(min=1)[:, None, None]
+    if mapping_clients():
+        return torch.stack([covariance(c) for c in range(len(mu))])
+    out = z.new_zeros(len(mu), z.shape[1], z.shape[1])
+    for c in (n > 1).nonzero().flatten().tolist():  # the others may be many, and their zeros are there already
+        out[c] = covariance(c)
+    return out
 
 
 class Pool:

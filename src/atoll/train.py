@@ -83,6 +83,19 @@ def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
     return dict(zip(leaves, grads, strict=True)), {name: v.detach() for name, v in batch.stats.items()}
 
 
+_idle: ContextVar[bool] = ContextVar("idle", default=False)
+
+
+@contextmanager
+def no_training() -> Iterator[None]:
+    """Optimisers return what they are given: for who wants to know the form of results, not their values."""
+    token = _idle.set(True)
+    try:
+        yield
+    finally:
+        _idle.reset(token)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Optimisers: values that minimise. What they remember dies with the call.
 
@@ -109,7 +122,7 @@ class Optimiser:
         """Train on given batches; ``correct`` may change each gradient before it is used."""
         params = {name: v.clone() for name, v in params.items()}
         memory: dict[str, Params] = {}
-        for batch in batches:
+        for batch in batches if not _idle.get() else ():
             grads, stats = gradient(loss, params, batch)
             grads = correct(grads) if correct else grads
             if mapping_clients():

@@ -12,8 +12,10 @@ from ..assemble import assemble
 from ..audit import audit as audit_method
 from ..config import from_dict
 from ..core import Need
+from ..errors import AtollError
 from ..files import to_json
 from ..settings import make, settings_of, split_variant
+from ..traffic import Nominal
 from .options import config_options, given
 from .show import console
 
@@ -22,13 +24,28 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
 
 @click.command()
 @click.argument("name", required=False, metavar="[METHOD]")
+@click.option("--models", default="mlp", show_default=True, help="Models for which bytes are counted.")
+@click.option("--shape", default="1x8x8", show_default=True, help="Images of the clients.")
+@click.option("--classes", type=click.IntRange(1), default=10, show_default=True, help="Classes there are.")
+@click.option("--held", type=click.IntRange(1), default=2, show_default=True, help="Classes that a client holds.")
+@click.option("--public", type=click.IntRange(1), default=100, show_default=True, help="Public rows, where needed.")
 @as_json_option
-def methods(name: str | None, as_json: bool) -> None:
-    """List the methods; with METHOD, show its source, its algorithm and its hyper-parameters."""
+def methods(name: str | None, as_json: bool, models: str, shape: str, **nominal: Any) -> None:
+    """List the methods; with METHOD, show its source, its algorithm and its hyper-parameters.
+
+    Bytes are those of one client in one round, with the model, images and classes that the options name.
+    """
     if name is None:
-        _list(as_json)
+        _list(Nominal(tuple(models.split(",")), _sides(shape), **nominal), as_json)
     else:
         _describe(split_variant(name)[0], as_json)
+
+
+def _sides(text: str) -> tuple[int, int, int]:
+    sides = [int(n) for n in text.split("x") if n.isdecimal() and int(n)]
+    if len(sides) != 3:
+        raise AtollError(f"--shape is channels x height x width, such as 3x32x32, not {text!r}.")
+    return sides[0], sides[1], sides[2]
 
 
 def facts(name: str) -> dict[str, Any]:
@@ -44,25 +61,48 @@ def facts(name: str) -> dict[str, Any]:
         "family": cls.family,
         "needs": sorted(cls.needs),
         "heterogeneous": Need.SAME_ARCHITECTURE not in cls.needs,
+        "vectorisable": cls.vectorisable,
+        "wait_free": cls.wait_free is not None,
         "variants": sorted(cls.variants),
         "regularisers": hasattr(cls, "regularisers"),
     }
 
 
-def _list(as_json: bool) -> None:
-    listed = [facts(name) for name in registry.methods()]
+def _list(nominal: Nominal, as_json: bool) -> None:
+    listed = [facts(name) | {"bytes": _bytes(nominal, name)} for name in registry.methods()]
     if as_json:
         click.echo(to_json(listed, indent=1))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("method", "source", "family", "unlike models", "needs", "variants"):
-        table.add_column(head)
+    for head in ("method", "source", "year", "family", "unlike models", "vmap", "needs", "bytes down", "bytes up"):
+        table.add_column(head, justify="right" if head.startswith("bytes") else "left")
     for fact in listed:
         needs = ", ".join(n for n in fact["needs"] if n != Need.SAME_ARCHITECTURE)
-        mixed = "yes" if fact["heterogeneous"] else "no"
-        table.add_row(fact["name"], fact["citation"], fact["family"], mixed, needs, ", ".join(fact["variants"]))
+        flags = ("yes" if fact[name] else "no" for name in ("heterogeneous", "vectorisable"))
+        sizes = (_size(fact["bytes"], way) for way in ("down", "up"))
+        source = fact["citation"].partition(",")[0]
+        table.add_row(fact["name"], source, str(fact["year"] or ""), fact["family"], *flags, needs, *sizes)
     console().print(table)
-    click.echo(f"\nRegularisers (--with): {', '.join(registry.regularisers())}. More: atoll methods METHOD")
+    shape, public = "x".join(map(str, nominal.shape)), f"{nominal.public:,} public rows where needed"
+    click.echo(
+        f"\nBytes: one client, one round; {', '.join(nominal.models)} on {shape}, {nominal.held} of {nominal.classes} "
+        f"classes held, {public}; ~ depends on what was learnt."
+    )
+    click.echo(f"Regularisers (--with): {', '.join(registry.regularisers())}. More: atoll methods METHOD")
+
+
+def _bytes(nominal: Nominal, name: str) -> dict[str, Any]:
+    """Bytes of a round, or why there are none to count."""
+    try:
+        return {**nominal.traffic(name)._asdict(), "varying": registry.method(name).varying_bytes}
+    except AtollError as reason:
+        return {"refused": str(reason)}
+
+
+def _size(found: dict[str, Any], way: str) -> str:
+    if "refused" in found:
+        return "–"
+    return ("~" if found["varying"] else "") + f"{found[way]:,}"
 
 
 def _describe(name: str, as_json: bool) -> None:

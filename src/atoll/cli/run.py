@@ -70,7 +70,7 @@ def compare(
     """Run several METHODs on the same clients and seeds, and rank them.
 
     METHOD may carry a variant and regularisers: dcpfl:no-al, fedavg+dw:mu=0.1. The word all means every
-    method (those that need public rows: with --public).
+    method; without --public a tenth of the rows, at most 100 of each class, becomes public for those that need it.
     A setting given with --set goes to the methods that have it; dcpfl.lam=0.2 goes to one.
     """
     values = given(options, config_file)
@@ -81,8 +81,9 @@ def compare(
 
 
 def _launch(planned: Sequence[Config], root: Path, resume: bool, force: bool, quiet: bool, as_json: bool) -> None:
-    for config in planned:
-        _warn_if_degenerate(config)
+    for sentence in dict.fromkeys(map(_degenerate, planned)):  # once for all seeds
+        if sentence:
+            click.echo(f"Warning: {sentence}", err=True)
     try:
         with progress(quiet or as_json) as bars:
             watches = [follow(bars, f"{c.label} seed {c.seed}", c.rounds) for c in planned]
@@ -105,10 +106,9 @@ def _launch(planned: Sequence[Config], root: Path, resume: bool, force: bool, qu
         click.echo(f"Report: {where}")
 
 
-def _warn_if_degenerate(config: Config) -> None:
-    sentence = make(config.method, config.settings, config.terms, config.optimiser_options).degenerate()
-    if sentence:
-        click.echo(f"Warning: {sentence}", err=True)
+def _degenerate(config: Config) -> str | None:
+    """A sentence if the settings turn the method into a simpler one."""
+    return make(config.method, config.settings, config.terms, config.optimiser_options).degenerate()
 
 
 def _check_method(name: str) -> None:

@@ -1,0 +1,5 @@
+"""``python -m atoll`` is the ``atoll`` command."""
+
+from .cli import main
+
+main()
