@@ -1,12 +1,14 @@
-"""Make the reference pages from the code: ``python docs/build.py`` writes ref-options.md and ref-methods.md."""
+"""Make pages from the code and from what was measured: ``python docs/build.py`` writes ref-*.md and results.md."""
 
 import inspect
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import click
+import yaml
 from torch import Tensor
 
 from atoll import models, registry
@@ -16,7 +18,10 @@ from atoll.core import Method, Need, contract
 from atoll.data.datasets import catalogue
 from atoll.data.known import KNOWN
 from atoll.payload import Nothing, Params
+from atoll.report.groups import Stat
+from atoll.report.table import NONE, accuracy, quantity
 from atoll.settings import OPTIMISERS, Setting, make, settings_of
+from atoll.traffic import Nominal
 
 FOLDER = Path(__file__).parent
 NOTE = "*Made from the code by [`docs/build.py`](build.py): change the code and run it again, not this page.*"
@@ -25,7 +30,12 @@ PLACES = {"down": "Down, to a client", "up": "Up, to the server", "state": "Kept
 
 def pages() -> dict[str, str]:
     """Every generated page by its file name."""
-    return {"ref-options.md": options_page(), "ref-methods.md": methods_page()}
+    return {
+        "ref-options.md": options_page(),
+        "ref-methods.md": methods_page(),
+        "ref-communication.md": communication_page(),
+        "results.md": results_page(),
+    }
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -225,6 +235,7 @@ def _method(name: str) -> Iterator[str]:
         settings = ", ".join(code(f"{field}={value}") for field, value in changes.items())
         yield f"Variant {code(f'{name}:{variant}')}: {settings}."
     yield _settings_table(_telling(name))
+    yield from _measured(name)
     yield table(("where", "field", "holds", "how it travels", "meaning"), _payload_rows(name))
     files = [f"{name}{'-' * bool(variant)}{variant}.json" for variant in ("", *cls.variants)]
     yield "Golden files: " + ", ".join(f"[{file}](../tests/wire/{file})" for file in files) + "."
@@ -284,6 +295,107 @@ def _regulariser(name: str) -> Iterator[str]:
     yield f"### {name}"
     yield f"```\n{inspect.cleandoc(cls.__doc__)}\n```"
     yield _settings_table(settings_of(cls()))
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+TEN, HUNDRED = Nominal(public=100), Nominal(classes=100, held=10, public=100)
+
+
+def communication_page() -> str:
+    return joined(
+        [
+            "# Communication",
+            NOTE,
+            "Bytes that reach one client and leave it in one round, measured on what really travels, for CNN-1 on "
+            f"images of 3x32x32. With 10 classes a client holds {TEN.held}, with 100 it holds {HUNDRED.held}; "
+            f"every class has two owners, all take part, and {TEN.public} rows are public where a method needs "
+            "some (multiply to get the bytes of more rows; FedHeNN's grow with the square). Empty class rows stay "
+            "at home, and covariances travel as triangles. `~` marks sizes that depend on what was learnt. `atoll "
+            "methods --models cnn5 --shape 1x28x28` gives the table for other models, `atoll audit METHOD` every "
+            "field.",
+            table(
+                ("method", "10 classes: down", "up", "100 classes: down", "up"),
+                (_traffic_row(name) for name in _SPECS),
+            ),
+        ]
+    )
+
+
+_SPECS = [s for name, cls in registry.methods().items() for s in (name, *(f"{name}:{v}" for v in cls.variants))]
+
+
+def _traffic_row(spec: str) -> list[str]:
+    sign = "~" if registry.method(spec.partition(":")[0]).varying_bytes else ""
+    return [code(spec), *(f"{sign}{size:,}" for nominal in (TEN, HUNDRED) for size in nominal.traffic(spec))]
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+def measured(name: str) -> dict[str, Any] | None:
+    """What ``docs/measure.py`` found, if it was run."""
+    file = FOLDER / "measured" / f"{name}.json"
+    found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    return found
+
+
+def results_page() -> str:
+    known = yaml.safe_load((FOLDER / "experiments.yaml").read_text(encoding="utf-8"))
+    return joined(
+        [
+            "# Results",
+            NOTE,
+            "Every table is made by one command; `python docs/measure.py NAME` runs it and keeps the numbers in "
+            "[measured](measured). Settings are the defaults unless the command says otherwise, and nothing was "
+            "tuned. Accuracies are in percent, means over clients and then over seeds, ± the standard deviation "
+            "over three seeds. *By val* is the test accuracy of the round with the best validation accuracy, "
+            "*worst tenth* that of the worst clients in that round, *generic* the server's model (`~`: the "
+            "average of the personal ones) on everybody's test rows ([how results are "
+            "measured](explanation-evaluation.md)). Scales are those of a two-core machine, far below the "
+            "papers'; differences smaller than the spread over seeds mean nothing.",
+            *(part for name, experiment in known.items() for part in _result(name, experiment)),
+        ]
+    )
+
+
+def _result(name: str, experiment: dict[str, str]) -> Iterator[str]:
+    found = measured(name)
+    if found is None:
+        return
+    yield f"## {experiment['title']}"
+    yield experiment["setting"]
+    yield f"<!-- not run: it takes minutes to hours -->\n```\n{found['command']}\n```"
+    head = ("method", "by val", "final", "best", "worst tenth", "generic", "MB up", "MB down", "GFLOPs")
+    yield table(head, map(_result_row, found["rows"]))
+    yield experiment.get("remark", "")
+
+
+def _result_row(row: dict[str, Any]) -> list[str]:
+    marks = [_mark(row[field]) for field in ("best_by_val", "final", "best", "worst_decile")]
+    generic = ("~" if row["averaged"] else "") + _mark(row["generic"])
+    costs = [quantity(row[field]) for field in ("mb_up", "mb_down", "gflops")]
+    return [code(row["name"]), *marks, generic if row["generic"] else NONE, *costs]
+
+
+def _mark(stat: dict[str, float | None] | None) -> str:
+    return accuracy(Stat(**stat)) if stat else NONE  # type: ignore[arg-type]
+
+
+def _measured(name: str) -> Iterator[str]:
+    """How the method did on digits, beside Local, whatever came out."""
+    found = measured("digits")
+    rows = {row["name"]: row for row in found["rows"]} if found else {}
+    if name in rows:
+        mine, local = rows[name]["best_by_val"], rows["local"]["best_by_val"]
+        spread = max(mine["std"], local["std"])
+        gap = mine["mean"] - local["mean"]
+        verdict = "above" if gap > spread else "below" if gap < -spread else "not to be told from"
+        beside = "" if name == "local" else f", {verdict} Local ({_mark(local)})"
+        generic = rows[name]["generic"]
+        kind = "the average of the personal models" if rows[name]["averaged"] else "the generic model"
+        also = f"; {kind}: {_mark(generic)}" if generic else ""
+        yield f"Measured [on digits](results.md#all-methods-on-digits): {_mark(mine)} %{beside}{also}."
 
 
 if __name__ == "__main__":
