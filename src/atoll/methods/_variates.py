@@ -1,0 +1,69 @@
+"""What SCAFFOLD and FedDC share: control variates, which are mean gradients told from the way that training went."""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from ..checks import within
+from ..core import Batch, Client, Reply, Task, weights
+from ..errors import AtollError
+from ..key import Key
+from ..payload import Params, about, payload
+from ..train import SGD, Loss, Optimiser, add, mean, sub
+
+
+@payload
+class Global:
+    params: Params = about("the global model")
+    variate: Params = about("the server's control variate, the mean of those of all clients")
+
+
+@payload
+class Update:
+    params: Params = about("the model after local training")
+    change: Params = about("the change of the client's control variate")
+
+
+def check_plain(method: object, optim: Optimiser) -> None:
+    """Only plain steps add up to their gradients."""
+    if not isinstance(optim, SGD) or optim.momentum:
+        found = f"SGD with momentum {optim.momentum:g}" if isinstance(optim, SGD) else type(optim).__name__
+        raise AtollError(
+            f"{type(method).__name__} tells mean gradients from the way that training went, which takes plain steps, "
+            f"but optim is {found}. Leave out --optimiser, or use SGD with momentum=0."
+        )
+    within(optim, 1e-9, "lr")
+    within(optim, 1, "epochs")
+
+
+def walk(optim: Optimiser, loss: Loss, down: Global, own: Params, client: Client, k: Key) -> tuple[Params, Params]:
+    """y <- y - eta (grad f(y) - c_k + c), K times from x; then c_k - c + (x - y) / (K eta). Gives y and that.
+
+    K counts the steps that this client takes: with padding there may be more batches than those.
+    """
+    steps = torch.zeros(())
+
+    def counted() -> Iterator[Batch]:
+        nonlocal steps
+        for batch in client.batches(k, optim.epochs, optim.batch_size):
+            steps = steps + (batch.w.sum() > 0)
+            yield batch
+
+    shift = sub(down.variate, own)
+    params = optim.run(loss, down.params, counted(), correct=lambda grads: add(grads, shift))
+    way = sub(weights(down.params), params)
+    return params, {name: v / (steps * optim.lr) - shift[name] for name, v in way.items()}
+
+
+def merged(variate: Params, replies: Iterable[Reply[Update]], task: Task) -> tuple[Params, Params, float]:
+    """The plain mean of the models, the variate plus 1/N of all changes, and the share of clients that took part."""
+    present, clients = 0, len(task.clients)
+
+    def uploads() -> Iterator[Update]:
+        nonlocal present, variate
+        for reply in replies:
+            present, variate = present + 1, add(variate, reply.upload.change, 1 / clients)
+            yield reply.upload
+
+    params = mean(uploads(), "params")
+    return params, variate, present / clients
