@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_structure
 
 from ..core import Client, ClientId, Predictor
 from ..evaluate import Score, accuracy, measure, predict
@@ -105,10 +105,13 @@ class Vmap(Loop):
         yield from (done[job.client][0] for job in jobs)
 
     def _group(self, job: Job) -> Any:
-        """Clients that can share a call. Batch statistics know no padding, so models with them need equal sizes."""
-        model = self.fleet.models[job.client]
-        size = self.fleet.train.size(self.fleet.position(job.client)) if model.has_buffers else 0
-        return model.name, size
+        """Clients that can share a call: their downloads differ in tensors alone, not in scalars or in what is there.
+
+        Batch statistics know no padding, so models with them need equal sizes.
+        """
+        client = self.fleet.client(job.client)
+        size = len(client.x) if client.has_buffers else 0
+        return client.model.name, size, tree_structure(job.download)
 
     def _train_group(self, method: AnyMethod, seed: int, jobs: list[Job]) -> Iterator[tuple[Outcome, Rest]]:
         ids = [job.client for job in jobs]
@@ -118,7 +121,7 @@ class Vmap(Loop):
         clients = stack([replace(pad(c, size), model=alone[0].model) for c in alone])
         states = [self.state(method, seed, i) for i in ids]
         keys = torch.stack([job_key(seed, job) for job in jobs])
-        down, dim = _downloads(jobs)
+        down, dim = _downloads(jobs, apart=alone[0].has_buffers)
         with torch.no_grad(), functional_gradients():
             ups, after = vmap(method.local, (dim, 0, 0, 0))(down, stack(states), clients, keys)
             if method.after_upload:
@@ -138,13 +141,16 @@ def job_key(seed: int, job: Job) -> Key:
     return key(seed, "local", job.round.t, job.client)
 
 
-def _downloads(jobs: list[Job]) -> tuple[Any, int | None]:
-    """One download for all, if they are the very same tensors; otherwise a stack of them."""
+def _downloads(jobs: list[Job], apart: bool) -> tuple[Any, int | None]:
+    """One download for all, if they are the very same tensors; otherwise a stack of them.
+
+    Running statistics are written into, so with them (``apart``) every client needs its own.
+    """
     leaves = [tree_leaves(job.download) for job in jobs]
     shared = all(
         len(own) == len(leaves[0]) and all(a is b for a, b in zip(own, leaves[0], strict=True)) for own in leaves
     )
-    return (jobs[0].download, None) if shared else (stack([job.download for job in jobs]), 0)
+    return (jobs[0].download, None) if shared and not apart else (stack([job.download for job in jobs]), 0)
 
 
 def pad(c: Client, size: int) -> Client:
