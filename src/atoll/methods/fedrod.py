@@ -1,0 +1,124 @@
+"""FedRoD. Chen and Chao, ICLR 2022. https://arxiv.org/abs/2107.00778
+
+client:  (b_k, g_k) = argmin CE(g(b(x)) + gamma log m_k, y), from (b_t, g_t), sent;   m_k: the rows of each class
+         p_k <- argmin CE(g(z) + p(z), y),  z = b(x), g and z constant;   it predicts by g(z) + p_k(z)
+server:  (b, g) = sum_k n_k (b_k, g_k) / sum_k n_k, over the clients of the round
+
+p_k takes a step after each step of (b, g), on the features computed for that one; or, wait-free (SCD, section 3.3), it
+is trained when (b_k, g_k) is final and under way. Either way nothing of p_k reaches b and g. A class without rows
+counts as 1e-9 rows: log 0 times 0 is not a number. Personal heads start at 0 (chosen here), so that clients begin with
+the generic model. The paper's variant in which a hypernetwork makes personal heads is left out.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from ..checks import within
+from ..core import Batch, Client, Step, part, setting
+from ..key import Key
+from ..payload import Params, about, payload
+from ..train import SGD, Optimiser, add, cross_entropy, zeros
+from .fedavg import Averaging, Global, Update
+
+OWN = "own."  # while both heads move, the personal one is called so
+
+
+@payload
+class State:
+    head: Params = about("p_k, the personal head")
+
+
+@dataclass(frozen=True)
+class FedRoD(Averaging[State]):
+    personal_optim: Optimiser = field(
+        default=SGD(),
+        metadata={
+            "about": "steps of the personal head; epochs and batches are those of optim if interleaved",
+            "source": "chosen here: as for the rest",
+        },
+    )
+    gamma: float = setting(1.0, "exponent of the class counts; 0 for plain cross-entropy", "paper")
+    interleaved: bool = setting(True, "train the personal head batch by batch with the rest, or after it", "paper")
+
+    family: ClassVar[str] = "dual model"
+    wait_free: ClassVar[Mapping[str, Any] | None] = {"interleaved": False}
+
+    def __post_init__(self) -> None:
+        within(self, 0, "gamma")
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(zeros(part(client.model.init(), "head")))
+
+    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+        balanced = self._balanced(down, client)
+
+        def loss(params: Params, b: Batch) -> Tensor:
+            shared, own = _apart(params)
+            step = client.model.step(shared, b)
+            if not own:
+                return balanced(step)
+            personal = client.model.classify(own, step.features.detach())
+            return balanced(step) + cross_entropy(step.logits.detach() + personal, b)
+
+        optim = _Both(generic=self.optim, personal=self.personal_optim) if self.interleaved else self.optim
+        own = {OWN + name: v for name, v in state.head.items()} if self.interleaved else {}
+        batches = client.batches(k, self.optim.epochs, self.optim.batch_size)
+        params, head = _apart(optim.run(loss, down.params | own, batches))
+        return Update(params, client.n, self.terms().report(params, client)), State(head) if head else state
+
+    def _balanced(self, down: Global, client: Client) -> Callable[[Step], Tensor]:
+        """CE of the generic logits, shifted by what the class counts explain, with the regularisers."""
+        shift = self.gamma * client.members().sum(0).clamp(min=1e-9).log()
+        terms = self.terms().bind(down.extra, down.params, client)
+
+        def loss(s: Step) -> Tensor:
+            value = cross_entropy(s.logits + shift, s.batch)
+            for term in terms:
+                value = value + term(s)
+            return value
+
+        return loss
+
+    def after_upload(self, down: Global, up: Update, state: State, client: Client, k: Key) -> State:
+        if self.interleaved:
+            return state
+
+        def loss(head: Params, b: Batch) -> Tensor:
+            z = client.model.features(up.params, b.x)
+            return cross_entropy(client.model.classify(up.params, z) + client.model.classify(head, z), b)
+
+        return State(self.personal_optim.fit(loss, state.head, client, k))
+
+    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+        """Heads are linear, so the sum of both is one."""
+        shared = up.params if up else down.params
+        return shared | add(part(shared, "head"), state.head)
+
+    def degenerate(self) -> str | None:
+        return "With gamma = 0 the global model is FedAvg's." if self.gamma == 0 else None
+
+
+@dataclass(frozen=True)
+class _Both(Optimiser):
+    """Steps of two optimisers at once, on weights of their own: neither's clipping sees the other's gradient."""
+
+    generic: Optimiser = SGD()
+    personal: Optimiser = SGD()
+
+    def _clipped(self, grads: Params) -> Params:
+        shared, own = _apart(grads)
+        return self.generic._clipped(shared) | {OWN + name: g for name, g in self.personal._clipped(own).items()}
+
+    def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
+        shared, own = _apart(grads)
+        self.generic._apply(params, shared, memory)
+        self.personal._apply(params, {OWN + name: g for name, g in own.items()}, memory)
+
+
+def _apart(params: Params) -> tuple[Params, Params]:
+    """What is shared, and the personal head under the names that the model knows."""
+    own = {name.removeprefix(OWN): v for name, v in params.items() if name.startswith(OWN)}
+    return {name: v for name, v in params.items() if not name.startswith(OWN)}, own
