@@ -1,0 +1,139 @@
+"""FD. Jeong et al., arXiv 2018 (federated distillation). https://arxiv.org/abs/1811.11479
+
+client:  w_k <- argmin CE(w; D_k) + gamma / |B| sum_i H(T_k[y_i], p(x_i)), from where it stopped
+         p: predictions (softmax);  H(q, p) = -sum_j q_j log p_j
+         up: F_k[c], the mean of its predictions for rows of class c, over all steps of the round
+server:  T_k[c] = mean of F_j[c] over the other clients j != k that sent it
+
+A class that nobody else sent has no teacher, and its rows only their labels. In the paper every client has all classes;
+the client's own share is left out as there, of those that sent the class. Predictions are averaged as probabilities:
+public codes average logits and take them for a distribution, which leaves their loss without a lower bound.
+A client that never took part gets the teachers of all classes, because nobody knows yet which ones it has.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..checks import within
+from ..core import BUFFERS, Batch, Client, ClientId, Method, Reply, Round, Task, setting
+from ..key import Key
+from ..payload import Params, about, payload
+from ..statistics import class_means
+from ..train import SGD, Loss, Optimiser, cross_entropy, wmean
+from .local import State
+
+TALLY = BUFFERS + "tally"  # while a client trains, sums of its predictions travel with the params, like statistics
+
+
+@payload
+class Server:
+    total: Tensor = about("sum of F_k[c] over the clients that sent class c [C, C]", rows="n")
+    n: Tensor = about("how many did [C]")
+    t: Tensor = about("the round in which they did [C]")
+
+
+@payload
+class Desk:
+    means: Tensor = about("F_k, as the client last sent it [C, C]", rows="held")
+    held: Tensor = about("which classes it has [C]")
+    t: int = about("the round in which it did; -1: not yet")
+
+
+@payload
+class Teachers:
+    means: Tensor = about("T_k, mean prediction of the others for each class [C, C]", rows="known")
+    known: Tensor = about("which classes have a teacher [C]")
+
+
+@payload
+class Means:
+    means: Tensor = about("F_k, mean prediction for each class [C, C]", rows="held")
+    held: Tensor = about("which classes the client has [C]")
+
+
+@dataclass(frozen=True)
+class FD(Method[Server, State, Teachers, Means]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+    gamma: float = setting(1.0, "strength of the pull of predictions to the teachers", "public code of HtFLlib")
+    post_pass: bool = setting(False, "take the means after training, in one pass", "paper")
+    include_self: bool = setting(False, "count a client's own share among its teachers", "paper; true in HtFLlib")
+    keep_last: bool = setting(False, "keep teachers of classes that nobody sent in the last round", "chosen here")
+
+    family: ClassVar[str] = "logits/features"
+    keeps_desks: ClassVar[bool] = True
+    varying_bytes: ClassVar[bool] = True  # a class has a mean once training has met it
+
+    def __post_init__(self) -> None:
+        within(self, 0, "gamma")
+
+    # -- client -------------------------------------------------------------------------------------------------------
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def local(self, down: Teachers, state: State, client: Client, k: Key) -> tuple[Means, State]:
+        start = state.params | {TALLY: torch.zeros(client.num_classes, client.num_classes)}
+        params = self.optim.fit(self.loss(down.means, client), start, client, k)
+        tally = params.pop(TALLY)
+        if self.post_pass:
+            n, means = class_means(client.model(params, client.x).softmax(1), client.members())
+        else:
+            n = tally.sum(1)  # every prediction sums to 1
+            means = tally / torch.where(n > 0, n, 1)[:, None]
+        return Means(means, n > 0), State(params)
+
+    def loss(self, teachers: Tensor, client: Client) -> Loss:
+        """CE + gamma H; the row of a class without teacher is zero, and so is H."""
+
+        def loss(w: Params, b: Batch) -> Tensor:
+            log_p = (logits := client.model.step(w, b).logits).log_softmax(1)
+            own = (b.y == torch.arange(client.num_classes)[:, None]) * b.w
+            b.stats[TALLY] = w[TALLY] + own @ log_p.exp()
+            return cross_entropy(logits, b) - self.gamma * wmean((teachers[b.y] * log_p).sum(1), b.w)
+
+        return loss
+
+    def own(self, down: Teachers, up: Means | None, state: State, client: Client) -> Params:
+        return state.params
+
+    # -- server -------------------------------------------------------------------------------------------------------
+
+    def init_server(self, task: Task, k: Key) -> Server:
+        c = task.num_classes
+        return Server(torch.zeros(c, c, dtype=torch.double), torch.zeros(c), torch.zeros(c, dtype=torch.long))
+
+    def init_desk(self, task: Task, of: ClientId, k: Key) -> Desk:
+        c = task.num_classes
+        return Desk(torch.zeros(c, c), torch.zeros(c, dtype=torch.bool), -1)
+
+    def answer(self, server: Server, desk: Desk, to: ClientId, task: Task, r: Round) -> Teachers:
+        mine = desk.held & (server.t == desk.t)
+        if self.include_self:
+            mine = torch.zeros_like(mine)
+        others = server.n - mine.float()
+        known = (others > 0) & (desk.held if desk.t >= 0 else True)
+        means = (server.total - mine[:, None] * desk.means) / others.clamp(min=1)[:, None]
+        return Teachers(torch.where(known[:, None], means, 0).float(), known)
+
+    def serve(
+        self, server: Server, desk: Desk, reply: Reply[Means], task: Task, r: Round, k: Key
+    ) -> tuple[Means, Desk]:
+        return reply.upload, Desk(reply.upload.means, reply.upload.held, r.t)
+
+    def aggregate(self, server: Server, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key) -> Server:
+        total, n = torch.zeros_like(server.total), torch.zeros_like(server.n)
+        for reply in replies:
+            total, n = total + reply.upload.means, n + reply.upload.held
+        now = (n > 0) | (not self.keep_last)
+        return Server(
+            torch.where(now[:, None], total, server.total),
+            torch.where(now, n, server.n),
+            torch.where(now, r.t, server.t),
+        )
+
+    def degenerate(self) -> str | None:
+        return "With gamma = 0 every client trains alone, as by Local." if self.gamma == 0 else None

@@ -1,0 +1,139 @@
+"""FedHKD. Chen et al., ICLR 2023. https://arxiv.org/abs/2301.08968
+
+client:  w_k = argmin CE + lam mean_c dist(q_T(H_c), Q_c) + gamma / |B| sum_i dist(f(x_i), H[y_i]), from w_t
+         f: features;  q_T: predictions of the head at temperature T, softmax(g(.) / T)
+         up: w_k;  for each class its rows, their mean feature, with noise N(0, sigma^2), and their mean q_T(f(x))
+server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
+         H_c, Q_c = means of the features and predictions of class c, over clients, weighted by rows
+
+Where models are unlike, only H and Q are exchanged, and clients train their own models on; the paper does not say.
+Distances are Euclidean, as in the paper; the released code takes a Kullback-Leibler divergence of predictions and mean
+squared errors of features, adds the same noise to all classes of a client, and keeps the means of the last client in
+place of those of all. Classes that nobody sent keep their H and Q. The noise is drawn from a key that the server knows:
+it shows what noise costs, and hides nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..checks import one_of, within
+from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Step, Task, setting
+from ..key import Key, fold, normal
+from ..payload import Params, about, payload
+from ..statistics import Pool, class_means
+from ..train import SGD, Optimiser, Term, mean, objective, wmean
+from ._classmeans import DISTANCES, towards
+from .local import State
+
+
+@payload
+class Knowledge:  # the server's state, and what it sends
+    params: Params = about("w_t, the global model; nothing if the clients' models are unlike")
+    features: Tensor = about("H, mean feature of each class [C, d]", rows="seen")
+    predictions: Tensor = about("Q, mean prediction for each class [C, C]", rows="seen")
+    seen: Tensor = about("which classes have them [C]")
+
+
+@payload
+class Update:
+    params: Params = about("w_k, the model after local training; nothing if the clients' models are unlike")
+    n: Tensor = about("n_k, the number of training rows")
+    counts: Tensor = about("rows of each class [C]")
+    features: Tensor = about("mean feature of each class, with noise [C, d]", rows="counts")
+    predictions: Tensor = about("mean prediction for each class [C, C]", rows="counts")
+
+
+@dataclass(frozen=True)
+class FedHKD(Method[Knowledge, State, Knowledge, Update]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+    lam: float = setting(0.05, "strength of the pull of predictions for H to Q", "public code")
+    gamma: float = setting(0.05, "strength of the pull of features to H", "public code")
+    temperature: float = setting(0.5, "T of the predictions", "public code")
+    sigma: float = setting(2.0, "spread of the noise on mean features", "public code")
+    min_share: float = setting(0.0, "classes with a smaller share of the client's rows are not sent", "off")
+    q_distance: str = setting("l2", "distance of predictions: l2, or kl", "paper; kl in the public code")
+    h_distance: str = setting("l2", f"distance of features: {', '.join(DISTANCES)}", "paper; mse in the public code")
+
+    family: ClassVar[str] = "logits/features"
+    needs = frozenset({Need.SAME_WIDTH})
+
+    def __post_init__(self) -> None:
+        within(self, 0, "lam", "gamma", "sigma")
+        within(self, 0.001, "temperature")
+        within(self, 0, "min_share", high=1)
+        one_of(self, "q_distance", ("l2", "kl"))
+        one_of(self, "h_distance", DISTANCES)
+
+    # -- client -------------------------------------------------------------------------------------------------------
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def local(self, down: Knowledge, state: State, client: Client, k: Key) -> tuple[Update, State]:
+        pulls = self.head_term(down, client), towards(down.features, down.seen, self.gamma, self.h_distance)
+        params = self.optim.fit(objective(client.model, *pulls), down.params or state.params, client, k)
+        z = client.model.features(params, client.x)
+        n, features = class_means(z, client.members())
+        _, predictions = class_means(self._soft(client.model.classify(params, z)).exp(), client.members())
+        counts = torch.where(n < self.min_share * client.n, 0, n)
+        noisy = features + self.sigma * normal(fold(k, -1), *features.shape)  # no epoch has this number
+        sent = (torch.where(counts[:, None] > 0, v, 0) for v in (noisy, predictions))
+        return Update(params if down.params else {}, client.n, counts, *sent), State(params)
+
+    def _soft(self, logits: Tensor) -> Tensor:
+        """log q_T."""
+        return (logits / self.temperature).log_softmax(1)
+
+    def head_term(self, down: Knowledge, client: Client) -> Term:
+        """lam times the mean distance of what the head makes of H from Q, over the classes that have them."""
+
+        def term(s: Step) -> Tensor:
+            log_q, target = self._soft(client.model.classify(s.params, down.features)), down.predictions
+            if self.q_distance == "l2":
+                apart = DISTANCES["l2"](log_q.exp() - target)
+            else:
+                apart = (torch.xlogy(target, target) - target * log_q).sum(1)
+            return self.lam * wmean(apart, down.seen.float())
+
+        return term
+
+    def own(self, down: Knowledge, up: Update | None, state: State, client: Client) -> Params:
+        return state.params if up else down.params or state.params
+
+    # -- server -------------------------------------------------------------------------------------------------------
+
+    def init_server(self, task: Task, k: Key) -> Knowledge:
+        c, alike = task.num_classes, len({model.name for model in task.models.values()}) <= 1
+        h, q, seen = torch.zeros(c, task.feature_dim), torch.zeros(c, c), torch.zeros(c, dtype=torch.bool)
+        return Knowledge(task.model.init() if alike else {}, h, q, seen)
+
+    def broadcast(self, server: Knowledge, to: ClientId, task: Task, r: Round) -> Knowledge:
+        return server
+
+    def aggregate(self, server: Knowledge, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Knowledge:
+        c, d = server.features.shape
+        h, q = Pool(c, d, covariances=False), Pool(c, c, covariances=False)
+
+        def uploads() -> Iterable[Update]:
+            for reply in replies:
+                h.add(reply.upload.counts, reply.upload.features, None)
+                q.add(reply.upload.counts, reply.upload.predictions, None)
+                yield reply.upload
+
+        params = mean(uploads(), "params", weight="n")
+        now = h.n > 0
+        features = torch.where(now[:, None], h.mu.float(), server.features)
+        predictions = torch.where(now[:, None], q.mu.float(), server.predictions)
+        return Knowledge(params, features, predictions, server.seen | now)
+
+    def generic(self, server: Knowledge, task: Task) -> Predictor | None:
+        return (lambda x: task.model(server.params, x)) if server.params else None
+
+    def degenerate(self) -> str | None:
+        if self.lam == self.gamma == 0:
+            return "With lam = gamma = 0 this is FedAvg or, where models are unlike, Local."
+        return None

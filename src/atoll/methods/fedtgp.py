@@ -1,0 +1,135 @@
+"""FedTGP. Zhang et al., AAAI 2024. https://arxiv.org/abs/2401.03230
+
+client:  w_k <- argmin CE(w; D_k) + lam / |B| sum_i mse(f(x_i), P[y_i]), from where it stopped
+         up: P_k[c], the mean feature of each class c it has
+server:  P[c] = MLP(e_c), a linear layer, ReLU and another one on an embedding e_c of each class, all trained on
+         mean of -log [ e^-(d_c + delta) / (e^-(d_c + delta) + sum_{c' != c} e^-d_c') ],  d_c' = ||P_k[c] - P[c']||
+         Q_c = mean of P_k[c];  r_c = distance of Q_c from the nearest other;  delta = min(max_c r_c, tau)
+
+The margin delta is that of the released code; formulas often take the largest distance of all pairs (max_pair). With a
+single class in a round it is 0. Classes that nobody ever sent repel, but are not sent: their prototypes are noise.
+As with FedProto, features are averaged after training, and the client's head predicts unless readout says otherwise.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..checks import one_of, within
+from ..core import Batch, Client, ClientId, Method, Need, Predictor, Reply, Round, Task, setting
+from ..key import Key, fold, normal
+from ..payload import Params, about, payload
+from ..statistics import class_means
+from ..train import SGD, Loss, Optimiser
+from ._servernets import linear
+from .fedgh import Means
+from .fedproto import FedProto, Prototypes
+from .local import State
+
+
+@payload
+class Server:
+    params: Params = about("e and the MLP")
+    means: Tensor = about("P, the prototype of each class [C, d]", rows="seen")
+    seen: Tensor = about("which classes anybody ever sent [C]")
+
+
+@dataclass(frozen=True)
+class FedTGP(Method[Server, State, Prototypes, Means]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+    server: Optimiser = field(
+        default=SGD(lr=0.01, epochs=100, batch_size=10, weight_decay=0.0, clip=0.0, momentum=0.0),
+        metadata={"about": "training of the prototypes", "source": "the authors' command"},
+    )
+    lam: float = setting(10.0, "strength of the pull of features to prototypes", "the authors' command")
+    tau: float = setting(100.0, "largest margin", "the authors' command")
+    margin: str = setting("nearest", "distance behind the margin: nearest, or max_pair", "the authors' code")
+    readout: str = setting(
+        "head", "who predicts: head, or the nearest prototype", "as for FedProto; nearest in HtFLlib"
+    )
+    proto_own_classes: bool = setting(True, "prototypes of other clients' classes do not compete", "as for FedProto")
+
+    family: ClassVar[str] = "prototypes"
+    needs = frozenset({Need.SAME_WIDTH})
+
+    def __post_init__(self) -> None:
+        within(self, 0, "lam", "tau")
+        one_of(self, "margin", ("nearest", "max_pair"))
+        one_of(self, "readout", ("head", "prototype"))
+
+    def _client(self) -> FedProto:
+        """What clients do is FedProto's; only their prototypes are made otherwise."""
+        return FedProto(self.optim, self.lam, readout=self.readout, proto_own_classes=self.proto_own_classes)
+
+    def init_server(self, task: Task, k: Key) -> Server:
+        c, d = task.num_classes, task.feature_dim
+        params = {"e": normal(fold(k, 0), c, d)} | linear("fc1", d, d, fold(k, 1)) | linear("fc2", d, d, fold(k, 2))
+        return Server(params, torch.zeros(c, d), torch.zeros(c, dtype=torch.bool))
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Prototypes:
+        return Prototypes(server.means, server.seen)
+
+    def local(self, down: Prototypes, state: State, client: Client, k: Key) -> tuple[Means, State]:
+        up, state = self._client().local(down, state, client, k)
+        return Means(up.means, up.n > 0), state
+
+    def aggregate(self, server: Server, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key) -> Server:
+        sent = [
+            (reply.upload.means[held], held.nonzero().flatten())
+            for reply in replies
+            if (held := reply.upload.held).any()
+        ]
+        if not sent:
+            return server
+        x, y = (torch.cat(rows) for rows in zip(*sent, strict=True))
+        loss = contrast(self.gap(x, y, task.num_classes))
+        params = self.server.run(loss, server.params, self.server.batches(x, y, k))
+        seen = server.seen.index_fill(0, y, True)
+        return Server(params, prototypes(params) * seen[:, None], seen)
+
+    def gap(self, x: Tensor, y: Tensor, classes: int) -> Tensor:
+        """The margin delta, from the means P_k[c] and their classes."""
+        n, q = class_means(x, F.one_hot(y, classes))
+        apart = distances(q[n > 0], q[n > 0])
+        if len(apart) < 2:
+            return torch.zeros(())
+        if self.margin == "nearest":
+            apart = apart.fill_diagonal_(torch.inf).amin(1)
+        return apart.max().clamp(max=self.tau)
+
+    def own(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Params:
+        return state.params
+
+    def personal(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Predictor:
+        return self._client().personal(down, None, state, client)
+
+    def degenerate(self) -> str | None:
+        return "With lam = 0 every client trains alone, as by Local." if self.lam == 0 else None
+
+
+def prototypes(params: Params) -> Tensor:
+    """P [C, d]."""
+    hidden = F.linear(params["e"], params["fc1.weight"], params["fc1.bias"]).relu()
+    return F.linear(hidden, params["fc2.weight"], params["fc2.bias"])
+
+
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    """Between all rows of the one and the other; the bound keeps the root's gradient finite at 0."""
+    return (a[:, None] - b).square().sum(2).clamp(min=1e-12).sqrt()
+
+
+def contrast(delta: Tensor) -> Loss:
+    """Cross-entropy of the logits -(d + delta at the row's own class)."""
+
+    def loss(params: Params, b: Batch) -> Tensor:
+        d = distances(b.x, prototypes(params))
+        return F.cross_entropy(-(d + delta * F.one_hot(b.y, d.shape[1])), b.y)
+
+    return loss
