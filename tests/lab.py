@@ -19,8 +19,17 @@ PUBLIC = 60  # rows, for methods that need some
 
 # What keeps a method's trial short. Few steps also keep differences in the last digit from growing.
 QUICK: dict[str, dict[str, Any]] = {
+    "fedala": {"settings": {"most_passes": 2}},
+    "fedbabu": {"settings": {"finetune.epochs": 1}},
+    "fedfed": {"settings": {"distil_rounds": 1}},
+    "fedgen": {"settings": {"teach.epochs": 3}},
+    "feddf": {"settings": {"steps": 3}},
+    "fedmd": {"settings": {"first_epochs": 1}},
     "fedpd": {"server_model": "mlp_a", "settings": {"server.epochs": 1}},
+    "fedrep": {"settings": {"head_optim.epochs": 1}},
+    "fedtgp": {"settings": {"server.epochs": 2}},
     "pfedes": {"settings": {"proxy_optim.epochs": 1}},
+    "pfedme": {"settings": {"steps": 2}},
 }
 
 

@@ -236,7 +236,7 @@ def test_feddw_without_term_is_fedavg_with_a_bias_free_head() -> None:
     assert gap_params(dw.server.params, plain.server.params) == 0
 
 
-@pytest.mark.parametrize("host", ["fedavg", "fedprox", "moon", "feduv", "feddistill", "scd", "ditto"])
+@pytest.mark.parametrize("host", ["fedavg", "fedprox", "moon", "feduv", "feddistill", "scd", "ditto", "fedavgm", "feddyn"])
 def test_a_dw_term_of_weight_zero_changes_nothing_in_its_host(host: str) -> None:
     with_dw = setup(host, terms=("dw:mu=0",))
     plain = conduct(replace(setup(host), fleet=with_dw.fleet))

@@ -13,8 +13,8 @@ from .key import key
 from .run import AnyMethod, Desks
 from .store import MemoryStore
 
-# Wraps a piece of work: "local" or "personal" of a client, or that of the server (no client).
-Meter = Callable[[ClientId | None, str], AbstractContextManager[Any]]
+# Wraps a piece of work in an exchange: "local" or "personal" of a client, or that of the server (no client).
+Meter = Callable[[Round, ClientId | None, str], AbstractContextManager[Any]]
 
 
 class Exchange(NamedTuple):
@@ -40,7 +40,7 @@ def rehearse(
     rounds: int = 1,
     cohort: int = 1,
     everybody: bool = False,
-    meter: Meter = lambda who, what: nullcontext(),
+    meter: Meter = lambda r, who, what: nullcontext(),
 ) -> Iterator[Exchange]:
     """Play rounds with the actors, or with all clients; the server gets ``cohort`` replies, the uploads in turn."""
     task = fleet.task()
@@ -52,13 +52,13 @@ def rehearse(
         uploads: dict[ClientId, Any] = {}
         for i, client in cast.items():
             down, k = office.download(server, i, r), key(seed, "local", r.t, i)
-            with torch.no_grad(), meter(i, "local"):
+            with torch.no_grad(), meter(r, i, "local"):
                 uploads[i], states[i] = method.local(down, states[i], client, k)
             if method.after_upload:
-                with torch.no_grad(), meter(i, "personal"):
+                with torch.no_grad(), meter(r, i, "personal"):
                     states[i] = method.after_upload(down, uploads[i], states[i], client, k)
             yield Exchange(r, i, down, uploads[i])
-        with torch.no_grad(), meter(None, "server"):
+        with torch.no_grad(), meter(r, None, "server"):
             replies = office.served(server, _replies(uploads, cohort), r)
             server = method.aggregate(server, replies, task, r, key(seed, "server", *r))
 
