@@ -1,0 +1,123 @@
+"""FedHeNN. Makhija et al., ICML 2022, Algorithm 1. https://arxiv.org/abs/2202.07757
+
+client:  w_k <- argmin CE(w; D_k) + eta_t (1 - CKA(K_k(w), K)), from where it stopped;   eta_t = eta_0 sqrt(t), t >= 0
+         CKA(K, L) = <HKH, HLH> / (|HKH| |HLH|);   H = I - 1 1^T / m
+         up: K_k = A_k A_k^T, A_k: its features of m public rows that the server has just drawn
+server:  K = mean_k K_k, over the clients of the round
+
+As in the released code, the first round has no pull, and K comes from the clients of the round before. That code
+compares all m rows in every step; here a step compares a part of them with the same part of K (batch). K_k is taken in
+evaluation mode; running statistics follow private batches only. That code also tunes for 10 epochs at the very end.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..checks import within
+from ..core import Batch, Client, ClientId, Method, Need, Reply, Round, Step, Task, setting
+from ..key import Key, fold, permutation
+from ..payload import Params, about, payload
+from ..train import SGD, Optimiser, Term, objective
+from ._public import choose, chosen
+from .local import State
+
+
+@payload
+class Server:
+    rows: Tensor | None = about("numbers of the public rows that K is of [m]; none before the first round")
+    kernel: Tensor | None = about("K, the mean kernel of these rows [m, m]", symmetric=True)
+    coming: Tensor = about("numbers of the public rows that clients are asked for [m]")
+
+
+@payload
+class Alignment:
+    eta: float = about("eta_t, strength of the pull")
+    rows: Tensor | None = about("numbers of the public rows that K is of [m], unless nothing is pulled")
+    kernel: Tensor | None = about("K, the mean kernel of these rows [m, m]", symmetric=True)
+    coming: Tensor = about("numbers of the public rows that the client is asked for [m]")
+
+
+@payload
+class Kernel:
+    kernel: Tensor = about("K_k, products of the client's features of the rows it was asked for [m, m]", symmetric=True)
+
+
+@dataclass(frozen=True)
+class FedHeNN(Method[Server, State, Alignment, Kernel]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+    eta0: float = setting(0.01, "eta_0, strength of the pull in the second round", "public code")
+    rows: int = setting(1000, "public rows of a round, drawn anew for each; all if there are fewer", "public code")
+    batch: int = setting(100, "how many of them a step compares", "chosen here; all in the public code")
+
+    family: ClassVar[str] = "logits/features"
+    needs = frozenset({Need.PUBLIC_DATA})
+
+    def __post_init__(self) -> None:
+        within(self, 0, "eta0")
+        within(self, 3, "rows", "batch")  # of two rows all kernels are alike
+
+    def init_server(self, task: Task, k: Key) -> Server:
+        return Server(None, None, choose(task, self.rows, k))
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Alignment:
+        eta = self.eta0 * sqrt(r.t)
+        if eta == 0 or server.kernel is None:
+            return Alignment(0.0, None, None, server.coming)
+        return Alignment(eta, server.rows, server.kernel, server.coming)
+
+    def local(self, down: Alignment, state: State, client: Client, k: Key) -> tuple[Kernel, State]:
+        pulls = [self._pull(down.eta, down.rows, down.kernel, client)] if down.rows is not None else []
+        params = self.optim.fit(objective(client.model, *pulls), state.params, client, k)
+        return Kernel(gram(client.model.features(params, chosen(client, down.coming)))), State(params)
+
+    def _pull(self, eta: float, rows: Tensor, kernel: Tensor | None, client: Client) -> Term:
+        """eta (1 - CKA) on rows that the key of each batch draws."""
+        assert kernel is not None
+        x = chosen(client, rows)
+
+        def term(s: Step) -> Tensor:
+            own = fold(s.batch.k, -1)  # no dropout layer has this number
+            part = permutation(fold(own, 0), len(x))[: self.batch]
+            beside = Batch(x[part], part, torch.ones(len(part)), fold(own, 1), {})
+            z = client.model.step(s.params, beside).features
+            z = z - z.mean(0)  # CKA would centre the products: where features hardly differ, too late for their digits
+            return eta * (1 - cka(gram(z), kernel[part][:, part]))
+
+        return term
+
+    def aggregate(self, server: Server, replies: Iterable[Reply[Kernel]], task: Task, r: Round, k: Key) -> Server:
+        total, count = torch.zeros((), dtype=torch.double), 0
+        for reply in replies:
+            total, count = total + reply.upload.kernel, count + 1
+        return Server(server.coming, (total / count).float(), choose(task, self.rows, k))
+
+    def own(self, down: Alignment, up: Kernel | None, state: State, client: Client) -> Params:
+        return state.params
+
+    def degenerate(self) -> str | None:
+        return "With eta0 = 0 every client trains alone, as by Local." if self.eta0 == 0 else None
+
+
+def gram(features: Tensor) -> Tensor:
+    """The products of all pairs of features, exactly symmetric."""
+    products = features @ features.T
+    return (products + products.T) / 2
+
+
+def cka(k: Tensor, other: Tensor) -> Tensor:
+    """Centred kernel alignment; 0 for features that are all the same."""
+    a, b = _centred(k), _centred(other)
+    lengths = [(v.square().sum() + 1e-20).sqrt() for v in (a, b)]  # the product of their squares might be too large
+    return (a * b).sum() / (lengths[0] * lengths[1])
+
+
+def _centred(k: Tensor) -> Tensor:
+    return k - k.mean(0) - k.mean(1, keepdim=True) + k.mean()

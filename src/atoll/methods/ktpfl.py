@@ -1,0 +1,137 @@
+"""KT-pFL. Zhang et al., NeurIPS 2021, Algorithm 1. https://arxiv.org/abs/2111.02862
+
+client:  1. w_n <- SGD(w_n; D_n);   up: s_n = softmax(f_n(x) / T) of the round's public x
+         2. w_n <- argmin KL(sum_m c_nm s_m || softmax(f_n(x) / T)), mean over the public x
+server:  1. c_n <- P[c_n - eta grad(|s_n - sum_m c_nm s_m|^2 + rho |c_n - 1/N|^2)],   P: onto the simplex
+         2. draw the public rows of the next round
+
+The distance that c makes small is a mean over rows and classes, as in the released code. That code divides KL by the
+number of classes too, scales every step of c, and replaces P by a softmax of 5 c, which draws rows back to 1/N each
+round (projection). At its temperature of 10 soft predictions differ so little that c hardly leaves 1/N. Of absent
+clients c_nm stays as it is: the others share what is left of the row. s_n is taken in evaluation mode; running
+statistics follow private batches only.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..checks import one_of, within
+from ..core import Client, ClientId, Method, Need, Reply, Round, Task, setting
+from ..key import Key, fold
+from ..payload import Params, about, payload
+from ..train import SGD, Optimiser, objective
+from ._public import choose, chosen, divergence, imitation, lessons, still
+from .local import State
+
+
+@payload
+class Server:
+    rows: Tensor = about("numbers of the public rows of the round [m]")
+    c: Tensor = about("c, how much each client learns from each [N, N]")
+    targets: Params = about("what each client of the round is to predict [m, C], between two exchanges")
+
+
+@payload
+class Target:
+    rows: Tensor = about("numbers of the public rows of the round [m]")
+    probs: Tensor | None = about(
+        "sum_m c_nm s_m, what the client is to predict for them [m, C], in the second exchange"
+    )
+
+
+@payload
+class Predictions:
+    probs: Tensor | None = about("s_n, the client's soft predictions of the rows [m, C], in the first exchange")
+
+
+@dataclass(frozen=True)
+class KTpFL(Method[Server, State, Target, Predictions]):
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training, on private rows"})
+    distil: Optimiser = field(
+        default=SGD(lr=0.02, epochs=1, batch_size=256, weight_decay=0.0, clip=0.0, momentum=0.0),
+        metadata={"about": "training towards the targets, on public rows", "source": "public code"},
+    )
+    temperature: float = setting(10.0, "T, what logits are divided by", "public code")
+    eta: float = setting(0.1, "learning rate of c", "chosen here; scaled in every step in the public code")
+    rho: float = setting(0.7, "strength of the pull of c to equal shares", "public code, which tries 0.1 to 3")
+    projection: str = setting("simplex", "how rows of c come to sum to 1: simplex or softmax", "softmax in that code")
+    rows: int = setting(5000, "public rows of a round, drawn anew for each; all if there are fewer", "public code")
+
+    phases: ClassVar[int] = 2
+    family: ClassVar[str] = "logits/features"
+    needs = frozenset({Need.PUBLIC_DATA})
+
+    def __post_init__(self) -> None:
+        within(self, 0.001, "temperature")
+        within(self, 0, "eta", "rho")
+        within(self, 1, "rows")
+        one_of(self, "projection", ("simplex", "softmax"))
+
+    # -- client -------------------------------------------------------------------------------------------------------
+
+    def init_client(self, client: Client, k: Key) -> State:
+        return State(client.model.init())
+
+    def local(self, down: Target, state: State, client: Client, k: Key) -> tuple[Predictions, State]:
+        x = chosen(client, down.rows)
+        if down.probs is None:
+            params = self.optim.fit(objective(client.model), state.params, client, k)
+            return Predictions((client.model(params, x) / self.temperature).softmax(1)), State(params)
+
+        def apart(target: Tensor, logits: Tensor) -> Tensor:
+            return divergence(target, logits / self.temperature)
+
+        batches = lessons(x, down.probs, self.distil, fold(k, -1))  # no epoch of the private rows has this number
+        return Predictions(None), State(self.distil.run(still(imitation(client.model, apart)), state.params, batches))
+
+    def own(self, down: Target, up: Predictions | None, state: State, client: Client) -> Params:
+        return state.params
+
+    # -- server -------------------------------------------------------------------------------------------------------
+
+    def init_server(self, task: Task, k: Key) -> Server:
+        n = len(task.clients)
+        return Server(choose(task, self.rows, k), torch.full((n, n), 1 / n), {})
+
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Target:
+        return Target(server.rows, server.targets.get(to) if r.phase else None)
+
+    def aggregate(self, server: Server, replies: Iterable[Reply[Predictions]], task: Task, r: Round, k: Key) -> Server:
+        if r.phase:
+            return Server(choose(task, self.rows, k), server.c, {})
+        s = {sender: up.probs for sender, up in replies if up.probs is not None}
+        who = torch.tensor([task.clients.index(i) for i in s])
+        present = who[:, None], who
+        left = server.c[present].double()
+        share = left.sum(1, keepdim=True)
+        known = torch.stack([v.flatten() for v in s.values()]).double()  # [P, m C]
+        learned = self.learn(torch.where(share > 0, left / share, 1 / len(who)), known)
+        targets = (learned @ known).float().reshape(len(who), *next(iter(s.values())).shape)
+        c = server.c.index_put(present, (share * learned).float())
+        return Server(server.rows, c, dict(zip(s, targets, strict=True)))
+
+    def learn(self, c: Tensor, s: Tensor) -> Tensor:
+        """The next rows of c [P, P], given the soft predictions [P, m C] of the same clients."""
+        apart = (c - torch.eye(len(c))) @ (s @ s.T) * 2 / s.shape[1]
+        c = c - self.eta * (apart + 2 * self.rho * (c - 1 / len(c)))
+        return (5 * c).softmax(1) if self.projection == "softmax" else simplex(c)
+
+    def degenerate(self) -> str | None:
+        if self.distil.epochs == 0:
+            return "With distil.epochs = 0 every client trains alone, as by Local."
+        if self.eta == 0 and self.projection == "simplex":
+            return "With eta = 0 every client is taught the plain mean of all soft predictions."
+        return None
+
+
+def simplex(v: Tensor) -> Tensor:
+    """Each row's nearest point whose numbers are at least 0 and sum to 1: what exceeds a threshold common to them."""
+    largest = v.sort(1, descending=True).values
+    count = torch.arange(1, v.shape[1] + 1)
+    over = (largest.cumsum(1) - 1) / count  # the threshold if so many numbers stay above it
+    support = (largest > over).sum(1, keepdim=True)
+    return (v - over.gather(1, support - 1)).clamp(min=0)
