@@ -19,7 +19,9 @@ PUBLIC = 60  # rows, for methods that need some
 
 # What keeps a method's trial short. Few steps also keep differences in the last digit from growing.
 QUICK: dict[str, dict[str, Any]] = {
+    "ditto": {"settings": {"personal_optim.epochs": 1}},
     "fedala": {"settings": {"most_passes": 2}},
+    "fedavg_ft": {"settings": {"finetune.epochs": 2}},
     "fedbabu": {"settings": {"finetune.epochs": 1}},
     "fedfed": {"settings": {"distil_rounds": 1}},
     "fedgen": {"settings": {"teach.epochs": 3}},
@@ -30,6 +32,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "fedtgp": {"settings": {"server.epochs": 2}},
     "pfedes": {"settings": {"proxy_optim.epochs": 1}},
     "pfedme": {"settings": {"steps": 2}},
+    "scd": {"settings": {"personal_optim.epochs": 1}},
 }
 
 

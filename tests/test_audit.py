@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import lab
 import pytest
 
 from atoll import registry
@@ -45,7 +46,7 @@ def test_a_class_table_travels_with_the_classes_held() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_fields_add_up_to_what_travels_and_each_is_explained(name: str) -> None:
-    setup = assemble(Config(name, clients=3, partition="iid", epochs=1, public=100))
+    setup = lab.setup(name, clients=3, partition="iid")
     items = audit(setup.method, setup.fleet, 0)
     second = [e for e in rehearse(setup.method, setup.fleet, 0, rounds=2) if e.round.t == 1]
     for way in ("down", "up"):

@@ -1,6 +1,8 @@
 """The command line, as a user meets it."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -297,3 +299,13 @@ def test_a_misspelt_word_suggests_the_nearest(words: list[str], hint: str, refus
 def test_without_a_method_the_user_is_asked_for_one(refused: Refused) -> None:
     assert "Which method?" in refused("run")
     assert "METHOD" in refused("compare")
+
+
+def test_asking_for_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom click.testing import CliRunner\nfrom atoll.cli import COMMANDS, main\n"
+        "shown = CliRunner().invoke(main, ['--help']).output\nassert all(name in shown for name in COMMANDS)\n"
+        "print(sorted({'torch', 'numpy', 'sklearn', 'matplotlib', 'pyarrow'} & sys.modules.keys()))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"

@@ -136,7 +136,9 @@ def resolves(dotted: str) -> bool:
 
 def every_option(group: click.Group = main) -> set[str]:
     found = {"--help", "--version"}
-    for command in group.commands.values():
+    context = click.Context(group)
+    for command in (group.get_command(context, name) for name in group.list_commands(context)):
+        assert command is not None
         found |= every_option(command) if isinstance(command, click.Group) else set()
         found |= {option for parameter in command.params for option in parameter.opts}
     return found
@@ -162,10 +164,10 @@ def test_commands_can_be_read(name: str, command: str) -> None:
 def parsed(command: str) -> click.Context:
     """The innermost command with its arguments."""
     words, group, context = shlex.split(command)[1:], main, click.Context(main, info_name="atoll")
-    while words and isinstance(found := group.commands.get(words[0]), click.Group) and words[1:]:
+    while words and isinstance(found := group.get_command(context, words[0]), click.Group) and words[1:]:
         group, words = found, words[1:]
-    assert words[0] in group.commands, command
-    return group.commands[words[0]].make_context(words[0], words[1:], parent=context)
+    assert found is not None, command
+    return found.make_context(words[0], words[1:], parent=context)
 
 
 @pytest.fixture
@@ -240,3 +242,13 @@ def builder() -> ModuleType:
 def test_generated_pages_are_what_the_code_says() -> None:
     for file, text in builder().pages().items():
         assert (DOCS / file).read_text(encoding="utf-8") == text, f"docs/{file} is old: run python docs/build.py"
+
+
+def test_the_page_of_bytes_has_every_method_and_the_rows_tried_here() -> None:
+    """All rows would take too long; they come out of the same two lines of code."""
+    made = builder()
+    page = (DOCS / "ref-communication.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([\w:-]+)` \|", page, re.MULTILINE) == made.SPECS
+    for spec in ("fedavg", "lgfedavg", "fedproto", "pfedes"):
+        row = f"| {' | '.join(made.traffic_row(spec))} |"
+        assert row in page, f"docs/ref-communication.md is old: run python docs/build.py. It should have: {row}"

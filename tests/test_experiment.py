@@ -29,7 +29,7 @@ from atoll.methods.ditto import Ditto
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.payload import Nothing, about, equal, payload
 from atoll.result import Result
-from atoll.run import sample
+from atoll.rounds import sample
 from atoll.rundir import RunDir
 from atoll.train import SGD
 

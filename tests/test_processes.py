@@ -23,7 +23,7 @@ from atoll.key import key
 from atoll.methods.ditto import Ditto
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.payload import Nothing, equal
-from atoll.run import Job, play
+from atoll.rounds import Job, play
 from atoll.store import MemoryStore
 
 

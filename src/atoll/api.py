@@ -12,7 +12,7 @@ from .data.dataset import Dataset
 from .errors import AtollError
 from .experiment import Watch, conduct
 from .result import Result
-from .run import AnyMethod
+from .rounds import AnyMethod
 from .rundir import RunDir
 from .settings import settings_of
 

@@ -23,7 +23,7 @@ from .data.transforms import Transform, preset
 from .errors import AtollError
 from .fleet import Fleet, Shares
 from .networks import Networks, given, proxy
-from .run import AnyMethod
+from .rounds import AnyMethod
 from .settings import filled, make, value_of
 
 NAMED = ("natural", "file:")  # partitions that name their clients themselves

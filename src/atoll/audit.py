@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from .fleet import Fleet
 from .payload import Packed, pack
 from .rehearsal import rehearse
-from .run import AnyMethod
+from .rounds import AnyMethod
 
 
 class Item(NamedTuple):

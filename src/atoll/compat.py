@@ -4,7 +4,7 @@ from . import registry
 from .core import Need
 from .errors import AtollError
 from .fleet import Fleet
-from .run import AnyMethod
+from .rounds import AnyMethod
 
 
 def check(method: AnyMethod, fleet: Fleet, name: str, backend: str) -> None:

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from .core import ClientId, Round
 from .fleet import Fleet
 from .rehearsal import actors, rehearse
-from .run import AnyMethod
+from .rounds import AnyMethod
 
 REPEATS = 5  # of a timed rehearsal: the median forgets what else the machine did
 

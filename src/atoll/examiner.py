@@ -12,7 +12,7 @@ from .fleet import Fleet
 from .key import key
 from .ledger import Ledger, Row
 from .payload import Params
-from .run import AnyMethod, Backend, Desks
+from .rounds import AnyMethod, Backend, Desks
 from .store import Store
 from .train import mean
 

@@ -17,7 +17,7 @@ from .errors import AtollError
 from .examiner import Examiner
 from .ledger import Ledger, Line, from_json
 from .result import Result
-from .run import Log, play, sample
+from .rounds import Log, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
 from .store import DiskStore, MemoryStore, Store
 from .summary import summarise

@@ -10,7 +10,7 @@ import torch
 from .core import Client, ClientId, Reply, Round
 from .fleet import Fleet
 from .key import key
-from .run import AnyMethod, Desks
+from .rounds import AnyMethod, Desks
 from .store import MemoryStore
 
 # Wraps a piece of work in an exchange: "local" or "personal" of a client, or that of the server (no client).

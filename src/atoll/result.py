@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .core import ClientId, Predictor, Round
 from .fleet import Fleet
-from .run import Desks
+from .rounds import Desks
 from .store import Store
 
 if TYPE_CHECKING:

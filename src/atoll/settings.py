@@ -74,6 +74,8 @@ def _set(target: Any, path: str, value: Any, where: str) -> Any:
         if not is_dataclass(inner):
             raise AtollError(f"Setting {where}.{name} has no parts: write {name}=VALUE.")
         value = _set(inner, rest, value, where=f"{where}.{name}")
+    elif hints[name] is Optimiser:
+        value = _optimiser(value, getattr(target, name), f"{where}.{name}")
     else:
         value = convert(value, hints[name], f"{where}.{name}")
     return replace(target, **{name: value})
@@ -85,8 +87,6 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         if value in (None, "none", "null"):
             return None
         kind = next(k for k in get_args(kind) if k is not type(None))
-    if kind is Optimiser:
-        return _optimiser(value, where)
     try:
         if kind is bool:
             return _boolean(value)
@@ -102,12 +102,14 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     return value
 
 
-def _optimiser(value: Any, where: str) -> Optimiser:
+def _optimiser(value: Any, now: Optimiser, where: str) -> Optimiser:
+    """The optimiser of that name: the one that is there with its own defaults, if it is of that kind."""
     if isinstance(value, Optimiser):
         return value
     if str(value) not in OPTIMISERS:
         raise unknown(f"optimiser for {where}", str(value), OPTIMISERS)
-    return OPTIMISERS[str(value)]()
+    kind = OPTIMISERS[str(value)]
+    return now if type(now) is kind else kind()
 
 
 def _boolean(value: Any) -> bool:

@@ -15,7 +15,7 @@ from .fleet import Fleet, Shares
 from .networks import Networks
 from .payload import nbytes
 from .rehearsal import rehearse
-from .run import AnyMethod
+from .rounds import AnyMethod
 from .settings import make
 from .threads import one_thread
 from .train import no_training

@@ -15,7 +15,7 @@ from atoll.key import key, normal
 from atoll.methods.fd import FD, Means, Server, Teachers
 from atoll.methods.local import Local, State
 from atoll.payload import Nothing, nbytes
-from atoll.run import Desks
+from atoll.rounds import Desks
 from atoll.store import MemoryStore
 from atoll.train import gradient
 

@@ -17,7 +17,7 @@ from atoll.methods._public import divergence, imitation, lessons
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddf import FedDF, Group, Server, Update
 from atoll.payload import Nothing, Params
-from atoll.run import play
+from atoll.rounds import play
 from atoll.store import MemoryStore
 from atoll.train import Adam, gradient
 

@@ -18,7 +18,7 @@ from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedavg import Global as Average
 from atoll.methods.fedfed import DISTIL, MIX, SHARE, Desk, FedFed, Global, State, Update, evenly
 from atoll.payload import Nothing, Params, equal, nbytes
-from atoll.run import play, sample
+from atoll.rounds import play, sample
 from atoll.store import MemoryStore
 from atoll.train import Adam, gradient, objective
 

@@ -17,7 +17,7 @@ from atoll.key import key, normal
 from atoll.methods.fedhenn import Alignment, FedHeNN, Kernel, Server, cka, gram
 from atoll.methods.local import Local, State
 from atoll.payload import Nothing, Params, nbytes
-from atoll.run import play
+from atoll.rounds import play
 from atoll.store import MemoryStore
 from atoll.train import gradient, objective
 

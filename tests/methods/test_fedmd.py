@@ -17,7 +17,7 @@ from atoll.methods._public import imitation
 from atoll.methods.fedmd import DISTANCES, FedMD, Lesson, Scores, Server
 from atoll.methods.local import Local, State
 from atoll.payload import Nothing, nbytes
-from atoll.run import play
+from atoll.rounds import play
 from atoll.store import MemoryStore
 from atoll.train import gradient
 

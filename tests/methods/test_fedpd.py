@@ -20,7 +20,7 @@ from atoll.methods.fedpd import Desk, Features, FedPD, Server, State
 from atoll.methods.local import Local
 from atoll.methods.local import State as Alone
 from atoll.payload import Nothing
-from atoll.run import Desks, play
+from atoll.rounds import Desks, play
 from atoll.rundir import RunDir
 from atoll.settings import make
 from atoll.store import MemoryStore

@@ -17,7 +17,7 @@ from atoll.methods._public import divergence, imitation
 from atoll.methods.ktpfl import KTpFL, Predictions, Server, Target, simplex
 from atoll.methods.local import Local, State
 from atoll.payload import Nothing
-from atoll.run import play
+from atoll.rounds import play
 from atoll.store import MemoryStore
 from atoll.train import gradient
 

@@ -16,7 +16,7 @@ from ..evaluate import Score, accuracy, measure, predict
 from ..fleet import Fleet
 from ..key import Key, key
 from ..payload import stack, unstack
-from ..run import AnyMethod, Job, Outcome, Rest
+from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import Store
 from ..train import functional_gradients
 

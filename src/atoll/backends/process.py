@@ -21,7 +21,7 @@ from ..core import Contract, contract
 from ..errors import AtollError
 from ..evaluate import Score
 from ..fleet import Fleet
-from ..run import AnyMethod, Job, Outcome, Rest
+from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import MemoryStore, Store
 from ..wire import decode, encode
 from .inprocess import Loop

@@ -3,23 +3,47 @@
 import errno
 import sys
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
 import click
 
 from .. import __version__
 from ..errors import AtollError
-from .data import data
-from .methods import audit, methods, models
-from .report import report, speed_up
-from .run import compare, run
+
+# Each command: where it is defined, and what it does. Modules are loaded when their command is called for, because they
+# need torch, which takes seconds.
+COMMANDS = {
+    "run": ("run", "run", "Run one METHOD."),
+    "compare": ("run", "compare", "Run several METHODs on the same clients and seeds, and rank them."),
+    "methods": ("methods", "methods", "List the methods, or show one."),
+    "audit": ("methods", "audit", "Show what leaves a client and what reaches it in one round of METHOD."),
+    "models": ("methods", "models", "List the architectures."),
+    "data": ("data", "data", "Data sets: list them, divide one among clients and see who holds what."),
+    "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
+    "speedup": ("report", "speed_up", "How much sooner a wait-free run reaches an accuracy."),
+}
 
 
-class Suggesting(click.Group):
-    """A group that suggests the nearest command, and shows a user's mistake without a traceback."""
+class Commands(click.Group):
+    """Loads commands late, suggests the nearest one, and shows a user's mistake without a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[name]
+        command: click.Command = getattr(import_module(f".{module}", __name__), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, _, about) in COMMANDS.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = get_close_matches(args[0], self.list_commands(ctx), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
@@ -44,14 +68,10 @@ class Mistake(click.ClickException):
     exit_code = 2
 
 
-@click.group(cls=Suggesting, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="atoll")
 def main() -> None:
     """Personalised and model-heterogeneous federated learning.
 
     Start with:  atoll compare local fedavg dcpfl
     """
-
-
-for command in (run, compare, methods, audit, models, data, report, speed_up):
-    main.add_command(command)
