@@ -120,7 +120,7 @@ def _commands(group: click.Group = command_line, prefix: str = "atoll") -> Itera
 
 
 def _command(name: str, command: click.Command) -> Iterator[str]:
-    with click.Context(command, info_name=name) as context:
+    with command.make_context(name, [], resilient_parsing=True) as context:
         usage = " ".join(command.collect_usage_pieces(context))
     yield f"### `{name}`"
     yield f"`{name} {usage}`"
@@ -385,8 +385,8 @@ def _result_row(row: dict[str, Any]) -> list[str]:
     return [code(row["name"]), *marks, generic if row["generic"] else NONE, *costs]
 
 
-def _mark(stat: dict[str, float | None] | None) -> str:
-    return accuracy(Stat(**stat)) if stat else NONE  # type: ignore[arg-type]
+def _mark(stat: list[float] | None) -> str:
+    return accuracy(Stat(*stat)) if stat else NONE
 
 
 def _measured(name: str) -> Iterator[str]:
@@ -395,8 +395,7 @@ def _measured(name: str) -> Iterator[str]:
     rows = {row["name"]: row for row in found["rows"]} if found else {}
     if name in rows:
         mine, local = rows[name]["best_by_val"], rows["local"]["best_by_val"]
-        spread = max(mine["std"], local["std"])
-        gap = mine["mean"] - local["mean"]
+        gap, spread = mine[0] - local[0], max(mine[1], local[1])
         verdict = "above" if gap > spread else "below" if gap < -spread else "not to be told from"
         beside = "" if name == "local" else f", {verdict} Local ({_mark(local)})"
         generic = rows[name]["generic"]

@@ -23,6 +23,7 @@ COMMANDS = {
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
     "speedup": ("report", "speed_up", "How much sooner a wait-free run reaches an accuracy."),
 }
+HELP = ["-h", "--help"]
 
 
 class Commands(click.Group):
@@ -36,6 +37,7 @@ class Commands(click.Group):
             return None
         module, attribute, _ = COMMANDS[name]
         command: click.Command = getattr(import_module(f".{module}", __name__), attribute)
+        command.context_settings.setdefault("help_option_names", HELP)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -68,7 +70,7 @@ class Mistake(click.ClickException):
     exit_code = 2
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": HELP, "max_content_width": 110})
 @click.version_option(__version__, prog_name="atoll")
 def main() -> None:
     """Personalised and model-heterogeneous federated learning.
