@@ -11,6 +11,7 @@ import pytest
 from atoll import compare, registry
 from atoll.compare import configs, place, run_all, safe
 from atoll.config import Config
+from atoll.core import Need
 from atoll.errors import AtollError
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -242,3 +243,12 @@ def test_the_word_all_means_every_method_with_public_rows_for_those_that_need_th
         assert [c.method for c in planned] == list(registry.methods())
         assert {c.public for c in planned} == {public}
     assert {c.public for c in configs(["fedavg"], SMALL)} == {0}
+
+
+def test_the_word_all_leaves_out_what_does_not_fit() -> None:
+    """On two widths everything goes that asks neither for one architecture nor for one width."""
+    planned = [c.method for c in configs(["all"], {**SMALL, "models": ("mlp:hidden=8", "mlp:hidden=16")})]
+    unfit = {Need.SAME_ARCHITECTURE, Need.SAME_WIDTH}
+    assert planned == [name for name, cls in registry.methods().items() if not unfit & cls.needs]
+    assert {"local", "fedpd", "pfedes"} <= set(planned)
+    assert "fedavg" not in planned

@@ -31,17 +31,33 @@ def configs(names: Sequence[str], values: Mapping[str, Any], seeds: Sequence[int
     shared = from_dict(values)
     chosen = list(names)
     if chosen == ["all"]:
-        shared, chosen = _with_public_rows(shared), list(registry.methods())
+        data = load(shared.data, shared.data_dir)
+        shared = _with_public_rows(shared, data)
+        chosen = _fitting(shared, data)
     entries = [entry(name, shared) for name in chosen]
     _check_settings_used(entries, shared.settings)
     return [replace(config, seed=seed) for config in entries for seed in seeds or [shared.seed]]
 
 
-def _with_public_rows(shared: Config) -> Config:
+def _fitting(shared: Config, data: Dataset) -> list[str]:
+    """The methods that can run on these clients."""
+    plain = replace(shared, method="local", terms=(), settings={}, wait_free=False)
+    fleet = assemble(plain, data).fleet
+
+    def fits(name: str) -> bool:
+        try:
+            check_fit(entry(name, shared), fleet)
+        except AtollError:
+            return False
+        return True
+
+    return [name for name in registry.methods() if fits(name)]
+
+
+def _with_public_rows(shared: Config, data: Dataset) -> Config:
     """Some methods need public rows; all methods then do without these, so that they are compared on the same ones."""
     if shared.public:
         return shared
-    data = load(shared.data, shared.data_dir)
     rows = len(data.y_train) if shared.rows is None else min(shared.rows, len(data.y_train))
     return replace(shared, public=min(PUBLIC_PER_CLASS * data.num_classes, int(PUBLIC_SHARE * rows)))
 

@@ -69,15 +69,23 @@ def compare(
 ) -> None:  # fmt: skip
     """Run several METHODs on the same clients and seeds, and rank them.
 
-    METHOD may carry a variant and regularisers: dcpfl:no-al, fedavg+dw:mu=0.1. The word all means every
-    method; without --public a tenth of the rows, at most 100 of each class, becomes public for those that need it.
-    A setting given with --set goes to the methods that have it; dcpfl.lam=0.2 goes to one.
+    METHOD may carry a variant and regularisers: dcpfl:no-al, fedavg+dw:mu=0.1. The word all means every method that
+    can run on these clients; without --public a tenth of the rows, at most 100 of each class, becomes public for those
+    that need it. A setting given with --set goes to the methods that have it; dcpfl.lam=0.2 goes to one.
     """
     values = given(options, config_file)
     planned = configs(names, values, _seeds(seeds))
+    if names == ("all",):
+        _tell_left_out(planned)
     _check_place(planned[0], resume)
     root = Path(planned[0].out or _fresh(f"compare-{safe(planned[0].data)}"))
     _launch(place(planned, root), root, resume, force, quiet, as_json)
+
+
+def _tell_left_out(planned: Sequence[Config]) -> None:
+    missing = registry.methods().keys() - {c.method for c in planned}
+    if missing:
+        click.echo(f"Note: cannot run on these clients, and left out: {', '.join(sorted(missing))}.", err=True)
 
 
 def _launch(planned: Sequence[Config], root: Path, resume: bool, force: bool, quiet: bool, as_json: bool) -> None:
