@@ -18,7 +18,7 @@ import click
 import pytest
 
 import atoll as package
-from atoll import models
+from atoll import models, registry
 from atoll.cli import main
 from atoll.cli.options import given
 from atoll.compare import configs
@@ -242,6 +242,18 @@ def builder() -> ModuleType:
 def test_generated_pages_are_what_the_code_says() -> None:
     for file, text in builder().pages().items():
         assert (DOCS / file).read_text(encoding="utf-8") == text, f"docs/{file} is old: run python docs/build.py"
+
+
+def test_the_readme_lists_every_method_in_its_family() -> None:
+    section = README.read_text(encoding="utf-8").partition("## Methods")[2].partition("##")[0]
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| ") and "`" in line]
+    listed = {
+        name: family.strip().replace(" and ", "/") for family, names in rows for name in re.findall(r"`(\w+)`", names)
+    }
+    variants = {variant for cls in registry.methods().values() for variant in cls.variants}
+    assert {n: f for n, f in listed.items() if n not in variants} == {
+        n: c.family for n, c in registry.methods().items()
+    }
 
 
 def test_the_page_of_bytes_has_every_method_and_the_rows_tried_here() -> None:

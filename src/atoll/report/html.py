@@ -208,7 +208,6 @@ def _cut_short(runs: Sequence[Run]) -> list[str]:
         f"{run.label}, seed {run.seed}: {run.status}"
         + (f" after round {run.metrics[-1]['round']}" if run.metrics else " before the first evaluation")
         + f" of {run.planned}. Its numbers are those of the rounds it reached."
-        + (f" Finish it with `atoll run --resume {run.path}`." if run.status == "interrupted" else "")
         for run in runs
         if run.status != "finished"
     ]
