@@ -1,6 +1,9 @@
 """Several runs at once."""
 
 import json
+import os
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -252,3 +255,22 @@ def test_the_word_all_leaves_out_what_does_not_fit() -> None:
     assert planned == [name for name, cls in registry.methods().items() if not unfit & cls.needs]
     assert {"local", "fedpd", "pfedes"} <= set(planned)
     assert "fedavg" not in planned
+
+
+def test_a_worker_ends_with_its_parent() -> None:
+    """A process starts a worker, tells its number and is killed; within seconds the worker is gone as well."""
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        me = os.getpid()
+        worker = os.fork()
+        if worker == 0:
+            compare._end_with(me)
+        os.write(writing, str(worker).encode())
+        os.kill(me, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    worker = int(os.read(reading, 20))
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{worker}").exists()

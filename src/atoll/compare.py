@@ -1,6 +1,8 @@
 """Several runs: methods by seeds, on the same clients, one after the other or in worker processes."""
 
+import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -133,7 +135,9 @@ def _in_processes(
 ) -> list[str]:
     with (
         Manager() as manager,
-        ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts) as pool,
+        ProcessPoolExecutor(
+            workers, mp_context=get_context("spawn"), initializer=_begin_work, initargs=(os.getpid(),)
+        ) as pool,
     ):
         others, events = set(active_children()), manager.Queue()
         reader = Thread(target=_relay, args=(events, watches), daemon=True)
@@ -156,9 +160,19 @@ def _in_processes(
             reader.join()
 
 
-def _ignore_interrupts() -> None:
-    """A terminal interrupts the whole group of processes; the first one decides what becomes of the others."""
+def _begin_work(parent: int) -> None:
+    """A terminal interrupts the whole group of processes; the first one decides what becomes of the others.
+
+    If it is gone without a word, nobody wants what they do any more.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _one(at: int, config: Config, resume: bool, force: bool, events: Any) -> list[str]:
