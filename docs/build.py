@@ -394,14 +394,14 @@ def _measured(name: str) -> Iterator[str]:
     found = measured("digits")
     rows = {row["name"]: row for row in found["rows"]} if found else {}
     if name in rows:
-        mine, local = rows[name]["best_by_val"], rows["local"]["best_by_val"]
-        gap, spread = mine[0] - local[0], max(mine[1], local[1])
-        verdict = "above" if gap > spread else "below" if gap < -spread else "not to be told from"
-        beside = "" if name == "local" else f", {verdict} Local ({_mark(local)})"
+        mine, local = rows[name], rows["local"]
+        wins = sum(value > local["by_seed"][seed] for seed, value in mine["by_seed"].items())
+        verdict = f", above Local ({_mark(local['best_by_val'])}) in {wins} of {len(mine['by_seed'])} seeds"
         generic = rows[name]["generic"]
         kind = "the average of the personal models" if rows[name]["averaged"] else "the generic model"
         also = f"; {kind}: {_mark(generic)}" if generic else ""
-        yield f"Measured [on digits](results.md#all-methods-on-digits): {_mark(mine)} %{beside}{also}."
+        beside = "" if name == "local" else verdict
+        yield f"Measured [on digits](results.md#all-methods-on-digits): {_mark(mine['best_by_val'])} %{beside}{also}."
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,11 @@ def measure(name: str, command: str) -> None:
     out = RUNS / name
     words = [sys.executable, "-m", *shlex.split(command), "--out", str(out)]
     subprocess.run([*words, "--resume"] if out.exists() else words, check=True)
-    rows = [asdict(row) for row in table.rows(runs.load(path) for path in runs.find([out]))]
+    loaded = [runs.load(path) for path in runs.find([out])]
+    each: dict[str, dict[int, float]] = defaultdict(dict)  # what seeds share, clients above all, cancels in differences
+    for run in loaded:
+        each[run.label][run.seed] = 100 * run.summary["personal"]["best_by_val"]
+    rows = [asdict(row) | {"by_seed": each[row.name]} for row in table.rows(loaded)]
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps({"command": command, "rows": rows}, indent=1)
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
