@@ -313,7 +313,7 @@ def test_a_client_that_always_sends_nan_might_as_well_be_absent(
     def others(clients: Any, rate: float, seed: int, t: int) -> list[ClientId]:
         return [i for i in sample(clients, rate, seed, t) if i != k]
 
-    for module in ("atoll.run", "atoll.experiment"):
+    for module in ("atoll.rounds", "atoll.experiment"):
         monkeypatch.setattr(sys.modules[module], "sample", others)
     absent = run(Poisoned(OPTIM, bad=rows), **options)
     assert broken.summary["digest"] == absent.summary["digest"]
