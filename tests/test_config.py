@@ -34,6 +34,8 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "rounds": (["--rounds", "3"], 3),
     "wait_free": (["--wait-free"], True),
     "rate": (["--rate", "0.5"], 0.5),
+    "strikes": (["--strikes", "2"], 2),
+    "max_norm": (["--max-norm", "50"], 50.0),
     "optimiser": (["--optimiser", "adam"], "adam"),
     "lr": (["--lr", "0.2"], 0.2),
     "epochs": (["--epochs", "4"], 4),

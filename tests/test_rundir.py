@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from crashes import crash_points
 
@@ -252,8 +253,8 @@ def test_metrics_are_one_line_each_and_undefined_numbers_are_null(tmp_path: Path
 
 def test_tables_survive_the_file() -> None:
     rows = [{"client": "a", "x": 0.1, "y": None}, {"client": "é/..", "x": 1e-300, "y": 2.0}]
-    assert from_parquet(to_parquet(rows)) == rows
-    assert from_parquet(to_parquet([])) == []
+    assert from_parquet(to_parquet(pyarrow.Table.from_pylist(rows))).to_pylist() == rows
+    assert from_parquet(to_parquet(pyarrow.table({}))).num_rows == from_parquet(b"").num_rows == 0
 
 
 def test_a_directory_is_made_with_its_parents(tmp_path: Path) -> None:

@@ -1,13 +1,19 @@
 """Can this method run on this federation? Asked before anything runs."""
 
-from . import registry
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from . import registry, robust, train
 from .core import Need
 from .errors import AtollError
 from .fleet import Fleet
 from .rounds import AnyMethod
 
+GUARDED = (train.mean, robust.table_mean)  # where --robust comes in
 
-def check(method: AnyMethod, fleet: Fleet, name: str, backend: str) -> None:
+
+def check(method: AnyMethod, fleet: Fleet, name: str, backend: str, rule: str | None = None) -> None:
     """Raise one sentence that names the remedy if the method cannot run."""
     architectures = fleet.architectures()
     widths = {m: fleet.models[i].feature_dim for i in fleet.ids if (m := fleet.models[i].name)}
@@ -24,6 +30,12 @@ def check(method: AnyMethod, fleet: Fleet, name: str, backend: str) -> None:
         )
     if Need.PUBLIC_DATA in method.needs and fleet.public is None:
         raise AtollError(f"{name} distils on public data, and there is none. Add --public {100 * fleet.num_classes}.")
+    if rule is not None and not averages(type(method)):
+        able = ", ".join(known for known, cls in registry.methods().items() if averages(cls))
+        raise AtollError(
+            f"--robust {rule} is for servers that average models or prototypes, and that of {name} does something "
+            f"else. Leave it out, or take one of: {able}."
+        )
     if backend == "vmap" and not method.vectorisable:
         raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
     unlike = sorted({fleet.models[i].name for i in fleet.ids if not fleet.models[i].vectorisable})
@@ -35,3 +47,24 @@ def _hospitable() -> str:
     """Methods that run on unlike models."""
     free = [name for name, cls in registry.methods().items() if Need.SAME_ARCHITECTURE not in cls.needs]
     return ", ".join(free)
+
+
+def averages(cls: registry.MethodType) -> bool:
+    """Whether ``aggregate`` comes to one of the means that --robust changes, as its code and what that calls tell."""
+    seen: list[FunctionType] = []
+    ahead: list[Any] = [cls.aggregate]
+    while ahead:
+        function = ahead.pop()
+        if isinstance(function, FunctionType) and function not in seen:
+            seen.append(function)
+            for name in _names(function.__code__):
+                ahead += [function.__globals__.get(name), *(vars(base).get(name) for base in cls.__mro__)]
+    return any(mean in seen for mean in GUARDED)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """What a function calls and reads by name, functions inside it included."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)

@@ -49,6 +49,8 @@ class Config:
     rounds: int = option(20, "communication rounds")
     wait_free: bool = option(False, "upload before personal training, which then fills the time of waiting")
     rate: float = option(1.0, "share of the clients that take part in a round")
+    strikes: int = option(3, "rejected uploads after which a client is excluded for good; 0: never")
+    max_norm: float | None = option(None, "largest norm of an upload, over all its numbers; default: no limit")
     optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS))
     lr: float | None = option(None, "learning rate of local training")
     epochs: int | None = option(None, "local epochs per round")
@@ -82,7 +84,7 @@ class Config:
     def _check_ranges(self) -> None:
         least = {
             "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
-            "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1,
+            "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1, "strikes": 0,
         }  # fmt: skip
         for name, low in least.items():
             value = getattr(self, name)
@@ -94,8 +96,10 @@ class Config:
             raise AtollError(
                 f"--target must be above 0 and at most 1, not {self.target}: it is a share of right answers."
             )
-        if self.lr is not None and self.lr <= 0:
-            raise AtollError(f"--lr must be above 0, not {self.lr}.")
+        for name in ("lr", "max_norm"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise AtollError(f"{flag(name)} must be above 0, not {value}.")
 
     @property
     def optimiser_options(self) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Marks for a whole round: every client's personal model, and the server's model on everybody's rows."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from .core import ClientId, Method, Predictor, Round
 from .evaluate import DETAILS, Score, accuracy, measure, population, predict
 from .fleet import Fleet
 from .key import key
-from .ledger import Ledger, Row
+from .ledger import Ledger
 from .payload import Params
 from .rounds import AnyMethod, Backend, Desks
 from .store import Store
@@ -57,8 +59,8 @@ class Examiner:
 
     def generic(
         self, server: Any, t: int, cohort: Sequence[ClientId]
-    ) -> tuple[dict[str, Any] | None, dict[ClientId, Score]]:
-        """The generic model, if there is one: on all test rows together, over clients, and for each client.
+    ) -> tuple[dict[str, Any] | None, list[float] | None]:
+        """The generic model, if there is one: on all test rows together, over clients; and its accuracy on each.
 
         It is the server's; where a method has none, the average of the personal models of the round's clients, if these
         are alike (SCD, Remark 4.1).
@@ -67,17 +69,15 @@ class Examiner:
         if predictor is None:
             predictor, source = self._average(server, t, cohort), "average"
         if predictor is None:
-            return None, {}
+            return None, None
         test, val = self._fleet.test, self._fleet.val
         logits = predict(predictor, test.all.x)
         together = measure(logits, test.all.y)
         together["val"] = accuracy(predict(predictor, val.all.x), val.all.y) if len(val.all.y) else float("nan")
-        pieces = logits.split([test.size(at) for at in range(len(self._fleet.ids))])
-        each = {
-            i: {"n": float(len(piece)), "accuracy": accuracy(piece, test[at].y)}
-            for at, (i, piece) in enumerate(zip(self._fleet.ids, pieces, strict=True))
-        }
-        return {"source": source, "global": together, "local": population(each)}, each
+        # All at once: with many clients, one call for each would take longer than the round.
+        each = test.shares(logits.argmax(1) == test.all.y)
+        local = {i: {"n": float(test.size(at)), "accuracy": each[at]} for at, i in enumerate(self._fleet.ids)}
+        return {"source": source, "global": together, "local": population(local)}, each
 
     def _average(self, server: Any, t: int, cohort: Sequence[ClientId]) -> Predictor | None:
         tells = type(self._method).own is not Method.own
@@ -92,21 +92,30 @@ class Examiner:
         download = self._office.download(server, i, Round(t + 1))
         return _Own(self._method.own(download, None, state, client), client.n)
 
-    def rows(self, t: int, ledger: Ledger, generic: dict[ClientId, Score]) -> list[Row]:
+    def rows(self, t: int, ledger: Ledger, generic: list[float] | None) -> pa.Table:
         """One row for each client."""
-        return [self._row(t, i, ledger, generic.get(i)) for i in self._fleet.ids]
+        after, before = ([marks[i] for i in self._fleet.ids] for marks in (ledger.after, ledger.before))
+        rounds, nothing = [t] * len(after), [None] * len(after)
+        return pa.table(
+            {
+                "round": rounds,
+                **self._holdings,
+                "accuracy": [score["accuracy"] for score in after],
+                "val": [score["val"] for score in after],
+                "pre_accuracy": [score["accuracy"] for score in before],
+                "generic_accuracy": nothing if generic is None else generic,
+                **{name: [score[name] for score in after] for name in DETAILS},
+            }
+        )
 
-    def _row(self, t: int, i: ClientId, ledger: Ledger, generic: Score | None) -> Row:
-        after, at = ledger.after[i], self._fleet.position(i)
-        return {
-            "round": t,
-            "client": i,
-            "model": self._fleet.models[i].name,
-            "n_train": self._fleet.train.size(at),
-            "n_test": self._fleet.test.size(at),
-            "accuracy": after["accuracy"],
-            "val": after["val"],
-            "pre_accuracy": ledger.before[i]["accuracy"],
-            "generic_accuracy": generic["accuracy"] if generic else None,
-            **{name: after[name] for name in DETAILS},
+    @cached_property
+    def _holdings(self) -> dict[str, pa.Array]:
+        """The columns that are the same in all rounds, made once and shared by their tables."""
+        ids, train, test = self._fleet.ids, self._fleet.train, self._fleet.test
+        columns = {
+            "client": list(ids),
+            "model": [self._fleet.models[i].name for i in ids],
+            "n_train": [train.size(at) for at in range(len(ids))],
+            "n_test": [test.size(at) for at in range(len(ids))],
         }
+        return {name: pa.array(values) for name, values in columns.items()}

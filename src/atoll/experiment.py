@@ -6,6 +6,9 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from .assemble import Setup
 from .backends.inprocess import Loop, Vmap
 from .backends.process import Processes
@@ -22,6 +25,7 @@ from .rundir import RunDir, from_parquet, to_parquet
 from .store import DiskStore, MemoryStore, Store
 from .summary import summarise
 from .threads import one_thread
+from .validation import Validator
 from .wire import digest
 
 Watch = Callable[[int, Line | None], None]  # told of every round, and of its line if it was evaluated
@@ -47,6 +51,7 @@ class Experiment:
         self.backend = self._open_backend()
         self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed, self.desks)
         self.server = self.examiner.first_server()
+        self.checks = Validator(self.method, self.fleet, self.config.seed, self.config.max_norm)
         self.ledger, self.notes = Ledger(), list[str]()
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
         self._desk_objects: dict[ClientId, str] = {}
@@ -102,10 +107,12 @@ class Experiment:
             config.rate,
             self._examinees(t),
             self.desks,
+            self.checks,
+            self.ledger.excluded(config.strikes),
         )
         self._count(log, flops)
         self._tell_time(log, work)
-        if not log.accepted:
+        if self._is_over(log):
             self.ledger.status = "diverged"
         line = self._evaluate(log) if self._evaluated(t) or self.ledger.status == "diverged" else None
         self.ledger.totals.seconds += time.perf_counter() - started
@@ -126,7 +133,14 @@ class Experiment:
         self.ledger.before |= log.before
         self.ledger.after |= log.after
         self.ledger.rejected += [r._asdict() for r in log.rejected]
+        for rejection in log.rejected:
+            self.ledger.strikes[rejection.client] = self.ledger.strikes.get(rejection.client, 0) + 1
         self._changed |= set(log.accepted)
+
+    def _is_over(self, log: Log) -> bool:
+        """Whether nothing can come of the run any more: nobody had a valid upload, or nobody is left."""
+        excluded = self.ledger.excluded(self.config.strikes)
+        return len(excluded) == len(self.fleet.ids) or bool(log.cohort and not log.accepted)
 
     def _tell_time(self, log: Log, costs: Costs) -> None:
         """Let both clocks run: what the round would have taken between real devices."""
@@ -165,12 +179,13 @@ class Experiment:
             "rejected": ledger.rejected,
         }
         ledger.rejected = []
-        return line
+        excluded = ledger.excluded(self.config.strikes)
+        return line | ({"excluded": excluded} if excluded else {})
 
     def _record(self, line: Line) -> None:
         line["seconds"] = self.ledger.totals.seconds
         self.ledger.lines.append(line)
-        self.ledger.rows += self.examiner.rows(line["round"], self.ledger, self._generic_marks)
+        self.ledger.rows.append(self.examiner.rows(line["round"], self.ledger, self._generic_marks))
         if self.run_dir:
             self.run_dir.append_metrics(line)
 
@@ -214,8 +229,8 @@ class Experiment:
         early = [line for line in ledger.lines if not self._evaluated(line["round"] - 1)]
         ledger.rejected = [r for line in early for r in line["rejected"]] + ledger.rejected
         ledger.lines = [line for line in ledger.lines if line not in early]
-        kept = {line["round"] for line in ledger.lines}
-        ledger.rows = [row for row in ledger.rows if row["round"] in kept]
+        kept = pa.array([line["round"] for line in ledger.lines], pa.int64())
+        ledger.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in ledger.rows]
 
     def _checkpoints(self) -> Checkpoints:
         assert self.run_dir is not None
@@ -227,7 +242,10 @@ class Experiment:
         if self.method.keeps_desks:
             self._desk_objects |= {i: checkpoints.put_state(self.desks.get(i)) for i in sorted(self._changed)}
         self._changed.clear()
-        progress, rows = {"ledger": ledger.to_json(), "federation": self.setup.federation.name}, to_parquet(ledger.rows)
+        progress, rows = (
+            {"ledger": ledger.to_json(), "federation": self.setup.federation.name},
+            to_parquet(ledger.table()),
+        )
         objects = dict(self._objects), dict(self._desk_objects)
         checkpoints.save(Snapshot(ledger.round, self.server, objects[0], progress, rows, objects[1]))
         self._saved = ledger.round
@@ -235,14 +253,16 @@ class Experiment:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> Result:
-        ledger = self.ledger
+        ledger, table = self.ledger, self.ledger.table()
+        for i in ledger.excluded(self.config.strikes):
+            self.notes.append(f"Client {i!r} was excluded after {ledger.strikes[i]} rejected uploads.")
         summary = summarise(self.config, ledger, len(self.fleet.ids), self._digest())
         if self.run_dir:
             if self._saved < ledger.round:
                 self._checkpoint()
-            self.run_dir.write_bytes("clients.parquet", to_parquet(ledger.rows))
+            self.run_dir.write_bytes("clients.parquet", to_parquet(table))
             self.run_dir.write_json("summary.json", summary)
-        return Result(self.setup, summary, ledger.lines, ledger.rows, self.server, self.desks, self.backend, self.notes)
+        return Result(self.setup, summary, ledger.lines, table, self.server, self.desks, self.backend, self.notes)
 
     def _digest(self) -> str:
         """SHA-256 over the server's state and every client's state, and what the server keeps of each."""

@@ -26,6 +26,12 @@ class Shares:
         a, b = self._starts[position : position + 2]
         return Rows(self.all.x[a:b], self.all.y[a:b])
 
+    def shares(self, hits: Tensor) -> list[float]:
+        """For each client, the share of its rows that are True in ``hits``, a value for each row; NaN without rows."""
+        starts = torch.tensor(self._starts)
+        counts = torch.cat([starts[:1], hits.cumsum(0)]).double()[starts]  # whole numbers: exact
+        return (counts.diff() / starts.diff()).tolist()
+
     def size(self, position: int) -> int:
         return int(self._starts[position + 1] - self._starts[position])
 

@@ -1,15 +1,16 @@
 """What has come of a run so far, and its form in a checkpoint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import pyarrow as pa
 
 from .clock import Clock
 from .core import ClientId
 from .evaluate import Score
 
 Line = dict[str, Any]  # one line of metrics.jsonl
-Row = dict[str, Any]  # one row of clients.parquet
 
 
 @dataclass
@@ -37,17 +38,26 @@ class Ledger:
     before: dict[ClientId, Score] = field(default_factory=dict)  # latest scores of every client examined so far
     after: dict[ClientId, Score] = field(default_factory=dict)
     rejected: list[Mapping[str, Any]] = field(default_factory=list)  # since the last line
+    strikes: dict[ClientId, int] = field(default_factory=dict)  # uploads rejected so far, of those who had any
     lines: list[Line] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[pa.Table] = field(default_factory=list)  # of clients.parquet: a table for each evaluated round
+
+    def excluded(self, strikes: int) -> list[ClientId]:
+        """Clients with so many strikes or more; nobody for 0."""
+        return sorted(i for i, count in self.strikes.items() if 0 < strikes <= count)
+
+    def table(self) -> pa.Table:
+        """All rows so far; columns, because a dict for each row takes ten times the memory."""
+        return pa.concat_tables(self.rows, promote_options="default").combine_chunks() if self.rows else pa.table({})
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; the rows are stored as a table of their own."""
-        plain = {name: getattr(self, name) for name in ("status", "before", "after", "rejected", "lines")}
+        plain = {name: getattr(self, name) for name in ("status", "before", "after", "rejected", "strikes", "lines")}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         return plain | {"totals": asdict(self.totals), "clocks": clocks}
 
 
-def from_json(done: int, stored: Mapping[str, Any], rows: Sequence[Row]) -> Ledger:
+def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> Ledger:
     """The ledger after ``done`` rounds."""
     clocks = {name: Clock(clock.overlap, **stored["clocks"][name]) for name, clock in _clocks().items()}
     return Ledger(
@@ -58,8 +68,9 @@ def from_json(done: int, stored: Mapping[str, Any], rows: Sequence[Row]) -> Ledg
         _scores(stored["before"]),
         _scores(stored["after"]),
         list(stored["rejected"]),
+        dict(stored.get("strikes", {})),  # checkpoints of older versions have none
         [_line(line) for line in stored["lines"]],
-        list(rows),
+        [rows] if rows.num_rows else [],
     )
 
 

@@ -16,13 +16,24 @@ _STATIC = (int, float, bool, str)
 _MOST_CLASSES = 2**16  # a larger number in a message is damage, not a federation, and would only fill memory
 
 
-def about(meaning: str, *, rows: str | None = None, symmetric: bool = False) -> Any:
-    """Say what a field means, and how its class table travels.
+def about(
+    meaning: str,
+    *,
+    rows: str | None = None,
+    symmetric: bool = False,
+    count: bool = False,
+    probabilities: bool = False,
+    psd: bool = False,
+) -> Any:
+    """Say what a field means, how its class table travels, and what its values promise.
 
     ``rows`` names the field that marks the classes held (a count, or a flag): the other rows are zero and stay at home.
-    ``symmetric`` matrices travel as upper triangles.
+    ``symmetric`` matrices travel as upper triangles. The other marks are checked in uploads: a ``count`` of rows is
+    whole, at least 0 and at most what the client has; rows of ``probabilities`` sum to 1; a matrix that is ``psd`` is
+    positive semi-definite.
     """
-    return field(metadata={"about": meaning, "rows": rows, "symmetric": symmetric})
+    marks = {"symmetric": symmetric, "count": count, "probabilities": probabilities, "psd": psd}
+    return field(metadata={"about": meaning, "rows": rows, **marks})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(about, field))

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from .core import ClientId, Predictor, Round
 from .fleet import Fleet
@@ -21,7 +24,7 @@ class Result:
     setup: "Setup"
     summary: dict[str, Any]  # what summary.json holds
     history: Sequence[dict[str, Any]]  # one entry for each evaluated round
-    clients: Sequence[dict[str, Any]]  # one row for each client and evaluated round
+    table: pa.Table  # what clients.parquet holds
     server: Any  # the server's final state
     desks: Store  # what the server keeps of each client, if the method does
     backend: "Loop"
@@ -34,6 +37,11 @@ class Result:
             f"<Result {s['label']} on {s['data']}: personal {personal['best_by_val']:.2%}{both} "
             f"after {s['rounds']} rounds, {s['clients']} clients>"
         )
+
+    @cached_property
+    def clients(self) -> list[dict[str, Any]]:
+        """One row for each client and evaluated round."""
+        return list(self.table.to_pylist())
 
     @property
     def fleet(self) -> Fleet:

@@ -1,17 +1,19 @@
 """The only round loop, the same for every method and every backend."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from .core import ClientId, Contract, Method, Reply, Round, Task, contract
+from . import robust
+from .core import ClientId, Method, Reply, Round, Task, contract
 from .evaluate import Score
 from .key import key, permutation
-from .payload import nbytes, pack
+from .payload import nbytes
 from .store import MemoryStore, Store
+from .validation import Flaw, Validator, flaw
 
 AnyMethod = Method[Any, Any, Any, Any]
 
@@ -126,9 +128,16 @@ def play(
     rate: float,
     examine: Collection[str],
     desks: Store | None = None,
+    checks: Validator | None = None,
+    excluded: Collection[ClientId] = (),
+    guard: robust.Guard | None = None,
 ) -> tuple[Any, Log]:
-    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured."""
-    log = Log(t, sample(task.clients, rate, seed, t))
+    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured.
+
+    Without ``checks`` an upload is judged by its class alone. Clients who are ``excluded`` are absent if sampled.
+    """
+    away = set(excluded)
+    log = Log(t, [i for i in sample(task.clients, rate, seed, t) if i not in away])
     office = Desks(method, task, seed, MemoryStore() if desks is None else desks)
     for r in (Round(t, phase) for phase in range(method.phases)):
         # Every download is made before any client runs: no client sees what another one did in this exchange.
@@ -138,21 +147,31 @@ def play(
         jobs = [Job(i, r, office.download(server, i, r), i in examine) for i in present]
         for job in jobs:
             log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
-        replies = office.served(server, _accepted(backend.train(method, seed, jobs), contract(method), log), r)
+        accepted = _accepted(backend.train(method, seed, jobs), _judge(method, jobs, checks), log)
+        replies = office.served(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
-            with torch.no_grad():
-                server = method.aggregate(server, chain([first], replies), task, r, key(seed, "server", *r))
+            received = robust.unguarded(chain([first], replies))
+            with torch.no_grad(), robust.using(guard, server):
+                server = method.aggregate(server, received, task, r, key(seed, "server", *r))
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
             pass
         _conclude(backend, log)
     return server, log
 
 
-def _accepted(outcomes: Iterator[Outcome], types: Contract, log: Log) -> Iterator[Reply[Any]]:
+def _judge(method: AnyMethod, jobs: Sequence[Job], checks: Validator | None) -> Callable[[Outcome], Flaw | None]:
+    """Who says whether an outcome can be used."""
+    downloads, kind = {job.client: job.download for job in jobs}, contract(method).upload
+    if checks is None:
+        return lambda outcome: flaw(outcome.upload, kind)
+    return lambda outcome: checks.flaw(outcome.sender, downloads[outcome.sender], outcome.upload)
+
+
+def _accepted(outcomes: Iterator[Outcome], judge: Callable[[Outcome], Flaw | None], log: Log) -> Iterator[Reply[Any]]:
     """Uploads that pass, one at a time; a client whose upload fails counts as absent."""
     for outcome in outcomes:
-        fault = flaw(outcome.upload, types.upload)
+        fault = judge(outcome)
         if fault:
             log.rejected.append(Rejection(outcome.sender, log.t + 1, *fault))
             continue
@@ -171,16 +190,6 @@ def _conclude(backend: Backend, log: Log) -> None:
             backend.commit(rest)
             if rest.after is not None:
                 log.after[rest.sender] = rest.after
-
-
-def flaw(upload: Any, kind: type[Any]) -> tuple[str, str] | None:
-    """Why an upload cannot be used: (field, reason), or None if it can."""
-    if type(upload) is not kind:
-        return "payload", f"is a {type(upload).__name__}, not a {kind.__name__}"
-    for name, tensor in pack(upload).tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            return name, "holds NaN or infinity"
-    return None
 
 
 def sample(clients: Sequence[ClientId], rate: float, seed: int, t: int) -> list[ClientId]:

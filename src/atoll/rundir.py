@@ -125,11 +125,11 @@ def _taken(path: Path) -> bool:
     return (path / "config.yaml").exists()
 
 
-def to_parquet(rows: Iterable[Mapping[str, Any]]) -> bytes:
+def to_parquet(table: pa.Table) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(list(rows)), sink)
+    pq.write_table(table, sink)
     return sink.getvalue()
 
 
-def from_parquet(data: bytes) -> list[dict[str, Any]]:
-    return pq.read_table(io.BytesIO(data)).to_pylist() if data else []
+def from_parquet(data: bytes) -> pa.Table:
+    return pq.read_table(io.BytesIO(data)) if data else pa.table({})

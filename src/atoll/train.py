@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import robust
 from .checks import within
 from .core import BUFFERS, Batch, Client, Model, Step, setting, weights
 from .key import Key, fold, permutation
@@ -224,11 +225,15 @@ def sqnorm(a: Params) -> Tensor:
     return sum((v.square().sum() for v in a.values()), start=torch.zeros(()))
 
 
-def mean(uploads: Iterable[Any], field: str, weight: str | None = None) -> Params:
+def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: Params | None = None) -> Params:
     """Weighted mean of one field over a stream of uploads, of which it holds one at a time.
 
     Sums are kept in double precision, so one upload comes back unchanged; integers (counters) take the largest.
+    While a server aggregates under ``--robust``, a rule that holds all uploads takes its place. One that measures
+    updates does so ``around`` what clients started from: by default, the field of that name in the server's state.
     """
+    if robust.active():
+        return robust.mean(uploads, field, weight, around)
     total: Params = {}
     mass: float | Tensor = 0.0
     kinds: dict[str, torch.dtype] = {}

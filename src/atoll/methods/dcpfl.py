@@ -46,9 +46,9 @@ class Knowledge:
 
 @payload
 class Gaussians:
-    n: Tensor = about("n_kc, rows of each class [C]")
+    n: Tensor = about("n_kc, rows of each class [C]", count=True)
     mu: Tensor = about("mu_kc, mean feature of each class [C, d]", rows="n")
-    sigma: Tensor | None = about("Sigma_kc [C, d, d], unless nothing is calibrated", rows="n", symmetric=True)
+    sigma: Tensor | None = about("Sigma_kc [C, d, d], unless nothing is calibrated", rows="n", symmetric=True, psd=True)
 
 
 @dataclass(frozen=True)

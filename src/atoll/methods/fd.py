@@ -51,7 +51,7 @@ class Teachers:
 
 @payload
 class Means:
-    means: Tensor = about("F_k, mean prediction for each class [C, C]", rows="held")
+    means: Tensor = about("F_k, mean prediction for each class [C, C]", rows="held", probabilities=True)
     held: Tensor = about("which classes the client has [C]")
 
 

@@ -25,7 +25,7 @@ class Global:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("w_k, the model after local training")
-    n: Tensor = about("n_k, the number of training rows")
+    n: Tensor = about("n_k, the number of training rows", count=True)
     extra: Params = about("what the regularisers report")
 
 

@@ -48,6 +48,8 @@ class Distillation:
 class SoftLabels(Distillation, Regulariser):
     """gamma / |B| sum_i KL(Omega[y_i] || p(x_i)); Omega travels down, sums of soft labels and counts up."""
 
+    marks = DW.marks
+
     def start(self, task: Task) -> Params:
         return self.table().start(task)
 

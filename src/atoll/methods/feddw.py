@@ -10,8 +10,9 @@ Omega starts as the identity, which the paper leaves open, and a class nobody he
 The paper removes the bias of the last layer; its code does not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +48,9 @@ class Relation:
 @dataclass(frozen=True)
 class DW(Relation, Regulariser):
     """mu / C^2 ||Omega - rowsoftmax(omega omega^T)||_F^2; Omega travels down, sums of soft labels and counts up."""
+
+    # Rows of soft labels sum to the counts of their classes.
+    marks: ClassVar[Mapping[str, Mapping[str, Any]]] = {"sum": {"probabilities": "count"}, "count": {"count": True}}
 
     def start(self, task: Task) -> Params:
         c = task.num_classes

@@ -21,6 +21,7 @@ from ..checks import one_of, within
 from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, setting
 from ..key import Key
 from ..payload import Params, about, payload
+from ..robust import table_mean
 from ..statistics import class_means
 from ..train import SGD, Optimiser, objective
 from ._classmeans import DISTANCES, towards
@@ -36,7 +37,7 @@ class Prototypes:  # the server's state, and what it sends
 @payload
 class Means:
     means: Tensor = about("P_k, mean feature of each class [C, d]", rows="n")
-    n: Tensor = about("n_kc, rows of each class [C]")
+    n: Tensor = about("n_kc, rows of each class [C]", count=True)
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,11 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
     def aggregate(
         self, server: Prototypes, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key
     ) -> Prototypes:
-        total, mass = server.means.double() * 0, torch.zeros(task.num_classes, dtype=torch.double)
-        for reply in replies:
-            n = reply.upload.n.double()
-            weight = n if self.aggregation == "weighted" else (n > 0).double()
-            total, mass = total + weight[:, None] * reply.upload.means, mass + weight
-        now, means = mass > 0, (total / mass.clamp(min=1)[:, None]).float()
+        def weight(n: Tensor) -> Tensor:
+            return n.double() if self.aggregation == "weighted" else (n > 0).double()
+
+        means, mass = table_mean(((up.means, weight(up.n)) for _, up in replies), server.means)
+        now = mass > 0
         if self.forget_absent:
             return Prototypes(means, now)
         return Prototypes(torch.where(now[:, None], means, server.means), server.seen | now)

@@ -32,7 +32,7 @@ class Proxy:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("G_k, the proxy extractor after local training")
-    n: Tensor = about("n_k, the number of training rows")
+    n: Tensor = about("n_k, the number of training rows", count=True)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,373 @@
+"""Averages that no single client can decide: what ``--robust`` puts in place of weighted means.
+
+Rules are functions of uploads x [K, D], one row for each client, and of their weights w [K], such as rows of data; both
+in double precision. Unlike a mean, which is a running sum, they need the uploads of all clients in memory at once.
+Weights are what clients say of themselves: they count as mass (a client with twice the rows counts like two clients),
+so one who claims more than a rule withstands is not outvoted. That, and averages of too few clients, is told.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, is_dataclass
+from math import inf
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from .errors import AtollError, unknown
+from .payload import Params
+
+T = TypeVar("T")
+
+ITERATIONS = 64  # of Weiszfeld's algorithm: always the same number, so that runs can be repeated
+AT_ONCE = 2**16  # columns that are sorted together: more only cost memory
+NEGLIGIBLE = 1e-9  # share of the weight that rounding may have left over
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The arithmetic
+
+
+def weighted(x: Tensor, w: Tensor) -> Tensor:
+    """The weighted mean, added up row by row as a stream of uploads would be."""
+    total = torch.zeros_like(x[0])
+    for row, share in zip(x, w, strict=True):
+        total = total + share * row
+    return total / w.sum()
+
+
+def median(x: Tensor, w: Tensor) -> Tensor:
+    """Of each column, the value with half of the weight on either side; halfway between two, if both are such."""
+    ordered, order = x.sort(0)
+    reached, half = w[order].cumsum(0), w.sum() / 2
+    first, last = (reached < half).sum(0), (reached <= half).sum(0).clamp(max=len(x) - 1)
+    return (ordered.gather(0, first[None]) + ordered.gather(0, last[None]))[0] / 2
+
+
+def trimmed(x: Tensor, w: Tensor, share: float) -> Tensor:
+    """Of each column, the weighted mean without ``share`` of the weight at either end; a row may go in part."""
+    ordered, order = x.sort(0)
+    mass, whole = w[order], w.sum()
+    end = mass.cumsum(0)
+    kept = (end.clamp(max=whole * (1 - share)) - (end - mass).clamp(min=whole * share)).clamp(min=0)
+    kept = torch.where(kept > NEGLIGIBLE * whole, kept, 0)
+    return (kept / kept.sum(0) * ordered).sum(0)
+
+
+def geometric(x: Tensor, w: Tensor) -> Tensor:
+    """The point with the least weighted sum of distances to the rows, by Weiszfeld's steps from the median.
+
+    A step that starts on a row is shortened as by Vardi and Zhang (PNAS 2000), so that no row holds it back.
+    """
+    z = by_columns(median, x, w)
+    for _ in range(ITERATIONS):
+        far = distances(x, z)
+        away = far > 0
+        if not away.any():
+            break
+        pull = torch.where(away, w / far, 0)
+        way = weighted(x, pull) - z
+        held, force = w[~away].sum(), way.norm() * pull.sum()
+        if held >= force:  # also if there is no force at all
+            break
+        z = z + (1 - held / force) * way
+    return z
+
+
+def krum(x: Tensor, f: int, most: int | None = None) -> Tensor:
+    """The positions of the rows nearest to others, in their order: multi-Krum (Blanchard et al., NeurIPS 2017).
+
+    A row's score is the sum of its squared distances to the K - f - 2 rows nearest to it. The K - f - 2 rows with the
+    lowest scores are chosen, or ``most``; at equal scores, earlier ones. Weights play no part in it.
+    """
+    near = max(len(x) - f - 2, 1)
+    squares = torch.stack([distances(x, row).square() for row in x])
+    score = squares.sort(1).values[:, 1 : 1 + near].sum(1)  # the first one is the row itself
+    return score.argsort(stable=True)[: near if most is None else most].sort().values
+
+
+def clipped(x: Tensor, around: Tensor, norm: float) -> Tensor:
+    """Rows that are further than ``norm`` from ``around`` come as near as that, on a straight line."""
+    far = distances(x, around)[:, None]
+    return torch.where(far > norm, around + norm / far * (x - around), x)
+
+
+def distances(x: Tensor, z: Tensor) -> Tensor:
+    """Of each row from ``z`` [K]."""
+    return torch.stack([(row - z).norm() for row in x])
+
+
+def by_columns(f: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor) -> Tensor:
+    """What ``f`` makes of every column, a number of columns at a time."""
+    return torch.cat([f(columns, w) for columns in x.split(AT_ONCE, 1)])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The rules, as users write them
+
+
+class Rule:
+    """How uploads become one."""
+
+    form: ClassVar[str]  # how to write it, for messages
+    clips: ClassVar[bool] = False  # whether it measures from where the server is
+
+    def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
+        """One row from all; ``around`` is where the server is, for a rule that asks for it."""
+        raise NotImplementedError
+
+    def weakness(self, w: Tensor) -> str | None:
+        """Why clients of these weights are not safe from every single one of them, if so."""
+        if _largest(w) < 0.5 - NEGLIGIBLE:
+            return None
+        return _outweighed(w, "less than 50%")
+
+
+@dataclass(frozen=True)
+class Median(Rule):
+    form: ClassVar[str] = "median, and nothing else"
+
+    def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
+        return by_columns(median, x, w)
+
+
+@dataclass(frozen=True)
+class Geometric(Rule):
+    form: ClassVar[str] = "geometric, and nothing else"
+
+    def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
+        return geometric(x, w)
+
+
+@dataclass(frozen=True)
+class Trimmed(Rule):
+    share: float
+    form: ClassVar[str] = "trimmed:SHARE, with the share to leave out at either end, from 0 to 0.49"
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.share <= 0.49)
+
+    def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
+        return by_columns(lambda columns, mass: trimmed(columns, mass, self.share), x, w)
+
+    def weakness(self, w: Tensor) -> str | None:
+        if _largest(w) <= self.share + NEGLIGIBLE:
+            return None
+        return _outweighed(w, f"{100 * self.share:.3g}%")
+
+
+@dataclass(frozen=True)
+class Krum(Rule):
+    f: int
+    most: int | None = None
+    form: ClassVar[str] = "krum:F, with the number of attackers, or krum:F:M, to average the M clients it ranks first"
+
+    def __post_init__(self) -> None:
+        _require(self.f >= 0 and (self.most is None or self.most >= 1))
+
+    def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
+        chosen = krum(x, self.f, self.most)
+        return weighted(x[chosen], masses(w[chosen]))
+
+    def weakness(self, w: Tensor) -> str | None:
+        least = 2 * self.f + 3
+        return f"it comes from {_clients(w)}, and the rule wants {least}" if len(w) < least else None
+
+
+@dataclass(frozen=True)
+class Clip(Rule):
+    norm: float
+    form: ClassVar[str] = "clip:NORM, with the length, above 0, to which updates are cut"
+    clips: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require(0 < self.norm < inf)
+
+    def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
+        return weighted(clipped(x, around, self.norm), w)
+
+    def weakness(self, w: Tensor) -> str | None:
+        return None  # it bounds what a client can do, however few there are
+
+
+RULES: dict[str, type[Rule]] = {
+    "median": Median,
+    "trimmed": Trimmed,
+    "geometric": Geometric,
+    "krum": Krum,
+    "clip": Clip,
+}
+
+
+def parse(text: str) -> Rule:
+    """The rule that ``--robust`` names, such as ``trimmed:0.2``."""
+    name, *words = text.split(":")
+    if name not in RULES:
+        raise unknown("rule for --robust", name, RULES)
+    kind: Any = RULES[name]
+    readers = [float if f.type is float else int for f in fields(kind)]
+    try:
+        _require(len(words) <= len(readers))
+        rule: Rule = kind(*(read(word) for read, word in zip(readers, words, strict=False)))
+    except (TypeError, ValueError):  # a number too few is a TypeError
+        raise AtollError(f"--robust cannot be {text!r}. Write {kind.form}.") from None
+    return rule
+
+
+def _require(right: bool) -> None:
+    if not right:
+        raise ValueError
+
+
+def masses(w: Tensor) -> Tensor:
+    """Weights that can be added up: none is negative and, if nobody has any, all count alike."""
+    w = w.clamp(min=0)
+    return w if w.sum() > 0 else torch.ones_like(w)
+
+
+def _largest(w: Tensor) -> float:
+    return float(w.max() / w.sum())
+
+
+def _outweighed(w: Tensor, limit: str) -> str:
+    return f"one of {_clients(w)} counts for {100 * _largest(w):.3g}% of it, and the rule withstands {limit}"
+
+
+def _clients(w: Tensor) -> str:
+    return f"{len(w)} client{'' if len(w) == 1 else 's'}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The rule in force, while a server aggregates
+
+
+class Guard:
+    """The rule of a run, and what there is to tell about it: each kind of note once."""
+
+    def __init__(self, rule: str, tell: Callable[[str], None]):
+        self.rule, self._text, self._tell = parse(rule), f"--robust {rule}", tell
+        self._told: set[str] = set()
+
+    def note(self, kind: str, words: str) -> None:
+        if kind not in self._told:
+            self._told.add(kind)
+            self._tell(f"{self._text}: {words}")
+
+    def unlike(self, what: str) -> AtollError:
+        return AtollError(
+            f"{self._text} measures how far {what} moved from where the server was, and the server does not hold the "
+            "same tensors. Take another rule, or hand `around` to the mean of this method."
+        )
+
+
+_in_force: ContextVar[tuple[Guard, Any] | None] = ContextVar("robust", default=None)
+
+
+@contextmanager
+def using(guard: Guard | None, server: Any) -> Iterator[None]:
+    """Let means follow the guard's rule; ``server`` is the state they are about to replace."""
+    token = _in_force.set(None if guard is None else (guard, server))
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
+
+
+def unguarded(items: Iterable[T]) -> Iterator[T]:
+    """The same items; what is done to get each of them, such as the work of clients, knows of no rule."""
+    left = iter(items)
+    while True:
+        with using(None, None):
+            try:
+                item = next(left)
+            except StopIteration:
+                return
+        yield item
+
+
+def active() -> bool:
+    return _in_force.get() is not None
+
+
+def mean(uploads: Iterable[Any], field: str, weight: str | None, around: Params | None) -> Params:
+    """What the rule in force makes of one field of all uploads; integers take the largest.
+
+    A model is one point: distances and lengths are those of all its tensors together, running statistics included.
+    """
+    guard, server = _now()
+    sent = list(uploads)
+    values = [getattr(up, field) for up in sent]
+    w = masses(torch.stack([torch.as_tensor(getattr(up, weight) if weight else 1.0).double() for up in sent]))
+    numbers = {name: v for name, v in values[0].items() if v.is_floating_point()}
+    _tell_limits(guard, sent[0], field, weight, w if numbers else None)
+    out = {name: torch.stack([v[name] for v in values]).amax(0) for name in values[0] if name not in numbers}
+    if numbers:
+        x = torch.stack([_flat(v, numbers) for v in values])
+        centre = _centre(guard, around or getattr(server, field, None), numbers, field)
+        out |= _unflat(guard.rule.combine(x, w, centre), numbers)
+    return {name: out[name] for name in values[0]}
+
+
+def table_mean(sent: Iterable[tuple[Tensor, Tensor]], around: Tensor) -> tuple[Tensor, Tensor]:
+    """Means of class tables [C, d] over clients, whose weights of classes [C] may be 0, and the sum of these [C].
+
+    With a rule in force every class is a point of its own. ``around`` is the server's table.
+    """
+    if active():
+        return _guarded_table(sent, around)
+    total, mass = around.double() * 0, torch.zeros(len(around), dtype=torch.double)
+    for means, w in sent:
+        total, mass = total + w[:, None] * means, mass + w
+    return (total / mass.clamp(min=1)[:, None]).float(), mass
+
+
+def _guarded_table(sent: Iterable[tuple[Tensor, Tensor]], around: Tensor) -> tuple[Tensor, Tensor]:
+    guard, _ = _now()
+    tables, shares = (torch.stack(column).double() for column in zip(*sent, strict=True))
+    means, weak = torch.zeros_like(around), dict[int, str]()
+    for c in (shares > 0).any(0).nonzero().flatten().tolist():
+        held = shares[:, c] > 0
+        w = shares[held, c]
+        means[c] = guard.rule.combine(tables[held, c], w, around[c].double()).to(means.dtype)
+        if words := guard.rule.weakness(w):
+            weak[c] = words
+    if weak:
+        c, words = next(iter(weak.items()))
+        guard.note("classes", f"not guarded in full: {len(weak)} of {len(means)} classes. Class {c}: {words}.")
+    return means, shares.clamp(min=0).sum(0)
+
+
+def _now() -> tuple[Guard, Any]:
+    now = _in_force.get()
+    assert now is not None
+    return now
+
+
+def _tell_limits(guard: Guard, upload: Any, field: str, weight: str | None, w: Tensor | None) -> None:
+    others = [f.name for f in fields(upload) if f.name not in (field, weight)] if is_dataclass(upload) else []
+    others = [name for name in others if isinstance(v := getattr(upload, name), Tensor) or (v and isinstance(v, dict))]
+    if others:
+        guard.note("others", f"it guards {field} alone. Used as clients send them: {', '.join(others)}.")
+    if w is None:
+        guard.note("nothing", f"there is nothing to guard: clients send no {field} here.")
+    elif words := guard.rule.weakness(w):
+        guard.note("clients", f"the average of {field} is not guarded in full: {words}.")
+
+
+def _centre(guard: Guard, around: Params | None, like: Params, field: str) -> Tensor:
+    """Where the server is, for rules that measure from there."""
+    if not guard.rule.clips:
+        return torch.zeros(())
+    if around is None or any(name not in around or around[name].shape != v.shape for name, v in like.items()):
+        raise guard.unlike(field)
+    return _flat(around, like)
+
+
+def _flat(params: Params, like: Params) -> Tensor:
+    return torch.cat([params[name].double().flatten() for name in like])
+
+
+def _unflat(row: Tensor, like: Params) -> Params:
+    pieces = row.split([v.numel() for v in like.values()])
+    return {name: piece.reshape(v.shape).to(v.dtype) for piece, (name, v) in zip(pieces, like.items(), strict=True)}

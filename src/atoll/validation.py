@@ -1,0 +1,388 @@
+"""Whether an upload can be used: decided before anything is touched, for all of it or none.
+
+What form an upload must have follows from the method: a stand-in for the client, who has blank rows and does not train,
+answers the same message. So nothing is kept by hand, and no client's upload is the measure of another's.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from math import isfinite, prod
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+
+import torch
+from torch import Tensor
+
+from .core import Client, ClientId, Reply, Round, contract
+from .errors import AtollError
+from .fleet import Fleet
+from .key import key
+from .payload import Params, nbytes
+from .train import no_training
+
+if TYPE_CHECKING:
+    from .rounds import AnyMethod
+
+STAND_INS = (20, 30)  # rows of each: a dimension in which their uploads differ is one of rows
+TOLERANCE = 1e-4  # relative: single precision and long sums leave less
+SUM_TOLERANCE = 1e-3  # of probabilities
+
+
+class Flaw(NamedTuple):
+    """Why an upload cannot be used."""
+
+    field: str
+    reason: str
+
+
+class Leaf(NamedTuple):
+    """The form of one tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int | None, ...]  # None: as many as there are rows
+
+    def __str__(self) -> str:
+        sizes = ", ".join("rows" if size is None else str(size) for size in self.shape)
+        return f"{str(self.dtype).removeprefix('torch.')} [{sizes}]"
+
+    def nbytes(self, rows: int) -> int:
+        return self.dtype.itemsize * prod(rows if size is None else size for size in self.shape)
+
+
+Form = dict[str, Leaf]  # names as in a packed payload; tables of classes are dense, whichever classes are held
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What ``about`` says of a tensor; fields are named as in a packed payload."""
+
+    rows: str | None = None
+    symmetric: bool = False
+    count: bool = False
+    probabilities: bool | str = False
+    psd: bool = False
+
+
+def flaw(upload: Any, kind: type[Any]) -> Flaw | None:
+    """What is wrong with an upload, as far as its class tells: types of fields, finite values, marks."""
+    return next(chain(_by_type(upload, kind), _by_value(upload, marks_of(kind), None)), None)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one message must be answered with."""
+
+    form: Form
+    open: tuple[str, ...]  # beginnings of names that are free, as their sizes depend on what was learnt
+    spare: int  # bytes that these may take beyond those of the form
+
+    def most_bytes(self, rows: int) -> int:
+        return sum(leaf.nbytes(rows) for leaf in self.form.values()) + self.spare
+
+
+class Validator:
+    """The checks of one run."""
+
+    def __init__(self, method: "AnyMethod", fleet: Fleet, seed: int, max_norm: float | None = None):
+        self._method, self._fleet, self._task, self._seed = method, fleet, fleet.task(), seed
+        self._kind, self._max_norm = contract(method).upload, max_norm
+        self._marks = marks_of(self._kind) | _reported(method)
+        self._known: dict[Any, Expected] = {}
+        self._first: Any = None  # the server's first state, made when it is needed
+
+    def flaw(self, sender: ClientId, download: Any, upload: Any) -> Flaw | None:
+        """What is wrong with the answer of a client to a message, or None; nothing is changed."""
+        with torch.no_grad():
+            return next(self._flaws(sender, download, upload), None)
+
+    def _flaws(self, sender: ClientId, download: Any, upload: Any) -> Iterator[Flaw]:
+        """In this order: later checks rely on earlier ones."""
+        yield from _by_type(upload, self._kind)
+        rows, tensors = self._fleet.train.size(self._fleet.position(sender)), tensors_of(upload)
+        expected = self.expected(sender, download)
+        yield from _by_size(upload, expected.most_bytes(rows))
+        yield from _by_form(tensors, expected, rows)
+        yield from _by_value(upload, self._marks, rows)
+        if self._max_norm is not None:
+            yield from _by_norm(tensors, self._max_norm)
+        if expected.open:
+            yield from self._by_trial(sender, upload)
+
+    # -- what is expected ---------------------------------------------------------------------------------------------
+
+    def expected(self, to: ClientId, download: Any) -> Expected:
+        """The form of an answer; messages of one form to clients of one architecture have answers of one form."""
+        name = self._fleet.models[to].name, *form_of(download).items(), *_switches(download)
+        if name not in self._known:
+            with torch.no_grad(), no_training():
+                self._known[name] = self._rehearsed(to, download)
+        return self._known[name]
+
+    def _rehearsed(self, to: ClientId, download: Any) -> Expected:
+        few, many = (form_of(self._answer(self._stand_in(to, rows), to, download)) for rows in STAND_INS)
+        if [(n, leaf.dtype, len(leaf.shape)) for n, leaf in few.items()] != [
+            (n, leaf.dtype, len(leaf.shape)) for n, leaf in many.items()
+        ]:
+            raise AtollError(
+                f"{type(self._method).__name__} uploads other tensors from other numbers of rows. "
+                "Give them fixed names and types: the server has to know what to expect."
+            )
+        form = {name: _common(leaf, many[name]) for name, leaf in few.items()}
+        hints = get_type_hints(self._kind) if self._method.varying_bytes else {}
+        free = tuple(f"{name}/" for name, kind in hints.items() if kind == Params)
+        return Expected(form, free, nbytes(self._first_server()) if free else 0)
+
+    def _stand_in(self, of: ClientId, rows: int) -> Client:
+        """A client of the same architecture without anything private: blank rows, of each class in turn."""
+        client = self._fleet.client(of)
+        blank = client.x.new_zeros(rows, *client.x.shape[1:])
+        y = torch.arange(rows) % client.num_classes
+        return replace(client, x=blank, y=y, n=torch.tensor(float(rows)))
+
+    def _answer(self, client: Client, of: ClientId, download: Any) -> Any:
+        """The stand-in's upload; it has taken part once before, as some messages rely on an earlier one."""
+        method, k, r = self._method, key(self._seed, "stand-in"), Round(0)
+        server, state = self._first_server(), method.init_client(client, k)
+        if method.keeps_desks:
+            first = method.answer(server, method.init_desk(self._task, of, k), of, self._task, r)
+        else:
+            first = method.broadcast(server, of, self._task, r)
+        _, state = method.local(first, state, client, k)
+        upload, _ = method.local(download, state, client, k)
+        return upload
+
+    def _first_server(self) -> Any:
+        if self._first is None:
+            self._first = self._method.init_server(self._task, key(self._seed, "init", "server"))
+        return self._first
+
+    # -- forms that depend on what was learnt -------------------------------------------------------------------------
+
+    def _by_trial(self, sender: ClientId, upload: Any) -> Iterator[Flaw]:
+        """The server's first state must be able to take the upload in, and keep its own form."""
+        before = form_of(self._first_server())
+        try:
+            after = form_of(self._taken_in(sender, upload))
+        except Exception as reason:  # whatever it is, it would have ended the run
+            yield Flaw("payload", f"cannot be aggregated: {type(reason).__name__}: {reason}")
+            return
+        kept = {name.partition("/")[0] for name in before}  # fields that are empty at first may become anything
+        for name in before.keys() | {name for name in after if name.partition("/")[0] in kept}:
+            if after.get(name) != before.get(name):
+                yield Flaw("payload", f"would turn the server's {name} from {before.get(name)} into {after.get(name)}")
+
+    def _taken_in(self, sender: ClientId, upload: Any) -> Any:
+        method, k, r = self._method, key(self._seed, "stand-in"), Round(0)
+        server = self._first_server()
+        if method.keeps_desks:
+            desk = method.init_desk(self._task, sender, k)
+            upload, _ = method.serve(server, desk, Reply(sender, upload), self._task, r, k)
+        return method.aggregate(server, iter([Reply(sender, upload)]), self._task, r, k)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Forms
+
+
+def tensors_of(p: Any) -> Params:
+    """All tensors of a payload, under the names that they travel by."""
+    found: Params = {}
+    for f in fields(p):
+        value = getattr(p, f.name)
+        if isinstance(value, dict):
+            found |= {f"{f.name}/{name}": v for name, v in value.items()}
+        elif isinstance(value, Tensor):
+            found[f.name] = value
+    return found
+
+
+def form_of(p: Any) -> Form:
+    return {name: Leaf(v.dtype, tuple(v.shape)) for name, v in tensors_of(p).items()}
+
+
+def _switches(p: Any) -> Iterator[tuple[str, Any]]:
+    """Scalars that a form may depend on: numbers that are not whole decide values only."""
+    for f in fields(p):
+        if isinstance(value := getattr(p, f.name), int | str):
+            yield f.name, value
+
+
+def _common(a: Leaf, b: Leaf) -> Leaf:
+    return Leaf(a.dtype, tuple(m if m == n else None for m, n in zip(a.shape, b.shape, strict=True)))
+
+
+def _by_form(tensors: Params, expected: Expected, rows: int) -> Iterator[Flaw]:
+    fixed = {name: v for name, v in tensors.items() if not name.startswith(expected.open)}
+    form = {name: leaf for name, leaf in expected.form.items() if not name.startswith(expected.open)}
+    yield from _by_names(list(fixed), list(form))
+    yield from _by_shapes(fixed, form, rows)
+    kinds = {leaf.dtype for name, leaf in expected.form.items() if name not in form}
+    for name, v in tensors.items():
+        if name not in fixed and v.dtype not in kinds:
+            yield Flaw(name, f"is {v.dtype}, which is none of the types expected")
+
+
+def _by_names(found: list[str], expected: list[str]) -> Iterator[Flaw]:
+    """All of them, no others, in their order: that in which sums over a model run."""
+    for name in expected:
+        if name not in found:
+            yield Flaw(name, "is missing")
+    for name in found:
+        if name not in expected:
+            yield Flaw(name, "is not expected")
+    for name, other in zip(found, expected, strict=True):
+        if name != other:
+            yield Flaw(name, f"comes where {other} is expected")
+
+
+def _by_shapes(tensors: Params, form: Form, rows: int) -> Iterator[Flaw]:
+    """Dimensions of rows are of one size, at most the number of the client's rows."""
+    common: int | None = None
+    for name, leaf in form.items():
+        v = tensors[name]
+        if v.dtype != leaf.dtype or v.ndim != len(leaf.shape):
+            yield Flaw(name, f"is {Leaf(v.dtype, tuple(v.shape))}, not {leaf}")
+        for size, wanted in zip(v.shape, leaf.shape, strict=True):
+            if wanted is None:
+                wanted = common = size if common is None else common
+            if size != wanted or (common or 0) > rows:
+                yield Flaw(name, f"is {Leaf(v.dtype, tuple(v.shape))}, not {leaf} of a client with {rows} rows")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Types, sizes, values
+
+
+def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
+    """The declared class, and in each field what it declares."""
+    if type(upload) is not kind:
+        yield Flaw("payload", f"is a {type(upload).__name__}, not a {kind.__name__}")
+    for name, declared in get_type_hints(kind).items():
+        value = getattr(upload, name, None)
+        if declared == Params:
+            if type(value) is not dict or not all(type(n) is str and _plain(v) for n, v in value.items()):
+                yield Flaw(name, "is not a dictionary of named tensors")
+        elif declared in (Tensor, Tensor | None):
+            if not _plain(value) and (value is not None or declared is Tensor):
+                yield Flaw(name, f"is {_called(value)}, not a plain tensor")
+        elif type(value) is not declared and not (declared is float and type(value) is int):
+            yield Flaw(name, f"is {_called(value)}, not a {declared.__name__}")
+        elif isinstance(value, float) and not isfinite(value):
+            yield Flaw(name, "is NaN or infinite")
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_meta or value.is_quantized)
+
+
+def _called(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _by_size(upload: Any, most: int) -> Iterator[Flaw]:
+    size = sum(v.numel() * v.element_size() for v in tensors_of(upload).values())
+    if size > most:
+        yield Flaw("payload", f"has {size} bytes, and {most} are the most that can be expected")
+
+
+def _by_norm(tensors: Params, most: float) -> Iterator[Flaw]:
+    norm = sum(float(v.double().square().sum()) for v in tensors.values() if v.is_floating_point()) ** 0.5
+    if norm > most:
+        yield Flaw("payload", f"has norm {norm:.4g}, above the limit of {most:g}")
+
+
+def _by_value(upload: Any, marks: Mapping[str, Marks], rows: int | None) -> Iterator[Flaw]:
+    """Finite numbers, then what the marks promise; without ``rows``, counts have no upper bound."""
+    tensors = tensors_of(upload)
+    for name, v in tensors.items():
+        if not _finite(v):
+            yield Flaw(name, "holds NaN or infinity")
+    for name, v in tensors.items():
+        if name in marks:
+            for reason in _broken(v, marks[name], tensors, rows):
+                yield Flaw(name, reason)
+
+
+def _finite(v: Tensor) -> bool:
+    """From the extremes, which NaN spreads to: nothing of the tensor's size is made."""
+    if not v.is_floating_point() or not v.numel():
+        return True
+    return all(isfinite(float(extreme)) for extreme in v.aminmax())
+
+
+def marks_of(kind: type[Any]) -> dict[str, Marks]:
+    """What the fields of a payload class declare."""
+    names = [mark.name for mark in fields(Marks)]
+    return {f.name: Marks(**{name: f.metadata[name] for name in names if name in f.metadata}) for f in fields(kind)}
+
+
+def _reported(method: "AnyMethod") -> dict[str, Marks]:
+    """What a method's regularisers declare of their reports."""
+    found = {}
+    for term in method.terms() if hasattr(method, "terms") else ():
+        place = f"extra/{type(term).__name__}."
+        for name, marks in getattr(term, "marks", {}).items():
+            by = marks.get("probabilities", False)
+            found[place + name] = Marks(**marks | {"probabilities": place + by if isinstance(by, str) else by})
+    return found
+
+
+def _broken(v: Tensor, marks: Marks, tensors: Params, rows: int | None) -> Iterator[str]:
+    """Promises that a tensor breaks."""
+    if marks.count:
+        yield from _not_counts(v, rows)
+    if marks.rows is not None:
+        held = tensors[marks.rows] != 0
+        if v.shape[:1] != held.shape:
+            yield f"has {list(v.shape)} for {held.numel()} classes"
+        if bool(v[~held].any()):
+            yield "says something of classes that are not held"
+        v = v[held]
+    if marks.symmetric:
+        yield from _not_symmetric(v)
+    if marks.psd:
+        yield from _indefinite(v)
+    if marks.probabilities:
+        total = tensors.get(marks.probabilities) if isinstance(marks.probabilities, str) else torch.ones(())
+        yield from _not_probabilities(v, torch.zeros(()) if total is None else total)
+
+
+def _not_counts(v: Tensor, most: int | None) -> Iterator[str]:
+    if v.is_complex() or v.dtype == torch.bool or bool((v != v.floor()).any()):
+        yield "holds a count that is not whole"
+    if bool((v < 0).any()):
+        yield "holds a count below 0"
+    total = float(v.double().sum())
+    if most is not None and total > most:
+        yield f"counts {total:g} rows, and the client has {most}"
+    if v.ndim == 0 and most and total == 0:
+        yield "counts no rows at all"
+
+
+def _not_symmetric(v: Tensor) -> Iterator[str]:
+    if v.ndim < 2 or v.shape[-1] != v.shape[-2]:
+        yield f"has shape {list(v.shape)}, and no matrix of such a shape is symmetric"
+    for matrix in _matrices(v):
+        if float((matrix - matrix.mT).abs().max()) > TOLERANCE * float(matrix.abs().max()):
+            yield "is not symmetric"
+
+
+def _indefinite(v: Tensor) -> Iterator[str]:
+    """A factor must exist once a little has been added to the diagonal, which rounding may have taken away."""
+    for matrix in _matrices(v):
+        raised = matrix.clone()
+        raised.diagonal().add_(TOLERANCE * matrix.diagonal().abs().max() + 1e-12)
+        if int(torch.linalg.cholesky_ex(raised).info) != 0:
+            yield "is not positive semi-definite"
+
+
+def _matrices(v: Tensor) -> Iterator[Tensor]:
+    """One at a time: all at once would take their memory again."""
+    if v.numel():
+        yield from v.reshape(-1, *v.shape[-2:])
+
+
+def _not_probabilities(v: Tensor, total: Tensor) -> Iterator[str]:
+    off = (v.sum(-1) - total).abs() > SUM_TOLERANCE * total.clamp(min=1)
+    if bool((v < -SUM_TOLERANCE).any()) or bool(off.any()):
+        yield "holds rows that do not sum to what probabilities should"
