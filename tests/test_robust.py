@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import sqrt
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 import toys
-from lab import gap, gap_params, setup
+from lab import gap, gap_params, run, setup
 from torch import Tensor
 
 from atoll import registry, robust
@@ -24,6 +25,7 @@ from atoll.methods.fedproto import FedProto, Means, Prototypes
 from atoll.payload import Params, equal, pack, unpack
 from atoll.robust import Guard, by_columns, clipped, geometric, krum, median, parse, trimmed, using
 from atoll.rounds import play
+from atoll.settings import make
 from atoll.store import MemoryStore, Store
 from atoll.train import mean
 
@@ -521,6 +523,52 @@ class Delegating(FedAvg):
 
 def test_whether_a_method_averages_is_read_from_its_own_code() -> None:
     assert [averages(cls) for cls in (FedAvg, Overriding, Extending, Delegating)] == [True, False, True, True]
+
+
+# -- whole runs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_follows_its_rule_and_hands_its_notes_on() -> None:
+    plain, by_rule = run("fedproto"), run("fedproto", robust="krum:2")
+    assert by_rule.summary["digest"] != plain.summary["digest"]
+    assert len([note for note in by_rule.notes if "the rule wants 7" in note]) == 1
+    assert not any("--robust" in note for note in plain.notes)
+
+
+@pytest.mark.parametrize("text", RULES)
+def test_with_one_client_every_rule_gives_the_run_without(text: str) -> None:
+    alone: dict[str, Any] = {"clients": 1, "partition": "iid"}
+    assert run("fedavg", **alone, robust=text).summary["digest"] == run("fedavg", **alone).summary["digest"]
+
+
+def test_runs_of_other_methods_are_refused_before_they_start() -> None:
+    with pytest.raises(AtollError, match="that of ktpfl does something else"):
+        setup("ktpfl", robust="median")
+
+
+@pytest.mark.parametrize("name", [name for name in ABLE if name != "fedfed"])
+def test_every_method_knows_what_clipping_measures_from(name: str) -> None:
+    """To a huge norm nothing is clipped; to almost nothing, the average is where the server was."""
+    made = without_distillation() if name == "feddf" else setup(name)
+    clients = Repeating(made.fleet, MemoryStore())
+    plain, huge, tiny = (
+        averaged(attacked(made, text, 1, lambda fleet, store: clients)[0]) for text in (None, "clip:1e9", "clip:1e-9")
+    )
+    assert gap_params(plain, huge) < 1e-6
+    first = averaged(made.method.init_server(made.fleet.task(), key(0)))
+    assert gap_params(first, tiny) < 1e-6 < gap_params(first, huge)
+
+
+def without_distillation() -> Setup:
+    """FedDF, whose server keeps on training after it has averaged."""
+    made = setup("feddf")
+    return replace(made, method=make("feddf", {"steps": 0}, optimiser=made.config.optimiser_options))
+
+
+def test_clipping_is_refused_where_the_server_starts_without_what_clients_send() -> None:
+    """FedFed's clients make up their first autoencoders themselves."""
+    with pytest.raises(AtollError, match="the server does not hold the same tensors"):
+        attacked(setup("fedfed"), "clip:1", 1, Loop)
 
 
 # -- what users write -------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def configs(names: Sequence[str], values: Mapping[str, Any], seeds: Sequence[int
 
 def _fitting(shared: Config, data: Dataset) -> list[str]:
     """The methods that can run on these clients."""
-    plain = replace(shared, method="local", terms=(), settings={}, wait_free=False)
+    plain = replace(shared, method="local", terms=(), settings={}, wait_free=False, robust=None)
     fleet = assemble(plain, data).fleet
 
     def fits(name: str) -> bool:

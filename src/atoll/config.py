@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 import yaml
 
 from .errors import AtollError, unknown
+from .robust import parse
 from .settings import OPTIMISERS, convert
 
 BACKENDS = ("auto", "loop", "processes", "vmap")
@@ -51,6 +52,9 @@ class Config:
     rate: float = option(1.0, "share of the clients that take part in a round")
     strikes: int = option(3, "rejected uploads after which a client is excluded for good; 0: never")
     max_norm: float | None = option(None, "largest norm of an upload, over all its numbers; default: no limit")
+    robust: str | None = option(
+        None, "in place of means: median, trimmed:SHARE, geometric, krum:F or clip:NORM; default: means"
+    )
     optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS))
     lr: float | None = option(None, "learning rate of local training")
     epochs: int | None = option(None, "local epochs per round")
@@ -82,6 +86,8 @@ class Config:
         self._check_ranges()
 
     def _check_ranges(self) -> None:
+        if self.robust is not None:
+            parse(self.robust)
         least = {
             "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
             "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1, "strikes": 0,

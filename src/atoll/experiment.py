@@ -20,6 +20,7 @@ from .errors import AtollError
 from .examiner import Examiner
 from .ledger import Ledger, Line, from_json
 from .result import Result
+from .robust import Guard
 from .rounds import Log, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
 from .store import DiskStore, MemoryStore, Store
@@ -53,6 +54,7 @@ class Experiment:
         self.server = self.examiner.first_server()
         self.checks = Validator(self.method, self.fleet, self.config.seed, self.config.max_norm)
         self.ledger, self.notes = Ledger(), list[str]()
+        self.guard = Guard(self.config.robust, self.notes.append) if self.config.robust else None
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
         self._desk_objects: dict[ClientId, str] = {}
         self._changed: set[ClientId] = set()
@@ -109,6 +111,7 @@ class Experiment:
             self.desks,
             self.checks,
             self.ledger.excluded(config.strikes),
+            self.guard,
         )
         self._count(log, flops)
         self._tell_time(log, work)

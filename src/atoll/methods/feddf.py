@@ -77,7 +77,7 @@ class FedDF(Method[Server, Nothing, Group, Update]):
         models, groups = _models(task), defaultdict[str, list[Update]](list)
         for sender, up in replies:
             groups[task.models[sender].name].append(up)
-        fused = {a: mean(ups, "params", weight="n") for a, ups in groups.items()}
+        fused = {a: mean(ups, "params", weight="n", around=_of(server, a)) for a, ups in groups.items()}
         if self.steps:
             target = self.target([models[a](up.params, public(task)) for a, ups in groups.items() for up in ups])
             fused = {a: self._distilled(models[a], params, public(task), target, k) for a, params in fused.items()}

@@ -26,7 +26,7 @@ from ..checks import within
 from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Step, Task, setting, weights
 from ..key import Key, uniform
 from ..payload import Params, about, payload
-from ..train import SGD, Optimiser, add, cross_entropy, mean, sub, wmean
+from ..train import SGD, Optimiser, add, cross_entropy, mean, sub, wmean, zeros
 from ._mutual import Update, divergence, shared_model, train
 
 PROJECT = "project"  # W_k, while it is trained with the mentee
@@ -130,7 +130,8 @@ class FedKD(Method[Server, State, Mentee, Change]):
                 present[sender] = torch.tensor(True)
                 yield Update(restored(up.change, server.params) | up.buffers, up.n)
 
-        average = mean(updates(), "params", weight=None if self.uniform else "n")
+        none = zeros(weights(server.params)) | _buffers(server.params)
+        average = mean(updates(), "params", weight=None if self.uniform else "n", around=none)
         change = compressed(weights(average), self.threshold(r))
         # Clients will add what they receive, so the server adds the same.
         return Server(moved(server.params, change, _buffers(average)), change, present)
