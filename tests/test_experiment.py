@@ -343,7 +343,7 @@ def test_a_run_without_a_single_good_upload_ends_as_diverged(eval_every: int, tm
 
 def test_refused_uploads_of_rounds_without_evaluation_are_told_by_the_next_line(tmp_path: Path) -> None:
     k, rows = victim(assemble(Config(clients=4)))
-    options: dict[str, Any] = {"clients": 4, "eval_every": 3}
+    options: dict[str, Any] = {"clients": 4, "eval_every": 3, "strikes": 0}
     long = run(Poisoned(OPTIM, bad=rows), rounds=6, **options)
     assert [[(r["client"], r["round"]) for r in line["rejected"]] for line in long.history] == [
         [(k, 1), (k, 2), (k, 3)], [(k, 4), (k, 5), (k, 6)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .assemble import Setup
-from .backends.inprocess import Loop, Vmap
+from .backends.inprocess import Loop, Outlet, Vmap, as_made
 from .backends.process import Processes
 from .checkpoint import Checkpoints, Snapshot
 from .clock import Work
@@ -49,6 +49,7 @@ class Experiment:
             self._open_store("states", self.types.state),
             self._open_store("desks", self.types.desk),
         )
+        self.outlet: Outlet = as_made
         self.backend = self._open_backend()
         self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed, self.desks)
         self.server = self.examiner.first_server()
@@ -83,11 +84,11 @@ class Experiment:
 
     def _open_backend(self) -> Loop:
         if self.config.backend == "vmap":
-            return Vmap(self.fleet, self.store)
+            return Vmap(self.fleet, self.store, self.outlet)
         workers = min(self.config.workers or os.cpu_count() or 1, len(self._cohort(0)))
         if self.config.backend == "processes" and workers > 1:
-            return Processes(self.fleet, self.store, workers)
-        return Loop(self.fleet, self.store)
+            return Processes(self.fleet, self.store, workers, self.outlet)
+        return Loop(self.fleet, self.store, self.outlet)
 
     def _open_files(self, run_dir: RunDir) -> None:
         run_dir.write_config(self.config)

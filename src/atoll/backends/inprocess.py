@@ -20,12 +20,21 @@ from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import Store
 from ..train import functional_gradients
 
+# The way out: what leaves a client in place of the upload that its method made. Run where the client runs, on its rows;
+# what the client itself uses (its state, its own model) is what the method made.
+Outlet = Callable[[Job, Client, Any], Any]
+
+
+def as_made(job: Job, client: Client, upload: Any) -> Any:
+    """The open way out."""
+    return upload
+
 
 class Loop:
     """One client after the other: the reference that every other backend must equal."""
 
-    def __init__(self, fleet: Fleet, store: Store):
-        self.fleet, self.store = fleet, store
+    def __init__(self, fleet: Fleet, store: Store, outlet: Outlet = as_made):
+        self.fleet, self.store, self.outlet = fleet, store, outlet
         self._rest: list[Callable[[], Rest]] = []
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
@@ -80,7 +89,7 @@ class Loop:
 
         # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
         self._rest.append(finish if method.after_upload else partial(_given, finish()))
-        return Outcome(job.client, up, before)
+        return Outcome(job.client, self.outlet(job, client, up), before)
 
     def _before(self, method: AnyMethod, job: Job, state: Any, client: Client) -> Score | None:
         if not job.examine or job.round.phase > 0:
@@ -128,7 +137,7 @@ class Vmap(Loop):
                 after = vmap(method.after_upload, (dim, 0, 0, 0, 0))(down, ups, after, clients, keys)
         uploads, nexts = unstack(ups, len(jobs)), unstack(after, len(jobs))
         for job, client, state, up, new in zip(jobs, alone, states, uploads, nexts, strict=True):
-            outcome = Outcome(job.client, up, self._before(method, job, state, client))
+            outcome = Outcome(job.client, self.outlet(job, client, up), self._before(method, job, state, client))
             yield outcome, Rest(job.client, new, self._after(method, job, up, new, client))
 
 

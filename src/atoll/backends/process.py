@@ -24,7 +24,7 @@ from ..fleet import Fleet
 from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import MemoryStore, Store
 from ..wire import decode, encode
-from .inprocess import Loop
+from .inprocess import Loop, Outlet, as_made
 
 
 class Order(NamedTuple):
@@ -69,9 +69,9 @@ class Worker:
 class Processes(Loop):
     """Persistent workers, one thread each; whoever is free takes the largest client that is left."""
 
-    def __init__(self, fleet: Fleet, store: Store, workers: int):
-        super().__init__(fleet, store)
-        self._workers = [_start(fleet) for _ in range(workers)]
+    def __init__(self, fleet: Fleet, store: Store, workers: int, outlet: Outlet = as_made):
+        super().__init__(fleet, store, outlet)
+        self._workers = [_start(fleet, outlet) for _ in range(workers)]
         self._types: Contract | None = None
         self._orders: deque[Order] = deque()
         self._jobs: Sequence[Job] = ()
@@ -154,7 +154,7 @@ class Processes(Loop):
         worker.process.join()
         worker.pipe.close()
         lost = worker.order
-        self._workers[at] = _start(self.fleet)
+        self._workers[at] = _start(self.fleet, self.outlet)
         if lost is None:
             return
         if lost.at in self._retried:
@@ -167,16 +167,16 @@ class Processes(Loop):
         self._hand_out()
 
 
-def _start(fleet: Fleet) -> Worker:
+def _start(fleet: Fleet, outlet: Outlet) -> Worker:
     context = get_context("fork")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(fleet, theirs, os.getpid()), daemon=True)
+    process = context.Process(target=_work, args=(fleet, outlet, theirs, os.getpid()), daemon=True)
     process.start()
     theirs.close()
     return Worker(process, ours)
 
 
-def _work(fleet: Fleet, pipe: Connection, parent: int) -> None:
+def _work(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
     """The life of a worker: one order after the other, until it is told to stop or its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes us
     torch.set_num_threads(1)
@@ -189,16 +189,16 @@ def _work(fleet: Fleet, pipe: Connection, parent: int) -> None:
         if order is None:
             return
         try:
-            _carry_out(fleet, order, pipe)
+            _carry_out(fleet, outlet, order, pipe)
         except Exception as error:  # it must reach the parent, whatever it is
             pipe.send(Failed(order.at, error))
 
 
-def _carry_out(fleet: Fleet, order: Order, pipe: Connection) -> None:
+def _carry_out(fleet: Fleet, outlet: Outlet, order: Order, pipe: Connection) -> None:
     types, store = contract(order.method), MemoryStore()
     if order.state is not None:
         store.put(order.job.client, decode(types.state, order.state))
-    loop = Loop(fleet, store)
+    loop = Loop(fleet, store, outlet)
     job = order.job._replace(download=decode(types.download, order.download))
     (outcome,) = loop.train(order.method, order.seed, [job])
     pipe.send(Sent(order.at, encode(outcome.upload), outcome.before))
