@@ -16,7 +16,7 @@ from typing import Any
 from . import registry
 from .api import run_config
 from .assemble import assemble, check_fit
-from .config import Config, from_dict
+from .config import Config, from_dict, read_yaml
 from .data.dataset import Dataset
 from .data.datasets import load
 from .errors import AtollError, unknown
@@ -115,8 +115,7 @@ def run_all(
     _check(configs, data, resume or force)
     if workers == 1 or len(configs) == 1:
         pairs = zip(configs, watches, strict=True)
-        results = (run_config(c, resume=resume, force=force, watch=watch, dataset=data) for c, watch in pairs)
-        return [note for result in results for note in result.notes]
+        return [note for c, watch in pairs for note in _carry_out(c, resume, force, watch, data)]
     return _in_processes([replace(c, workers=1) for c in configs], watches, resume, force, workers)
 
 
@@ -179,8 +178,27 @@ def _one(at: int, config: Config, resume: bool, force: bool, events: Any) -> lis
     def watch(done: int, line: Line | None) -> None:
         events.put((at, done, line))
 
-    data = _load_once(config.data, config.data_dir)
+    return _carry_out(config, resume, force, watch, _load_once(config.data, config.data_dir))
+
+
+def _carry_out(config: Config, resume: bool, force: bool, watch: Watch, data: Dataset) -> list[str]:
+    """One run, unless it is to be resumed and has nothing left to do; returns what there is to note."""
+    if resume and _is_done(config, data):
+        watch(config.rounds, None)
+        return []
     return list(run_config(config, resume=resume, force=force, watch=watch, dataset=data).notes)
+
+
+def _is_done(config: Config, data: Dataset) -> bool:
+    """Whether the directory holds this very run, finished, with its report."""
+    path = Path(str(config.out))
+    if not all((path / name).exists() for name in ("summary.json", "config.yaml", "report.html")):
+        return False
+    try:
+        kept = from_dict(read_yaml(path / "config.yaml"))
+    except AtollError:  # resuming will say what is wrong with it
+        return False
+    return kept.rounds == config.rounds and kept.identity() == assemble(config, data).config.identity()
 
 
 @cache  # a worker process has several runs, all on the same data

@@ -51,9 +51,9 @@ def run(
     name = method or values.get("method")
     if name is None:
         raise AtollError("Which method? Give one, such as `atoll run fedavg`; `atoll methods` lists them.")
-    planned = configs([str(name)], values, _seeds(seeds))
+    planned = configs([str(name)], values, read_seeds(seeds))
     _check_place(planned[0], resume is not None)
-    root = Path(planned[0].out or _fresh(f"{safe(planned[0].label)}-{safe(planned[0].data)}"))
+    root = Path(planned[0].out or fresh(f"{safe(planned[0].label)}-{safe(planned[0].data)}"))
     placed = place(planned, root) if seeds else [replace(planned[0], out=str(root))]
     _launch(placed, root, resume is not None, force, quiet, as_json)
 
@@ -74,11 +74,11 @@ def compare(
     that need it. A setting given with --set goes to the methods that have it; dcpfl.lam=0.2 goes to one.
     """
     values = given(options, config_file)
-    planned = configs(names, values, _seeds(seeds))
+    planned = configs(names, values, read_seeds(seeds))
     if names == ("all",):
         _tell_left_out(planned)
     _check_place(planned[0], resume)
-    root = Path(planned[0].out or _fresh(f"compare-{safe(planned[0].data)}"))
+    root = Path(planned[0].out or fresh(f"compare-{safe(planned[0].data)}"))
     _launch(place(planned, root), root, resume, force, quiet, as_json)
 
 
@@ -130,7 +130,7 @@ def _check_place(config: Config, resume: bool) -> None:
         raise AtollError("Resume what? Name the run directory: --resume DIR, or --resume with --out DIR.")
 
 
-def _seeds(text: str | None) -> list[int]:
+def read_seeds(text: str | None) -> list[int]:
     """None but the one of the configuration, unless several are given."""
     if text is None:
         return []
@@ -140,7 +140,7 @@ def _seeds(text: str | None) -> list[int]:
         raise AtollError(f"--seeds wants whole numbers such as 0,1,2, not {text!r}.") from None
 
 
-def _fresh(name: str) -> Path:
+def fresh(name: str) -> Path:
     """A directory under runs/ that does not exist yet."""
     path, at = Path("runs") / name, 2
     while path.exists():

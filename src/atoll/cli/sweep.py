@@ -1,0 +1,166 @@
+"""``atoll sweep``."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from ..compare import configs, run_all, safe
+from ..config import Config
+from ..errors import AtollError
+from ..files import to_json, write_whole
+from ..report import html, runs
+from ..sweep import MODELS, Bayes, Grid, Random, Search, Tried, at, axis, best, folder, is_matrix, tried
+from .options import config_options, given
+from .run import fresh, read_seeds, shared_options
+from .show import console, follow, progress
+
+
+@click.command()
+@click.argument("method")
+@click.option(
+    "--grid",
+    "axes",
+    multiple=True,
+    required=True,
+    metavar="NAME=V,V,...",
+    help="A setting and its values, or low..high; may be repeated.",
+)
+@click.option(
+    "--random",
+    "draws",
+    type=click.IntRange(min=1),
+    help="Try so many points drawn at random instead of all combinations.",
+)
+@click.option(
+    "--optuna", "trials", type=click.IntRange(min=1), help="Let Optuna propose so many points (extra: optuna)."
+)
+@click.option(
+    "--by",
+    "model",
+    type=click.Choice(tuple(MODELS)),
+    default="personal",
+    show_default=True,
+    help="Whose validation accuracy decides.",
+)
+@config_options("method")
+@click.option("--resume", is_flag=True, help="Continue what was interrupted in --out.")
+@shared_options
+def sweep(
+    method: str, axes: tuple[str, ...], draws: int | None, trials: int | None, model: str, config_file: Path | None,
+    resume: bool, seeds: str | None, force: bool, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Run METHOD over settings, and choose by validation accuracy.
+
+    A name given with --grid is an option of `atoll run`, such as lr or rate, or a setting of the method, such as lam.
+    """
+    values = given(options, config_file)
+    base = configs([method], values)[0]
+    numbers = read_seeds(seeds) or [base.seed]
+    if resume and base.out is None:
+        raise AtollError("Resume what? Name the directory with --out.")
+    root = Path(base.out or fresh(f"sweep-{safe(base.label)}-{safe(base.data)}"))
+    search = _search([axis(text) for text in axes], draws, trials, base)
+    results = _carry_out(search, base, numbers, root, model, resume, force, quiet or as_json)
+    _write(root, results, model)
+    if as_json:
+        click.echo(to_json({"best": best(results).to_json(), "tried": [t.to_json() for t in results]}, indent=1))
+    elif not quiet:
+        _show(results, model)
+        click.echo(f"Report: {root / 'report.html'}")
+
+
+def _search(axes: Sequence[Any], draws: int | None, trials: int | None, base: Config) -> Search:
+    names = [a.name for a in axes]
+    if len(set(names)) < len(names):
+        raise AtollError("A setting is given to --grid twice. List all its values in one place.")
+    if draws is not None and trials is not None:
+        raise AtollError("--random and --optuna exclude each other.")
+    if draws is not None:
+        return Random(axes, draws, base.seed)
+    return Grid(axes) if trials is None else Bayes(axes, trials, base.seed, base.workers or 1)
+
+
+def _carry_out(
+    search: Search, base: Config, seeds: Sequence[int], root: Path, model: str, resume: bool, force: bool, quiet: bool
+) -> list[Tried]:
+    results: dict[str, Tried] = {}
+    with progress(quiet) as bars:
+        for points in search.batches():
+            planned = [
+                replace(at(base, p), seed=seed, out=str(folder(root, p, seed))) for p in points for seed in seeds
+            ]
+            fresh_ones = list(
+                {c.out: c for c in planned if c.out not in results}.values()
+            )  # a search may repeat itself
+            watches = [follow(bars, Path(str(c.out)).name, c.rounds) for c in fresh_ones]
+            run_all(fresh_ones, watches, resume, force, base.workers or 1)
+            scores = []
+            for p in points:
+                folders = [folder(root, p, seed) for seed in seeds]
+                outcome = tried(p, [runs.load(path) for path in folders], model)
+                results.update({str(path): outcome for path in folders})
+                scores.append(outcome.val)
+            search.learn(points, scores)
+    html.write([Path(path) for path in results], root / "report.html")
+    return list({id(t): t for t in results.values()}.values())
+
+
+def _write(root: Path, results: Sequence[Tried], model: str) -> None:
+    document = {
+        "by": f"validation accuracy, {model}",
+        "best": best(results).to_json(),
+        "tried": [t.to_json() for t in results],
+    }
+    write_whole(root / "sweep.json", (to_json(document, indent=1) + "\n").encode())
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow([*results[0].point, "val", "val_std", "test", "test_std", "finished"])
+    writer.writerows([*t.point.values(), t.val, t.val_std, t.test, t.test_std, t.finished] for t in results)
+    write_whole(root / "sweep.csv", text.getvalue().encode())
+
+
+def _show(results: Sequence[Tried], model: str) -> None:
+    out, chosen = console(), best(results)
+    out.print(_matrix(results, chosen) if is_matrix([t.point for t in results]) else _list(results, chosen))
+    words = ", ".join(f"{name}={v}" for name, v in chosen.point.items())
+    out.print(
+        f"Chosen by {model} validation accuracy: {words} (validation {chosen.val:.2f} %, test {chosen.test:.2f} %)."
+    )
+
+
+def _list(results: Sequence[Tried], chosen: Tried) -> Table:
+    table = Table(title="Accuracy in %: validation decides, test is told")
+    for name in (*results[0].point, "validation", "test"):
+        table.add_column(name, justify="right")
+    for t in sorted(results, key=lambda t: -t.val):
+        cells = (*t.point.values(), _cell(t.val, t.val_std), _cell(t.test, t.test_std))
+        table.add_row(*cells, style="bold" if t is chosen else None)
+    return table
+
+
+def _matrix(results: Sequence[Tried], chosen: Tried) -> Table:
+    """Validation accuracies: one setting down, the other across."""
+    down, across = results[0].point
+    columns = list(dict.fromkeys(t.point[across] for t in results))
+    table = Table(title="Validation accuracy in %")
+    for name in (f"{down} \\ {across}", *columns):
+        table.add_column(name, justify="right")
+    for row in dict.fromkeys(t.point[down] for t in results):
+        here = {t.point[across]: t for t in results if t.point[down] == row}
+        cells = [
+            f"[bold]{_cell(t.val, t.val_std)}[/]" if t is chosen else _cell(t.val, t.val_std)
+            for t in map(here.get, columns)
+            if t
+        ]
+        table.add_row(row, *cells)
+    return table
+
+
+def _cell(mean: float, spread: float) -> str:
+    return f"{mean:.2f}" if spread != spread else f"{mean:.2f} ± {spread:.2f}"
