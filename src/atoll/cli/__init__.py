@@ -17,6 +17,7 @@ COMMANDS = {
     "run": ("run", "run", "Run one METHOD."),
     "compare": ("run", "compare", "Run several METHODs on the same clients and seeds, and rank them."),
     "sweep": ("sweep", "sweep", "Run one METHOD over settings, and choose by validation accuracy."),
+    "paper": ("paper", "paper", "Tables of the papers: list them, run one, and see paper and measured side by side."),
     "methods": ("methods", "methods", "List the methods, or show one."),
     "audit": ("methods", "audit", "Show what leaves a client and what reaches it in one round of METHOD."),
     "models": ("methods", "models", "List the architectures."),

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from ..files import to_json
-from ..report import html, runs, speedup, table
+from ..report import export, html, runs, speedup, table
 from .show import console
 
 MEASURE = "Mean over all test rows, or over clients."
@@ -14,12 +14,23 @@ MEASURE = "Mean over all test rows, or over clients."
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The HTML file.  [default: report.html]")
+@click.option(
+    "--export",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the table as .md, .csv or .tex; may be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON and write nothing.")
-def report(paths: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
+def report(paths: tuple[Path, ...], out: Path | None, files: tuple[Path, ...], as_json: bool) -> None:
     """Compare runs: print the table and write one self-contained HTML report.
 
-    RUN is a run directory, or a directory of runs.
+    RUN is a run directory, or a directory of runs. Exported tables tell for each method whether it differs from the
+    best one, by a paired test over clients and seeds.
     """
+    for path in files:
+        export.check_form(path)
     found = runs.find(paths)
     loaded = [runs.load(path) for path in found]
     if as_json:
@@ -27,6 +38,8 @@ def report(paths: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         return
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     table.print_table(console(), table.rows(loaded))
+    for path in files:
+        export.export(table.sheet(loaded), path)
     click.echo(f"Report: {html.write(found, target)}")
 
 

@@ -38,9 +38,11 @@ class Group:
         """Mean and deviation of a summary entry; None unless every seed has it (a mean of survivors misleads)."""
         values = [value(run.summary, dotted) for run in self.runs]
         known = [v for v in values if v is not None]
-        if len(known) < len(values):
-            return None
-        return Stat(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+        return spread(known) if len(known) == len(values) else None
+
+
+def spread(values: Sequence[float]) -> Stat:
+    return Stat(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 def groups(runs: Iterable[Run]) -> list[Group]:

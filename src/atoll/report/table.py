@@ -12,7 +12,9 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from .export import Sheet
 from .groups import Group, Stat, groups
+from .paired import Paired, paired
 from .runs import Run, value
 
 NONE = "–"
@@ -185,3 +187,20 @@ def _bold(text: str, lead: bool) -> str:
 def _width(console: Console, rows: Sequence[Row], columns: Sequence[Column]) -> int:
     """What the table would take if the terminal were wide."""
     return Measurement.get(console, console.options.update(max_width=1000), _rich_table(rows, columns)).maximum
+
+
+def sheet(runs: Iterable[Run]) -> Sheet:
+    """All columns as text for a file, and of each method whether it differs from the best one, client by client."""
+    found = groups(runs)
+    made = [row(group) for group in found]
+    against = ["", *(_against(paired(found[0].runs, group.runs)) for group in found[1:])]
+    title = f"means over seeds ± standard deviation; p: Wilcoxon's test against {found[0].name} over clients and seeds"
+    lines = [
+        [r.name, str(len(r.seeds)), *(cell(r, column) for column in COLUMNS), versus]
+        for r, versus in zip(made, against, strict=True)
+    ]
+    return Sheet(title, ["method", "seeds", *(f"{c.family}: {c.title}" for c in COLUMNS), "p"], lines)
+
+
+def _against(test: Paired | None) -> str:
+    return NONE if test is None else f"{test.p:.2g}"
