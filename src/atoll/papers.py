@@ -3,8 +3,9 @@
 A recipe is a YAML file, ``papers/PAPER/ITEM.yaml``; the numbers that the paper prints stand beside it in ``ITEM.csv``,
 one line for each case, method and metric. What a recipe says, from top to bottom: a title, ``notes`` on what the paper
 leaves open or misprints, ``options`` that all runs share, ``cases`` (the columns of a table, or the points of a sweep),
-``methods`` by their printed names, ``measures`` (which entry of a run's summary each printed metric is), ``claims``
-(what the paper concludes, as an order of methods) and ``scales``. Options of a scale overrule those of a case.
+``methods`` by their printed names, ``measures`` (which entry of a run's summary each printed metric is; shares come in
+percent, and an entry with a ``=`` before it comes as it is), ``claims`` (what the paper concludes, as an order of
+methods) and ``scales``. Later ones overrule: the options of all, of a case, of a method, of a scale.
 """
 
 import csv
@@ -72,7 +73,7 @@ class Recipe:
     notes: Sequence[str]
     options: Mapping[str, Any]
     cases: Mapping[str, Mapping[str, Any]]
-    methods: Mapping[str, Mapping[str, Any]]  # printed name: {"run": "dcpfl:no-al", other options}
+    methods: Mapping[str, Mapping[str, Any]]  # printed name: {"run": "dcpfl:no-al", "measures": ..., other options}
     measures: Mapping[str, str]
     claims: Sequence[str]
     scales: Mapping[str, Scale]
@@ -197,8 +198,7 @@ def _chosen(known: Mapping[str, Any], wanted: Sequence[str], kind: str) -> list[
 def _config(
     recipe: Recipe, scale: Scale, case: str, method: str, seed: int, changes: Mapping[str, Any]
 ) -> Config:  # fmt: skip
-    own = dict(recipe.methods[method])
-    run = own.pop("run")
+    own = {name: v for name, v in recipe.methods[method].items() if name not in ("run", "measures")}
     layers = (
         recipe.options,
         recipe.cases[case],
@@ -211,7 +211,7 @@ def _config(
         settings = {**values.get("settings", {}), **layer.get("settings", {})}
         values = {**values, **layer, "settings": settings}
     values["data"] = scale.stand_ins.get(values.get("data", ""), values.get("data", "digits"))
-    return entry(run, from_dict({**values, "seed": seed}, f"the recipe {recipe.name}"))
+    return entry(recipe.methods[method]["run"], from_dict({**values, "seed": seed}, f"the recipe {recipe.name}"))
 
 
 def _placed(planned: Planned, root: Path) -> Planned:
@@ -242,16 +242,17 @@ def compared(recipe: Recipe, loaded: Mapping[tuple[str, str], Sequence[Run]]) ->
     """Every number that is printed or measured; accuracies in percent."""
     out = []
     for (case, method), runs in loaded.items():
-        for metric, dotted in recipe.measures.items():
+        own = recipe.methods[method].get("measures", {})
+        for metric, dotted in {**recipe.measures, **own}.items():
             cell = Cell(case, method, metric)
             out.append(Compared(cell, recipe.printed.get(cell), measured(runs, dotted)))
     return out
 
 
 def measured(runs: Sequence[Run], dotted: str) -> Stat | None:
-    """Mean and deviation over seeds of an entry of the summaries, in percent if it is a share."""
-    values = [value(run.summary, dotted) for run in runs]
-    known = [100 * v for v in values if v is not None]
+    """Mean and deviation over seeds of an entry of the summaries."""
+    values = [value(run.summary, dotted.removeprefix("=")) for run in runs]
+    known = [v if dotted.startswith("=") else 100 * v for v in values if v is not None]
     return spread(known) if known and len(known) == len(values) else None
 
 

@@ -1,0 +1,221 @@
+"""Recipes: the numbers of the papers, and what is run to be held against them."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from atoll import papers
+from atoll.cli import main
+from atoll.errors import AtollError
+from atoll.papers import SCALES, Cell, Printed
+from atoll.report.runs import Run
+from atoll.settings import make, settings_of, split_variant
+
+RECIPES = papers.names()
+
+SMALL = {
+    "title": "A table",
+    "options": {"data": "digits", "clients": 3, "rounds": 1, "epochs": 1, "models": ["mlp:hidden=8"]},
+    "cases": {"few": {"partition": "iid"}, "many": {"partition": "dirichlet:0.5", "rounds": 2}},
+    "methods": {"Alone": "local", "Ours": {"run": "fedprox", "settings": {"mu": 0.5}}},
+    "claims": ["Ours > Alone"],
+    "scales": {"smoke": {"options": {"lr": 0.1}, "seeds": [0, 1]}, "full": {"cases": ["few"], "methods": ["Ours"]}},
+}
+
+
+def shelve(folder: Path, said: Any = SMALL, printed: str = "") -> Path:
+    place = folder / "shelf" / "paper"
+    place.mkdir(parents=True)
+    (place / "table.yaml").write_text(yaml.safe_dump(said))
+    if printed:
+        (place / "table.csv").write_text("case,method,metric,value,std\n" + printed)
+    return folder / "shelf"
+
+
+def finished(seed: int, accuracy: float) -> Run:
+    import pyarrow as pa
+
+    rows = pa.table({"round": [1, 1], "client": ["0", "1"], "accuracy": [accuracy - 0.1, accuracy + 0.1]})
+    summary = {
+        "seed": seed, "status": "finished", "rounds": 1, "seconds": 2.5,
+        "personal": {"best_by_val": accuracy, "best_by_val_round": 1},
+    }  # fmt: skip
+    return Run(Path(), summary, (), rows, {}, {})
+
+
+# -- the recipes that are here -----------------------------------------------------------------------------------------
+
+
+def test_every_table_of_the_five_papers_has_a_recipe() -> None:
+    tables = {"dcpfl": 3, "pfedes": 2, "feddw": 4, "fedpd": 12, "scd": 5}
+    assert {f"{paper}/table{i}" for paper, count in tables.items() for i in range(1, count + 1)} <= set(RECIPES)
+
+
+def test_all_printed_numbers_are_there() -> None:
+    """As many as the tables of the papers have cells, empty ones included."""
+    counts: dict[str, int] = {}
+    for recipe in map(papers.read, RECIPES):
+        counts[recipe.paper] = counts.get(recipe.paper, 0) + len(recipe.printed)
+    assert counts == {"dcpfl": 97, "pfedes": 180, "feddw": 209, "fedpd": 648, "scd": 148}
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "value"),
+    [
+        ("dcpfl/table1", Cell("CIFAR-10, 10 clients", "Local-T", "accuracy"), 92.57),
+        ("dcpfl/table2", Cell("CIFAR-100", "DC-PFL", "accuracy"), 74.70),
+        ("feddw/table1", Cell("CIFAR-10, practical", "FedDW", "global accuracy"), 66.24),
+        ("feddw/table4", Cell("CIFAR-100, pathological", "MOON+DW", "global accuracy"), 52.81),
+        ("scd/table1", Cell("Dirichlet 1", "SCD", "personal"), 92.25),
+        ("scd/table4", Cell("5 epochs, to 40 %", "Ditto w/ WF", "speedup"), 2.87),
+    ],
+)
+def test_some_printed_numbers(name: str, cell: Cell, value: float) -> None:
+    assert papers.read(name).printed[cell].value == value
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_can_be_planned_at_every_scale(name: str, tmp_path: Path) -> None:
+    recipe = papers.read(name)
+    assert {"smoke", "full"} <= recipe.scales.keys() <= set(SCALES)
+    for scale in recipe.scales.values():
+        planned = papers.plan(recipe, scale, tmp_path)
+        places = [p.config.out for p in planned]
+        assert len(set(places)) == len(places)
+        for config in {p.config.label: p.config for p in planned}.values():
+            make(config.method, config.settings, config.terms, config.optimiser_options)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_is_printed_belongs_to_a_case_and_a_method(name: str) -> None:
+    recipe = papers.read(name)
+    assert {c.case for c in recipe.printed} <= recipe.cases.keys()
+    assert {c.method for c in recipe.printed} <= recipe.methods.keys()
+    assert {c.metric for c in recipe.printed} <= recipe.measures.keys()
+    for claim in recipe.claims:
+        assert {word.strip() for word in claim.split(">")} <= recipe.methods.keys()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_no_setting_of_a_recipe_is_lost(name: str) -> None:
+    """A setting goes to the methods that have it; one that nobody has would be a misprint of ours."""
+    recipe = papers.read(name)
+    methods = {split_variant(said["run"].partition("+")[0])[0] for said in recipe.methods.values()}
+    known = {s.name for m in methods for s in settings_of(make(m))}
+    known |= {f"{m}.{s.name}" for m in methods for s in settings_of(make(m))}
+    layers = [
+        recipe.options,
+        *recipe.cases.values(),
+        *recipe.methods.values(),
+        *(s.options for s in recipe.scales.values()),
+    ]
+    asked = {key for layer in layers for key in layer.get("settings", {})}
+    assert asked - known == set()
+
+
+@pytest.mark.parametrize("name", ["dcpfl/table1", "feddw/table4", "fedpd/table6", "pfedes/figure3", "scd/table1"])
+def test_the_smallest_scale_runs(name: str, tmp_path: Path, without_report: None) -> None:
+    shown = CliRunner().invoke(main, ["paper", "run", name, "--scale", "smoke", "--out", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    document = json.loads((tmp_path / "results.json").read_text())
+    assert document["recipe"] == name
+    (table,) = document["tables"]
+    assert [row[0] for row in table["rows"]] == list(
+        papers.read(name).scale("smoke").methods or papers.read(name).methods
+    )
+    assert all((tmp_path / f"results.{ending}").exists() for ending in ("md", "csv", "tex"))
+
+
+# -- how a recipe becomes runs -----------------------------------------------------------------------------------------
+
+
+def test_later_options_overrule(tmp_path: Path) -> None:
+    recipe = papers.read("paper/table", shelve(tmp_path))
+    planned = {
+        (p.case, p.method, p.config.seed): p.config for p in papers.plan(recipe, recipe.scale("smoke"), tmp_path)
+    }
+    assert len(planned) == 2 * 2 * 2
+    ours = planned["many", "Ours", 1]
+    assert (ours.partition, ours.rounds, ours.lr, ours.settings) == ("dirichlet:0.5", 2, 0.1, {"mu": 0.5})
+    assert planned["few", "Alone", 0].settings == {}
+    assert [(p.case, p.method) for p in papers.plan(recipe, recipe.scale("full"), tmp_path)] == [("few", "Ours")]
+
+
+def test_other_configurations_live_elsewhere(tmp_path: Path) -> None:
+    recipe = papers.read("paper/table", shelve(tmp_path))
+    scale = recipe.scale("full")
+    before, again, other = (
+        papers.plan(recipe, scale, tmp_path, **change)[0].config.out for change in ({}, {}, {"rounds": 9})
+    )
+    assert before == again != other
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"titel": "x"}, {"scales": {"huge": {}}}, {"scales": {"smoke": {"seed": 1}}}, {"cases": {"a": {"date": 1}}}],
+)
+def test_a_misspelt_recipe_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    folder = shelve(tmp_path, SMALL | change)
+
+    def planned() -> None:
+        recipe = papers.read("paper/table", folder)
+        papers.plan(recipe, recipe.scale("smoke"), tmp_path)
+
+    with pytest.raises(AtollError):
+        planned()
+
+
+def test_an_unknown_recipe_or_scale(tmp_path: Path) -> None:
+    folder = shelve(tmp_path)
+    with pytest.raises(AtollError, match="paper/table"):
+        papers.read("paper/tabel", folder)
+    with pytest.raises(AtollError, match="scale"):
+        papers.read("paper/table", folder).scale("cpu")
+
+
+# -- paper against measured --------------------------------------------------------------------------------------------
+
+
+def test_gaps_are_measured_minus_printed(tmp_path: Path) -> None:
+    """Measured 70 and 80 %: mean 75, deviation 5 * sqrt(2) = 7.071; printed 77.5: gap -2.5. A dash is no number."""
+    recipe = papers.read("paper/table", shelve(tmp_path, printed="few,Ours,accuracy,77.5,0.5\nfew,Alone,accuracy,-,\n"))
+    loaded = {("few", name): [finished(0, 0.7), finished(1, 0.8)] for name in ("Ours", "Alone")}
+    found = {c.cell.method: c for c in papers.compared(recipe, loaded)}
+    assert found["Ours"].printed == Printed(77.5, 0.5)
+    assert found["Ours"].measured is not None
+    assert found["Ours"].measured.std == pytest.approx(7.071, abs=1e-3)
+    assert found["Ours"].gap == pytest.approx(-2.5)
+    assert found["Alone"].gap is None
+    (sheet,) = papers.sheets(recipe, list(found.values()))
+    assert sheet.rows == [["Ours", "77.50 ± 0.50", "75.00 ± 7.07", "-2.50"], ["Alone", "–", "75.00 ± 7.07", "–"]]
+
+
+def test_entries_that_are_no_shares_come_as_they_are() -> None:
+    stat = papers.measured([finished(0, 0.5)], "=seconds")
+    assert stat is not None
+    assert stat.mean == 2.5
+    assert papers.measured([finished(0, 0.5)], "=target.reached.round") is None
+
+
+def test_claims_are_judged_over_seeds_and_clients(tmp_path: Path) -> None:
+    """Ours is above by 10 points in seed 0 and below by 2 in seed 1: 4 on average, in one seed of two."""
+    recipe = papers.read("paper/table", shelve(tmp_path))
+    loaded = {
+        ("few", "Ours"): [finished(0, 0.7), finished(1, 0.7)], ("few", "Alone"): [finished(0, 0.6), finished(1, 0.72)]
+    }  # fmt: skip
+    (verdict,) = papers.verdicts(recipe, loaded)
+    assert (verdict.better, verdict.worse, verdict.seeds, verdict.holds) == ("Ours", "Alone", "1 of 2", True)
+    assert verdict.difference == pytest.approx(4)
+    assert 0 < verdict.p <= 1
+    assert not math.isnan(verdict.p)
+
+
+def test_the_list_of_recipes() -> None:
+    shown = CliRunner().invoke(main, ["paper", "--json"])
+    assert [r["name"] for r in json.loads(shown.stdout)] == RECIPES
+    assert CliRunner().invoke(main, ["paper", "show", "scd/table4"]).exit_code == 0
