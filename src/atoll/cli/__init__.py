@@ -23,6 +23,8 @@ COMMANDS = {
     "models": ("methods", "models", "List the architectures."),
     "data": ("data", "data", "Data sets: list them, divide one among clients and see who holds what."),
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
+    "predict": ("use", "predict", "Predict with a client's personalised model."),
+    "export": ("use", "export", "Write personalised models for other programs: safetensors, torch.export, ONNX."),
     "speedup": ("report", "speed_up", "How much sooner a wait-free run reaches an accuracy."),
 }
 HELP = ["-h", "--help"]

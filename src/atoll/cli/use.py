@@ -1,0 +1,108 @@
+"""``atoll predict`` and ``atoll export``: the models of a run in use."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+import numpy as np
+import torch
+from PIL import Image
+from rich.table import Table
+
+from ..data.dataset import Array, Dataset
+from ..data.images import SUFFIXES, Layout, Source, pixels
+from ..errors import AtollError
+from ..files import to_json
+from ..handover import FORMS, hand_over
+from ..saved import Saved, open_run
+from .show import console
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("inputs", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@click.option("--client", required=True, help="Whose model.")
+@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Classes shown of each row.")
+@click.option("--json", "as_json", is_flag=True, help="Print all probabilities as JSON.")
+def predict(run: Path, inputs: tuple[Path, ...], client: str, top: int, as_json: bool) -> None:
+    """Predict with a client's personalised model.
+
+    FILE is an image, or a NumPy file (.npy) with raw rows as the data set of the run has them. Without one, the test
+    rows of the client are predicted.
+    """
+    saved = open_run(run)
+    rows = _rows(saved, client, inputs)
+    with torch.no_grad():
+        chances = saved.personal(client)(rows[1]).softmax(1)
+    named = [dict(zip(saved.setup.federation.dataset.classes, c, strict=True)) for c in chances.tolist()]
+    if as_json:
+        click.echo(
+            to_json([{"row": name, "probabilities": p} for name, p in zip(rows[0], named, strict=True)], indent=1)
+        )
+    else:
+        console().print(_table(rows[0], named, top))
+
+
+def _rows(saved: Saved, client: str, inputs: tuple[Path, ...]) -> tuple[list[str], torch.Tensor]:
+    if inputs:
+        data = saved.setup.federation.dataset
+        found = [(f"{path}{f'[{i}]' if len(rows) > 1 else ''}", row) for path in inputs
+                 for rows in [_read(path, data)] for i, row in enumerate(rows)]  # fmt: skip
+        return [name for name, _ in found], saved.prepared(np.stack([row for _, row in found]))
+    if client not in saved.clients:
+        saved.personal(client)  # says which clients there are
+    x = saved.setup.fleet.test[saved.setup.fleet.position(client)].x
+    if not len(x):
+        raise AtollError(f"Client {client!r} has no test rows. Give a file to predict.")
+    return [f"test row {i}" for i in range(len(x))], x
+
+
+def _read(path: Path, data: Dataset) -> Array:
+    """The raw rows of a file."""
+    if not path.is_file():
+        raise AtollError(f"There is no file {str(path)!r}.")
+    if path.suffix.lower() in SUFFIXES:
+        if data.kind != "image":
+            raise AtollError(f"{str(path)!r} is an image, but the models of this run read {data.kind} rows.")
+        channels, height, width = data.shape
+        return pixels(Source(str(path), lambda: Image.open(path)), Layout(width, height, channels))[None]
+    try:
+        rows = np.load(path, allow_pickle=False)
+    except (ValueError, OSError) as reason:
+        raise AtollError(f"Cannot read {str(path)!r} as an image or as a NumPy file: {reason}") from reason
+    array: Array = rows[None] if rows.shape == tuple(data.shape) else rows
+    if array.shape[1:] != tuple(data.shape):
+        raise AtollError(f"{str(path)!r} has rows of shape {array.shape[1:]}, and the run has {tuple(data.shape)}.")
+    return array.astype(data.x_train.dtype)
+
+
+def _table(names: list[str], chances: list[dict[str, float]], top: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("row", "class", *(f"{i}." for i in range(2, min(top, len(chances[0])) + 1))):
+        table.add_column(title)
+    for name, p in zip(names, chances, strict=True):
+        ranked = sorted(p, key=lambda c: -p[c])[:top]
+        table.add_row(name, *(f"{c} {p[c]:.1%}" for c in ranked))
+    return table
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.option("--client", "clients", multiple=True, help="Whose model; may be repeated.  [default: everybody's]")
+@click.option("--form", type=click.Choice(tuple(FORMS)), default="safetensors", show_default=True, help="For whom.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: RUN/export]")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifests as JSON.")
+def export(run: Path, clients: tuple[str, ...], form: str, out: Path | None, as_json: bool) -> None:
+    """Write personalised models for other programs, each with a manifest, checked on the client's test rows."""
+    saved = open_run(run)
+    root = out or run / "export"
+    manifests: list[dict[str, Any]] = []
+    for client in clients or saved.clients:
+        folder = root / quote(client, safe="").replace(".", "%2E") / form
+        manifests.append(hand_over(saved, client, form, folder) | {"folder": str(folder)})
+    if as_json:
+        click.echo(to_json(manifests, indent=1))
+    else:
+        for m in manifests:
+            click.echo(f"{m['folder']}: {m['file']}, checked on {m['checked']['rows']} rows")

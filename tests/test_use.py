@@ -1,0 +1,132 @@
+"""The models of a run in use: predictions, and models for other programs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+
+from atoll import handover
+from atoll.api import run
+from atoll.cli import main
+from atoll.errors import AtollError
+from atoll.result import Result
+from atoll.saved import open_run
+
+SHORT: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1, "models": "mlp:hidden=16"}
+
+
+@pytest.fixture(scope="module")
+def ditto(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    folder = tmp_path_factory.mktemp("use") / "ditto"
+    return folder, run("ditto", out=folder, **SHORT)
+
+
+def command(*words: str) -> Any:
+    return CliRunner().invoke(main, list(words))
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedproto", "fedpd", "fedapen"])
+def test_a_run_opened_again_predicts_as_it_did(name: str, tmp_path: Path) -> None:
+    more: dict[str, Any] = (
+        {"public": 30, "server_model": "mlp", "settings": {"server.epochs": 1}} if name == "fedpd" else {}
+    )
+    result = run(name, out=tmp_path / name, **SHORT, **more)
+    saved = open_run(tmp_path / name)
+    for i in saved.clients:
+        x = result.fleet.test[result.fleet.position(i)].x
+        assert torch.equal(saved.personal(i)(x), result.personal(i)(x))
+
+
+def test_the_module_is_the_client_s_own_model(ditto: tuple[Path, Result]) -> None:
+    saved, x = open_run(ditto[0]), ditto[1].fleet.test[1].x
+    with torch.no_grad():
+        assert torch.equal(saved.module("1")(x), saved.personal("1")(x))
+
+
+def test_predictions_of_an_image(ditto: tuple[Path, Result], tmp_path: Path) -> None:
+    """The picture of a training row, enlarged without smoothing, is that row again once it is read."""
+    folder, result = ditto
+    data = result.setup.federation.dataset
+    row = data.x_train[5][0]
+    Image.fromarray(row).save(tmp_path / "digit.png")
+    shown = command("predict", str(folder), str(tmp_path / "digit.png"), "--client", "1", "--json")
+    assert shown.exit_code == 0, shown.output
+    (told,) = json.loads(shown.stdout)
+    with torch.no_grad():
+        expected = result.personal("1")(open_run(folder).prepared(data.x_train[5:6])).softmax(1)[0]
+    assert list(told["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_predictions_of_raw_rows_and_of_test_rows(ditto: tuple[Path, Result], tmp_path: Path) -> None:
+    folder, result = ditto
+    np.save(tmp_path / "rows.npy", result.setup.federation.dataset.x_train[:4])
+    told = json.loads(command("predict", str(folder), str(tmp_path / "rows.npy"), "--client", "0", "--json").stdout)
+    assert len(told) == 4
+    assert all(sum(p["probabilities"].values()) == pytest.approx(1) for p in told)
+    own = json.loads(command("predict", str(folder), "--client", "0", "--json").stdout)
+    assert len(own) == result.fleet.test.size(0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere", "--client", "0"], "config.yaml"),
+        (["RUN", "--client", "9"], "client"),
+        (["RUN", "missing.png", "--client", "0"], "missing.png"),
+        (["RUN", "wrong.npy", "--client", "0"], "shape"),
+        (["RUN", "pickled.npy", "--client", "0"], "pickled.npy"),
+    ],
+)
+def test_mistakes(
+    words: list[str], said: str, ditto: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("wrong.npy", np.zeros((2, 3)))
+    np.save("pickled.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    shown = command("predict", *(str(ditto[0]) if w == "RUN" else w for w in words))
+    assert shown.exit_code == 2
+    assert said in shown.output
+
+
+@pytest.mark.parametrize("form", handover.FORMS)
+def test_an_exported_model_predicts_the_same(form: str, ditto: tuple[Path, Result], tmp_path: Path) -> None:
+    shown = command("export", str(ditto[0]), "--client", "2", "--form", form, "--out", str(tmp_path), "--json")
+    assert shown.exit_code == 0, shown.output
+    (manifest,) = json.loads(shown.stdout)
+    folder = Path(manifest["folder"])
+    kept = handover.read_manifest(folder)
+    assert kept["checked"]["rows"] == ditto[1].fleet.test.size(2)
+    assert kept["classes"] == [str(i) for i in range(10)]
+    read = handover.FORMS[form][2](folder / kept["file"], open_run(ditto[0]).module("0"))
+    x = ditto[1].fleet.test.all.x
+    with torch.no_grad():
+        assert torch.equal(read(x).argmax(1), ditto[1].personal("2")(x).argmax(1))
+
+
+def test_a_file_that_predicts_something_else_is_not_handed_over(
+    ditto: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, write, _ = handover.FORMS["safetensors"]
+    monkeypatch.setitem(handover.FORMS, "safetensors", (name, write, lambda path, net: lambda x: net(x) + 1))
+    with pytest.raises(AtollError, match="differ"):
+        handover.hand_over(open_run(ditto[0]), "0", "safetensors", tmp_path)
+    assert not (tmp_path / handover.MANIFEST).exists()
+
+
+def test_convolutions_with_statistics_are_exported(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).integers(0, 255, (60, 28, 28), dtype=np.uint8)
+    np.savez(tmp_path / "small.npz", x=rows, y=np.arange(60) % 2)
+    run("fedavg", str(tmp_path / "small.npz"), "feddw_fmnist", clients=2, rounds=1, epochs=1, out=tmp_path / "run")
+    for form in handover.FORMS:
+        handover.hand_over(open_run(tmp_path / "run"), "0", form, tmp_path / form)
+
+
+def test_a_method_that_predicts_by_more_than_one_model(tmp_path: Path) -> None:
+    run("fedproto", out=tmp_path / "run", **SHORT)
+    with pytest.raises(AtollError, match="predict"):
+        open_run(tmp_path / "run").module("0")
