@@ -1,16 +1,19 @@
 """The same runs from Python."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from . import trackers
 from .assemble import assemble
 from .config import Config, from_dict
 from .data.dataset import Dataset
 from .errors import AtollError
 from .experiment import Watch, conduct
+from .ledger import Line
 from .result import Result
 from .rounds import AnyMethod
 from .rundir import RunDir
@@ -71,8 +74,23 @@ def run_config(
         return conduct(setup, watch=watch)
     from .report import html  # drawing takes long to import, and runs without a directory draw nothing
 
+    trackers.check(config.track)
     with RunDir(Path(config.out)) as run_dir:
         run_dir.start(setup.config, resume, force)
-        result = conduct(setup, run_dir, watch)
+        notes: list[str] = []
+        tracking = trackers.Tracking(setup.config, run_dir.path, notes.append)
+        try:
+            result = conduct(setup, run_dir, _both(tracking.watch, watch))
+        finally:
+            tracking.close()
         html.write([run_dir.path], run_dir.path / "report.html")
-    return result
+    return replace(result, notes=[*result.notes, *notes])
+
+
+def _both(first: Watch, second: Watch | None) -> Watch:
+    def watch(done: int, line: Line | None) -> None:
+        first(done, line)
+        if second is not None:
+            second(done, line)
+
+    return watch

@@ -16,7 +16,7 @@ STORES = ("memory", "disk")
 INITS = ("shared", "per_client")
 
 # Where and how fast a run happens does not change what comes out of it.
-NEUTRAL = frozenset({"rounds", "target", "data_dir", "out", "store", "cache", "checkpoint_every", "workers"})
+NEUTRAL = frozenset({"rounds", "target", "data_dir", "out", "store", "cache", "checkpoint_every", "workers", "track"})
 
 
 def option(default: Any, about: str, **more: Any) -> Any:
@@ -73,6 +73,7 @@ class Config:
     target: float | None = option(None, "accuracy for which rounds, bytes, operations and time are reported")
     eval_every: int = option(1, "rounds between evaluations; the last round is always evaluated")
     checkpoint_every: int = option(5, "rounds between checkpoints")
+    track: tuple[str, ...] = option((), "also tell tensorboard, mlflow or wandb; may be repeated")
     out: str | None = option(None, "run directory; default: a new one under runs/")
 
     def __post_init__(self) -> None:

@@ -1,0 +1,80 @@
+"""Runs told to other programs; whatever these do, the run is the same."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll import trackers
+from atoll.api import run
+from atoll.config import Config
+from atoll.errors import AtollError
+
+SHORT: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1, "models": "mlp:hidden=16"}
+heard: list[Any] = []
+
+
+class Listener:
+    def __init__(self, config: Config, folder: Path):
+        heard.append(("start", config.method, folder.name))
+
+    def line(self, step: int, numbers: Mapping[str, float]) -> None:
+        heard.append(("line", step, numbers))
+
+    def close(self) -> None:
+        heard.append(("close",))
+
+
+class Broken(Listener):
+    def line(self, step: int, numbers: Mapping[str, float]) -> None:
+        super().line(step, numbers)
+        raise ConnectionError("no network")
+
+
+class Stillborn(Listener):
+    def __init__(self, config: Config, folder: Path):
+        raise RuntimeError("no licence")
+
+
+@pytest.fixture(autouse=True)
+def _listeners(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard.clear()
+    for name, kind in (("listener", Listener), ("broken", Broken), ("stillborn", Stillborn)):
+        monkeypatch.setitem(trackers.TRACKERS, name, (kind, "json", name))
+
+
+def test_a_tracker_hears_every_evaluated_round(tmp_path: Path, without_report: None) -> None:
+    result = run("fedavg", out=tmp_path / "run", track=["listener"], **SHORT)
+    assert heard[0] == ("start", "fedavg", "run")
+    assert [event[1] for event in heard if event[0] == "line"] == [1, 2]
+    assert heard[-1] == ("close",)
+    assert heard[1][2]["personal/post/accuracy"] == result.history[0]["personal"]["post"]["accuracy"]
+
+
+def test_a_broken_tracker_stops_nothing(tmp_path: Path, without_report: None) -> None:
+    plain = run("fedavg", out=tmp_path / "plain", **SHORT)
+    result = run("fedavg", out=tmp_path / "run", track=["broken", "stillborn", "listener"], **SHORT)
+    assert result.summary["digest"] == plain.summary["digest"]
+    assert len([event for event in heard if event[0] == "line"]) == 1 + 2  # the broken one is asked once
+    assert [note for note in result.notes if "broken" in note and "no network" in note]
+    assert [note for note in result.notes if "stillborn" in note and "no licence" in note]
+
+
+def test_only_numbers_are_told() -> None:
+    line = {
+        "round": 3,
+        "personal": {"post": {"accuracy": 0.5, "auc": float("nan")}},
+        "generic": None,
+        "participants": ["0"],
+    }
+    assert trackers.flat(line) == {"round": 3.0, "personal/post/accuracy": 0.5}
+
+
+def test_a_missing_tracker_is_found_out_at_once(tmp_path: Path) -> None:
+    with pytest.raises(AtollError, match="tensorboard"):
+        run("fedavg", out=tmp_path / "run", track=["tensorbord"], **SHORT)
+    trackers.TRACKERS["listener"] = (Listener, "no_such_package_anywhere", "thing")
+    with pytest.raises(AtollError, match=r"atoll\[thing\]"):
+        run("fedavg", out=tmp_path / "run", track=["listener"], **SHORT)
+    assert not (tmp_path / "run" / "config.yaml").exists()
