@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -184,3 +185,56 @@ def test_a_folder_is_no_method(tmp_path: Path) -> None:
     (tmp_path / "m.py").mkdir()
     with pytest.raises(AtollError, match="no method file"):
         registry.method(str(tmp_path / "m.py"))
+
+
+# -- methods of other packages -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Installs a package with one module and the entry points given."""
+
+    def install(points: str) -> None:
+        (tmp_path / "other_package.py").write_text(
+            "from dataclasses import dataclass\nfrom atoll.methods.fedprox import FedProx\n"
+            "from atoll.terms import Regulariser\n"
+            "@dataclass(frozen=True)\nclass Stronger(FedProx):\n    mu: float = 7.0\n"
+            "@dataclass(frozen=True)\nclass Extra(Regulariser):\n    weight: float = 1.0\n"
+        )
+        info = tmp_path / "other_package-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-package\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(points)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        _forget()
+
+    yield install
+    monkeypatch.undo()
+    sys.modules.pop("other_package", None)
+    _forget()
+
+
+def _forget() -> None:
+    registry.methods.cache_clear()
+    registry.regularisers.cache_clear()
+
+
+def test_other_packages_add_methods_and_regularisers(plugin: Callable[[str], None]) -> None:
+    plugin("[atoll.methods]\nstronger = other_package:Stronger\n[atoll.regularisers]\nextra = other_package:Extra\n")
+    assert make("stronger").mu == 7.0  # type: ignore[attr-defined]
+    assert "extra" in registry.regularisers()
+    assert "fedavg" in registry.methods()
+
+
+@pytest.mark.parametrize("value", ["other_package:Missing", "no_such_package:X", "other_package:Extra"])
+def test_a_broken_package_is_told_and_left_out(value: str, plugin: Callable[[str], None]) -> None:
+    plugin(f"[atoll.methods]\nfaulty = {value}\n")
+    with pytest.warns(UserWarning, match="faulty"):
+        known = registry.methods()
+    assert "faulty" not in known
+    assert "fedavg" in known
+
+
+def test_nobody_replaces_a_method_of_ours(plugin: Callable[[str], None]) -> None:
+    plugin("[atoll.methods]\nfedavg = other_package:Stronger\n")
+    assert registry.method("fedavg").__module__ == "atoll.methods.fedavg"

@@ -1,4 +1,7 @@
-"""Which methods and regularisers there are: read from the files, no list is kept."""
+"""Which methods and regularisers there are: read from the files, no list is kept.
+
+Other packages add theirs by entry points of the groups ``atoll.methods`` and ``atoll.regularisers``, each a class.
+"""
 
 import importlib
 import importlib.util
@@ -6,10 +9,12 @@ import inspect
 import pkgutil
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from hashlib import sha256
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -24,14 +29,16 @@ MethodType = type[Method[Any, Any, Any, Any]]
 
 @cache
 def methods() -> dict[str, MethodType]:
-    """Every method of the package, by the name of its file."""
-    return {name: _method_of(module, name) for name, module in _modules()}
+    """Every method of the package, by the name of its file, and those that other packages add."""
+    return _added("atoll.methods", Method) | {name: _method_of(module, name) for name, module in _modules()}
 
 
 @cache
 def regularisers() -> dict[str, type[Regulariser]]:
-    """Every regulariser of the package, by the lower-case name of its class."""
-    return {cls.__name__.lower(): cls for _, module in _modules() for cls in _defined(module, Regulariser)}
+    """Every regulariser of the package, by the lower-case name of its class, and those that other packages add."""
+    return _added("atoll.regularisers", Regulariser) | {
+        cls.__name__.lower(): cls for _, module in _modules() for cls in _defined(module, Regulariser)
+    }
 
 
 def method(name: str) -> MethodType:
@@ -68,6 +75,23 @@ def _modules() -> Iterator[tuple[str, ModuleType]]:
     for info in pkgutil.iter_modules(package.__path__):
         if not info.name.startswith("_"):
             yield info.name, importlib.import_module(f"{package.__name__}.{info.name}")
+
+
+def _added(group: str, base: type) -> dict[str, Any]:
+    """What installed packages bring; one that cannot be loaded is told and left out, for it is not ours to mend."""
+    found = {}
+    for point in entry_points(group=group):
+        try:
+            cls: Any = point.load()
+            if not (inspect.isclass(cls) and issubclass(cls, base)):
+                raise TypeError(f"it is not a {base.__name__}")
+            if base is Method:
+                _check_form(cls, f"{point.name}: {cls.__name__}")
+        except Exception as reason:  # a foreign package may raise anything
+            warnings.warn(f"{group} {point.name!r} ({point.value}) was left out: {reason}", stacklevel=2)
+        else:
+            found[point.name] = cls
+    return found
 
 
 def _defined(module: ModuleType, base: type) -> list[type[Any]]:
