@@ -83,7 +83,7 @@ def _added(group: str, base: type) -> dict[str, Any]:
     for point in entry_points(group=group):
         try:
             cls: Any = point.load()
-            if not (inspect.isclass(cls) and issubclass(cls, base)):
+            if base not in getattr(cls, "__mro__", ()):
                 raise TypeError(f"it is not a {base.__name__}")
             if base is Method:
                 _check_form(cls, f"{point.name}: {cls.__name__}")
