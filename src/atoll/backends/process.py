@@ -99,11 +99,15 @@ class Processes(Loop):
         self._jobs = ()
 
     def close(self) -> None:
+        """Whoever still works does so for nobody: jobs are pure, so it can be ended at any moment."""
         for worker in self._workers:
-            with contextlib.suppress(OSError):
-                worker.pipe.send(None)
+            if worker.order is not None:
+                worker.process.kill()
+            else:
+                with contextlib.suppress(OSError):
+                    worker.pipe.send(None)
         for worker in self._workers:
-            worker.process.join(timeout=2)
+            worker.process.join(timeout=1)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
@@ -179,6 +183,7 @@ def _start(fleet: Fleet, outlet: Outlet) -> Worker:
 def _work(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
     """The life of a worker: one order after the other, until it is told to stop or its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent has its own way to end
     torch.set_num_threads(1)
     while True:
         # The end of the pipe would not tell that the parent is gone: workers forked later hold it open too.
