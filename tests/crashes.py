@@ -21,9 +21,12 @@ def disk_full() -> OSError:
 
 @contextmanager
 def trouble_at(
-    step: int, trouble: Callable[[], BaseException] = Crash, steps: tuple[str, ...] = STEPS
-) -> Iterator[Any]:
-    """Raise just before the given step that touches the disk, and never again; gives the steps so far.
+    step: int,
+    trouble: Callable[[], BaseException] = Crash,
+    steps: tuple[str, ...] = STEPS,
+    lasting: bool = False,
+) -> Iterator[list[str]]:
+    """Raise just before the given step that touches the disk, and at later ones if it lasts; gives the steps so far.
 
     A write has two steps: before it, and when half of it is on the disk.
     """
@@ -31,7 +34,7 @@ def trouble_at(
 
     def take(name: str) -> None:
         done.append(name)
-        if len(done) == step + 1:
+        if len(done) == step + 1 or (lasting and len(done) > step):
             raise trouble()
 
     def watched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 from weakref import WeakSet
@@ -27,13 +28,15 @@ class RunDir:
 
     def __init__(self, path: Path):
         self.path = path
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
 
     def __enter__(self) -> "RunDir":
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._check_links()
-            self._lock = open(os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
+            self._lock = open(
+                os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b", buffering=0
+            )
         except OSError as reason:
             raise AtollError(f"Cannot write to the run directory {str(self.path)!r}: {reason.strerror}.") from reason
         try:
@@ -50,11 +53,11 @@ class RunDir:
         return self
 
     def _sign(self) -> None:
-        """Say who holds the lock."""
+        """Say who holds the lock. It holds without that, even on a full disk."""
         assert self._lock is not None
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
+        with suppress(OSError):
+            os.ftruncate(self._lock.fileno(), 0)
+            os.write(self._lock.fileno(), str(os.getpid()).encode())
 
     def _check_links(self) -> None:
         """The directory may be reached by a link, but nothing of a run inside it: what is written stays in it."""
@@ -140,14 +143,13 @@ def _let_go_of_all() -> None:
 os.register_at_fork(after_in_child=_let_go_of_all)
 
 
-def _holder(lock: IO[str]) -> str:
+def _holder(lock: IO[bytes]) -> str:
     """Who holds a lock, for a message; the name of a process that is gone is that of an earlier holder."""
     give_up = time.monotonic() + _PATIENCE
     while time.monotonic() < give_up:
-        lock.seek(0)
-        signed = lock.read()
-        if signed.isdecimal() and _lives(int(signed)):
-            return f" (process {signed})"
+        signed = os.pread(lock.fileno(), 20, 0)
+        if signed.isdigit() and _lives(int(signed)):
+            return f" (process {int(signed)})"
         time.sleep(0.01)
     return ""
 
