@@ -111,9 +111,8 @@ def survive(name: str, kills: int, tmp_path: Path) -> None:
         for _ in range(moments.choice((1, 1, 2))):
             waits.append(moments.random() * took)
             with victims.atoll(*command, "--out", out, "--resume", log=log) as victim:
-                if victim.ended(waits[-1]) is not None:
+                if victim.ended(waits[-1]) is not None or not victim.kill():
                     break
-                victim.kill()
                 struck += 1
         with victims.atoll(*command, "--out", out, "--resume", log=log) as heir:
             heir.finish()
@@ -260,7 +259,7 @@ def test_one_of_two_wins_and_the_other_is_told_at_once_by_whom(tmp_path: Path) -
             assert f"is in use by another run (process {winner.pid})" in said
             assert winner.pid in pids
             assert float(said.splitlines()[0]) < 1
-            winner.kill()
+            assert winner.kill()
         with RunDir(out):
             pass
 

@@ -297,16 +297,13 @@ class Experiment:
 
     def _checkpoint(self) -> None:
         checkpoints, ledger = self._checkpoints(), self.ledger
-        self._objects |= {i: checkpoints.put_state(self.store.get(i)) for i in sorted(self._changed)}
-        if self.method.keeps_desks:
-            self._desk_objects |= {i: checkpoints.put_state(self.desks.get(i)) for i in sorted(self._changed)}
+        for store, objects in ((self.store, self._objects), (self.desks, self._desk_objects)):
+            changed = ((i, store.get(i)) for i in sorted(self._changed))
+            objects |= {i: checkpoints.put_state(state) for i, state in changed if state is not None}
         self._changed.clear()
-        progress, rows = (
-            {"ledger": ledger.to_json(), "federation": self.setup.federation.name, "entries": self._entries},
-            to_parquet(ledger.table()),
-        )
-        objects = dict(self._objects), dict(self._desk_objects)
-        checkpoints.save(Snapshot(ledger.round, self.server, objects[0], progress, rows, objects[1]))
+        progress = {"ledger": ledger.to_json(), "federation": self.setup.federation.name, "entries": self._entries}
+        rows, states, desks = to_parquet(ledger.table()), dict(self._objects), dict(self._desk_objects)
+        checkpoints.save(Snapshot(ledger.round, self.server, states, progress, rows, desks))
         self._saved = ledger.round
 
     # -- the end ------------------------------------------------------------------------------------------------------
