@@ -37,8 +37,9 @@ class RunDir:
             self._lock = open(
                 os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b", buffering=0
             )
-        except OSError as reason:
-            raise AtollError(f"Cannot write to the run directory {str(self.path)!r}: {reason.strerror}.") from reason
+        except (OSError, ValueError) as reason:  # the latter: what cannot be a path at all
+            why = reason.strerror if isinstance(reason, OSError) else reason
+            raise AtollError(f"Cannot write to the run directory {str(self.path)!r}: {why}.") from reason
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
