@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test docs clean
+.PHONY: setup demo check test test-chaos docs clean
 
 setup: $(READY)
 
@@ -28,6 +28,10 @@ check: setup
 
 test: check
 	$(BIN)/python -m pytest -n 2
+
+# What the tests do briefly, at length: hundreds of kills, thousands of flipped bits, a thousand rounds.
+test-chaos: setup
+	$(BIN)/python -m pytest -n 2 -m chaos
 
 # The reference pages that follow from the code; a test fails when they are out of date.
 docs: setup

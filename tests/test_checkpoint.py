@@ -1,12 +1,12 @@
 """Checkpoints: whole, or not there."""
 
-import os
+import random
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import torch
-from crashes import crash_points
+from crashes import crash_points, disk_full, trouble_at
 from torch import Tensor
 
 from atoll.checkpoint import Checkpoints, Snapshot
@@ -115,7 +115,9 @@ def test_saving_a_round_again_replaces_it(checkpoints: Checkpoints, tmp_path: Pa
 
 # -- damage -----------------------------------------------------------------------------------------------------------
 
-FILES = ["server.safetensors", "progress.json", "states.json", "clients.parquet", "manifest.json", "object"]
+FILES = [
+    "server.safetensors", "progress.json", "states.json", "desks.json", "clients.parquet", "manifest.json", "object",
+]  # fmt: skip
 
 
 def file_of(tmp_path: Path, at: int, name: str, checkpoints: Checkpoints) -> Path:
@@ -167,11 +169,73 @@ def test_lost_and_shortened_files_are_noticed(name: str, harm: str, checkpoints:
     assert len(warnings) == 1
 
 
-def test_files_of_two_rounds_cannot_be_mixed(checkpoints: Checkpoints, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flips", [300, pytest.param(3000, marks=pytest.mark.chaos)])
+def test_not_one_of_many_flipped_bits_is_loaded_silently(flips: int, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """Anywhere in any file, as often as the file is long."""
     two(checkpoints)
-    older = file_of(tmp_path, 5, "server.safetensors", checkpoints).read_bytes()
-    file_of(tmp_path, 10, "server.safetensors", checkpoints).write_bytes(older)
+    paths = [file_of(tmp_path, 10, name, checkpoints) for name in FILES]
+    sizes = [path.stat().st_size for path in paths]
+    draw = random.Random(flips)
+    for _ in range(flips):
+        (path,) = draw.choices(paths, sizes)
+        good = path.read_bytes()
+        flip(path, draw.randrange(8 * len(good)))
+        warnings: list[str] = []
+        assert_holds(checkpoints, 5, warnings)
+        assert len(warnings) == 1
+        path.write_bytes(good)
+    assert_holds(checkpoints, 10)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_was_cut_anywhere_is_not_loaded(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    path = file_of(tmp_path, 10, name, checkpoints)
+    good = path.read_bytes()
+    for percent in range(100):
+        path.write_bytes(good[: len(good) * percent // 100])
+        assert_holds(checkpoints, 5, [])
+
+
+@pytest.mark.parametrize("name", ["server.safetensors", "progress.json", "clients.parquet", "object"])
+def test_the_warning_names_the_file_and_both_digests(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    path, warnings = file_of(tmp_path, 10, name, checkpoints), list[str]()
+    was = sha256(path.read_bytes()).hexdigest()
+    flip(path, 99)
+    now = sha256(path.read_bytes()).hexdigest()
+    assert_holds(checkpoints, 5, warnings)
+    file = f"objects/{path.name}" if name == "object" else name
+    assert warnings == [
+        f"Checkpoint round-000010 is damaged ({file} has SHA-256 {now[:12]}... where {was[:12]}... was written); "
+        "trying the one before it."
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("object", "desks.json")])
+def test_files_of_two_rounds_cannot_be_mixed(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    older = file_of(tmp_path, 5, name, checkpoints).read_bytes()
+    file_of(tmp_path, 10, name, checkpoints).write_bytes(older)
     assert_holds(checkpoints, 5, [])
+
+
+def test_a_checkpoint_under_the_name_of_another_round_is_not_loaded(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    (tmp_path / "checkpoints" / "round-000010").rename(tmp_path / "checkpoints" / "round-000011")
+    warnings: list[str] = []
+    assert_holds(checkpoints, 5, warnings)
+    assert "manifest.json is that of round 10" in warnings[0]
+
+
+def test_a_checkpoint_of_another_configuration_is_not_loaded(tmp_path: Path) -> None:
+    mine, others = (Checkpoints(tmp_path, TYPES, {"lr": lr, "seed": 0}) for lr in (0.1, 0.2))
+    mine.save(snapshot(mine, 5, a=1.0))
+    assert_holds(Checkpoints(tmp_path, TYPES, {"seed": 0, "lr": 0.1}), 5)  # in whatever order
+    before = content(tmp_path)
+    with pytest.raises(AtollError, match="belongs to another configuration"):
+        others.load(lambda _: None)
+    assert content(tmp_path) == before
 
 
 def test_when_every_checkpoint_is_damaged_nothing_is_deleted(checkpoints: Checkpoints, tmp_path: Path) -> None:
@@ -179,9 +243,11 @@ def test_when_every_checkpoint_is_damaged_nothing_is_deleted(checkpoints: Checkp
     for at in (5, 10):
         flip(file_of(tmp_path, at, "server.safetensors", checkpoints), 900)
     before, warnings = content(tmp_path), list[str]()
-    with pytest.raises(AtollError, match="--force"):
+    with pytest.raises(AtollError, match="--force") as error:
         checkpoints.load(warnings.append)
     assert len(warnings) == 2
+    for at in (5, 10):
+        assert f"Checkpoint round-{at:06d} is damaged (server.safetensors has SHA-256" in str(error.value)
     assert content(tmp_path) == before
 
 
@@ -232,7 +298,7 @@ def test_a_crash_at_any_step_of_saving_leaves_a_whole_checkpoint(tmp_path: Path)
         checkpoints.save(snapshot(checkpoints, 15, a=15.0, b=0.5))
 
     rounds = set()
-    for step in crash_points(act, prepare, stride=2):
+    for step in crash_points(act, prepare):
         found = load(Checkpoints(place["at"], TYPES))
         rounds.add(found.round)
         assert_holds(Checkpoints(place["at"], TYPES), found.round)
@@ -251,17 +317,21 @@ def test_a_half_written_checkpoint_is_ignored(checkpoints: Checkpoints, tmp_path
     assert_holds(checkpoints, 5)
 
 
-def test_when_the_disk_is_full_the_last_checkpoint_stays(
-    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoints.save(snapshot(checkpoints, 5, a=1.0))
-    ready = snapshot(checkpoints, 10, a=2.0)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space"):
-            checkpoints.save(ready)
-    assert_holds(checkpoints, 5)
+def test_when_the_disk_is_full_at_any_step_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    """Nothing can be written from some step on, and what was there can still be removed."""
+    for step in range(200):
+        checkpoints = Checkpoints(tmp_path / str(step), TYPES)
+        two(checkpoints)
+        kept = content(tmp_path / str(step) / "checkpoints")
+        with trouble_at(step, disk_full, ("mkdir", "fsync"), lasting=True):
+            try:
+                checkpoints.save(snapshot(checkpoints, 15, a=15.0, b=0.5))
+            except OSError:
+                pass
+            else:
+                break
+        if (found := load(checkpoints)).round == 10:
+            assert content(tmp_path / str(step) / "checkpoints") == kept  # and nothing beside it
+        assert_holds(checkpoints, found.round)
+    assert 20 < step < 199
+    assert_holds(checkpoints, 15)

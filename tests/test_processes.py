@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +118,71 @@ def test_a_client_whose_worker_dies_is_tried_again(backends: Any, tmp_path: Any)
     assert alike(played(fragile, backends[0]), played(made, Loop(made.fleet, MemoryStore())))
 
 
-def test_a_client_that_kills_every_worker_is_named(backends: Any) -> None:
+def test_a_client_that_kills_every_worker_is_absent_and_named(backends: Any) -> None:
+    """Clients of one size lose their worker each time: the others go on as if they were not there."""
     made = setup("fedavg")
-    fragile = Setup(made.config, Fragile(optim=made.method.optim), made.federation, made.fleet)
-    backends.append(Processes(made.fleet, MemoryStore(), 1))
-    with pytest.raises(AtollError, match="died twice"):
-        played(fragile, backends[0])
+    k = made.fleet.ids[2]
+    fragile = replace(made, method=Deadly(optim=made.method.optim, rows=float(made.fleet.client(k).n)))
+    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    task, server = made.fleet.task(), made.method.init_server(made.fleet.task(), key(0))
+    began = time.monotonic()
+    after, log = play(fragile.method, task, backends[0], server, 0, 0, 1.0, ())
+    assert time.monotonic() - began < 30
+    assert [(r.client, r.field) for r in log.rejected] == [(k, "upload")]
+    assert "its worker process died twice (exit code -9)" in log.rejected[0].reason
+    others = replace(task, clients=tuple(i for i in task.clients if i != k))
+    expected, _ = play(made.method, others, Loop(made.fleet, MemoryStore()), server, 0, 0, 1.0, ())
+    assert equal(after, expected)
+
+
+@dataclass(frozen=True)
+class Deadly(FedAvg):
+    """Kills the process of clients with so many rows."""
+
+    rows: float = 0.0
+
+    def local(self, down: Global, state: Nothing, client: Any, k: Any) -> tuple[Update, Nothing]:
+        if float(client.n) == self.rows:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().local(down, state, client, k)
+
+
+@dataclass(frozen=True)
+class Exhausted(Ditto):
+    """Kills its process after the upload: so many times, counted in a file, for clients with so many rows."""
+
+    flag: str = ""
+    times: int = 0
+    rows: float = 0.0
+
+    def after_upload(self, down: Any, up: Any, state: Any, client: Any, k: Any) -> Any:
+        died = Path(self.flag).stat().st_size
+        if float(client.n) == self.rows and died < self.times:
+            with open(self.flag, "a") as f:
+                f.write("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().after_upload(down, up, state, client, k)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_worker_that_dies_after_the_upload_costs_a_state_at_most(times: int, backends: Any, tmp_path: Any) -> None:
+    """The job is done again, and its second upload is nobody's; if it dies again, the client stays where it was."""
+    made = setup("ditto")
+    k = made.fleet.ids[1]
+    (tmp_path / "died").touch()
+    rows = float(made.fleet.client(k).n)
+    method = Exhausted(optim=made.method.optim, flag=str(tmp_path / "died"), times=times, rows=rows)
+    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    loop, task = Loop(made.fleet, MemoryStore()), made.fleet.task()
+    server = other = made.method.init_server(task, key(0))
+    for t in range(2):
+        server, log = play(method, task, backends[0], server, t, 0, 1.0, ())
+        other, _ = play(made.method, task, loop, other, t, 0, 1.0, ())
+        assert equal(server, other)
+        assert [r[:3] for r in log.rejected] == ([(k, 1, "state")] if times == 2 and t == 0 else [])
+    for i in made.fleet.ids:
+        same = equal(backends[0].state(method, 0, i), loop.state(method, 0, i))
+        assert same == (times == 1 or i != k)
 
 
 @dataclass(frozen=True)

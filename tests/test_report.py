@@ -730,15 +730,15 @@ def test_notes_tell_what_went_wrong(tmp_path: Path) -> None:
     make_run(
         tmp_path / "b",
         "fedgh",
-        status="interrupted",
+        status="diverged",
         config={"rounds": 30},
         holdings={"notes": ["client b got 3 rows."]},
     )
     make_run(tmp_path / "c", "fedmd", holdings={"name": "mended", "notes": ["client c got 2 rows."]})
     text = Reader(html.write([tmp_path], tmp_path / "r.html").read_text()).text
-    assert "3 runs: 1 diverged, 1 interrupted, 1 finished" in text
+    assert "3 runs: 2 diverged, 1 finished" in text
     assert "dcpfl, seed 0: diverged after round 3 of 30." in text
-    assert "fedgh, seed 0: interrupted after round 3 of 30. Its numbers are those of the rounds it reached. " in text
+    assert "fedgh, seed 0: diverged after round 3 of 30. Its numbers are those of the rounds it reached. " in text
     assert "2 uploads rejected (round 2: client c; round 2: client d (mu: not finite))." in text
     assert "client c got 2 rows." in text
 

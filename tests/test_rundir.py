@@ -25,7 +25,8 @@ from atoll.rundir import RunDir, from_parquet, to_parquet
 pytestmark = pytest.mark.usefixtures("without_report")
 QUICK = ("--clients", 3, "--rounds", 2, "--epochs", 1)
 HOLD = (
-    "import sys, fcntl; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); input()"
+    "import os, sys, fcntl; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); "
+    "print(os.getpid(), file=f, end='', flush=True); print('held', flush=True); input()"
 )
 MAIN = "from atoll.cli import main; main()"
 
@@ -78,7 +79,8 @@ def test_a_directory_in_use_by_another_process_is_refused(
         assert holder.stdout.readline() == "held\n"
         for more in ((), ("--force",), ("--resume",)):
             message = refused("run", "fedavg", *QUICK, "--out", out, *more)
-            assert "in use by another run. Wait for it, or choose another --out" in message
+            named = f"in use by another run (process {holder.pid}). Wait for it, or choose another --out"
+            assert named in message
         assert content(out) == {}
         holder.kill()
         holder.wait()
@@ -210,7 +212,7 @@ def test_a_process_that_is_ended_at_any_moment_can_be_resumed(
     assert said == ""
     if ending == signal.SIGINT and not (out / "summary.json").exists():
         assert process.returncode == 130, complained
-        assert complained == f"Interrupted. What was checkpointed in {out} is kept: continue with --resume.\n"
+        assert complained == f"Interrupted. The last finished round is kept in {out}: continue with --resume.\n"
     atoll("run", "--resume", out, "--quiet")
     assert outcome(out) == outcome(tmp_path / "whole"), f"killed at the moment of seed {seed}"
 

@@ -10,7 +10,25 @@ from atoll import store as module
 from atoll.payload import Params, about, equal, payload
 from atoll.store import DiskStore, MemoryStore, Store
 
-ODD = ["a/b", "..", ".", "é", "x.y", "x", "", "a b", "%2F", "con", "-", "ab.safetensors", "A", "客" * 20]
+ODD = [
+    "a/b",
+    "..",
+    ".",
+    "é",
+    "x.y",
+    "x",
+    "",
+    "a b",
+    "%2F",
+    "con",
+    "-",
+    "ab.safetensors",
+    "A",
+    "客" * 20,
+    "客" * 300,
+    "n" * 300,
+    "a\0b\n",
+]
 
 
 @payload
@@ -107,3 +125,40 @@ def test_a_cleared_store_is_empty_whatever_was_in_it(store: Store) -> None:
     assert list(store) == []
     store.put("a", state(2.0))
     assert list(store) == ["a"]
+
+
+# -- rounds that break off --------------------------------------------------------------------------------------------
+
+
+def test_what_was_put_since_the_last_round_can_be_dropped(store: Store) -> None:
+    store.put("a", state(1.0))
+    store.put("b/c", state(1.0))
+    store.keep()
+    for i in ("a", "b/c", "new"):
+        store.put(i, state(2.0))
+        store.put(i, state(3.0))
+    assert list(store) == ["a", "b/c", "new"]
+    assert equal(store.get("a"), state(3.0))  # it counts at once
+    store.drop()
+    assert list(store) == ["a", "b/c"]
+    assert equal(store.get("a"), state(1.0))
+    assert equal(store.get("b/c"), state(1.0))
+    assert store.get("new") is None
+
+
+def test_what_was_kept_stays(store: Store) -> None:
+    store.put("a", state(1.0))
+    store.keep()
+    store.drop()
+    assert equal(store.get("a"), state(1.0))
+    store.put("a", state(2.0))
+    store.keep()
+    store.drop()
+    assert equal(store.get("a"), state(2.0))
+
+
+def test_dropping_leaves_no_files_behind(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path, State)
+    store.put("a", state(1.0))
+    store.drop()
+    assert list(tmp_path.iterdir()) == []

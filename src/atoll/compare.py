@@ -3,12 +3,14 @@
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import cache
-from multiprocessing import Manager, active_children, get_context
+from multiprocessing import active_children, get_context
+from multiprocessing.managers import SyncManager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -25,6 +27,8 @@ from .ledger import Line
 from .rundir import check_free
 from .settings import make, settings_of, split_variant
 
+LONGEST = 60  # characters of a name that goes into the name of a directory
+PATIENCE = 3.0  # seconds that workers have to make a last checkpoint
 PUBLIC_PER_CLASS, PUBLIC_SHARE = 100, 0.1  # at most, where all methods are compared and nothing else was asked for
 
 
@@ -101,7 +105,7 @@ def place(configs: Sequence[Config], root: Path) -> list[Config]:
 
 def safe(text: str) -> str:
     """``text`` as part of a file name."""
-    return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in Path(text).name)
+    return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in Path(text).name)[:LONGEST]
 
 
 def run_all(
@@ -133,7 +137,7 @@ def _in_processes(
     configs: Sequence[Config], watches: Sequence[Watch], resume: bool, force: bool, workers: int
 ) -> list[str]:
     with (
-        Manager() as manager,
+        _manager() as manager,
         ProcessPoolExecutor(
             workers, mp_context=get_context("spawn"), initializer=_begin_work, initargs=(os.getpid(),)
         ) as pool,
@@ -150,13 +154,31 @@ def _in_processes(
                 "Continue with --resume and fewer --workers."
             ) from None
         except KeyboardInterrupt:
-            for worker in set(active_children()) - others:
-                worker.terminate()  # at any instant: what was checkpointed is whole
+            _stop(set(active_children()) - others)
             raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             events.put(None)
             reader.join()
+
+
+def _manager() -> SyncManager:
+    """The process that carries news; it outlives the workers, and ends with this process at the latest."""
+    manager = SyncManager()
+    manager.start(_begin_news, (os.getpid(),))
+    return manager
+
+
+def _stop(workers: Collection[BaseProcess]) -> None:
+    """Each of them makes a checkpoint of its last whole round; who takes too long has an older one."""
+    for worker in workers:
+        worker.terminate()
+    give_up = time.monotonic() + PATIENCE
+    for worker in workers:
+        worker.join(max(0.0, give_up - time.monotonic()))
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
 
 
 def _begin_work(parent: int) -> None:
@@ -166,6 +188,11 @@ def _begin_work(parent: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _begin_news(parent: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _begin_work(parent)
 
 
 def _end_with(parent: int) -> None:
@@ -178,7 +205,10 @@ def _one(at: int, config: Config, resume: bool, force: bool, events: Any) -> lis
     def watch(done: int, line: Line | None) -> None:
         events.put((at, done, line))
 
-    return _carry_out(config, resume, force, watch, _load_once(config.data, config.data_dir))
+    try:
+        return _carry_out(config, resume, force, watch, _load_once(config.data, config.data_dir))
+    except KeyboardInterrupt:
+        os._exit(1)  # or the pool would give this process the next run
 
 
 def _carry_out(config: Config, resume: bool, force: bool, watch: Watch, data: Dataset) -> list[str]:

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,7 @@ from .result import Result
 from .robust import Guard
 from .rounds import Log, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
+from .stopping import stoppable, undisturbed
 from .store import DiskStore, MemoryStore, Store
 from .summary import summarise
 from .threads import one_thread
@@ -33,9 +34,32 @@ Watch = Callable[[int, Line | None], None]  # told of every round, and of its li
 
 
 def conduct(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None) -> Result:
-    """Run to the end, from the latest checkpoint if the directory has one."""
-    with one_thread():
+    """Run to the end, from the latest checkpoint if the directory has one.
+
+    Told to stop, it makes a checkpoint of the last whole round and raises KeyboardInterrupt.
+    """
+    with one_thread(), stoppable():
         return Experiment(setup, run_dir).run(watch or (lambda t, line: None))
+
+
+class Extra(Protocol):
+    """What else has to go on where it was: its value after the last whole round is an entry of every checkpoint."""
+
+    def to_json(self) -> Any:
+        """Plain JSON values; small, because it is asked after every round."""
+        ...
+
+    def take_over(self, stored: Any) -> None:
+        """Go on from a stored value; None if the checkpoint has no such entry."""
+        ...
+
+
+class Open(NamedTuple):
+    """How things stood when a round began; what has changed since counts once the round is closed."""
+
+    server: Any
+    ledger: Ledger
+    changed: set[ClientId]
 
 
 class Experiment:
@@ -60,6 +84,9 @@ class Experiment:
         self._desk_objects: dict[ClientId, str] = {}
         self._changed: set[ClientId] = set()
         self._saved = 0  # the round of the last checkpoint
+        self.extras: dict[str, Extra] = {}  # by the names of their entries in checkpoints
+        self._entries: dict[str, Any] = {}
+        self._open: Open | None = None  # None between rounds
 
     def run(self, watch: Watch) -> Result:
         try:
@@ -71,11 +98,15 @@ class Experiment:
             work = seconds(*rehearsal) if self.setup.devices.compute == "measured" else flops
             while self.ledger.round < self.config.rounds and self.ledger.status == "running":
                 watch(*self._round(flops, work))
+            if self.ledger.status == "running":
+                self.ledger.status = "finished"
+            return self._finish()
+        except KeyboardInterrupt:
+            with undisturbed():
+                self._break_off()
+            raise
         finally:
             self.backend.close()
-        if self.ledger.status == "running":
-            self.ledger.status = "finished"
-        return self._finish()
 
     def _open_store(self, name: str, kind: type[Any]) -> Store:
         if self.config.store == "memory" or self.run_dir is None:
@@ -95,11 +126,13 @@ class Experiment:
         run_dir.write_json("holdings.json", self._holdings())
         run_dir.write_metrics(self.ledger.lines)
         run_dir.remove("summary.json")  # it is the mark of a run that has ended
+        run_dir.sync()
 
     # -- one round ----------------------------------------------------------------------------------------------------
 
     def _round(self, flops: Costs, work: Costs) -> tuple[int, Line | None]:
         t, started, config = self.ledger.round, time.perf_counter(), self.config
+        self._open = Open(self.server, self.ledger.copy(), set(self._changed))
         self.server, log = play(
             self.method,
             self.task,
@@ -122,10 +155,27 @@ class Experiment:
         self.ledger.totals.seconds += time.perf_counter() - started
         if line is not None:
             self._record(line)
-        self.ledger.round = t + 1
-        if self.run_dir and (self.ledger.round % config.checkpoint_every == 0):
-            self._checkpoint()
+        self._close(t + 1)
         return t + 1, line
+
+    def _close(self, done: int) -> None:
+        """The round counts from here on."""
+        with undisturbed():
+            self.ledger.round, self._open = done, None
+            self._entries = {name: extra.to_json() for name, extra in self.extras.items()}
+            for store in (self.store, self.desks):
+                store.keep()
+            if self.run_dir and done % self.config.checkpoint_every == 0:
+                self._checkpoint()
+
+    def _break_off(self) -> None:
+        """Forget the round that is under way, and keep the last whole one."""
+        if self._open:
+            self.server, self.ledger, self._changed = self._open
+            for store in (self.store, self.desks):
+                store.drop()
+        if self.run_dir and self._saved < self.ledger.round:
+            self._checkpoint()
 
     def _count(self, log: Log, flops: Costs) -> None:
         totals = self.ledger.totals
@@ -211,6 +261,11 @@ class Experiment:
             self.store.put(i, self._checkpoints().get_state(name))
         for i, name in found.desks.items():
             self.desks.put(i, self._checkpoints().get_desk(name))
+        for store in (self.store, self.desks):
+            store.keep()
+        self._entries = found.progress["entries"]
+        for name, extra in self.extras.items():
+            extra.take_over(self._entries.get(name))
         self.ledger = from_json(found.round, found.progress["ledger"], from_parquet(found.rows))
         if self.ledger.status != "diverged":  # more rounds may have been asked for
             self.ledger.status = "running"
@@ -238,20 +293,17 @@ class Experiment:
 
     def _checkpoints(self) -> Checkpoints:
         assert self.run_dir is not None
-        return Checkpoints(self.run_dir.path, self.types)
+        return Checkpoints(self.run_dir.path, self.types, self.config.identity())
 
     def _checkpoint(self) -> None:
         checkpoints, ledger = self._checkpoints(), self.ledger
-        self._objects |= {i: checkpoints.put_state(self.store.get(i)) for i in sorted(self._changed)}
-        if self.method.keeps_desks:
-            self._desk_objects |= {i: checkpoints.put_state(self.desks.get(i)) for i in sorted(self._changed)}
+        for store, objects in ((self.store, self._objects), (self.desks, self._desk_objects)):
+            changed = ((i, store.get(i)) for i in sorted(self._changed))
+            objects |= {i: checkpoints.put_state(state) for i, state in changed if state is not None}
         self._changed.clear()
-        progress, rows = (
-            {"ledger": ledger.to_json(), "federation": self.setup.federation.name},
-            to_parquet(ledger.table()),
-        )
-        objects = dict(self._objects), dict(self._desk_objects)
-        checkpoints.save(Snapshot(ledger.round, self.server, objects[0], progress, rows, objects[1]))
+        progress = {"ledger": ledger.to_json(), "federation": self.setup.federation.name, "entries": self._entries}
+        rows, states, desks = to_parquet(ledger.table()), dict(self._objects), dict(self._desk_objects)
+        checkpoints.save(Snapshot(ledger.round, self.server, states, progress, rows, desks))
         self._saved = ledger.round
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -266,6 +318,7 @@ class Experiment:
                 self._checkpoint()
             self.run_dir.write_bytes("clients.parquet", to_parquet(table))
             self.run_dir.write_json("summary.json", summary)
+            self.run_dir.sync()
         return Result(self.setup, summary, ledger.lines, table, self.server, self.desks, self.backend, self.notes)
 
     def _digest(self) -> str:

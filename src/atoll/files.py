@@ -10,11 +10,25 @@ from typing import Any
 def write_whole(path: Path, data: bytes) -> None:
     """Write under a temporary name, sync, rename: a reader never sees half a file."""
     fresh = path.with_name(path.name + ".new")
-    with fresh.open("wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-    fresh.replace(path)
+    try:
+        write(fresh, data, os.O_TRUNC, sync=True)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)  # on a full disk half a file is only in the way
+        raise
+
+
+def write(path: Path, data: bytes, how: int, sync: bool = False) -> None:
+    """Write to a file itself, never to what a symbolic link in its place points at; ``how`` truncates or appends."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        if sync:
+            os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def sync_folder(path: Path) -> None:
@@ -24,6 +38,13 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_folder(path: Path) -> None:
+    """A folder that is there for good, unless it was there already."""
+    if not path.exists():
+        path.mkdir(parents=True)
+        sync_folder(path.parent)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

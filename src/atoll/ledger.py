@@ -1,7 +1,8 @@
 """What has come of a run so far, and its form in a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from copy import copy
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +46,15 @@ class Ledger:
     def excluded(self, strikes: int) -> list[ClientId]:
         """Clients with so many strikes or more; nobody for 0."""
         return sorted(i for i, count in self.strikes.items() if 0 < strikes <= count)
+
+    def copy(self) -> "Ledger":
+        """As it is now, whatever is entered later; entries themselves never change."""
+        return replace(
+            self,
+            totals=replace(self.totals),
+            clocks={name: replace(clock, free=dict(clock.free)) for name, clock in self.clocks.items()},
+            **{name: copy(getattr(self, name)) for name in ("before", "after", "rejected", "strikes", "lines", "rows")},
+        )
 
     def table(self) -> pa.Table:
         """All rows so far; columns, because a dict for each row takes ten times the memory."""

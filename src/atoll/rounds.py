@@ -35,6 +35,12 @@ class Outcome(NamedTuple):
     before: Score | None = None
 
 
+class Lost(NamedTuple):
+    """In place of an upload or a state: there is none, and this is why."""
+
+    reason: str
+
+
 class Rest(NamedTuple):
     """What nobody waits for: the client's next state and, if asked for, the score of its trained model."""
 
@@ -171,7 +177,7 @@ def _judge(method: AnyMethod, jobs: Sequence[Job], checks: Validator | None) -> 
 def _accepted(outcomes: Iterator[Outcome], judge: Callable[[Outcome], Flaw | None], log: Log) -> Iterator[Reply[Any]]:
     """Uploads that pass, one at a time; a client whose upload fails counts as absent."""
     for outcome in outcomes:
-        fault = judge(outcome)
+        fault = Flaw("upload", outcome.upload.reason) if isinstance(outcome.upload, Lost) else judge(outcome)
         if fault:
             log.rejected.append(Rejection(outcome.sender, log.t + 1, *fault))
             continue
@@ -186,7 +192,11 @@ def _conclude(backend: Backend, log: Log) -> None:
     """Keep the states of the clients whose uploads passed."""
     failed = {rejection.client for rejection in log.rejected}
     for rest in backend.rest():
-        if rest.sender not in failed:
+        if rest.sender in failed:
+            continue
+        if isinstance(rest.state, Lost):  # after its upload: that counts, and the client is where it was before
+            log.rejected.append(Rejection(rest.sender, log.t + 1, "state", rest.state.reason))
+        else:
             backend.commit(rest)
             if rest.after is not None:
                 log.after[rest.sender] = rest.after

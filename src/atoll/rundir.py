@@ -4,7 +4,9 @@ import fcntl
 import io
 import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 from weakref import WeakSet
@@ -14,7 +16,11 @@ import pyarrow.parquet as pq
 
 from .config import Config, from_dict, read_yaml
 from .errors import AtollError
-from .files import to_json, write_whole
+from .files import sync_folder, to_json, write, write_whole
+
+_FOLDERS = ("checkpoints", "objects", "states", "desks")
+_FILES = ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html")
+_PATIENCE = 0.5  # seconds until a run that has just taken the lock has signed it
 
 
 class RunDir:
@@ -22,23 +28,46 @@ class RunDir:
 
     def __init__(self, path: Path):
         self.path = path
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
 
     def __enter__(self) -> "RunDir":
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
-        except OSError as reason:
-            raise AtollError(f"Cannot write to the run directory {str(self.path)!r}: {reason.strerror}.") from reason
+            self._check_links()
+            self._lock = open(
+                os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b", buffering=0
+            )
+        except (OSError, ValueError) as reason:  # the latter: what cannot be a path at all
+            why = reason.strerror if isinstance(reason, OSError) else reason
+            raise AtollError(f"Cannot write to the run directory {str(self.path)!r}: {why}.") from reason
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            holder = _holder(self._lock)
             self._lock.close()
             raise AtollError(
-                f"The run directory {str(self.path)!r} is in use by another run. Wait for it, or choose another --out."
+                f"The run directory {str(self.path)!r} is in use by another run{holder}. "
+                "Wait for it, or choose another --out."
             ) from None
+        self._sign()
         _held.add(self)
         return self
+
+    def _sign(self) -> None:
+        """Say who holds the lock. It holds without that, even on a full disk."""
+        assert self._lock is not None
+        with suppress(OSError):
+            os.ftruncate(self._lock.fileno(), 0)
+            os.write(self._lock.fileno(), str(os.getpid()).encode())
+
+    def _check_links(self) -> None:
+        """The directory may be reached by a link, but nothing of a run inside it: what is written stays in it."""
+        for name in (*_FOLDERS, *_FILES, ".lock", "config.yaml"):
+            if (self.path / name).is_symlink():
+                raise AtollError(
+                    f"{str(self.path / name)!r} is a symbolic link, and a run writes only inside its own directory. "
+                    "Remove the link, or choose another --out."
+                )
 
     def __exit__(self, *_: object) -> None:
         _held.discard(self)
@@ -69,9 +98,9 @@ class RunDir:
             raise AtollError(f"Cannot resume {str(self.path)!r} with another configuration ({changes}).")
 
     def _clear(self) -> None:
-        for name in ("checkpoints", "objects", "states", "desks"):
+        for name in _FOLDERS:
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html"):
+        for name in _FILES:
             self.remove(name)
 
     def config(self) -> Config:
@@ -87,8 +116,7 @@ class RunDir:
         write_whole(self.path / "metrics.jsonl", "".join(to_json(line) + "\n" for line in lines).encode())
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
-        with (self.path / "metrics.jsonl").open("a") as f:
-            f.write(to_json(line) + "\n")
+        write(self.path / "metrics.jsonl", (to_json(line) + "\n").encode(), os.O_APPEND)
 
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
@@ -98,6 +126,10 @@ class RunDir:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         write_whole(self.path / name, data)
+
+    def sync(self) -> None:
+        """Make what was written survive a power cut."""
+        sync_folder(self.path)
 
 
 _held: WeakSet[RunDir] = WeakSet()
@@ -110,6 +142,27 @@ def _let_go_of_all() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go_of_all)
+
+
+def _holder(lock: IO[bytes]) -> str:
+    """Who holds a lock, for a message; the name of a process that is gone is that of an earlier holder."""
+    give_up = time.monotonic() + _PATIENCE
+    while time.monotonic() < give_up:
+        signed = os.pread(lock.fileno(), 20, 0)
+        if signed.isdigit() and _lives(int(signed)):
+            return f" (process {int(signed)})"
+        time.sleep(0.01)
+    return ""
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # no signal: only whether there is anybody to receive one
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
 
 
 def check_free(path: Path) -> None:

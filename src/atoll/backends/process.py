@@ -18,10 +18,9 @@ from typing import NamedTuple
 import torch
 
 from ..core import Contract, contract
-from ..errors import AtollError
 from ..evaluate import Score
 from ..fleet import Fleet
-from ..rounds import AnyMethod, Job, Outcome, Rest
+from ..rounds import AnyMethod, Job, Lost, Outcome, Rest
 from ..store import MemoryStore, Store
 from ..wire import decode, encode
 from .inprocess import Loop, Outlet, as_made
@@ -78,32 +77,45 @@ class Processes(Loop):
         self._sent: dict[int, Sent] = {}
         self._done: dict[int, Done] = {}
         self._retried: set[int] = set()  # places of jobs whose worker died once
+        self._lost: dict[int, Lost] = {}  # and twice
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        self._jobs, self._types, self._retried = jobs, contract(method), set()
+        self._jobs, self._types = jobs, contract(method)
+        # A job that was done twice has sent its upload twice: the second one must not be taken for a later job's.
+        self._sent, self._done, self._retried, self._lost = {}, {}, set(), {}
         self._orders = deque(self._by_size(method, seed, jobs))
         self._hand_out()
         for at, job in enumerate(jobs):
-            while at not in self._sent:
+            while at not in self._sent and at not in self._lost:
                 self._listen()
+            if at in self._lost:
+                yield Outcome(job.client, self._lost[at])
+                continue
             sent = self._sent.pop(at)
             yield Outcome(job.client, decode(self._types.upload, sent.upload), sent.before)
 
     def rest(self) -> Iterator[Rest]:
         assert self._types is not None
         for at, job in enumerate(self._jobs):
-            while at not in self._done:
+            while at not in self._done and at not in self._lost:
                 self._listen()
+            if at in self._lost:
+                yield Rest(job.client, self._lost[at])
+                continue
             done = self._done.pop(at)
             yield Rest(job.client, decode(self._types.state, done.state), done.after)
         self._jobs = ()
 
     def close(self) -> None:
+        """Whoever still works does so for nobody: jobs are pure, so it can be ended at any moment."""
         for worker in self._workers:
-            with contextlib.suppress(OSError):
-                worker.pipe.send(None)
+            if worker.order is not None:
+                worker.process.kill()
+            else:
+                with contextlib.suppress(OSError):
+                    worker.pipe.send(None)
         for worker in self._workers:
-            worker.process.join(timeout=2)
+            worker.process.join(timeout=1)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
@@ -149,7 +161,10 @@ class Processes(Loop):
             self._hand_out()
 
     def _replace(self, at: int) -> None:
-        """A worker died: its client is tried once more, on a new one. Jobs are pure, so nothing is counted twice."""
+        """A worker died: its client is tried once more, on a new one, and is then given up for this exchange.
+
+        Jobs are pure, so nothing is counted twice.
+        """
         worker = self._workers[at]
         worker.process.join()
         worker.pipe.close()
@@ -158,12 +173,13 @@ class Processes(Loop):
         if lost is None:
             return
         if lost.at in self._retried:
-            raise AtollError(
-                f"The worker process of client {lost.job.client!r} died twice (exit code {worker.process.exitcode}). "
-                "It may need more memory: use fewer --workers, or --backend loop."
+            self._lost[lost.at] = Lost(
+                f"its worker process died twice (exit code {worker.process.exitcode}); "
+                "it may need more memory: use fewer --workers, or --backend loop"
             )
-        self._retried.add(lost.at)
-        self._orders.appendleft(lost)
+        else:
+            self._retried.add(lost.at)
+            self._orders.appendleft(lost)
         self._hand_out()
 
 
@@ -179,6 +195,7 @@ def _start(fleet: Fleet, outlet: Outlet) -> Worker:
 def _work(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
     """The life of a worker: one order after the other, until it is told to stop or its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent has its own way to end
     torch.set_num_threads(1)
     while True:
         # The end of the pipe would not tell that the parent is gone: workers forked later hold it open too.

@@ -66,7 +66,8 @@ class Commands(click.Group):
         except OSError as reason:
             if reason.errno == errno.EPIPE:  # the reader of our output has gone; click knows what to do
                 raise
-            hint = " Make room, then continue with --resume." if reason.errno == errno.ENOSPC else ""
+            full = reason.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            hint = " Make room, then continue with --resume." if full else ""
             raise Mistake(f"The operating system refused: {reason}.{hint}") from reason
 
 

@@ -14,6 +14,7 @@ from ..errors import AtollError
 from ..files import to_json
 from ..report import html, runs, table
 from ..settings import make, split_variant
+from ..stopping import Stopped, stoppable
 from .options import config_options, given
 from .show import console, follow, progress
 
@@ -93,12 +94,12 @@ def _launch(planned: Sequence[Config], root: Path, resume: bool, force: bool, qu
         if sentence:
             click.echo(f"Warning: {sentence}", err=True)
     try:
-        with progress(quiet or as_json) as bars:
+        with stoppable(), progress(quiet or as_json) as bars:
             watches = [follow(bars, f"{c.label} seed {c.seed}", c.rounds) for c in planned]
             notes = run_all(planned, watches, resume, force, planned[0].workers or 1)
-    except KeyboardInterrupt:
-        click.echo(f"Interrupted. What was checkpointed in {root} is kept: continue with --resume.", err=True)
-        raise click.exceptions.Exit(130) from None
+    except KeyboardInterrupt as stopped:
+        click.echo(f"Interrupted. The last finished round is kept in {root}: continue with --resume.", err=True)
+        raise click.exceptions.Exit(stopped.code if isinstance(stopped, Stopped) else 130) from None
     for note in notes:
         click.echo(f"Note: {note}", err=True)
     folders = [Path(str(c.out)) for c in planned]

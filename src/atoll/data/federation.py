@@ -43,6 +43,13 @@ class Federation:
     name: str  # a short hash of everything that made it
     recipe: str = ""  # the same in one line of text
 
+    def __post_init__(self) -> None:
+        for client in self.clients:
+            if any("\ud800" <= c <= "\udfff" for c in client):
+                raise AtollError(
+                    f"The name of client {client!r} has half a character, which no file can hold. Mend it."
+                )
+
     def part(self, part: Part) -> tuple[Array, ...]:
         return {"train": self.train, "val": self.val, "test": self.test}[part]
 
