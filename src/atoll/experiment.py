@@ -9,24 +9,26 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from . import auditlog
 from .assemble import Setup
+from .auditlog import AuditLog
 from .backends.inprocess import Loop, Outlet, Vmap, as_made
 from .backends.process import Processes
 from .checkpoint import Checkpoints, Snapshot
 from .clock import Work
-from .core import ClientId, contract
+from .core import ClientId, Round, contract
 from .costs import Costs, operations, seconds
 from .errors import AtollError
 from .examiner import Examiner
 from .ledger import Ledger, Line, from_json
 from .result import Result
 from .robust import Guard
-from .rounds import Log, play, sample
+from .rounds import Log, Outcome, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
 from .store import DiskStore, MemoryStore, Store
 from .summary import summarise
 from .threads import one_thread
-from .validation import Validator
+from .validation import Flaw, Validator
 from .wire import digest
 
 Watch = Callable[[int, Line | None], None]  # told of every round, and of its line if it was evaluated
@@ -60,6 +62,8 @@ class Experiment:
         self._desk_objects: dict[ClientId, str] = {}
         self._changed: set[ClientId] = set()
         self._saved = 0  # the round of the last checkpoint
+        self._audit: AuditLog | None = None  # kept in a run directory
+        self._audited = auditlog.Mark()  # how far it had come when the last checkpoint was made
 
     def run(self, watch: Watch) -> Result:
         try:
@@ -95,6 +99,7 @@ class Experiment:
         run_dir.write_json("holdings.json", self._holdings())
         run_dir.write_metrics(self.ledger.lines)
         run_dir.remove("summary.json")  # it is the mark of a run that has ended
+        self._audit = AuditLog(run_dir.path / auditlog.NAME, self._audited)
 
     # -- one round ----------------------------------------------------------------------------------------------------
 
@@ -113,6 +118,7 @@ class Experiment:
             self.checks,
             self.ledger.excluded(config.strikes),
             self.guard,
+            self._note if self._audit else None,
         )
         self._count(log, flops)
         self._tell_time(log, work)
@@ -126,6 +132,12 @@ class Experiment:
         if self.run_dir and (self.ledger.round % config.checkpoint_every == 0):
             self._checkpoint()
         return t + 1, line
+
+    def _note(self, r: Round, outcome: Outcome, flaw: Flaw | None) -> None:
+        """Write an upload down in the audit log."""
+        assert self._audit is not None
+        imprint = auditlog.imprint(outcome.upload, outcome.data, flaw)
+        self._audit.add(r.t + 1, r.phase, outcome.sender, *imprint, flaw)
 
     def _count(self, log: Log, flops: Costs) -> None:
         totals = self.ledger.totals
@@ -206,6 +218,7 @@ class Experiment:
 
     def _take_over(self, found: Snapshot) -> None:
         self.server, self._saved = found.server, found.round
+        self._audited = auditlog.Mark(**found.progress.get("audit", {}))  # older checkpoints know of none
         self._objects, self._desk_objects = found.states, found.desks
         for i, name in found.states.items():
             self.store.put(i, self._checkpoints().get_state(name))
@@ -246,8 +259,13 @@ class Experiment:
         if self.method.keeps_desks:
             self._desk_objects |= {i: checkpoints.put_state(self.desks.get(i)) for i in sorted(self._changed)}
         self._changed.clear()
+        assert self._audit is not None
         progress, rows = (
-            {"ledger": ledger.to_json(), "federation": self.setup.federation.name},
+            {
+                "ledger": ledger.to_json(),
+                "federation": self.setup.federation.name,
+                "audit": self._audit.mark()._asdict(),
+            },
             to_parquet(ledger.table()),
         )
         objects = dict(self._objects), dict(self._desk_objects)
@@ -265,6 +283,8 @@ class Experiment:
             if self._saved < ledger.round:
                 self._checkpoint()
             self.run_dir.write_bytes("clients.parquet", to_parquet(table))
+            assert self._audit is not None
+            summary["audit"] = self._audit.mark()._asdict()  # where the log ends
             self.run_dir.write_json("summary.json", summary)
         return Result(self.setup, summary, ledger.lines, table, self.server, self.desks, self.backend, self.notes)
 

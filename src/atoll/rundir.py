@@ -71,7 +71,7 @@ class RunDir:
     def _clear(self) -> None:
         for name in ("checkpoints", "objects", "states", "desks"):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html"):
+        for name in ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html", "audit.jsonl"):
             self.remove(name)
 
     def config(self) -> Config:

@@ -19,6 +19,7 @@ from .fleet import Fleet
 from .key import key
 from .payload import Params, nbytes
 from .train import no_training
+from .wire import Unreadable
 
 if TYPE_CHECKING:
     from .rounds import AnyMethod
@@ -255,6 +256,8 @@ def _by_shapes(tensors: Params, form: Form, rows: int) -> Iterator[Flaw]:
 
 def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
     """The declared class, and in each field what it declares."""
+    if isinstance(upload, Unreadable):
+        yield Flaw("payload", upload.reason)
     if type(upload) is not kind:
         yield Flaw("payload", f"is a {type(upload).__name__}, not a {kind.__name__}")
     for name, declared in get_type_hints(kind).items():

@@ -5,7 +5,7 @@ The container is safetensors. The receiver says which payload class it expects; 
 
 import json
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -42,6 +42,20 @@ def decode(cls: type[T], data: bytes) -> T:
         return unpack(cls, {name: tensors[name] for name in header["order"]}, dict(header["scalars"]))
     except (SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError) as reason:
         raise WireError(f"These {len(data)} bytes are not a {cls.__name__}: {reason}") from reason
+
+
+class Unreadable(NamedTuple):
+    """What takes the place of an upload whose bytes are no payload: a bad upload, not the end of a run."""
+
+    reason: str
+
+
+def received(cls: type[T], data: bytes) -> T | Unreadable:
+    """The payload that a client sent, or why there is none."""
+    try:
+        return decode(cls, data)
+    except WireError as reason:
+        return Unreadable(str(reason))
 
 
 def digest(p: Any) -> str:

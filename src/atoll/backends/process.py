@@ -23,7 +23,7 @@ from ..evaluate import Score
 from ..fleet import Fleet
 from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import MemoryStore, Store
-from ..wire import decode, encode
+from ..wire import decode, encode, received
 from .inprocess import Loop, Outlet, as_made
 
 
@@ -87,7 +87,7 @@ class Processes(Loop):
             while at not in self._sent:
                 self._listen()
             sent = self._sent.pop(at)
-            yield Outcome(job.client, decode(self._types.upload, sent.upload), sent.before)
+            yield Outcome(job.client, received(self._types.upload, sent.upload), sent.before, sent.upload)
 
     def rest(self) -> Iterator[Rest]:
         assert self._types is not None
