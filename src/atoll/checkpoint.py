@@ -14,7 +14,7 @@ from typing import Any
 from .core import ClientId, Contract
 from .errors import AtollError
 from .files import sync_folder, to_json, write_whole
-from .wire import WireError, decode, encode
+from .wire import OWN, WireError, decode, encode
 
 KEEP = 2
 _MANIFEST = "manifest.json"
@@ -56,7 +56,7 @@ class Checkpoints:
         data = (self._objects / name).read_bytes()
         if sha256(data).hexdigest() != name:
             raise WireError(f"object {name[:12]} is damaged")
-        return decode(kind, data)
+        return decode(kind, data, OWN)
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint beside the others, then let go of the oldest, and of later ones that were passed over."""
@@ -107,7 +107,7 @@ class Checkpoints:
         for get, names in ((self.get_state, states), (self.get_desk, desks)):
             for name in names.values():
                 get(name)  # a damaged one must show now, not rounds later
-        server = decode(self._types.server, parts["server.safetensors"])
+        server = decode(self._types.server, parts["server.safetensors"], OWN)
         return Snapshot(progress.pop("round"), server, states, progress, parts["clients.parquet"], desks)
 
     def _all(self) -> list[Path]:

@@ -9,6 +9,7 @@ import yaml
 
 from .errors import AtollError, unknown
 from .robust import parse
+from .securesum import SUMS
 from .settings import OPTIMISERS, convert
 
 BACKENDS = ("auto", "loop", "processes", "vmap")
@@ -55,6 +56,9 @@ class Config:
     robust: str | None = option(
         None, "in place of means: median, trimmed:SHARE, geometric, krum:F or clip:NORM; default: means"
     )
+    sums: str = option(
+        "float", "how servers add up: in floating point, or exactly, in fixed point, in any order", choices=SUMS
+    )
     optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS))
     lr: float | None = option(None, "learning rate of local training")
     epochs: int | None = option(None, "local epochs per round")
@@ -88,6 +92,11 @@ class Config:
     def _check_ranges(self) -> None:
         if self.robust is not None:
             parse(self.robust)
+            if self.sums == "fixed":
+                raise AtollError(
+                    "--robust and --sums fixed exclude each other: a robust rule compares single uploads, and a sum "
+                    "is there so that nobody has to see them. Leave out one of them."
+                )
         least = {
             "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
             "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1, "strikes": 0,

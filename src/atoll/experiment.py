@@ -25,10 +25,11 @@ from .result import Result
 from .robust import Guard
 from .rounds import Log, Outcome, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
+from .securesum import Fixed, largest
 from .store import DiskStore, MemoryStore, Store
 from .summary import summarise
 from .threads import one_thread
-from .validation import Flaw, Validator
+from .validation import LARGEST, Flaw, Validator
 from .wire import digest
 
 Watch = Callable[[int, Line | None], None]  # told of every round, and of its line if it was evaluated
@@ -55,9 +56,10 @@ class Experiment:
         self.backend = self._open_backend()
         self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed, self.desks)
         self.server = self.examiner.first_server()
-        self.checks = Validator(self.method, self.fleet, self.config.seed, self.config.max_norm)
+        self.checks = Validator(self.method, self.fleet, self.config.seed, self.config.max_norm, self._largest())
         self.ledger, self.notes = Ledger(), list[str]()
         self.guard = Guard(self.config.robust, self.notes.append) if self.config.robust else None
+        self.fixed = Fixed(self.notes.append) if self.config.sums == "fixed" else None
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
         self._desk_objects: dict[ClientId, str] = {}
         self._changed: set[ClientId] = set()
@@ -80,6 +82,11 @@ class Experiment:
         if self.ledger.status == "running":
             self.ledger.status = "finished"
         return self._finish()
+
+    def _largest(self) -> float:
+        """How large a number of an upload may be: so that no client can make a fixed sum overflow."""
+        rows = len(self.fleet.train.all.y)
+        return min(LARGEST, largest(rows)) if self.config.sums == "fixed" else LARGEST
 
     def _open_store(self, name: str, kind: type[Any]) -> Store:
         if self.config.store == "memory" or self.run_dir is None:
@@ -119,6 +126,7 @@ class Experiment:
             self.ledger.excluded(config.strikes),
             self.guard,
             self._note if self._audit else None,
+            self.fixed,
         )
         self._count(log, flops)
         self._tell_time(log, work)

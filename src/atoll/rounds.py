@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from . import robust
+from . import robust, securesum
 from .core import ClientId, Method, Reply, Round, Task, contract
 from .evaluate import Score
 from .key import key, permutation
@@ -136,6 +136,7 @@ def play(
     excluded: Collection[ClientId] = (),
     guard: robust.Guard | None = None,
     note: Note | None = None,
+    fixed: securesum.Fixed | None = None,
 ) -> tuple[Any, Log]:
     """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured.
 
@@ -159,7 +160,7 @@ def play(
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
             received = robust.unguarded(chain([first], replies))
-            with torch.no_grad(), robust.using(guard, server):
+            with torch.no_grad(), robust.using(guard, server), securesum.using(fixed):
                 server = method.aggregate(server, received, task, r, key(seed, "server", *r))
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
             pass

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from .core import ClientId
-from .wire import decode, encode
+from .wire import OWN, decode, encode
 
 _SUFFIX = ".safetensors"
 
@@ -51,7 +51,7 @@ class DiskStore:
             path = self._path(i)
             if not path.exists():
                 return None
-            self._remember(i, decode(self._kind, path.read_bytes()))
+            self._remember(i, decode(self._kind, path.read_bytes(), OWN))
         self._recent.move_to_end(i)
         return self._recent[i]
 

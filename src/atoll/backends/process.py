@@ -23,7 +23,7 @@ from ..evaluate import Score
 from ..fleet import Fleet
 from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import MemoryStore, Store
-from ..wire import decode, encode, received
+from ..wire import OWN, decode, encode, received
 from .inprocess import Loop, Outlet, as_made
 
 
@@ -95,7 +95,7 @@ class Processes(Loop):
             while at not in self._done:
                 self._listen()
             done = self._done.pop(at)
-            yield Rest(job.client, decode(self._types.state, done.state), done.after)
+            yield Rest(job.client, decode(self._types.state, done.state, OWN), done.after)
         self._jobs = ()
 
     def close(self) -> None:
@@ -197,9 +197,9 @@ def _work(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
 def _carry_out(fleet: Fleet, outlet: Outlet, order: Order, pipe: Connection) -> None:
     types, store = contract(order.method), MemoryStore()
     if order.state is not None:
-        store.put(order.job.client, decode(types.state, order.state))
+        store.put(order.job.client, decode(types.state, order.state, OWN))
     loop = Loop(fleet, store, outlet)
-    job = order.job._replace(download=decode(types.download, order.download))
+    job = order.job._replace(download=decode(types.download, order.download, OWN))
     (outcome,) = loop.train(order.method, order.seed, [job])
     pipe.send(Sent(order.at, encode(outcome.upload), outcome.before))
     (rest,) = loop.rest()

@@ -73,7 +73,7 @@ def _end(folder: Path) -> tuple[int, str] | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as reason:
         raise AtollError(
             f"{str(path)!r} does not say where the audit log ends ({reason}). It was "
-            " changed, or written by a version that kept no such log."
+            "changed, or written by a version that kept no such log."
         ) from reason
 
 
