@@ -89,7 +89,7 @@ class Checkpoints:
         for folder in reversed(found):
             try:
                 return self._read(folder)
-            except (OSError, ValueError, KeyError, TypeError, AtollError) as reason:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AtollError) as reason:
                 warn(f"Checkpoint {folder.name} is damaged ({reason}); trying the one before it.")
         if found:
             raise AtollError(

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
+from .documents import from_yaml
 from .errors import AtollError, unknown
 from .robust import parse
 from .securesum import SUMS
@@ -175,12 +176,12 @@ def from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Co
 def read_yaml(path: Path) -> dict[str, Any]:
     """The entries of a configuration file; they are checked when a :class:`Config` is made of them."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = from_yaml(path.read_text())
     except FileNotFoundError:
         raise AtollError(f"There is no configuration file {str(path)!r}. Check the path.") from None
     except OSError as reason:
         raise AtollError(f"Cannot read the configuration file {str(path)!r}: {reason.strerror}.") from reason
-    except (yaml.YAMLError, UnicodeDecodeError) as reason:
+    except ValueError as reason:
         raise AtollError(f"{str(path)!r} is not readable YAML: {reason}") from reason
     if not isinstance(values, dict):
         raise AtollError(f"{str(path)!r} must hold entries such as 'method: fedavg'.")

@@ -19,7 +19,7 @@ from .fleet import Fleet
 from .key import key
 from .payload import Params, nbytes
 from .train import no_training
-from .wire import Unreadable
+from .wire import FROM_OUTSIDE, Limits, Unreadable
 
 if TYPE_CHECKING:
     from .rounds import AnyMethod
@@ -121,6 +121,11 @@ class Validator:
             yield from _by_norm(tensors, self._max_norm)
         if expected.open:
             yield from self._by_trial(sender, upload)
+
+    def limits(self, sender: ClientId, download: Any) -> Limits:
+        """What to take of the bytes of an answer before they are read: twice what an honest one can have."""
+        rows = self._fleet.train.size(self._fleet.position(sender))
+        return FROM_OUTSIDE._replace(size=FROM_OUTSIDE.header + 2 * self.expected(sender, download).most_bytes(rows))
 
     # -- what is expected ---------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def decode(cls: type[T], data: bytes, limits: Limits = FROM_OUTSIDE) -> T:
     try:
         header = _checked_header(data, limits)
         if header["payload"] != cls.__name__:
-            raise ValueError(f"it is a {str(header['payload'])[:80]!r}")
+            raise ValueError(f"it is a {str(header['payload'])[:80]}")
         tensors = load(data)
         _check_booleans(tensors)
         if sorted(header["order"]) != sorted(tensors):

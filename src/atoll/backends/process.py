@@ -1,7 +1,8 @@
 """Worker processes: clients train side by side, and personal training goes on while the server aggregates.
 
 Workers are forked, so they share the data with their parent. What crosses over are the canonical bytes of downloads,
-states and uploads; the same bits come out as from the loop.
+states and uploads; the same bits come out as from the loop. The pipes pickle what is around these bytes: both ends
+are this program, and nothing that came from elsewhere is unpickled.
 """
 
 import contextlib
