@@ -109,10 +109,13 @@ def test_what_is_too_much_is_refused_before_it_is_made(kind: str) -> None:
     data = claims()[kind]()
     decode(Nothing, encode(Nothing()))
     forget_peak()
-    before, started = peak(), time.thread_time()
-    with pytest.raises(WireError):
-        decode(Table, data, SIXTEEN_MB)
-    assert time.thread_time() - started < 0.1
+    before, taken = peak(), []
+    for _ in range(3):  # what the interpreter tidies up meanwhile is not the decoder's doing
+        started = time.thread_time()
+        with pytest.raises(WireError):
+            decode(Table, data, SIXTEEN_MB)
+        taken.append(time.thread_time() - started)
+    assert min(taken) < 0.1
     assert peak() - before < 64 * 2**20
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from atoll import registry
 from atoll.compat import adds_up
-from atoll.config import Config
 from atoll.core import Reply, Round
 from atoll.errors import AtollError
 from atoll.experiment import Experiment, conduct
@@ -125,7 +124,7 @@ def test_what_is_no_sum_is_refused_with_the_reason(name: str) -> None:
 
 def test_robust_rules_and_fixed_sums_exclude_each_other() -> None:
     with pytest.raises(AtollError, match="exclude each other"):
-        Config(robust="median", sums="fixed")
+        setup("fedavg", **SMALL, robust="median")
 
 
 @pytest.mark.parametrize("name", ABLE)

@@ -38,6 +38,11 @@ def check(
             f"--robust {rule} is for servers that average models or prototypes, and that of {name} does something "
             f"else. Leave it out, or take one of: {able}."
         )
+    if rule is not None and sums == "fixed":
+        raise AtollError(
+            f"--robust {rule} and --sums fixed exclude each other: a robust rule compares single uploads, and a sum is "
+            "there so that nobody has to see them. Leave out one of them."
+        )
     if sums == "fixed" and not adds_up(type(method)):
         able = ", ".join(known for known, cls in registry.methods().items() if adds_up(cls))
         why = method.not_a_sum or "it does something else"

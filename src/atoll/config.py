@@ -93,11 +93,6 @@ class Config:
     def _check_ranges(self) -> None:
         if self.robust is not None:
             parse(self.robust)
-            if self.sums == "fixed":
-                raise AtollError(
-                    "--robust and --sums fixed exclude each other: a robust rule compares single uploads, and a sum "
-                    "is there so that nobody has to see them. Leave out one of them."
-                )
         least = {
             "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
             "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1, "strikes": 0,
