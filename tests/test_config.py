@@ -37,6 +37,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "strikes": (["--strikes", "2"], 2),
     "max_norm": (["--max-norm", "50"], 50.0),
     "robust": (["--robust", "trimmed:0.2"], "trimmed:0.2"),
+    "sums": (["--sums", "fixed"], "fixed"),
     "optimiser": (["--optimiser", "adam"], "adam"),
     "lr": (["--lr", "0.2"], 0.2),
     "epochs": (["--epochs", "4"], 4),

@@ -9,6 +9,7 @@ from torch import Tensor
 from atoll import store as module
 from atoll.payload import Params, about, equal, payload
 from atoll.store import DiskStore, MemoryStore, Store
+from atoll.wire import Limits
 
 ODD = [
     "a/b",
@@ -95,9 +96,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     count = [0]
     decode = module.decode
 
-    def counted(kind: type[State], data: bytes) -> State:
+    def counted(kind: type[State], data: bytes, limits: Limits) -> State:
         count[0] += 1
-        return decode(kind, data)
+        return decode(kind, data, limits)
 
     monkeypatch.setattr(module, "decode", counted)
     return count

@@ -1,5 +1,6 @@
 """Broken uploads: whatever is wrong with one, the run goes on as if its sender had not been there."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, wraps
@@ -14,17 +15,19 @@ from torch import Tensor
 from atoll import registry
 from atoll.assemble import Setup
 from atoll.backends.inprocess import Loop
+from atoll.backends.process import Processes, Sent
 from atoll.core import Round, contract
 from atoll.errors import AtollError
 from atoll.experiment import Experiment, conduct
 from atoll.key import key
 from atoll.ledger import Ledger, from_json
-from atoll.payload import Nothing, about, equal, payload
+from atoll.payload import Nothing, about, equal, nbytes, payload
 from atoll.rounds import Desks, Rejection, play
 from atoll.rundir import RunDir
+from atoll.settings import make
 from atoll.store import MemoryStore
-from atoll.validation import STAND_INS, Leaf, Validator, flaw, tensors_of
-from atoll.wire import encode
+from atoll.validation import STAND_INS, Leaf, Validator, flaw, marks_of, tensors_of
+from atoll.wire import Limits, encode, received
 
 Damage = Callable[[Any], Any]
 
@@ -98,8 +101,44 @@ def anywhere(main: str) -> dict[str, tuple[str, Damage]]:
         "huge": ("payload", at(main, lambda v: torch.zeros(()).expand(2**40))),
         "NaN": (main, at(main, filled(float("nan")))),
         "infinite": (main, at(main, filled(float("inf")))),
-        "out of bounds": ("payload", at(main, filled(1e30))),
+        "minus infinite": (main, at(main, filled(float("-inf")))),
+        "1e30": (main, at(main, filled(1e30))),
+        "out of bounds": ("payload", at(main, filled(1e8))),
+        "subnormal": (main, at(main, lambda v: torch.full_like(v, 1e-40))),
+        "a key too many on the wire": ("payload", on_the_wire(lambda h: h | {"more": EMPTY})),
+        "a key twice on the wire": ("payload", on_the_wire(lambda h: Twice(h))),
+        "text on the wire": ("payload", on_the_wire(lambda h: typed(h, dtype="STR"))),
+        "sides of 2^31 on the wire": ("payload", on_the_wire(lambda h: typed(h, shape=[2**31, 2**31]))),
     }
+
+
+EMPTY = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+
+
+class Twice(dict[str, Any]):
+    """Written with its last entry twice."""
+
+
+def on_the_wire(f: Callable[[dict[str, Any]], dict[str, Any]]) -> Damage:
+    """What the receiver makes of the upload's bytes with another header."""
+
+    def damaged(upload: Any) -> Any:
+        data = encode(upload)
+        end = 8 + int.from_bytes(data[:8], "little")
+        changed = f(json.loads(data[8:end]))
+        text = json.dumps(changed)
+        if isinstance(changed, Twice):
+            last = list(changed)[-1]
+            text = f"{text[:-1]}, {json.dumps(last)}: {json.dumps(changed[last])}}}"
+        return received(type(upload), len(text).to_bytes(8, "little") + text.encode() + data[end:])
+
+    return damaged
+
+
+def typed(header: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The first tensor of a header as another one."""
+    name = next(n for n in header if n != "__metadata__")
+    return header | {name: header[name] | changes}
 
 
 def in_params(first: str) -> dict[str, tuple[str, Damage]]:
@@ -120,6 +159,8 @@ def in_count(name: str) -> dict[str, tuple[str, Damage]]:
     """What can happen to a number of rows."""
     return {
         "a negative count": (name, at(name, filled(-1.0))),
+        "minus 89 rows": (name, at(name, filled(-89.0))),
+        "1e12 rows": (name, at(name, filled(1e12))),
         "half a row": (name, at(name, lambda v: v + 0.5)),
         "more rows than there are": (name, at(name, lambda v: v + 1e6)),
         "a NaN count": (name, at(name, filled(float("nan")))),
@@ -245,6 +286,34 @@ def test_damage_is_named_and_leaves_the_run_as_if_the_client_were_absent(name: s
     assert kept == absent(name)
 
 
+def test_bytes_of_a_worker_that_are_no_payload_are_a_bad_upload() -> None:
+    """Not the end of the run: it goes on as if the client had been absent."""
+    made = setup("fedavg", **SMALL)
+    bad = made.fleet.ids[BAD]
+
+    class Garbled(Processes):
+        def _take(self, worker: Any, answer: Any) -> None:
+            if isinstance(answer, Sent) and self._jobs[answer.at].client == bad:
+                answer = answer._replace(upload=answer.upload[:-1])
+            super()._take(worker, answer)
+
+    backend = Garbled(made.fleet, MemoryStore(), workers=2)
+    try:
+        kept, log = played(made, backend)
+    finally:
+        backend.close()
+    (rejected,) = log.rejected
+    assert rejected[:3] == (bad, 1, "payload")
+    assert "bytes are not a" in rejected.reason
+    assert [encode(p) for p in kept] == absent("fedavg")
+
+
+def test_how_many_bytes_are_taken_of_an_answer() -> None:
+    """Twice those of an honest one, and room for a header: pFedES's proxy and a count."""
+    checks, i, download, upload = answered("pfedes", 0)
+    assert checks.limits(i, download) == Limits(2**20 + 2 * nbytes(upload))
+
+
 METHODS = sorted(n for n in registry.methods() if n != "local")  # local uploads nothing that could break
 
 
@@ -257,16 +326,66 @@ COMMON: dict[str, Callable[[str], Damage]] = {
     "missing": without,
     "double": lambda name: at(name, lambda v: v.double()),
     "one more dimension": lambda name: at(name, lambda v: v[None].expand(2, *v.shape)),
-    "infinite": lambda name: at(name, filled(float("-inf"))),
+    "broadcastable": lambda name: at(name, lambda v: v[:1]),
+    "flat": lambda name: at(name, lambda v: v.flatten()),
+    "whole numbers": lambda name: at(name, lambda v: v.int()),
+    "text for a tensor": lambda name: at(name, lambda v: "0"),
+    "sides of 2^31": lambda name: at(name, lambda v: torch.zeros(()).expand(2**31, 2**31)),
+    "NaN": lambda name: at(name, filled(float("nan"))),
+    "infinite": lambda name: at(name, filled(float("inf"))),
+    "minus infinite": lambda name: at(name, filled(float("-inf"))),
+    "1e30": lambda name: at(name, filled(1e30)),
+    "subnormal": lambda name: at(name, lambda v: torch.full_like(v, 1e-40)),
+    "a key too many": lambda name: on_the_wire(lambda h: h | {"more": EMPTY}),
+    "a key twice": lambda name: on_the_wire(lambda h: Twice(h)),
 }
 
 
-@pytest.mark.parametrize("kind", COMMON)
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_spared_damage(name: str, kind: str) -> None:
-    kept, rejected = sabotaged(name, lambda upload: COMMON[kind](main_of(upload))(upload))
+def test_every_method_is_spared_damage(name: str) -> None:
+    """Each kind is noticed; one of them, another for each method, is also played."""
+    checks, i, download, upload = answered(name, 0)
+    for kind, damage in COMMON.items():
+        assert checks.flaw(i, download, damage(main_of(upload))(upload)) is not None, kind
+    damage = list(COMMON.values())[METHODS.index(name) % len(COMMON)]
+    kept, rejected = sabotaged(name, lambda upload: damage(main_of(upload))(upload))
     assert len(rejected) == 1
     assert kept == absent(name)
+
+
+def promises() -> list[tuple[str, str, str]]:
+    """Every tensor of every method's upload that is said to hold counts or probabilities."""
+    return [
+        (name, field, mark)
+        for name in METHODS
+        for field, marks in marks_of(contract(make(name)).upload).items()
+        for mark in ("count", "probabilities")
+        if getattr(marks, mark)
+    ]
+
+
+BROKEN_PROMISES: dict[str, list[Callable[[Tensor], Tensor]]] = {
+    "count": [filled(-89.0), filled(float("nan")), filled(1e12), lambda v: v + 0.5],
+    "probabilities": [filled(0.7), torch.neg, lambda v: v * 1.1],
+}
+
+
+@pytest.mark.parametrize(("name", "field", "mark"), promises())
+def test_every_count_and_every_probability_is_checked(name: str, field: str, mark: str) -> None:
+    checks, i, download, upload = answered(name, 0)
+    scalar = [torch.zeros_like] if mark == "count" and not getattr(upload, field).ndim else []
+    for f in BROKEN_PROMISES[mark] + scalar:
+        found = checks.flaw(i, download, changed(upload, field, f))
+        assert found is not None
+        assert found.field == field
+
+
+def test_every_number_of_rows_is_marked() -> None:
+    """A weight that nobody checks would be the client's to choose: what is called n or counts holds counts."""
+    for name in METHODS:
+        kind = contract(make(name)).upload
+        for field in ("n", "counts"):
+            assert field not in marks_of(kind) or marks_of(kind)[field].count, name
 
 
 def test_local_accepts_nothing_but_nothing() -> None:
@@ -279,6 +398,7 @@ def test_local_accepts_nothing_but_nothing() -> None:
 # -- forms that depend on data, or on what was learnt -----------------------------------------------------------------
 
 
+@cache
 def answered(name: str, t: int, **changes: Any) -> tuple[Validator, str, Any, Any]:
     """The checks, a client, its message of round ``t`` and its honest upload."""
     made = setup(name, **SMALL | changes)
@@ -310,6 +430,8 @@ def test_features_that_are_shared_may_be_as_many_as_a_client_has_rows() -> None:
         return torch.cat([v, v])
 
     assert judged(half, half, half) is None
+    for wrong in (10, -1):
+        assert judged(torch.clone, torch.clone, filled(wrong)).field == "pool/y"
     assert judged(half, half, torch.clone).field == "pool/y"
     assert judged(twice, twice, twice).field == "payload"
     assert checks.flaw(i, download, replace(upload, params=download.params)).field == "payload"

@@ -62,7 +62,7 @@ def assemble(
         backend=_backend(method, fleet) if config.backend == "auto" else config.backend,
         settings={path: value_of(method, path) for path in config.settings},
     )
-    compat.check(method, fleet, config.method, config.backend, config.robust)
+    compat.check(method, fleet, config.method, config.backend, config.robust, config.sums)
     return Setup(config, method, federation, fleet, devices)
 
 
@@ -85,7 +85,7 @@ def check_fit(config: Config, fleet: Fleet) -> None:
     method = _timed(config, make(config.method, config.settings, config.terms, config.optimiser_options))
     if Need.PROXY in method.needs:
         proxy(config, tuple(fleet.train.all.x.shape[1:]))
-    compat.check(method, fleet, config.method, config.backend, config.robust)
+    compat.check(method, fleet, config.method, config.backend, config.robust, config.sums)
 
 
 def _partition_cache(config: Config) -> Path | None:

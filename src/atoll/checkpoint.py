@@ -15,7 +15,7 @@ from typing import Any
 from .core import ClientId, Contract
 from .errors import AtollError
 from .files import make_folder, sync_folder, to_json, write, write_whole
-from .wire import WireError, decode, encode
+from .wire import OWN, WireError, decode, encode
 
 KEEP = 2
 _MANIFEST = "manifest.json"
@@ -60,7 +60,7 @@ class Checkpoints:
     def _get(self, kind: type[Any], name: str) -> Any:
         data = (self._objects / name).read_bytes()
         _check(f"objects/{name}", data, name)
-        return decode(kind, data)
+        return decode(kind, data, OWN)
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint beside the others, then let go of the oldest, and of later ones that were passed over."""
@@ -100,7 +100,7 @@ class Checkpoints:
         for folder in reversed(found):
             try:
                 return self._read(folder)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, AtollError) as reason:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AtollError) as reason:
                 harm.append(f"Checkpoint {folder.name} is damaged ({reason})")
                 warn(f"{harm[-1]}; trying the one before it.")
         if found:
@@ -123,7 +123,7 @@ class Checkpoints:
         for get, names in ((self.get_state, states), (self.get_desk, desks)):
             for name in names.values():
                 get(name)  # a damaged one must show now, not rounds later
-        server = decode(self._types.server, parts["server.safetensors"])
+        server = decode(self._types.server, parts["server.safetensors"], OWN)
         return Snapshot(progress.pop("round"), server, states, progress, parts["clients.parquet"], desks)
 
     def _all(self) -> list[Path]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from . import registry, robust, train
+from . import registry, robust, securesum, train
 from .core import Need
 from .errors import AtollError
 from .fleet import Fleet
@@ -13,7 +13,9 @@ from .rounds import AnyMethod
 GUARDED = (train.mean, robust.table_mean)  # where --robust comes in
 
 
-def check(method: AnyMethod, fleet: Fleet, name: str, backend: str, rule: str | None = None) -> None:
+def check(
+    method: AnyMethod, fleet: Fleet, name: str, backend: str, rule: str | None = None, sums: str = "float"
+) -> None:
     """Raise one sentence that names the remedy if the method cannot run."""
     architectures = fleet.architectures()
     widths = {m: fleet.models[i].feature_dim for i in fleet.ids if (m := fleet.models[i].name)}
@@ -36,6 +38,18 @@ def check(method: AnyMethod, fleet: Fleet, name: str, backend: str, rule: str | 
             f"--robust {rule} is for servers that average models or prototypes, and that of {name} does something "
             f"else. Leave it out, or take one of: {able}."
         )
+    if rule is not None and sums == "fixed":
+        raise AtollError(
+            f"--robust {rule} and --sums fixed exclude each other: a robust rule compares single uploads, and a sum is "
+            "there so that nobody has to see them. Leave out one of them."
+        )
+    if sums == "fixed" and not adds_up(type(method)):
+        able = ", ".join(known for known, cls in registry.methods().items() if adds_up(cls))
+        why = method.not_a_sum or "it does something else"
+        raise AtollError(
+            f"--sums fixed is for servers that work from sums of what clients send, and that of {name} cannot: {why}. "
+            f"Leave it out, or take one of: {able}."
+        )
     if backend == "vmap" and not method.vectorisable:
         raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
     unlike = sorted({fleet.models[i].name for i in fleet.ids if not fleet.models[i].vectorisable})
@@ -50,16 +64,27 @@ def _hospitable() -> str:
 
 
 def averages(cls: registry.MethodType) -> bool:
-    """Whether ``aggregate`` comes to one of the means that --robust changes, as its code and what that calls tell."""
-    seen: list[FunctionType] = []
+    """Whether ``aggregate`` comes to one of the means that --robust changes."""
+    return any(mean in _reached(cls) for mean in GUARDED)
+
+
+def adds_up(cls: registry.MethodType) -> bool:
+    """Whether ``aggregate`` comes to the sums that --sums changes, and needs nothing but sums."""
+    return cls.not_a_sum is None and securesum.Sum in _reached(cls)
+
+
+def _reached(cls: registry.MethodType) -> list[FunctionType | type[Any]]:
+    """All functions and classes that ``aggregate`` comes to, as its code and the functions it calls tell."""
+    seen: list[FunctionType | type[Any]] = []
     ahead: list[Any] = [cls.aggregate]
     while ahead:
-        function = ahead.pop()
-        if isinstance(function, FunctionType) and function not in seen:
-            seen.append(function)
-            for name in _names(function.__code__):
-                ahead += [function.__globals__.get(name), *(vars(base).get(name) for base in cls.__mro__)]
-    return any(mean in seen for mean in GUARDED)
+        found = ahead.pop()
+        if isinstance(found, FunctionType | type) and found not in seen:
+            seen.append(found)
+            if isinstance(found, FunctionType):
+                for name in _names(found.__code__):
+                    ahead += [found.__globals__.get(name), *(vars(base).get(name) for base in cls.__mro__)]
+    return seen
 
 
 def _names(code: CodeType) -> Iterator[str]:

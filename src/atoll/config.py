@@ -7,8 +7,10 @@ from typing import Any, get_type_hints
 
 import yaml
 
+from .documents import from_yaml
 from .errors import AtollError, unknown
 from .robust import parse
+from .securesum import SUMS
 from .settings import OPTIMISERS, convert
 
 BACKENDS = ("auto", "loop", "processes", "vmap")
@@ -54,6 +56,9 @@ class Config:
     max_norm: float | None = option(None, "largest norm of an upload, over all its numbers; default: no limit")
     robust: str | None = option(
         None, "in place of means: median, trimmed:SHARE, geometric, krum:F or clip:NORM; default: means"
+    )
+    sums: str = option(
+        "float", "how servers add up: in floating point, or exactly, in fixed point, in any order", choices=SUMS
     )
     optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS))
     lr: float | None = option(None, "learning rate of local training")
@@ -167,12 +172,12 @@ def from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Co
 def read_yaml(path: Path) -> dict[str, Any]:
     """The entries of a configuration file; they are checked when a :class:`Config` is made of them."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = from_yaml(path.read_text())
     except FileNotFoundError:
         raise AtollError(f"There is no configuration file {str(path)!r}. Check the path.") from None
     except OSError as reason:
         raise AtollError(f"Cannot read the configuration file {str(path)!r}: {reason.strerror}.") from reason
-    except (yaml.YAMLError, UnicodeDecodeError) as reason:
+    except ValueError as reason:
         raise AtollError(f"{str(path)!r} is not readable YAML: {reason}") from reason
     if not isinstance(values, dict):
         raise AtollError(f"{str(path)!r} must hold entries such as 'method: fedavg'.")

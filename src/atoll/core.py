@@ -215,6 +215,7 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     needs: ClassVar[frozenset[str]] = frozenset()
     vectorisable: ClassVar[bool] = True  # whether vmap can run ``local`` for many clients at once
     varying_bytes: ClassVar[bool] = False  # whether the size of a message depends on what was learnt
+    not_a_sum: ClassVar[str | None] = None  # why the server cannot work from sums of uploads alone, if so
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # ablations: name -> fields that differ
 
     def init_server(self, task: Task, k: Key) -> ServerT:

@@ -9,25 +9,28 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from . import auditlog
 from .assemble import Setup
+from .auditlog import AuditLog
 from .backends.inprocess import Loop, Outlet, Vmap, as_made
 from .backends.process import Processes
 from .checkpoint import Checkpoints, Snapshot
 from .clock import Work
-from .core import ClientId, contract
+from .core import ClientId, Round, contract
 from .costs import Costs, operations, seconds
 from .errors import AtollError
 from .examiner import Examiner
 from .ledger import Ledger, Line, from_json
 from .result import Result
 from .robust import Guard
-from .rounds import Log, play, sample
+from .rounds import Log, Outcome, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
+from .securesum import Fixed, largest
 from .stopping import stoppable, undisturbed
 from .store import DiskStore, MemoryStore, Store
 from .summary import summarise
 from .threads import one_thread
-from .validation import Validator
+from .validation import LARGEST, Flaw, Validator
 from .wire import digest
 
 Watch = Callable[[int, Line | None], None]  # told of every round, and of its line if it was evaluated
@@ -77,9 +80,10 @@ class Experiment:
         self.backend = self._open_backend()
         self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed, self.desks)
         self.server = self.examiner.first_server()
-        self.checks = Validator(self.method, self.fleet, self.config.seed, self.config.max_norm)
+        self.checks = Validator(self.method, self.fleet, self.config.seed, self.config.max_norm, self._largest())
         self.ledger, self.notes = Ledger(), list[str]()
         self.guard = Guard(self.config.robust, self.notes.append) if self.config.robust else None
+        self.fixed = Fixed(self.notes.append) if self.config.sums == "fixed" else None
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
         self._desk_objects: dict[ClientId, str] = {}
         self._changed: set[ClientId] = set()
@@ -87,6 +91,7 @@ class Experiment:
         self.extras: dict[str, Extra] = {}  # by the names of their entries in checkpoints
         self._entries: dict[str, Any] = {}
         self._open: Open | None = None  # None between rounds
+        self._audit: AuditLog | None = None  # kept in a run directory
 
     def run(self, watch: Watch) -> Result:
         try:
@@ -108,6 +113,11 @@ class Experiment:
         finally:
             self.backend.close()
 
+    def _largest(self) -> float:
+        """How large a number of an upload may be: so that no client can make a fixed sum overflow."""
+        rows = len(self.fleet.train.all.y)
+        return min(LARGEST, largest(rows)) if self.config.sums == "fixed" else LARGEST
+
     def _open_store(self, name: str, kind: type[Any]) -> Store:
         if self.config.store == "memory" or self.run_dir is None:
             return MemoryStore()
@@ -126,6 +136,7 @@ class Experiment:
         run_dir.write_json("holdings.json", self._holdings())
         run_dir.write_metrics(self.ledger.lines)
         run_dir.remove("summary.json")  # it is the mark of a run that has ended
+        self._audit = AuditLog(run_dir.path / auditlog.NAME, auditlog.Mark(**self._entries.get("audit", {})))
         run_dir.sync()
 
     # -- one round ----------------------------------------------------------------------------------------------------
@@ -146,6 +157,8 @@ class Experiment:
             self.checks,
             self.ledger.excluded(config.strikes),
             self.guard,
+            self._note if self._audit else None,
+            self.fixed,
         )
         self._count(log, flops)
         self._tell_time(log, work)
@@ -163,6 +176,8 @@ class Experiment:
         with undisturbed():
             self.ledger.round, self._open = done, None
             self._entries = {name: extra.to_json() for name, extra in self.extras.items()}
+            if self._audit:
+                self._entries["audit"] = self._audit.mark()._asdict()
             for store in (self.store, self.desks):
                 store.keep()
             if self.run_dir and done % self.config.checkpoint_every == 0:
@@ -176,6 +191,12 @@ class Experiment:
                 store.drop()
         if self.run_dir and self._saved < self.ledger.round:
             self._checkpoint()
+
+    def _note(self, r: Round, outcome: Outcome, flaw: Flaw | None) -> None:
+        """Write an upload down in the audit log."""
+        assert self._audit is not None
+        imprint = auditlog.imprint(outcome.upload, outcome.data, flaw)
+        self._audit.add(r.t + 1, r.phase, outcome.sender, *imprint, flaw)
 
     def _count(self, log: Log, flops: Costs) -> None:
         totals = self.ledger.totals
@@ -303,6 +324,8 @@ class Experiment:
         self._changed.clear()
         progress = {"ledger": ledger.to_json(), "federation": self.setup.federation.name, "entries": self._entries}
         rows, states, desks = to_parquet(ledger.table()), dict(self._objects), dict(self._desk_objects)
+        assert self._audit is not None
+        self._audit.sync()  # a checkpoint must not know of more than is on the disk
         checkpoints.save(Snapshot(ledger.round, self.server, states, progress, rows, desks))
         self._saved = ledger.round
 
@@ -317,6 +340,8 @@ class Experiment:
             if self._saved < ledger.round:
                 self._checkpoint()
             self.run_dir.write_bytes("clients.parquet", to_parquet(table))
+            assert self._audit is not None
+            summary["audit"] = self._audit.mark()._asdict()  # where the log ends
             self.run_dir.write_json("summary.json", summary)
             self.run_dir.sync()
         return Result(self.setup, summary, ledger.lines, table, self.server, self.desks, self.backend, self.notes)

@@ -1,6 +1,8 @@
 """Typed payloads: the only things that may cross the network or enter a checkpoint."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from math import isqrt, prod
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_type_hints
 
 import torch
@@ -24,15 +26,16 @@ def about(
     count: bool = False,
     probabilities: bool = False,
     psd: bool = False,
+    labels: str | None = None,
 ) -> Any:
     """Say what a field means, how its class table travels, and what its values promise.
 
     ``rows`` names the field that marks the classes held (a count, or a flag): the other rows are zero and stay at home.
     ``symmetric`` matrices travel as upper triangles. The other marks are checked in uploads: a ``count`` of rows is
     whole, at least 0 and at most what the client has; rows of ``probabilities`` sum to 1; a matrix that is ``psd`` is
-    positive semi-definite.
+    positive semi-definite; the tensor called ``labels`` in a dictionary holds numbers of classes.
     """
-    marks = {"symmetric": symmetric, "count": count, "probabilities": probabilities, "psd": psd}
+    marks = {"symmetric": symmetric, "count": count, "probabilities": probabilities, "psd": psd, "labels": labels}
     return field(metadata={"about": meaning, "rows": rows, **marks})
 
 
@@ -126,8 +129,8 @@ def _pack_rows(value: Tensor, p: Any, how: Any) -> Tensor:
     return value
 
 
-def unpack(cls: type[T], tensors: dict[str, Tensor], scalars: dict[str, Scalar]) -> T:
-    """Inverse of :func:`pack`; a missing or surplus entry is a ValueError."""
+def unpack(cls: type[T], tensors: dict[str, Tensor], scalars: dict[str, Scalar], most: int = 2**62) -> T:
+    """Inverse of :func:`pack`; a missing or surplus entry is a ValueError, and so is a table of over ``most`` bytes."""
     left, hints = set(tensors) | {name for name in scalars if "#" not in name}, get_type_hints(cls)
     markers = {f.metadata["rows"] for f in fields(cls) if f.metadata.get("rows")}  # type: ignore[arg-type]
     held = {name: _held(name, tensors, scalars) for name in markers}
@@ -147,9 +150,9 @@ def unpack(cls: type[T], tensors: dict[str, Tensor], scalars: dict[str, Scalar])
         if kind in _STATIC:
             values[f.name] = _checked(cls, f.name, scalars.get(f.name), kind)
         elif f.name in markers:
-            values[f.name] = _unpack_marker(tensors.get(f.name), held[f.name])
+            values[f.name] = _unpack_marker(tensors.get(f.name), held[f.name], most)
         else:
-            values[f.name] = _unpack_rows(tensors.get(f.name), held.get(f.metadata.get("rows", "")), f.metadata)
+            values[f.name] = _unpack_rows(tensors.get(f.name), held.get(f.metadata.get("rows", "")), f.metadata, most)
     if left:
         raise ValueError(f"{cls.__name__} has no field for {', '.join(sorted(left))}")
     return cls(**values)
@@ -175,38 +178,50 @@ def _held(name: str, tensors: dict[str, Tensor], scalars: dict[str, Scalar]) -> 
     return held
 
 
-def _unpack_marker(counts: Tensor | None, held: Tensor) -> Tensor:
+def _unpack_marker(counts: Tensor | None, held: Tensor, most: int) -> Tensor:
     if counts is None:
         return held
     if counts.dtype == torch.bool or not bool((counts != 0).all()):
         raise ValueError("the count of a class that is held cannot be 0")
-    return _scattered(counts, held)
+    return _scattered(counts, held, most)
 
 
-def _unpack_rows(value: Tensor | None, held: Tensor | None, how: Any) -> Tensor | None:
+def _unpack_rows(value: Tensor | None, held: Tensor | None, how: Any, most: int) -> Tensor | None:
     if value is None:
         return None
     if how.get("symmetric"):
-        value = _unfold_triangles(value)
-    return value if held is None else _scattered(value, held)
+        value = _unfold_triangles(value, most)
+    return value if held is None else _scattered(value, held, most)
 
 
-def _scattered(rows: Tensor, held: Tensor) -> Tensor:
+def _scattered(rows: Tensor, held: Tensor, most: int) -> Tensor:
     """The dense table of the rows of the classes held; torch itself would spread one row over all of them."""
     if len(rows) != int(held.sum()):
         raise ValueError(f"{len(rows)} rows for {int(held.sum())} classes")
+    _check_room(rows, (len(held), *rows.shape[1:]), most)
     out = rows.new_zeros(len(held), *rows.shape[1:])
     out[held] = rows
     return out
 
 
-def _unfold_triangles(value: Tensor) -> Tensor:
-    d = int((2 * value.shape[-1] + 0.25) ** 0.5)
-    i, j = torch.triu_indices(d, d)
+def _unfold_triangles(value: Tensor, most: int) -> Tensor:
+    d = (isqrt(8 * value.shape[-1] + 1) - 1) // 2
+    if d * (d + 1) // 2 != value.shape[-1]:
+        raise ValueError(f"{value.shape[-1]} numbers are no triangle")
+    _check_room(value, (*value.shape[:-1], d, d), most)
     out = value.new_zeros(*value.shape[:-1], d, d)
+    if not value.numel():  # then d is nothing but a claim, and nobody should count up to its square
+        return out
+    i, j = torch.triu_indices(d, d)
     out[..., i, j] = value
     out[..., j, i] = value
     return out
+
+
+def _check_room(like: Tensor, shape: Sequence[int], most: int) -> None:
+    """A few bytes can claim a table of any size; an empty one is measured as if it were not."""
+    if prod(max(side, 1) for side in shape) * like.element_size() > most:
+        raise ValueError(f"a table of shape {list(shape)} takes more than {most} bytes")
 
 
 def nbytes(p: Any) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .errors import AtollError, unknown
 from .payload import Params
+from .securesum import Sum, note
 
 T = TypeVar("T")
 
@@ -316,10 +317,17 @@ def table_mean(sent: Iterable[tuple[Tensor, Tensor]], around: Tensor) -> tuple[T
     """
     if active():
         return _guarded_table(sent, around)
-    total, mass = around.double() * 0, torch.zeros(len(around), dtype=torch.double)
+    total, mass, held = Sum(), Sum(), torch.zeros(len(around))
     for means, w in sent:
-        total, mass = total + w[:, None] * means, mass + w
-    return (total / mass.clamp(min=1)[:, None]).float(), mass
+        total.add(w[:, None] * means.double())
+        mass.add(w)
+        held += w > 0
+    alone = (held == 1).nonzero().flatten().tolist()
+    if alone:
+        note(
+            "alone", f"of {len(alone)} classes, such as {alone[0]}, the sum is what the only client that holds it sent."
+        )
+    return (total.value() / mass.value().clamp(min=1)[:, None]).float(), mass.value()
 
 
 def _guarded_table(sent: Iterable[tuple[Tensor, Tensor]], around: Tensor) -> tuple[Tensor, Tensor]:

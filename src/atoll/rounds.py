@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from . import robust
+from . import robust, securesum
 from .core import ClientId, Method, Reply, Round, Task, contract
 from .evaluate import Score
 from .key import key, permutation
@@ -33,6 +33,7 @@ class Outcome(NamedTuple):
     sender: ClientId
     upload: Any
     before: Score | None = None
+    data: bytes | None = None  # the bytes that the upload came as, if it did
 
 
 class Lost(NamedTuple):
@@ -71,6 +72,9 @@ class Backend(Protocol):
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
         """Measure the personal model of a client as it is, without training."""
         ...
+
+
+Note = Callable[[Round, Outcome, Flaw | None], None]  # told of every upload, and of what is wrong with it
 
 
 class Rejection(NamedTuple):
@@ -137,10 +141,13 @@ def play(
     checks: Validator | None = None,
     excluded: Collection[ClientId] = (),
     guard: robust.Guard | None = None,
+    note: Note | None = None,
+    fixed: securesum.Fixed | None = None,
 ) -> tuple[Any, Log]:
     """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured.
 
     Without ``checks`` an upload is judged by its class alone. Clients who are ``excluded`` are absent if sampled.
+    ``note`` is told of every upload that arrives, once it has been judged.
     """
     away = set(excluded)
     log = Log(t, [i for i in sample(task.clients, rate, seed, t) if i not in away])
@@ -153,12 +160,13 @@ def play(
         jobs = [Job(i, r, office.download(server, i, r), i in examine) for i in present]
         for job in jobs:
             log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
-        accepted = _accepted(backend.train(method, seed, jobs), _judge(method, jobs, checks), log)
+        judge = _noting(_judge(method, jobs, checks), note, r)
+        accepted = _accepted(backend.train(method, seed, jobs), judge, log)
         replies = office.served(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
             received = robust.unguarded(chain([first], replies))
-            with torch.no_grad(), robust.using(guard, server):
+            with torch.no_grad(), robust.using(guard, server), securesum.using(fixed):
                 server = method.aggregate(server, received, task, r, key(seed, "server", *r))
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
             pass
@@ -172,6 +180,19 @@ def _judge(method: AnyMethod, jobs: Sequence[Job], checks: Validator | None) -> 
     if checks is None:
         return lambda outcome: flaw(outcome.upload, kind)
     return lambda outcome: checks.flaw(outcome.sender, downloads[outcome.sender], outcome.upload)
+
+
+def _noting(judge: Callable[[Outcome], Flaw | None], note: Note | None, r: Round) -> Callable[[Outcome], Flaw | None]:
+    """The same judge, who also has every verdict written down."""
+    if note is None:
+        return judge
+
+    def noting(outcome: Outcome) -> Flaw | None:
+        fault = judge(outcome)
+        note(r, outcome, fault)
+        return fault
+
+    return noting
 
 
 def _accepted(outcomes: Iterator[Outcome], judge: Callable[[Outcome], Flaw | None], log: Log) -> Iterator[Reply[Any]]:

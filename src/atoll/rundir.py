@@ -19,7 +19,7 @@ from .errors import AtollError
 from .files import sync_folder, to_json, write, write_whole
 
 _FOLDERS = ("checkpoints", "objects", "states", "desks")
-_FILES = ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html")
+_FILES = ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html", "audit.jsonl")
 _PATIENCE = 0.5  # seconds until a run that has just taken the lock has signed it
 
 

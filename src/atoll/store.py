@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from .core import ClientId
 from .files import write
-from .wire import decode, encode
+from .wire import OWN, decode, encode
 
 _SUFFIX, _DRAFT = ".safetensors", ".draft"
 _LONGEST = 200  # of a file's name; file systems stop at 255
@@ -74,7 +74,7 @@ class DiskStore:
             path = self._draft(i) if i in self._drafts else self._path(i)
             if not path.exists():
                 return None
-            self._remember(i, decode(self._kind, path.read_bytes()))
+            self._remember(i, decode(self._kind, path.read_bytes(), OWN))
         self._recent.move_to_end(i)
         return self._recent[i]
 

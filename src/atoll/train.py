@@ -1,6 +1,7 @@
 """The only training loop, the objective it minimises, and arithmetic on parameters."""
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +17,7 @@ from .checks import within
 from .core import BUFFERS, Batch, Client, Model, Step, setting, weights
 from .key import Key, fold, permutation
 from .payload import Params
+from .securesum import Sum, note
 
 Loss = Callable[[Params, Batch], Tensor]
 Term = Callable[[Step], Tensor]
@@ -231,22 +233,26 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     Sums are kept in double precision, so one upload comes back unchanged; integers (counters) take the largest.
     While a server aggregates under ``--robust``, a rule that holds all uploads takes its place. One that measures
     updates does so ``around`` what clients started from: by default, the field of that name in the server's state.
+    With ``--sums fixed`` sums are exact, but numbers are rounded to 2^-24 first.
     """
     if robust.active():
         return robust.mean(uploads, field, weight, around)
-    total: Params = {}
-    mass: float | Tensor = 0.0
-    kinds: dict[str, torch.dtype] = {}
+    count, mass, kinds = 0, Sum(), dict[str, torch.dtype]()
+    totals, counters = defaultdict[str, Sum](Sum), Params()
     for upload in uploads:
-        w = getattr(upload, weight).double() if weight else 1.0
-        mass = mass + w
+        w = getattr(upload, weight).double() if weight else torch.ones((), dtype=torch.double)
+        mass.add(w)
+        count += 1
         for name, v in getattr(upload, field).items():
             kinds[name] = v.dtype
             if v.is_floating_point():
-                total[name] = total[name] + w * v.double() if name in total else w * v.double()
+                totals[name].add(w * v.double())
             else:
-                total[name] = torch.maximum(total[name], v) if name in total else v
-    return {name: (v / mass).to(kinds[name]) if v.is_floating_point() else v for name, v in total.items()}
+                counters[name] = torch.maximum(counters[name], v) if name in counters else v
+    if count == 1:
+        note("one", f"a round had one client, so the sum of {field} is what that client sent.")
+    means = {name: (total.value() / mass.value()).to(kinds[name]) for name, total in totals.items()}
+    return {name: means[name] if name in means else counters[name] for name in kinds}
 
 
 def trainable(params: Params) -> int:

@@ -19,6 +19,7 @@ from .fleet import Fleet
 from .key import key
 from .payload import Params, nbytes
 from .train import no_training
+from .wire import FROM_OUTSIDE, Limits, Unreadable
 
 if TYPE_CHECKING:
     from .rounds import AnyMethod
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 STAND_INS = (20, 30)  # rows of each: a dimension in which their uploads differ is one of rows
 TOLERANCE = 1e-4  # relative: single precision and long sums leave less
 SUM_TOLERANCE = 1e-3  # of probabilities
+LARGEST = 1e15  # of any number: its square still fits single precision, so that no sum of squares overflows
 
 
 class Flaw(NamedTuple):
@@ -61,11 +63,20 @@ class Marks:
     count: bool = False
     probabilities: bool | str = False
     psd: bool = False
+    labels: bool = False
+
+
+class Bounds(NamedTuple):
+    """What uploads are measured by; None: nobody knows."""
+
+    rows: int | None = None  # of the sender
+    classes: int | None = None
+    largest: float = LARGEST  # of any number
 
 
 def flaw(upload: Any, kind: type[Any]) -> Flaw | None:
     """What is wrong with an upload, as far as its class tells: types of fields, finite values, marks."""
-    return next(chain(_by_type(upload, kind), _by_value(upload, marks_of(kind), None)), None)
+    return next(chain(_by_type(upload, kind), _by_value(upload, marks_of(kind), Bounds())), None)
 
 
 @dataclass(frozen=True)
@@ -83,10 +94,13 @@ class Expected:
 class Validator:
     """The checks of one run."""
 
-    def __init__(self, method: "AnyMethod", fleet: Fleet, seed: int, max_norm: float | None = None):
+    def __init__(
+        self, method: "AnyMethod", fleet: Fleet, seed: int, max_norm: float | None = None, most: float = LARGEST
+    ):
         self._method, self._fleet, self._task, self._seed = method, fleet, fleet.task(), seed
         self._kind, self._max_norm = contract(method).upload, max_norm
         self._marks = marks_of(self._kind) | _reported(method)
+        self._bounds = Bounds(classes=self._task.num_classes, largest=most)
         self._known: dict[Any, Expected] = {}
         self._first: Any = None  # the server's first state, made when it is needed
 
@@ -102,11 +116,16 @@ class Validator:
         expected = self.expected(sender, download)
         yield from _by_size(upload, expected.most_bytes(rows))
         yield from _by_form(tensors, expected, rows)
-        yield from _by_value(upload, self._marks, rows)
+        yield from _by_value(upload, self._marks, self._bounds._replace(rows=rows))
         if self._max_norm is not None:
             yield from _by_norm(tensors, self._max_norm)
         if expected.open:
             yield from self._by_trial(sender, upload)
+
+    def limits(self, sender: ClientId, download: Any) -> Limits:
+        """What to take of the bytes of an answer before they are read: twice what an honest one can have."""
+        rows = self._fleet.train.size(self._fleet.position(sender))
+        return FROM_OUTSIDE._replace(size=FROM_OUTSIDE.header + 2 * self.expected(sender, download).most_bytes(rows))
 
     # -- what is expected ---------------------------------------------------------------------------------------------
 
@@ -255,6 +274,8 @@ def _by_shapes(tensors: Params, form: Form, rows: int) -> Iterator[Flaw]:
 
 def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
     """The declared class, and in each field what it declares."""
+    if isinstance(upload, Unreadable):
+        yield Flaw("payload", upload.reason)
     if type(upload) is not kind:
         yield Flaw("payload", f"is a {type(upload).__name__}, not a {kind.__name__}")
     for name, declared in get_type_hints(kind).items():
@@ -291,29 +312,38 @@ def _by_norm(tensors: Params, most: float) -> Iterator[Flaw]:
         yield Flaw("payload", f"has norm {norm:.4g}, above the limit of {most:g}")
 
 
-def _by_value(upload: Any, marks: Mapping[str, Marks], rows: int | None) -> Iterator[Flaw]:
-    """Finite numbers, then what the marks promise; without ``rows``, counts have no upper bound."""
+def _by_value(upload: Any, marks: Mapping[str, Marks], bounds: Bounds) -> Iterator[Flaw]:
+    """Numbers of a plausible size, then what the marks promise."""
     tensors = tensors_of(upload)
     for name, v in tensors.items():
-        if not _finite(v):
-            yield Flaw(name, "holds NaN or infinity")
+        for reason in _implausible(v, bounds.largest):
+            yield Flaw(name, reason)
     for name, v in tensors.items():
         if name in marks:
-            for reason in _broken(v, marks[name], tensors, rows):
+            for reason in _broken(v, marks[name], tensors, bounds):
                 yield Flaw(name, reason)
 
 
-def _finite(v: Tensor) -> bool:
+def _implausible(v: Tensor, most: float) -> Iterator[str]:
     """From the extremes, which NaN spreads to: nothing of the tensor's size is made."""
     if not v.is_floating_point() or not v.numel():
-        return True
-    return all(isfinite(float(extreme)) for extreme in v.aminmax())
+        return
+    low, high = (float(extreme) for extreme in v.aminmax())
+    largest = max(-low, high)
+    if not (isfinite(low) and isfinite(high)):
+        yield "holds NaN or infinity"
+    if largest > most:
+        yield f"holds a number of size {largest:.4g}, above the limit of {most:.4g}"
+    if 0 < largest < torch.finfo(v.dtype).tiny:
+        yield "holds only numbers that are subnormal, which slow arithmetic down and carry nothing"
 
 
 def marks_of(kind: type[Any]) -> dict[str, Marks]:
     """What the fields of a payload class declare."""
-    names = [mark.name for mark in fields(Marks)]
-    return {f.name: Marks(**{name: f.metadata[name] for name in names if name in f.metadata}) for f in fields(kind)}
+    names = [mark.name for mark in fields(Marks) if mark.name != "labels"]
+    found = {f.name: Marks(**{name: f.metadata[name] for name in names if name in f.metadata}) for f in fields(kind)}
+    lists = {f.name: f.metadata.get("labels") for f in fields(kind)}
+    return found | {f"{name}/{inner}": Marks(labels=True) for name, inner in lists.items() if inner}
 
 
 def _reported(method: "AnyMethod") -> dict[str, Marks]:
@@ -327,10 +357,12 @@ def _reported(method: "AnyMethod") -> dict[str, Marks]:
     return found
 
 
-def _broken(v: Tensor, marks: Marks, tensors: Params, rows: int | None) -> Iterator[str]:
+def _broken(v: Tensor, marks: Marks, tensors: Params, bounds: Bounds) -> Iterator[str]:
     """Promises that a tensor breaks."""
     if marks.count:
-        yield from _not_counts(v, rows)
+        yield from _not_counts(v, bounds.rows)
+    if marks.labels:
+        yield from _not_labels(v, bounds.classes)
     if marks.rows is not None:
         held = tensors[marks.rows] != 0
         if v.shape[:1] != held.shape:
@@ -357,6 +389,13 @@ def _not_counts(v: Tensor, most: int | None) -> Iterator[str]:
         yield f"counts {total:g} rows, and the client has {most}"
     if v.ndim == 0 and most and total == 0:
         yield "counts no rows at all"
+
+
+def _not_labels(v: Tensor, classes: int | None) -> Iterator[str]:
+    if v.is_floating_point() or v.is_complex() or v.dtype == torch.bool:
+        yield "holds labels that are not whole numbers"
+    if v.numel() and (int(v.min()) < 0 or (classes is not None and int(v.max()) >= classes)):
+        yield f"holds labels from {int(v.min())} to {int(v.max())}, and there are {classes} classes"
 
 
 def _not_symmetric(v: Tensor) -> Iterator[str]:

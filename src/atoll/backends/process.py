@@ -1,7 +1,8 @@
 """Worker processes: clients train side by side, and personal training goes on while the server aggregates.
 
 Workers are forked, so they share the data with their parent. What crosses over are the canonical bytes of downloads,
-states and uploads; the same bits come out as from the loop.
+states and uploads; the same bits come out as from the loop. The pipes pickle what is around these bytes: both ends
+are this program, and nothing that came from elsewhere is unpickled.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from ..evaluate import Score
 from ..fleet import Fleet
 from ..rounds import AnyMethod, Job, Lost, Outcome, Rest
 from ..store import MemoryStore, Store
-from ..wire import decode, encode
+from ..wire import OWN, decode, encode, received
 from .inprocess import Loop, Outlet, as_made
 
 
@@ -92,7 +93,7 @@ class Processes(Loop):
                 yield Outcome(job.client, self._lost[at])
                 continue
             sent = self._sent.pop(at)
-            yield Outcome(job.client, decode(self._types.upload, sent.upload), sent.before)
+            yield Outcome(job.client, received(self._types.upload, sent.upload), sent.before, sent.upload)
 
     def rest(self) -> Iterator[Rest]:
         assert self._types is not None
@@ -103,7 +104,7 @@ class Processes(Loop):
                 yield Rest(job.client, self._lost[at])
                 continue
             done = self._done.pop(at)
-            yield Rest(job.client, decode(self._types.state, done.state), done.after)
+            yield Rest(job.client, decode(self._types.state, done.state, OWN), done.after)
         self._jobs = ()
 
     def close(self) -> None:
@@ -214,9 +215,9 @@ def _work(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
 def _carry_out(fleet: Fleet, outlet: Outlet, order: Order, pipe: Connection) -> None:
     types, store = contract(order.method), MemoryStore()
     if order.state is not None:
-        store.put(order.job.client, decode(types.state, order.state))
+        store.put(order.job.client, decode(types.state, order.state, OWN))
     loop = Loop(fleet, store, outlet)
-    job = order.job._replace(download=decode(types.download, order.download))
+    job = order.job._replace(download=decode(types.download, order.download, OWN))
     (outcome,) = loop.train(order.method, order.seed, [job])
     pipe.send(Sent(order.at, encode(outcome.upload), outcome.before))
     (rest,) = loop.rest()

@@ -19,7 +19,7 @@ COMMANDS = {
     "sweep": ("sweep", "sweep", "Run one METHOD over settings, and choose by validation accuracy."),
     "paper": ("paper", "paper", "Tables of the papers: list them, run one, and see paper and measured side by side."),
     "methods": ("methods", "methods", "List the methods, or show one."),
-    "audit": ("methods", "audit", "Show what leaves a client and what reaches it in one round of METHOD."),
+    "audit": ("audit", "audit", "Show what leaves a client in one round of METHOD, or what the clients of a run sent."),
     "models": ("methods", "models", "List the architectures."),
     "data": ("data", "data", "Data sets: list them, divide one among clients and see who holds what."),
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),

@@ -1,6 +1,5 @@
-"""``atoll methods``, ``atoll audit`` and ``atoll models``: what there is, and what travels."""
+"""``atoll methods`` and ``atoll models``: what there is."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -8,15 +7,11 @@ from rich.table import Table
 
 from .. import models as zoo
 from .. import registry
-from ..assemble import assemble
-from ..audit import audit as audit_method
-from ..config import from_dict
 from ..core import Need
 from ..errors import AtollError
 from ..files import to_json
 from ..settings import make, settings_of, split_variant
 from ..traffic import Nominal
-from .options import config_options, given
 from .show import console
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -123,31 +118,6 @@ def _describe(name: str, as_json: bool) -> None:
         table.add_row(s["name"], str(s["default"]), s["meaning"], s["source"])
     click.echo("")
     console().print(table)
-
-
-@click.command()
-@click.argument("name", metavar="METHOD")
-@config_options("method", "rounds", "rate", "eval_every", "checkpoint_every", "store", "cache", "out")
-@as_json_option
-def audit(name: str, config_file: Path | None, as_json: bool, **options: Any) -> None:
-    """Show what leaves a client and what reaches it in one round of METHOD: shape, bytes, meaning."""
-    setup = assemble(from_dict({**given(options, config_file), "method": name}))
-    items = audit_method(setup.method, setup.fleet, setup.config.seed)
-    if as_json:
-        click.echo(to_json([item._asdict() for item in items], indent=1))
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("direction", "field", "shape", "bytes", "meaning"):
-        table.add_column(head, justify="right" if head == "bytes" else "left")
-    several = len({item.model for item in items}) > 1 or len({item.phase for item in items}) > 1
-    for item in items:
-        way = f"{item.direction} (phase {item.phase}, {item.model})" if several else item.direction
-        table.add_row(way, item.field, item.shape, f"{item.bytes:,}", item.meaning)
-    console().print(table)
-    for model in dict.fromkeys(item.model for item in items):
-        down, up = (sum(i.bytes for i in items if (i.model, i.direction) == (model, way)) for way in ("down", "up"))
-        click.echo(f"{down:,} bytes reach a client with {model} in this round, {up:,} leave it.")
-    click.echo("Seen in the second round of a rehearsal with one batch of rows; a client with more classes sends more.")
 
 
 @click.command()

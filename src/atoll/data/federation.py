@@ -15,6 +15,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.random import Generator
 
+from ..documents import from_json
 from ..errors import AtollError
 from .dataset import Array, Dataset
 from .partition import File, Natural, Pool, Scheme, parse
@@ -193,7 +194,7 @@ def _own_tests(owners: Array, clients: tuple[str, ...]) -> tuple[Array, ...]:
 def _imported(dataset: Dataset, content: str, path: Path, clients: int | None, public: int) -> Federation:
     where = f"Partition 'file:{path}'"
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = from_json(path.read_text(encoding="utf-8"))
         ids = tuple(client["id"] for client in body["clients"])
         rows = {part: [client[part] for client in body["clients"]] for part in PARTS}
         federation = _assembled(dataset, content, body, ids, rows | {"public": [body["public"]]}, where)
@@ -285,7 +286,7 @@ def _keep(federation: Federation, content: str, cache: Path) -> None:
 def _recall(dataset: Dataset, content: str, cache: Path, name: str) -> Federation | None:
     """The stored federation of that name; None if there is none, or if it is damaged and must be made again."""
     try:
-        head = json.loads((cache / f"{name}.json").read_text(encoding="utf-8"))
+        head = from_json((cache / f"{name}.json").read_text(encoding="utf-8"))
         with np.load(cache / f"{name}.npz", allow_pickle=False) as stored:
             rows: dict[str, list[Array]] = {
                 part: np.split(stored[part], np.cumsum(stored[f"{part}_sizes"])[:-1]) for part in PARTS

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,76 @@ def _latin1(data: str, encoding: str) -> bytes:
     return data.encode("latin1")
 
 
-# Array reconstruction under the module names of NumPy 1 and 2; asked from arrays, as the functions are private.
+class _Type:
+    """What stands for a NumPy type: a name, then a byte order. NumPy would believe a pickle more than that."""
+
+    def __init__(self, name: str, *_: object):
+        self.name, self.order = name, "|"
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = state[1]
+
+    @property
+    def objects(self) -> bool:
+        return self.name in ("O", "O8")
+
+    def numbers(self) -> np.dtype[Any]:
+        if not re.fullmatch("[biuf][1248]", str(self.name)) or self.order not in ("<", ">", "|", "="):
+            raise pickle.UnpicklingError(f"it holds values of type {self.name!r}, not numbers")
+        return np.dtype(self.order + self.name)
+
+
+class _Array:
+    """What stands for a NumPy array until its state is known."""
+
+    def __init__(self, *_: object):
+        self.value: Any = None
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, fortran, content = state
+        if kind.objects:
+            self.value = np.empty(len(content), dtype=object)
+            self.value[:] = [_plain(item) for item in content]
+            self.value = self.value.reshape(shape)
+        else:
+            self.value = _from_buffer(content, kind, shape, "F" if fortran else "C").value
+
+
+def _from_buffer(content: Any, kind: _Type, shape: Any, order: str) -> _Array:
+    made = _Array()
+    data = content.encode("latin1") if isinstance(content, str) else bytes(content)
+    made.value = np.frombuffer(data, kind.numbers()).reshape(shape, order="F" if order == "F" else "C")
+    return made
+
+
+def _scalar(kind: _Type, content: Any) -> Any:
+    return _from_buffer(content, kind, (), "C").value[()]
+
+
+def _plain(value: Any) -> Any:
+    """Arrays in place of what stands for them."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(item) for item in value)
+    return value.value if isinstance(value, _Array) else value
+
+
+# All that a pickle may ask for, under the module names of NumPy 1 and 2. What it gets are our own stand-ins: NumPy's
+# functions trust what they are told, and a type that lies about its fields can make it read foreign memory.
 _ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Type,
     ("_codecs", "encode"): _latin1,
 }
 for _core in ("numpy.core", "numpy._core"):
-    _ALLOWED[f"{_core}.multiarray", "_reconstruct"] = np.zeros(1).__reduce__()[0]
-    _ALLOWED[f"{_core}.multiarray", "scalar"] = np.float64(0).__reduce__()[0]
-    _ALLOWED[f"{_core}.numeric", "_frombuffer"] = np.zeros(1).__reduce_ex__(5)[0]
+    _ALLOWED[f"{_core}.multiarray", "_reconstruct"] = _Array
+    _ALLOWED[f"{_core}.multiarray", "scalar"] = _scalar
+    _ALLOWED[f"{_core}.numeric", "_frombuffer"] = _from_buffer
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Builds NumPy arrays and plain containers; any other name a pickle asks for is refused before it is imported."""
+    """Builds arrays of numbers and plain containers; any other name is refused before it is imported."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -61,7 +118,7 @@ def _unpickled(path: Path, content: bytes) -> Any:
         shape, _, dtype = header(file)
         if shape != () or not dtype.hasobject:
             raise AtollError(f"{path}: 'data' is an array of {dtype} and shape {shape}, not one pickled dictionary.")
-        return _ArraysOnly(file).load().item()
+        return _plain(_ArraysOnly(file).load()).item()
     except AtollError:
         raise
     except Exception as error:  # a hostile pickle can make the unpickler raise anything

@@ -42,7 +42,7 @@ class Shared:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("m_k, the shared model after local training")
-    n: Tensor = about("n_k, the number of training rows")
+    n: Tensor = about("n_k, the number of training rows", count=True)
 
 
 @dataclass(frozen=True)

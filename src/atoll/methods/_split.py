@@ -20,7 +20,7 @@ class Shared:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("the same part after local training")
-    n: Tensor = about("n_k, the number of training rows")
+    n: Tensor = about("n_k, the number of training rows", count=True)
 
 
 @payload

@@ -9,6 +9,7 @@ from ..core import Batch, Client, Reply, Task, weights
 from ..errors import AtollError
 from ..key import Key
 from ..payload import Params, about, payload
+from ..securesum import Sum
 from ..train import SGD, Loss, Optimiser, add, mean, sub
 
 
@@ -57,13 +58,16 @@ def walk(optim: Optimiser, loss: Loss, down: Global, own: Params, client: Client
 
 def merged(variate: Params, replies: Iterable[Reply[Update]], task: Task) -> tuple[Params, Params, float]:
     """The plain mean of the models, the variate plus 1/N of all changes, and the share of clients that took part."""
-    present, clients = 0, len(task.clients)
+    present, clients, changes = 0, len(task.clients), {name: Sum() for name in variate}
 
     def uploads() -> Iterator[Update]:
-        nonlocal present, variate
+        nonlocal present
         for reply in replies:
-            present, variate = present + 1, add(variate, reply.upload.change, 1 / clients)
+            present += 1
+            for name, total in changes.items():
+                total.add(reply.upload.change[name])
             yield reply.upload
 
     params = mean(uploads(), "params")
-    return params, variate, present / clients
+    moved = {name: (v + changes[name].value() / clients).to(v.dtype) for name, v in variate.items()}
+    return params, moved, present / clients

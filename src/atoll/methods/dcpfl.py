@@ -70,6 +70,7 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
     virtual_relu: bool = setting(False, "cut drawn features at 0, as real ones are", "paper")
     min_count: int = setting(1, "classes with fewer rows are not sent", "off; 3 hides single features")
 
+    not_a_sum: ClassVar[str] = "the server takes a step of the head for each client, on that client's own means"
     family: ClassVar[str] = "server-trained"
     needs = frozenset({Need.SAME_WIDTH})
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"no-al": {"lam": 0.0}, "no-gc": {"virtual": 0}}

@@ -22,6 +22,7 @@ from ..checks import within
 from ..core import BUFFERS, Batch, Client, ClientId, Method, Reply, Round, Task, setting
 from ..key import Key
 from ..payload import Params, about, payload
+from ..securesum import Sum
 from ..statistics import class_means
 from ..train import SGD, Loss, Optimiser, cross_entropy, wmean
 from .local import State
@@ -125,9 +126,11 @@ class FD(Method[Server, State, Teachers, Means]):
         return reply.upload, Desk(reply.upload.means, reply.upload.held, r.t)
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key) -> Server:
-        total, n = torch.zeros_like(server.total), torch.zeros_like(server.n)
+        sums, n = Sum(), torch.zeros_like(server.n)
         for reply in replies:
-            total, n = total + reply.upload.means, n + reply.upload.held
+            sums.add(reply.upload.means)
+            n = n + reply.upload.held
+        total = sums.value().to(server.total.dtype)
         now = (n > 0) | (not self.keep_last)
         return Server(
             torch.where(now[:, None], total, server.total),

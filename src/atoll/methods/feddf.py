@@ -40,7 +40,7 @@ class Group:
 @payload
 class Update:
     params: Params = about("w_k, the model after local training")
-    n: Tensor = about("n_k, the number of training rows")
+    n: Tensor = about("n_k, the number of training rows", count=True)
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class FedDF(Method[Server, Nothing, Group, Update]):
     temperature: float = setting(1.0, "T, what logits are divided by", "the authors' code")
     ensemble: str = setting("logits", "what is averaged over teachers: logits or probs", "paper")
 
+    not_a_sum: ClassVar[str] = "the server distils from the predictions of each client's model"
     family: ClassVar[str] = "server-trained"
     needs = frozenset({Need.PUBLIC_DATA})
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..checks import one_of, within
 from ..core import Client, Step, Task, setting
 from ..payload import Params
+from ..securesum import total as total_of
 from ..terms import Regulariser, Regularisers
 from ..train import Term
 from .fedavg import FedAvg
@@ -84,7 +85,7 @@ class DW(Relation, Regulariser):
         return {"sum": member.T @ client.model(params, client.x).softmax(1), "count": member.sum(0)}
 
     def merge(self, kept: Params, reports: Sequence[Params]) -> Params:
-        total, count = (sum((r[name].double() for r in reports), start=torch.zeros(())) for name in ("sum", "count"))
+        total, count = (total_of(r[name] for r in reports) for name in ("sum", "count"))
         merged = dict(kept)
         if self.sl_memory == "all":
             total, count = total + kept["sum"], count + kept["count"]

@@ -43,8 +43,10 @@ class Global:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("f_k, and q_k in the first rounds; nothing when features are shared")
-    pool: Params = about("x_1, x_2 [n_k, ...] and y [n_k]: noisy features and labels of its rows, in one round only")
-    n: Tensor = about("n_k, the number of training rows")
+    pool: Params = about(
+        "x_1, x_2 [n_k, ...] and y [n_k]: noisy features and labels of its rows, in one round only", labels="y"
+    )
+    n: Tensor = about("n_k, the number of training rows", count=True)
 
 
 @payload
@@ -73,6 +75,7 @@ class FedFed(Method[Global, State, Global, Update]):
     x_ce: float = setting(0.4, "weight of predictions from rows as they are", "public code")
     share: float = setting(1.0, "share of its rows whose features a client gives away", "paper")
 
+    not_a_sum: ClassVar[str] = "the server collects the features that each client shares"
     family: ClassVar[str] = "logits/features"
     needs = frozenset({Need.SAME_ARCHITECTURE})
     vectorisable: ClassVar[bool] = False  # clients share as many features as they have rows: these do not stack

@@ -43,8 +43,8 @@ class Global:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("w_k, the model after local training")
-    n: Tensor = about("n_k, the number of training rows")
-    counts: Tensor = about("n_kc, rows of each class [C]")
+    n: Tensor = about("n_k, the number of training rows", count=True)
+    counts: Tensor = about("n_kc, rows of each class [C]", count=True)
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class FedGen(Method[Global, Nothing, Global, Update]):
     hidden: int = setting(256, "units of the generator's hidden layer", "public code, MNIST; 512 for CIFAR")
     noise: int = setting(32, "length of its noise", "public code, MNIST; 64 for CIFAR")
 
+    not_a_sum: ClassVar[str] = "the server trains its generator with the head of each client"
     family: ClassVar[str] = "server-trained"
     needs = frozenset({Need.SAME_ARCHITECTURE})
 

@@ -50,6 +50,7 @@ class FedGH(Method[Head, State, Head, Means]):
     server_mode: str = setting("per_sample", f"rows of a server step: {', '.join(MODES)}", "FedGH paper")
     freeze_global_head: bool = setting(False, "leave the global head as it was born", "true imitates the released code")
 
+    not_a_sum: ClassVar[str] = "the server trains its head on the means of each client"
     family: ClassVar[str] = "server-trained"
     needs = frozenset({Need.SAME_WIDTH})
 

@@ -22,6 +22,7 @@ from ..checks import within
 from ..core import Batch, Client, ClientId, Method, Need, Reply, Round, Step, Task, setting
 from ..key import Key, fold, permutation
 from ..payload import Params, about, payload
+from ..securesum import Sum
 from ..train import SGD, Optimiser, Term, objective
 from ._public import choose, chosen
 from .local import State
@@ -94,10 +95,11 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
         return term
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Kernel]], task: Task, r: Round, k: Key) -> Server:
-        total, count = torch.zeros((), dtype=torch.double), 0
+        total, count = Sum(), 0
         for reply in replies:
-            total, count = total + reply.upload.kernel, count + 1
-        return Server(server.coming, (total / count).float(), choose(task, self.rows, k))
+            total.add(reply.upload.kernel)
+            count += 1
+        return Server(server.coming, (total.value() / count).float(), choose(task, self.rows, k))
 
     def own(self, down: Alignment, up: Kernel | None, state: State, client: Client) -> Params:
         return state.params

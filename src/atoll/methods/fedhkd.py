@@ -41,10 +41,10 @@ class Knowledge:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("w_k, the model after local training; nothing if the clients' models are unlike")
-    n: Tensor = about("n_k, the number of training rows")
-    counts: Tensor = about("rows of each class [C]")
+    n: Tensor = about("n_k, the number of training rows", count=True)
+    counts: Tensor = about("rows of each class [C]", count=True)
     features: Tensor = about("mean feature of each class, with noise [C, d]", rows="counts")
-    predictions: Tensor = about("mean prediction for each class [C, C]", rows="counts")
+    predictions: Tensor = about("mean prediction for each class [C, C]", rows="counts", probabilities=True)
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
     q_distance: str = setting("l2", "distance of predictions: l2, or kl", "paper; kl in the public code")
     h_distance: str = setting("l2", f"distance of features: {', '.join(DISTANCES)}", "paper; mse in the public code")
 
+    not_a_sum: ClassVar[str] = "the server pools class means one client after the other"
     family: ClassVar[str] = "logits/features"
     needs = frozenset({Need.SAME_WIDTH})
 

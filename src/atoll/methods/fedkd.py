@@ -58,7 +58,7 @@ class Mentee:
 class Change:
     change: Params = about("s_k - s_t, compressed")
     buffers: Params = about("running statistics of s_k")
-    n: Tensor = about("n_k, the number of training rows")
+    n: Tensor = about("n_k, the number of training rows", count=True)
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ class FedKD(Method[Server, State, Mentee, Change]):
     t_end: float = setting(0.98, "share of the energy that is kept in the end", "public code")
     rounds_to_end: int = setting(100, "rounds until then; the paper means all rounds of the run", "chosen here")
 
+    not_a_sum: ClassVar[str] = "clients send factors, and the sum of factors is not that of what they stand for"
     family: ClassVar[str] = "mutual"
     needs = frozenset({Need.SHARED_MODEL})
     vectorisable: ClassVar[bool] = False  # how much is sent, and so the shape of it, depends on the values

@@ -21,6 +21,7 @@ from ..checks import one_of, within
 from ..core import Client, ClientId, Method, Need, Reply, Round, Task, setting
 from ..key import Key, fold
 from ..payload import Params, about, payload
+from ..securesum import Sum
 from ..train import SGD, Adam, Optimiser, objective
 from ._public import Apart, choose, chosen, imitation, lessons, still
 from .local import State
@@ -93,12 +94,13 @@ class FedMD(Method[Server, State, Lesson, Scores]):
     def aggregate(self, server: Server, replies: Iterable[Reply[Scores]], task: Task, r: Round, k: Key) -> Server:
         if r.phase:
             return Server(choose(task, self.rows, k), server.met, None)
-        total, count, met = torch.zeros((), dtype=torch.double), 0, server.met.clone()
+        total, count, met = Sum(), 0, server.met.clone()
         for sender, up in replies:
             assert up.logits is not None
-            total, count = total + up.logits, count + 1
+            total.add(up.logits)
+            count += 1
             met[task.clients.index(sender)] = True
-        return Server(server.rows, met, (total / count).float())
+        return Server(server.rows, met, (total.value() / count).float())
 
     def own(self, down: Lesson, up: Scores | None, state: State, client: Client) -> Params:
         return state.params

@@ -96,6 +96,7 @@ class FedPD(Method[Server, State, Features, Features]):
     mean_scope: str = setting("all", "whose features the mean is over: all, or arch for those of one model", "paper")
     feature_norm: str = setting("none", "layernorm brings the features of unlike models to one scale", "paper")
 
+    not_a_sum: ClassVar[str] = "the server trains a model of each client, on that client's own features"
     phases: ClassVar[int] = 2
     family: ClassVar[str] = "logits/features"
     needs = frozenset({Need.PUBLIC_DATA, Need.TUTORS})

@@ -53,6 +53,7 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
     )
     proto_own_classes: bool = setting(True, "prototypes of other clients' classes do not compete", "as for FedProto")
 
+    not_a_sum: ClassVar[str] = "the server trains its prototypes on the means of each client"
     family: ClassVar[str] = "prototypes"
     needs = frozenset({Need.SAME_WIDTH})
 

@@ -45,7 +45,9 @@ class Target:
 
 @payload
 class Predictions:
-    probs: Tensor | None = about("s_n, the client's soft predictions of the rows [m, C], in the first exchange")
+    probs: Tensor | None = about(
+        "s_n, the client's soft predictions of the rows [m, C], in the first exchange", probabilities=True
+    )
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class KTpFL(Method[Server, State, Target, Predictions]):
     projection: str = setting("simplex", "how rows of c come to sum to 1: simplex or softmax", "softmax in that code")
     rows: int = setting(5000, "public rows of a round, drawn anew for each; all if there are fewer", "public code")
 
+    not_a_sum: ClassVar[str] = "the server weighs the predictions of each client for each other one"
     phases: ClassVar[int] = 2
     family: ClassVar[str] = "logits/features"
     needs = frozenset({Need.PUBLIC_DATA})

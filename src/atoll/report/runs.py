@@ -1,6 +1,5 @@
 """Read run directories back: every figure, table and report starts from a `Run`."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,8 +8,8 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
-import yaml
 
+from ..documents import from_json, from_yaml
 from ..errors import AtollError
 
 Document = Mapping[str, Any]
@@ -167,8 +166,8 @@ def _json(file: Path) -> Any:
 
 def _parsed(text: str, where: str, file: Path) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as e:
+        return from_json(text)
+    except ValueError as e:
         raise AtollError(f"{where} is damaged: it is not JSON ({e}). {_again(file)}") from None
 
 
@@ -210,8 +209,8 @@ def _clients(file: Path) -> pyarrow.Table:
 
 def _config(file: Path) -> Document:
     try:
-        document = yaml.safe_load(_text(file))
-    except yaml.YAMLError as e:
+        document = from_yaml(_text(file))
+    except ValueError as e:
         raise AtollError(f"{file} is damaged: it is not YAML ({e}). {_again(file)}") from None
     return _checked(document, {}, file)
 

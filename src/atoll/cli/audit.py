@@ -1,0 +1,130 @@
+"""``atoll audit``: what a method sends in a round, or what the clients of a run did send."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from .. import auditlog, registry
+from ..assemble import assemble
+from ..audit import Item
+from ..audit import audit as audit_method
+from ..auditlog import Record
+from ..config import from_dict
+from ..errors import AtollError
+from ..files import to_json
+from .options import config_options, given
+from .show import console
+
+
+@click.command()
+@click.argument("what", metavar="METHOD|RUN_DIR")
+@click.option("--verify", is_flag=True, help="RUN_DIR: only check that nobody changed its audit log.")
+@config_options("method", "rounds", "rate", "eval_every", "checkpoint_every", "store", "cache", "out")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **options: Any) -> None:
+    """Show what leaves a client and what reaches it in one round of METHOD: shape, bytes, meaning.
+
+    With RUN_DIR, list what the clients of a run sent: round, client, bytes, SHA-256 and whether it was accepted. The
+    name of a method always means the method: write ./NAME for a folder of that name.
+    """
+    values = given(options, config_file)
+    if not (verify or is_run(what)):
+        setup = assemble(from_dict({**values, "method": what}))
+        return _show_items(audit_method(setup.method, setup.fleet, setup.config.seed), as_json)
+    if values:
+        raise AtollError(f"{what!r} is a run, and has its options already. Leave out all but --verify and --json.")
+    return _check(Path(what), as_json) if verify else _list(Path(what), as_json)
+
+
+def is_run(what: str) -> bool:
+    """Whether a folder is meant, and not a method or a file that defines one."""
+    return what.partition(":")[0] not in registry.methods() and Path(what).is_dir()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A run
+
+
+def _check(folder: Path, as_json: bool) -> None:
+    """Raise what is wrong with the log of a run, or say where it ends."""
+    end = _end(folder)
+    found = auditlog.verify(folder / auditlog.NAME, *(end or (None, None)))
+    if as_json:
+        click.echo(to_json({"records": found.records, "head": found.head, "finished": end is not None}, indent=1))
+        return
+    click.echo(f"{found.records} records, each follows the one before it. Head: {found.head}")
+    if end is None:
+        click.echo("The run has not ended, so nothing says how long its log should be: a missing end would not show.")
+
+
+def _end(folder: Path) -> tuple[int, str] | None:
+    """How many records a run has that ended, and the head of its log."""
+    path = folder / "summary.json"
+    try:
+        stored = json.loads(path.read_bytes())["audit"]
+        return int(stored["records"]), str(stored["head"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as reason:
+        raise AtollError(
+            f"{str(path)!r} does not say where the audit log ends ({reason}). It was "
+            "changed, or written by a version that kept no such log."
+        ) from reason
+
+
+def _list(folder: Path, as_json: bool) -> None:
+    """Every record, up to the one that was tampered with."""
+    records: list[Record] = []
+    try:
+        for record in auditlog.read(folder / auditlog.NAME):
+            records.append(record)
+    finally:
+        _show_records(records, as_json)
+
+
+def _show_records(records: Sequence[Record], as_json: bool) -> None:
+    if as_json:
+        click.echo(to_json([record._asdict() for record in records], indent=1))
+    elif records:
+        _print_table(records)
+        refused = sum(record.verdict != "accepted" for record in records)
+        clients, size = len({record.client for record in records}), sum(record.bytes for record in records)
+        click.echo(f"{len(records)} contributions of {clients} clients, {size:,} bytes, {refused} rejected.")
+
+
+def _print_table(records: Sequence[Record]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("round", "phase", "client", "bytes", "sha256", "verdict"):
+        table.add_column(head, justify="right" if head in ("round", "phase", "bytes") else "left")
+    for r in records:
+        verdict = r.verdict if r.field is None else f"{r.verdict}: {r.field} {r.reason}"
+        words = (str(r.round), str(r.phase), r.client, f"{r.bytes:,}", r.sha256[:16], verdict)
+        table.add_row(*(Text(word) for word in words))  # brackets in what clients sent are no markup
+    console().print(table)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A method
+
+
+def _show_items(items: Sequence[Item], as_json: bool) -> None:
+    if as_json:
+        click.echo(to_json([item._asdict() for item in items], indent=1))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("direction", "field", "shape", "bytes", "meaning"):
+        table.add_column(head, justify="right" if head == "bytes" else "left")
+    several = len({item.model for item in items}) > 1 or len({item.phase for item in items}) > 1
+    for item in items:
+        way = f"{item.direction} (phase {item.phase}, {item.model})" if several else item.direction
+        table.add_row(way, item.field, item.shape, f"{item.bytes:,}", item.meaning)
+    console().print(table)
+    for model in dict.fromkeys(item.model for item in items):
+        down, up = (sum(i.bytes for i in items if (i.model, i.direction) == (model, way)) for way in ("down", "up"))
+        click.echo(f"{down:,} bytes reach a client with {model} in this round, {up:,} leave it.")
+    click.echo("Seen in the second round of a rehearsal with one batch of rows; a client with more classes sends more.")
