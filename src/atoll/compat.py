@@ -8,6 +8,7 @@ from . import registry, robust, train
 from .core import Need
 from .errors import AtollError
 from .fleet import Fleet
+from .rehearsal import rehearse
 from .rounds import AnyMethod
 
 GUARDED = (train.mean, robust.table_mean)  # where --robust comes in
@@ -36,6 +37,9 @@ def check(method: AnyMethod, fleet: Fleet, name: str, backend: str, rule: str | 
             f"--robust {rule} is for servers that average models or prototypes, and that of {name} does something "
             f"else. Leave it out, or take one of: {able}."
         )
+    if rule is not None and robust.parse(rule).clips:
+        with train.no_training():  # refused here if the server has nothing to measure from
+            list(rehearse(method, fleet, 0, guard=robust.Guard(rule, lambda note: None)))
     if backend == "vmap" and not method.vectorisable:
         raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
     unlike = sorted({fleet.models[i].name for i in fleet.ids if not fleet.models[i].vectorisable})

@@ -60,6 +60,8 @@ class Experiment:
         self.checks = Validator(self.method, self.fleet, self.config.seed, self.config.max_norm)
         self.ledger, self.notes = Ledger(), list[str]()
         self.guard = Guard(self.config.robust, self.notes.append) if self.config.robust else None
+        if self.guard and self.method.as_sent:
+            self.guard.note("sent", f"it guards averages alone. Used as clients send them: {self.method.as_sent}.")
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
         self._desk_objects: dict[ClientId, str] = {}
         self._changed: set[ClientId] = set()
@@ -289,6 +291,8 @@ class Experiment:
 
     def _finish(self) -> Result:
         ledger, table = self.ledger, self.ledger.table()
+        if self.guard:
+            self.guard.close(self.setup.federation.dataset.classes)
         self.notes += incidents(ledger, self.config.strikes)
         summary = summarise(self.config, ledger, len(self.fleet.ids), self._digest(), sorted(self.faults.poisoned))
         if self.run_dir:

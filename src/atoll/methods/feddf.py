@@ -57,6 +57,7 @@ class FedDF(Method[Server, Nothing, Group, Update]):
     ensemble: str = setting("logits", "what is averaged over teachers: logits or probs", "paper")
 
     family: ClassVar[str] = "server-trained"
+    as_sent: ClassVar[str | None] = "the predictions of all models on the public rows, which teach"
     needs = frozenset({Need.PUBLIC_DATA})
 
     def __post_init__(self) -> None:

@@ -74,6 +74,7 @@ class FedFed(Method[Global, State, Global, Update]):
     share: float = setting(1.0, "share of its rows whose features a client gives away", "paper")
 
     family: ClassVar[str] = "logits/features"
+    as_sent: ClassVar[str | None] = "the features that all clients share in one pool"
     needs = frozenset({Need.SAME_ARCHITECTURE})
     vectorisable: ClassVar[bool] = False  # clients share as many features as they have rows: these do not stack
     keeps_desks: ClassVar[bool] = True

@@ -64,6 +64,7 @@ class FedGen(Method[Global, Nothing, Global, Update]):
     noise: int = setting(32, "length of its noise", "public code, MNIST; 64 for CIFAR")
 
     family: ClassVar[str] = "server-trained"
+    as_sent: ClassVar[str | None] = "the clients' heads, which teach the generator"
     needs = frozenset({Need.SAME_ARCHITECTURE})
 
     def __post_init__(self) -> None:
