@@ -15,6 +15,7 @@ from .backends.inprocess import Loop, Outlet, Vmap, as_made
 from .backends.process import Processes
 from .checkpoint import Checkpoints, Snapshot
 from .clock import Times, Work
+from .compat import affects
 from .core import ClientId, contract
 from .costs import Costs, operations, seconds
 from .errors import AtollError
@@ -62,6 +63,8 @@ class Experiment:
         self.guard = Guard(self.config.robust, self.notes.append) if self.config.robust else None
         if self.guard and self.method.as_sent:
             self.guard.note("sent", f"it guards averages alone. Used as clients send them: {self.method.as_sent}.")
+        if (poison := self.faults.poison) and not affects(poison.kind, self.method, self.fleet):
+            self.notes.append(f"--poison {self.config.poison} changes nothing that {self.config.method} uploads.")
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
         self._desk_objects: dict[ClientId, str] = {}
         self._changed: set[ClientId] = set()
