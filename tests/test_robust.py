@@ -19,11 +19,11 @@ from atoll.compat import averages, check
 from atoll.errors import AtollError
 from atoll.evaluate import accuracy, predict
 from atoll.fleet import Fleet
-from atoll.key import key, normal
+from atoll.key import fold, key, normal, uniform
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.fedproto import FedProto, Means, Prototypes
 from atoll.payload import Params, equal, pack, unpack
-from atoll.robust import Guard, by_columns, clipped, geometric, krum, median, parse, trimmed, using
+from atoll.robust import Guard, by_columns, capped, clipped, geometric, krum, median, parse, trimmed, using
 from atoll.rounds import play
 from atoll.settings import make
 from atoll.store import MemoryStore, Store
@@ -155,10 +155,28 @@ def test_krum_chooses_by_scores() -> None:
 
 
 def test_krum_averages_by_weight_what_it_chose() -> None:
-    """Chosen are 3 (6 rows) and 1 (2 rows): (18 + 2) / 8 = 2.5; the weight of 100 does not count."""
+    """Chosen are 3 (6 rows, of which the median of 4 counts) and 1 (2 rows): (12 + 2) / 6. 100 is left out."""
     with rule("krum:1"):
-        got = mean(sent(100.0, 3.0, 0.0, 4.5, 1.0, n=[1e9, 6, 1, 1, 2]), "params", weight="n")
-    assert got["w"].item() == 2.5
+        got = mean(sent(100.0, 3.0, 0.0, 4.5, 1.0, n=[1e9, 6, 1, 4, 2]), "params", weight="n")
+    assert got["w"].item() == pytest.approx(14 / 6)
+
+
+def test_no_weight_counts_above_the_median() -> None:
+    """Of 1, 3, 4, 9 the lower median is 3; who claims nothing does not lower it, and a lie does not raise it."""
+    assert capped(doubles([9, 1, 4, 3])).tolist() == [3, 1, 3, 3]
+    assert capped(doubles([0, 0, 0, 5, 2, 7])).tolist() == [0, 0, 0, 5, 2, 5]
+    assert capped(doubles([1e30, 3, 4, 1e30])).tolist() == [4, 3, 4, 4]
+    assert capped(doubles([0, -1])).tolist() == [0, -1]
+
+
+@pytest.mark.parametrize("clients", range(1, 30))
+def test_claims_give_no_more_than_twice_the_share(clients: int) -> None:
+    """Whoever they are, and whatever they claim."""
+    for seed in range(20):
+        honest = uniform(key(seed, clients), clients).double() * 100
+        for liars in range(1, clients + 1):
+            w = capped(torch.cat([torch.full((liars,), 1e12, dtype=torch.double), honest[liars:]]))
+            assert w[:liars].sum() <= 2 * liars / clients * w.sum() * (1 + 1e-12)
 
 
 def test_clipping() -> None:
@@ -230,9 +248,9 @@ def test_equal_uploads_give_the_same_again(text: str) -> None:
 
 
 def test_nothing_trimmed_is_the_mean() -> None:
-    plain = mean(updates(1, 2, 3), "params", weight="n")
+    plain = mean(updates(1, 2, 3), "params")
     with rule("trimmed:0"):
-        assert gap(Global(mean(updates(1, 2, 3), "params", weight="n"), {}), Global(plain, {})) < 1e-6
+        assert gap(Global(mean(updates(1, 2, 3), "params"), {}), Global(plain, {})) < 1e-6
 
 
 @pytest.mark.parametrize("weight", ["n", None])
@@ -345,36 +363,58 @@ TABLES = (
 )
 
 
-def merged(text: str, **settings: Any) -> tuple[Prototypes, list[str]]:
+def merged(text: str, times: int = 1, **settings: Any) -> tuple[Prototypes, list[str]]:
+    """The server's prototypes after ``times`` rounds with the same tables, and the notes of the run."""
     method = FedProto(**settings)
     server = Prototypes(torch.tensor([[0.0, 0.0], [0.0, 0.0], [4.0, 4.0]]), torch.tensor([False, False, True]))
-    with rule(text, server) as notes:
-        return toys.aggregate(method, server, list(TABLES), toys.task(toys.identity_body(2, 3))), notes
+    notes: list[str] = []
+    guard = Guard(text, notes.append)
+    for _ in range(times):
+        with using(guard, server):
+            got = toys.aggregate(method, server, list(TABLES), toys.task(toys.identity_body(2, 3)))
+    guard.close(["cat", "dog", "fox"])
+    return got, notes
 
 
 def test_prototypes_by_class() -> None:
     """Class 0 has (1, 1), (2, 3), (90, 2): medians 2 and 2. Class 1 has 5 and 7: halfway, 6. Class 2 stays."""
-    got, notes = merged("median")
+    got, notes = merged("median", times=2)
     assert got.means.tolist() == [[2, 2], [6, 0], [4, 4]]
     assert got.seen.tolist() == [True, True, True]
     assert notes == [
-        "--robust median: not guarded in full: 1 of 3 classes. Class 1: one of 2 clients counts for 50% of it, "
-        "and the rule withstands less than 50%."
+        "--robust median: 1 of 3 classes came from too few clients in some rounds to be protected from any one of them "
+        "(fewest in brackets): dog (2)."
     ]
 
 
 def test_prototypes_by_class_and_rows() -> None:
-    """Class 0: 8 of 10 rows say (90, 2). Class 1: 4 of 5 rows say 7. That both have a ruler is told."""
+    """Rows of class 0: 1, 1, 8, of which 1 counts; of class 1: 1 and 4, of which 1 counts: as if alike."""
     got, notes = merged("median", aggregation="weighted")
-    assert got.means.tolist() == [[90, 2], [7, 0], [4, 4]]
-    assert "2 of 3 classes. Class 0: one of 3 clients counts for 80%" in notes[0]
+    assert got.means.tolist() == [[2, 2], [6, 0], [4, 4]]
+    assert "dog (2)" in notes[0]
 
 
 def test_prototypes_by_krum_want_enough_clients() -> None:
-    _, notes = merged("krum:1")
-    assert notes == [
-        "--robust krum:1: not guarded in full: 2 of 3 classes. Class 0: it comes from 3 clients, and the rule wants 5."
-    ]
+    """It wants 2 * 1 + 3 = 5."""
+    assert [note.partition("brackets): ")[2] for note in merged("krum:1")[1]] == ["cat (3), dog (2)."]
+
+
+def test_the_fewest_clients_of_a_class_are_told_over_all_rounds() -> None:
+    notes: list[str] = []
+    guard = Guard("median", notes.append)
+    for c, count in ((1, 2), (0, 1), (1, 1), (0, 2)):
+        guard.thin(c, count)
+    assert notes == []
+    guard.close([str(c) for c in range(4)])
+    assert notes[0].endswith(
+        "2 of 4 classes came from too few clients in some rounds to be protected from any one of "
+        "them (fewest in brackets): 0 (1), 1 (1)."
+    )
+    many = Guard("median", notes.append)
+    for c in range(25):
+        many.thin(c, 1)
+    many.close([str(c) for c in range(30)])
+    assert notes[1].endswith("19 (1) and 5 more.")
 
 
 def test_prototypes_are_clipped_around_the_servers() -> None:
@@ -392,8 +432,8 @@ def test_prototypes_are_clipped_around_the_servers() -> None:
     [
         ("median", [1, 1, 1], None),
         ("median", [1, 1], "one of 2 clients counts for 50% of it, and the rule withstands less than 50%"),
-        ("geometric", [1, 2, 1], "one of 3 clients counts for 50%"),
-        ("geometric", [1, 1.9, 1], None),
+        ("geometric", [1, 1000, 1], None),  # its rows count for no more than those of the others
+        ("geometric", [1000, 1], "one of 2 clients counts for 50%"),
         ("trimmed:0.2", [1] * 5, None),
         ("trimmed:0.2", [1] * 4, "one of 4 clients counts for 25% of it, and the rule withstands 20%"),
         ("trimmed:0", [1] * 50, "counts for 2% of it, and the rule withstands 0%"),
@@ -456,8 +496,9 @@ def test_clients_know_of_no_rule() -> None:
 
 
 @pytest.mark.parametrize("name", ABLE)
-def test_methods_that_average_do_so_by_the_rule(name: str) -> None:
-    """A rule that trims nothing is the mean again: nothing else about the method has changed."""
+def test_methods_that_average_do_so_by_the_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that trims nothing, and caps nothing, is the mean again: nothing else about the method has changed."""
+    monkeypatch.setattr(robust, "capped", lambda w: w)
     plain, by_median, by_nothing = map(averaged, after_a_round(name, None, "median", "trimmed:0"))
     assert gap_params(plain, by_median) > 1e-4
     assert gap_params(plain, by_nothing) < 1e-5
@@ -531,7 +572,7 @@ def test_whether_a_method_averages_is_read_from_its_own_code() -> None:
 def test_a_run_follows_its_rule_and_hands_its_notes_on() -> None:
     plain, by_rule = run("fedproto"), run("fedproto", robust="krum:2")
     assert by_rule.summary["digest"] != plain.summary["digest"]
-    assert len([note for note in by_rule.notes if "the rule wants 7" in note]) == 1
+    assert len([note for note in by_rule.notes if "10 of 10 classes came from too few clients" in note]) == 1
     assert not any("--robust" in note for note in plain.notes)
 
 
@@ -565,10 +606,67 @@ def without_distillation() -> Setup:
     return replace(made, method=make("feddf", {"steps": 0}, optimiser=made.config.optimiser_options))
 
 
-def test_clipping_is_refused_where_the_server_starts_without_what_clients_send() -> None:
+def test_clipping_is_refused_at_once_where_the_server_starts_without_what_clients_send() -> None:
     """FedFed's clients make up their first autoencoders themselves."""
     with pytest.raises(AtollError, match="the server does not hold the same tensors"):
+        setup("fedfed", robust="clip:1")
+    with pytest.raises(AtollError, match="the server does not hold the same tensors"):
         attacked(setup("fedfed"), "clip:1", 1, Loop)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("feddf", "public rows, which teach"), ("fedgen", "heads"), ("fedfed", "one pool")]
+)
+def test_what_servers_use_of_single_uploads_is_told(name: str, what: str) -> None:
+    notes = run(name, robust="median", rounds=1).notes
+    assert len([note for note in notes if "it guards averages alone" in note and what in note]) == 1
+
+
+# -- the synthetic table ----------------------------------------------------------------------------------------------
+
+CLIENTS, LIARS, WIDTH = 20, 4, 64
+
+
+def sketches(attack: str, seed: int) -> tuple[Tensor, Tensor]:
+    """Prototypes of one class [20, 64] and the mean of the 16 honest ones: unit vectors with a spread of 0.3.
+
+    Liars send minus ten times theirs, the prototype of another class, or their mean less 1.5 standard deviations.
+    """
+    k = key(seed, "sketch")
+    truth = torch.nn.functional.normalize(normal(fold(k, 0), 2, WIDTH).double(), dim=1)
+    x = truth[0] + 0.3 / sqrt(WIDTH) * normal(fold(k, 1), CLIENTS, WIDTH).double()
+    honest = x[LIARS:].mean(0)
+    if attack == "signflip":
+        x[:LIARS] *= -10
+    elif attack == "swap":
+        x[:LIARS] += truth[1] - truth[0]
+    else:
+        x[:LIARS] = x[:LIARS].mean(0) - 1.5 * x[:LIARS].std(0, correction=0)
+    return x, honest
+
+
+def astray(text: str | None, attack: str) -> float:
+    """How far an average of the poisoned prototypes is from the honest mean, over ten seeds."""
+    found = []
+    for seed in range(10):
+        x, honest = sketches(attack, seed)
+        w, centre = ones(CLIENTS), torch.zeros(WIDTH, dtype=torch.double)
+        got = robust.weighted(x, w) if text is None else parse(text).combine(x, w, centre)
+        found.append(float((got - honest).norm()))
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("attack", ["signflip", "swap", "alie"])
+def test_four_poisoned_prototypes_of_twenty_move_the_geometric_median_least(attack: str) -> None:
+    """By at most 0.11, where ten times the opposite moves the mean by 0.2 * 11 = 2.2."""
+    by_mean, by_rule = astray(None, attack), astray("geometric", attack)
+    others = [astray(text, attack) for text in ("median", "trimmed:0.2", "krum:4:1")]
+    assert by_rule <= 0.11
+    assert by_rule <= min(others)
+    if attack == "signflip":
+        assert by_mean == pytest.approx(2.2, abs=0.02)
+    if attack == "swap":
+        assert by_mean > 0.25
 
 
 # -- what users write -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from . import compat, registry
+from . import compat, faults, registry
 from .clock import Devices
 from .config import Config
 from .core import Need
@@ -63,6 +63,8 @@ def assemble(
         settings={path: value_of(method, path) for path in config.settings},
     )
     compat.check(method, fleet, config.method, config.backend, config.robust, config.sums)
+    compat.check_clock(devices, config.deadline)
+    faults.ordered(config, fleet.ids)  # names of clients must be right
     return Setup(config, method, federation, fleet, devices)
 
 

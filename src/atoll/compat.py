@@ -5,10 +5,16 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from . import registry, robust, securesum, train
+from .clock import Devices
 from .core import Need
 from .errors import AtollError
 from .fleet import Fleet
+from .key import key
+from .payload import equal
+from .poison import ALIE, lie, pieces
+from .rehearsal import rehearse
 from .rounds import AnyMethod
+from .validation import promises
 
 GUARDED = (train.mean, robust.table_mean)  # where --robust comes in
 
@@ -50,11 +56,33 @@ def check(
             f"--sums fixed is for servers that work from sums of what clients send, and that of {name} cannot: {why}. "
             f"Leave it out, or take one of: {able}."
         )
+    if rule is not None and robust.parse(rule).clips:
+        with train.no_training():  # refused here if the server has nothing to measure from
+            list(rehearse(method, fleet, 0, guard=robust.Guard(rule, lambda note: None)))
     if backend == "vmap" and not method.vectorisable:
         raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
     unlike = sorted({fleet.models[i].name for i in fleet.ids if not fleet.models[i].vectorisable})
     if backend == "vmap" and unlike:
         raise AtollError(f"--backend vmap cannot batch {', '.join(unlike)}. Use --backend loop.")
+
+
+def check_clock(devices: Devices, deadline: float | None) -> None:
+    if deadline is not None and devices.compute == "measured":
+        raise AtollError(
+            "--deadline goes by counted operations: who is late by measured seconds would change from run to run. "
+            "Leave out compute=measured in --clock."
+        )
+
+
+def affects(kind: str, method: AnyMethod, fleet: Fleet) -> bool:
+    """Whether a lie is one, tried on what a method uploads first."""
+    marks, classes, k = promises(method), fleet.num_classes, key("trial")
+    for _, _, down, up in rehearse(method, fleet, 0):
+        if kind == ALIE and any(pieces(up, down, classes, marks, k)):
+            return True
+        if not equal(up, lie(kind, up, down, classes, marks, k)):
+            return True
+    return False
 
 
 def _hospitable() -> str:

@@ -246,6 +246,9 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
         """The server's model, if the method has one."""
         return None
 
+    # What the server uses of single uploads beside their mean: no robust rule can guard that.
+    as_sent: ClassVar[str | None] = None
+
     # A server that keeps a state of its own for every client (a model, say) sets this, and its downloads come from
     # ``answer`` instead of ``broadcast``. Only the desk in use is in memory.
     keeps_desks: ClassVar[bool] = False

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import robust
 from .core import Client, ClientId, Reply, Round
 from .fleet import Fleet
 from .key import key
@@ -41,6 +42,7 @@ def rehearse(
     cohort: int = 1,
     everybody: bool = False,
     meter: Meter = lambda r, who, what: nullcontext(),
+    guard: robust.Guard | None = None,
 ) -> Iterator[Exchange]:
     """Play rounds with the actors, or with all clients; the server gets ``cohort`` replies, the uploads in turn."""
     task = fleet.task()
@@ -58,8 +60,8 @@ def rehearse(
                 with torch.no_grad(), meter(r, i, "personal"):
                     states[i] = method.after_upload(down, uploads[i], states[i], client, k)
             yield Exchange(r, i, down, uploads[i])
-        with torch.no_grad(), meter(r, None, "server"):
-            replies = office.served(server, _replies(uploads, cohort), r)
+        with torch.no_grad(), meter(r, None, "server"), robust.using(guard, server):
+            replies = robust.unguarded(office.served(server, _replies(uploads, cohort), r))
             server = method.aggregate(server, replies, task, r, key(seed, "server", *r))
 
 

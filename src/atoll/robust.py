@@ -3,10 +3,11 @@
 Rules are functions of uploads x [K, D], one row for each client, and of their weights w [K], such as rows of data; both
 in double precision. Unlike a mean, which is a running sum, they need the uploads of all clients in memory at once.
 Weights are what clients say of themselves: they count as mass (a client with twice the rows counts like two clients),
-so one who claims more than a rule withstands is not outvoted. That, and averages of too few clients, is told.
+up to the median of all. So whatever they claim, no part of the clients has more than twice its share of the mass. Where
+an average has too few clients to withstand a single one of them, that is told.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 ITERATIONS = 64  # of Weiszfeld's algorithm: always the same number, so that runs can be repeated
 AT_ONCE = 2**16  # columns that are sorted together: more only cost memory
+NAMED = 20  # classes in a note
 NEGLIGIBLE = 1e-9  # share of the weight that rounding may have left over
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -112,7 +114,7 @@ class Rule:
     """How uploads become one."""
 
     form: ClassVar[str]  # how to write it, for messages
-    clips: ClassVar[bool] = False  # whether it measures from where the server is
+    clips: ClassVar[bool] = False  # whether it measures from where the server is, and bounds clients in place of a vote
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
         """One row from all; ``around`` is where the server is, for a rule that asks for it."""
@@ -227,6 +229,12 @@ def masses(w: Tensor) -> Tensor:
     return w if w.sum() > 0 else torch.ones_like(w)
 
 
+def capped(w: Tensor) -> Tensor:
+    """Weights up to the median of those above 0, of two the lower; half of the clients then weigh just that."""
+    positive = w[w > 0]
+    return w.clamp(max=positive.median()) if len(positive) else w
+
+
 def _largest(w: Tensor) -> float:
     return float(w.max() / w.sum())
 
@@ -249,6 +257,26 @@ class Guard:
     def __init__(self, rule: str, tell: Callable[[str], None]):
         self.rule, self._text, self._tell = parse(rule), f"--robust {rule}", tell
         self._told: set[str] = set()
+        self._thin: dict[int, int] = {}  # classes that were not protected, and the fewest clients they came from
+
+    def weights(self, w: Tensor) -> Tensor:
+        """How much clients count who claim so much."""
+        return w if self.rule.clips else capped(w)
+
+    def thin(self, c: int, clients: int) -> None:
+        """Class ``c`` came from too few clients."""
+        self._thin[c] = min(clients, self._thin.get(c, clients))
+
+    def close(self, classes: Sequence[str]) -> None:
+        """Tell, once for the whole run, which classes were not protected throughout."""
+        if self._thin:
+            named = [f"{classes[c]} ({count})" for c, count in sorted(self._thin.items())]
+            more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+            self.note(
+                "classes",
+                f"{len(named)} of {len(classes)} classes came from too few clients in some rounds to be protected from "
+                f"any one of them (fewest in brackets): {', '.join(named[:NAMED])}{more}.",
+            )
 
     def note(self, kind: str, words: str) -> None:
         if kind not in self._told:
@@ -299,7 +327,8 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None, around: Params 
     guard, server = _now()
     sent = list(uploads)
     values = [getattr(up, field) for up in sent]
-    w = masses(torch.stack([torch.as_tensor(getattr(up, weight) if weight else 1.0).double() for up in sent]))
+    claimed = torch.stack([torch.as_tensor(getattr(up, weight) if weight else 1.0).double() for up in sent])
+    w = masses(guard.weights(claimed))
     numbers = {name: v for name, v in values[0].items() if v.is_floating_point()}
     _tell_limits(guard, sent[0], field, weight, w if numbers else None)
     out = {name: torch.stack([v[name] for v in values]).amax(0) for name in values[0] if name not in numbers}
@@ -333,16 +362,13 @@ def table_mean(sent: Iterable[tuple[Tensor, Tensor]], around: Tensor) -> tuple[T
 def _guarded_table(sent: Iterable[tuple[Tensor, Tensor]], around: Tensor) -> tuple[Tensor, Tensor]:
     guard, _ = _now()
     tables, shares = (torch.stack(column).double() for column in zip(*sent, strict=True))
-    means, weak = torch.zeros_like(around), dict[int, str]()
+    means = torch.zeros_like(around)
     for c in (shares > 0).any(0).nonzero().flatten().tolist():
         held = shares[:, c] > 0
-        w = shares[held, c]
+        w = guard.weights(shares[held, c])
         means[c] = guard.rule.combine(tables[held, c], w, around[c].double()).to(means.dtype)
-        if words := guard.rule.weakness(w):
-            weak[c] = words
-    if weak:
-        c, words = next(iter(weak.items()))
-        guard.note("classes", f"not guarded in full: {len(weak)} of {len(means)} classes. Class {c}: {words}.")
+        if guard.rule.weakness(w):
+            guard.thin(c, len(w))
     return means, shares.clamp(min=0).sum(0)
 
 

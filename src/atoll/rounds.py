@@ -1,7 +1,8 @@
 """The only round loop, the same for every method and every backend."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -10,10 +11,11 @@ import torch
 from . import robust, securesum
 from .core import ClientId, Method, Reply, Round, Task, contract
 from .evaluate import Score
+from .faults import CALM, LATE, UNREACHED, Dropped, Trouble
 from .key import key, permutation
 from .payload import nbytes
 from .store import MemoryStore, Store
-from .validation import Flaw, Validator, flaw
+from .validation import Flaw, Validator, flaw, is_finite
 
 AnyMethod = Method[Any, Any, Any, Any]
 
@@ -94,8 +96,20 @@ class Log:
     down: dict[ClientId, int] = field(default_factory=dict)
     accepted: list[ClientId] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)  # never answered, or too late
+    spoilt: list[ClientId] = field(default_factory=list)  # whose next state was not finite, so that the last one stays
     before: dict[ClientId, Score] = field(default_factory=dict)
     after: dict[ClientId, Score] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody answered at all."""
+        return bool(self.cohort) and not self.accepted and not self.rejected
+
+    @property
+    def absent(self) -> set[ClientId]:
+        """Clients whose part in the round is over."""
+        return {r.client for r in self.rejected} | {d.client for d in self.dropped}
 
 
 class Desks:
@@ -143,6 +157,7 @@ def play(
     guard: robust.Guard | None = None,
     note: Note | None = None,
     fixed: securesum.Fixed | None = None,
+    trouble: Trouble = CALM,
 ) -> tuple[Any, Log]:
     """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured.
 
@@ -152,16 +167,19 @@ def play(
     away = set(excluded)
     log = Log(t, [i for i in sample(task.clients, rate, seed, t) if i not in away])
     office = Desks(method, task, seed, MemoryStore() if desks is None else desks)
+    _lose(log, trouble, lambda i: nbytes(office.download(server, i, Round(t))))
     for r in (Round(t, phase) for phase in range(method.phases)):
         # Every download is made before any client runs: no client sees what another one did in this exchange.
         # A client whose upload failed in an earlier exchange of the round is absent from the others.
-        failed = {rejection.client for rejection in log.rejected}
-        present = [i for i in log.cohort if i not in failed]
+        absent = log.absent
+        present = [i for i in log.cohort if i not in absent]
         jobs = [Job(i, r, office.download(server, i, r), i in examine) for i in present]
         for job in jobs:
             log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
-        judge = _noting(_judge(method, jobs, checks), note, r)
-        accepted = _accepted(backend.train(method, seed, jobs), judge, log)
+        outcomes = trouble.tampered(backend.train(method, seed, jobs))
+        accepted = _accepted(
+            outcomes, _judge(method, jobs, checks), trouble.late, log, partial(_ignore if note is None else note, r)
+        )
         replies = office.served(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
@@ -182,41 +200,58 @@ def _judge(method: AnyMethod, jobs: Sequence[Job], checks: Validator | None) -> 
     return lambda outcome: checks.flaw(outcome.sender, downloads[outcome.sender], outcome.upload)
 
 
-def _noting(judge: Callable[[Outcome], Flaw | None], note: Note | None, r: Round) -> Callable[[Outcome], Flaw | None]:
-    """The same judge, who also has every verdict written down."""
-    if note is None:
-        return judge
-
-    def noting(outcome: Outcome) -> Flaw | None:
-        fault = judge(outcome)
-        note(r, outcome, fault)
-        return fault
-
-    return noting
+def _ignore(r: Round, outcome: Outcome, fault: Flaw | None) -> None:
+    """Nobody keeps a log."""
 
 
-def _accepted(outcomes: Iterator[Outcome], judge: Callable[[Outcome], Flaw | None], log: Log) -> Iterator[Reply[Any]]:
-    """Uploads that pass, one at a time; a client whose upload fails counts as absent."""
+def _lose(log: Log, trouble: Trouble, size: Callable[[ClientId], int]) -> None:
+    """Clients that will not answer; most have received the download, whose size is counted."""
+    for i in log.cohort:
+        if why := trouble.gone(i):
+            log.dropped.append(Dropped(i, log.t + 1, why))
+            if why != UNREACHED:
+                log.down[i] = size(i)
+
+
+def _accepted(
+    outcomes: Iterable[Outcome],
+    judge: Callable[[Outcome], Flaw | None],
+    late: Callable[[ClientId, int, int], bool],
+    log: Log,
+    note: Callable[[Outcome, Flaw | None], None],
+) -> Iterator[Reply[Any]]:
+    """Uploads that pass, one at a time; a client whose upload fails or comes too late counts as absent."""
     for outcome in outcomes:
-        fault = Flaw("upload", outcome.upload.reason) if isinstance(outcome.upload, Lost) else judge(outcome)
+        if isinstance(outcome.upload, Lost):
+            log.dropped.append(Dropped(outcome.sender, log.t + 1, outcome.upload.reason))
+            continue
+        fault = judge(outcome)
+        up = log.up.get(outcome.sender, 0) + (0 if fault else nbytes(outcome.upload))
+        if fault is None and late(outcome.sender, up, log.down[outcome.sender]):
+            log.dropped.append(Dropped(outcome.sender, log.t + 1, LATE))
+            note(outcome, Flaw("upload", "came too late"))
+            continue
+        note(outcome, fault)
         if fault:
             log.rejected.append(Rejection(outcome.sender, log.t + 1, *fault))
             continue
         log.accepted.append(outcome.sender)
-        log.up[outcome.sender] = log.up.get(outcome.sender, 0) + nbytes(outcome.upload)
+        log.up[outcome.sender] = up
         if outcome.before is not None:
             log.before.setdefault(outcome.sender, outcome.before)
         yield Reply(outcome.sender, outcome.upload)
 
 
 def _conclude(backend: Backend, log: Log) -> None:
-    """Keep the states of the clients whose uploads passed."""
-    failed = {rejection.client for rejection in log.rejected}
+    """Keep the states of the clients whose uploads passed, unless their own training has diverged."""
+    absent = log.absent
     for rest in backend.rest():
-        if rest.sender in failed:
+        if rest.sender in absent:
             continue
         if isinstance(rest.state, Lost):  # after its upload: that counts, and the client is where it was before
-            log.rejected.append(Rejection(rest.sender, log.t + 1, "state", rest.state.reason))
+            log.dropped.append(Dropped(rest.sender, log.t + 1, rest.state.reason))
+        elif not is_finite(rest.state):
+            log.spoilt.append(rest.sender)
         else:
             backend.commit(rest)
             if rest.after is not None:

@@ -99,7 +99,7 @@ class Validator:
     ):
         self._method, self._fleet, self._task, self._seed = method, fleet, fleet.task(), seed
         self._kind, self._max_norm = contract(method).upload, max_norm
-        self._marks = marks_of(self._kind) | _reported(method)
+        self._marks = promises(method)
         self._bounds = Bounds(classes=self._task.num_classes, largest=most)
         self._known: dict[Any, Expected] = {}
         self._first: Any = None  # the server's first state, made when it is needed
@@ -324,6 +324,11 @@ def _by_value(upload: Any, marks: Mapping[str, Marks], bounds: Bounds) -> Iterat
                 yield Flaw(name, reason)
 
 
+def is_finite(p: Any) -> bool:
+    """Whether a payload holds neither NaN nor infinity."""
+    return all(bool(v.isfinite().all()) for v in tensors_of(p).values())
+
+
 def _implausible(v: Tensor, most: float) -> Iterator[str]:
     """From the extremes, which NaN spreads to: nothing of the tensor's size is made."""
     if not v.is_floating_point() or not v.numel():
@@ -344,6 +349,11 @@ def marks_of(kind: type[Any]) -> dict[str, Marks]:
     found = {f.name: Marks(**{name: f.metadata[name] for name in names if name in f.metadata}) for f in fields(kind)}
     lists = {f.name: f.metadata.get("labels") for f in fields(kind)}
     return found | {f"{name}/{inner}": Marks(labels=True) for name, inner in lists.items() if inner}
+
+
+def promises(method: "AnyMethod") -> dict[str, Marks]:
+    """What the tensors of a method's uploads declare, its regularisers' included."""
+    return marks_of(contract(method).upload) | _reported(method)
 
 
 def _reported(method: "AnyMethod") -> dict[str, Marks]:

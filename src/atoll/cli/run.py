@@ -19,6 +19,7 @@ from .options import config_options, given
 from .show import console, follow, progress
 
 F = TypeVar("F", bound=Callable[..., Any])
+DIVERGED, DIVERGED_CODE = "diverged", 3
 
 
 def shared_options(command: F) -> F:
@@ -56,7 +57,8 @@ def run(
     _check_place(planned[0], resume is not None)
     root = Path(planned[0].out or fresh(f"{safe(planned[0].label)}-{safe(planned[0].data)}"))
     placed = place(planned, root) if seeds else [replace(planned[0], out=str(root))]
-    _launch(placed, root, resume is not None, force, quiet, as_json)
+    finished = _launch(placed, root, resume is not None, force, quiet, as_json)
+    _end(finished, any(r.status == DIVERGED for r in finished))
 
 
 @click.command()
@@ -80,7 +82,8 @@ def compare(
         _tell_left_out(planned)
     _check_place(planned[0], resume)
     root = Path(planned[0].out or fresh(f"compare-{safe(planned[0].data)}"))
-    _launch(place(planned, root), root, resume, force, quiet, as_json)
+    finished = _launch(place(planned, root), root, resume, force, quiet, as_json)
+    _end(finished, all(r.status == DIVERGED for r in finished))  # one of several is a result, and marked in the table
 
 
 def _tell_left_out(planned: Sequence[Config]) -> None:
@@ -89,7 +92,22 @@ def _tell_left_out(planned: Sequence[Config]) -> None:
         click.echo(f"Note: cannot run on these clients, and left out: {', '.join(sorted(missing))}.", err=True)
 
 
-def _launch(planned: Sequence[Config], root: Path, resume: bool, force: bool, quiet: bool, as_json: bool) -> None:
+def _end(finished: Sequence[runs.Run], failed: bool) -> None:
+    """Say which runs diverged, and end with the exit code for that if the command has failed."""
+    for r in finished:
+        if r.status == DIVERGED:
+            click.echo(
+                f"Diverged: {r.label} with seed {r.seed}. In round {r.summary['rounds']} nobody who answered had an "
+                f"upload that could be used, so the run ended there. What it left is in {r.path}. Try a smaller --lr.",
+                err=True,
+            )
+    if failed:
+        raise click.exceptions.Exit(DIVERGED_CODE)
+
+
+def _launch(
+    planned: Sequence[Config], root: Path, resume: bool, force: bool, quiet: bool, as_json: bool
+) -> list[runs.Run]:
     for sentence in dict.fromkeys(map(_degenerate, planned)):  # once for all seeds
         if sentence:
             click.echo(f"Warning: {sentence}", err=True)
@@ -113,6 +131,7 @@ def _launch(planned: Sequence[Config], root: Path, resume: bool, force: bool, qu
     elif not quiet:
         table.print_table(console(), table.rows(loaded))
         click.echo(f"Report: {where}")
+    return loaded
 
 
 def _degenerate(config: Config) -> str | None:

@@ -65,6 +65,7 @@ class FedGen(Method[Global, Nothing, Global, Update]):
 
     not_a_sum: ClassVar[str] = "the server trains its generator with the head of each client"
     family: ClassVar[str] = "server-trained"
+    as_sent: ClassVar[str | None] = "the clients' heads, which teach the generator"
     needs = frozenset({Need.SAME_ARCHITECTURE})
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ class Row:
 
     name: str
     seeds: tuple[int, ...]
-    remark: str  # empty if every run finished
+    remark: str  # empty if every run finished and nobody was poisoned
     best_by_val: Stat | None
     final: Stat | None
     best: Stat | None
@@ -94,10 +94,20 @@ def row(group: Group) -> Row:
 
 
 def remark(group: Group) -> str:
-    """Which of the runs did not finish."""
+    """Which of the runs did not finish, and how many clients were poisoned."""
     counts = Counter(run.status for run in group.runs if run.status != "finished")
     total = f" of {len(group.runs)}" if len(group.runs) > 1 else ""
-    return ", ".join(f"{n}{total} {status}" if total else status for status, n in counts.items())
+    unfinished = [f"{n}{total} {status}" if total else status for status, n in counts.items()]
+    return ", ".join([*unfinished, *_poisoned(group)])
+
+
+def _poisoned(group: Group) -> list[str]:
+    """Runs of a group differ in their seeds alone, so they have the same number of liars."""
+    summary = group.runs[0].summary
+    if not (liars := len(summary.get("poisoned", []))):
+        return []
+    honest = percent(group, "personal_honest.best_by_val")
+    return [f"{liars} of {summary['clients']} clients poisoned, the honest have {accuracy(honest, '±')}%"]
 
 
 def percent(group: Group, dotted: str) -> Stat | None:
