@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test docs clean
+.PHONY: setup demo check test bench bench-page docs clean
 
 setup: $(READY)
 
@@ -28,6 +28,13 @@ check: setup
 
 test: check
 	$(BIN)/python -m pytest -n 2
+
+# Figures go to build/bench.json; `bench-page` puts them into docs/explanation-performance.md.
+bench: setup
+	$(BIN)/python -m benchmarks
+
+bench-page: setup
+	$(BIN)/python -m benchmarks --page
 
 # The reference pages that follow from the code; a test fails when they are out of date.
 docs: setup

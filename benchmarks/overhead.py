@@ -3,15 +3,14 @@
 A round of the method and a round of FedAvg are timed in turn: ``overhead.<method>`` is (time / work) of the method over
 (time / work) of FedAvg. Work is the number of floating-point operations of all matrix products and convolutions of the
 round, on clients and server, as torch counts them. Four clients train small_cnn on synthetic images of 28x28 with
-batches of 64, every optimiser for one epoch; the loop backend, one thread, no evaluation. Checks of uploads are part of a
-round.
+batches of 64, every optimiser for one epoch; the loop backend, one thread, no evaluation. Checks of uploads are part of
+a round.
 """
 
 from dataclasses import fields, replace
 from statistics import median
 from typing import Any
 
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from atoll import registry
@@ -36,17 +35,26 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def figures(quick: bool) -> dict[str, float]:
     size = {"clients": 2, "rows": 16, "shape": (1, 16, 16)} if quick else {"clients": 4, "rows": 192, "shape": W1S}
-    return {f"overhead.{name}": _overhead(name, size, 1 if quick else 5) for name in registry.methods()}
+    plain = _Trial("fedavg", size)
+    names = registry.methods()
+    return {f"overhead.{name}": _overhead(_Trial(name, size), plain, 1 if quick else 5) for name in names}
 
 
-def _overhead(name: str, size: dict[str, Any], repeats: int) -> float:
-    mine, plain = Rounds(_setup(name, size)), Rounds(_setup("fedavg", size))
-    for rounds in (mine, plain):
-        rounds()  # a first round may do less than the others
-    work = {"mine": _flops(mine), "plain": _flops(plain)}
-    turns = [(seconds(mine), seconds(plain)) for _ in range(repeats)]
+class _Trial:
+    """A method's federation, and the operations of a round; a first round may do less than the others."""
+
+    def __init__(self, name: str, size: dict[str, Any]):
+        self.rounds = Rounds(_setup(name, size))
+        self.rounds()
+        with FlopCounterMode(display=False) as counter:
+            self.rounds()
+        self.flops = counter.get_total_flops()
+
+
+def _overhead(mine: _Trial, plain: _Trial, repeats: int) -> float:
+    turns = [(seconds(mine.rounds), seconds(plain.rounds)) for _ in range(repeats)]
     own, other = (median(times) for times in zip(*turns, strict=True))
-    return (own / work["mine"]) / (other / work["plain"])
+    return (own / mine.flops) / (other / plain.flops)
 
 
 def _setup(name: str, size: dict[str, Any]) -> Setup:
@@ -62,9 +70,3 @@ def _one_epoch(method: Any) -> Any:
     optimisers = {f.name: getattr(method, f.name) for f in fields(method)}
     short = {n: replace(o, epochs=1, batch_size=BATCH) for n, o in optimisers.items() if isinstance(o, Optimiser)}
     return replace(method, **short)
-
-
-def _flops(rounds: Rounds) -> int:
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        rounds()
-    return counter.get_total_flops()

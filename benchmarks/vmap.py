@@ -12,12 +12,12 @@ from .works import Rounds, w3
 
 def figures(quick: bool) -> dict[str, float]:
     return {
-        "vmap_speedup.W3": _speedup(1 if quick else 15, epochs=1),
-        "vmap_speedup.W3_E5": _speedup(1 if quick else 5, epochs=5),
+        "vmap_speedup.W3": _speedup(quick, epochs=1, repeats=15),
+        "vmap_speedup.W3_E5": _speedup(quick, epochs=5, repeats=5),
     }
 
 
-def _speedup(repeats: int, epochs: int) -> float:
-    setup = w3(epochs=epochs)
+def _speedup(quick: bool, epochs: int, repeats: int) -> float:
+    setup, repeats = (w3(epochs=epochs, clients=10, rows=150), 1) if quick else (w3(epochs=epochs), repeats)
     times = interleaved({"loop": Rounds(setup, Loop), "vmap": Rounds(setup, Vmap)}, repeats)
     return times["loop"] / times["vmap"]
