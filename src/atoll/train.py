@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import robust
+from . import clientwise, robust
 from .checks import within
 from .core import BUFFERS, Batch, Client, Model, Step, setting, weights
 from .key import Key, fold, permutation
@@ -75,7 +75,8 @@ def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
             b = batch._replace(stats={})
             return loss(w | fixed, b), b.stats
 
-        return torch.func.grad(with_stats, has_aux=True)(moving)  # type: ignore[no-any-return]
+        grads, stats = clientwise.gradient(with_stats, moving)
+        return grads, {name: v.detach() for name, v in stats.items()}
     leaves = {name: v.detach().requires_grad_() for name, v in moving.items()}
     batch = batch._replace(stats={})
     with torch.enable_grad():
@@ -121,12 +122,12 @@ class Optimiser:
 
     def run(self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None = None) -> Params:
         """Train on given batches; ``correct`` may change each gradient before it is used."""
-        params = {name: v.clone() for name, v in params.items()}
+        params = clientwise.copies(params) if mapping_clients() else {name: v.clone() for name, v in params.items()}
         memory: dict[str, Params] = {}
         for batch in batches if not _idle.get() else ():
             grads, stats = gradient(loss, params, batch)
             grads = correct(grads) if correct else grads
-            if mapping_clients():
+            if mapping_clients() and not clientwise.everybody(batch.w.sum() > 0):
                 params = self._masked(params, grads, stats, memory, batch)
             else:
                 self._apply(params, self._clipped(grads), memory)
@@ -144,7 +145,7 @@ class Optimiser:
         """One update that leaves a client whose batch is all padding as it was."""
         live = b.w.sum() > 0
         before = {slot: {name: v.clone() for name, v in values.items()} for slot, values in memory.items()}
-        after = {name: torch.where(live, v, v) for name, v in params.items()}  # copies with one entry for each client
+        after = {name: v.clone() for name, v in params.items()}
         self._apply(after, self._clipped(grads), memory)
         after |= stats
         for slot, values in memory.items():
@@ -239,12 +240,16 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     kinds: dict[str, torch.dtype] = {}
     for upload in uploads:
         w = getattr(upload, weight).double() if weight else 1.0
-        mass = mass + w
-        for name, v in getattr(upload, field).items():
-            kinds[name] = v.dtype
-            if v.is_floating_point():
-                total[name] = total[name] + w * v.double() if name in total else w * v.double()
-            else:
+        mass, values = mass + w, getattr(upload, field)
+        kinds |= {name: v.dtype for name, v in values.items()}
+        parts = {name: v.to(torch.double, copy=True) for name, v in values.items() if v.is_floating_point()}
+        if parts:
+            torch._foreach_mul_(list(parts.values()), w)  # all at once: one by one, small models are all overhead
+        if known := [name for name in parts if name in total]:
+            torch._foreach_add_([total[name] for name in known], [parts[name] for name in known])
+        total |= {name: v for name, v in parts.items() if name not in total}
+        for name, v in values.items():
+            if name not in parts:
                 total[name] = torch.maximum(total[name], v) if name in total else v
     return {name: (v / mass).to(kinds[name]) if v.is_floating_point() else v for name, v in total.items()}
 

@@ -6,6 +6,7 @@ answers the same message. So nothing is kept by hand, and no client's upload is 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import chain
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
@@ -257,7 +258,7 @@ def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
     """The declared class, and in each field what it declares."""
     if type(upload) is not kind:
         yield Flaw("payload", f"is a {type(upload).__name__}, not a {kind.__name__}")
-    for name, declared in get_type_hints(kind).items():
+    for name, declared in _declared(kind).items():
         value = getattr(upload, name, None)
         if declared == Params:
             if type(value) is not dict or not all(type(n) is str and _plain(v) for n, v in value.items()):
@@ -269,6 +270,12 @@ def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
             yield Flaw(name, f"is {_called(value)}, not a {declared.__name__}")
         elif isinstance(value, float) and not isfinite(value):
             yield Flaw(name, "is NaN or infinite")
+
+
+@cache
+def _declared(kind: type[Any]) -> dict[str, Any]:
+    """The types of a payload's fields; working them out takes longer than checking a small upload."""
+    return get_type_hints(kind)
 
 
 def _plain(value: Any) -> bool:
@@ -304,12 +311,13 @@ def _by_value(upload: Any, marks: Mapping[str, Marks], rows: int | None) -> Iter
 
 
 def _finite(v: Tensor) -> bool:
-    """From the extremes, which NaN spreads to: nothing of the tensor's size is made."""
-    if not v.is_floating_point() or not v.numel():
+    """From the sum, or if that is not finite, from the extremes: NaN spreads to all, and sums may overflow."""
+    if not v.is_floating_point() or not v.numel() or isfinite(float(v.sum())):
         return True
     return all(isfinite(float(extreme)) for extreme in v.aminmax())
 
 
+@cache
 def marks_of(kind: type[Any]) -> dict[str, Marks]:
     """What the fields of a payload class declare."""
     names = [mark.name for mark in fields(Marks)]
