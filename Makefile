@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test test-chaos docs clean
+.PHONY: setup demo check test test-chaos bench bench-page docs clean
 
 setup: $(READY)
 
@@ -32,6 +32,13 @@ test: check
 # What the tests do briefly, at length: hundreds of kills, thousands of flipped bits, a thousand rounds.
 test-chaos: setup
 	$(BIN)/python -m pytest -n 2 -m chaos
+
+# Figures go to build/bench.json; `bench-page` puts them into docs/explanation-performance.md.
+bench: setup
+	$(BIN)/python -m benchmarks
+
+bench-page: setup
+	$(BIN)/python -m benchmarks --page
 
 # The reference pages that follow from the code; a test fails when they are out of date.
 docs: setup

@@ -1,13 +1,8 @@
 """What SCD's spectral term costs beside the training step it joins: a ResNet-18, batches of 64, one thread.
 
-Both are measured in turn, so that whatever else the machine does falls on both; the ratio of the medians is the result.
-Exit status 1 says that a term costs half of a step or more.
+``spectrum.*`` is the time of a gradient of the term over that of a training step, for a teacher whose spectrum is
+known: low frequencies or all of them, over the whole vector or layer by layer.
 """
-
-import sys
-from collections.abc import Callable
-from statistics import median
-from time import perf_counter
 
 import torch
 
@@ -15,46 +10,27 @@ from atoll import models
 from atoll.core import Batch, Model
 from atoll.key import key, normal, randint
 from atoll.spectrum import distance
-from atoll.train import gradient, objective, trainable
+from atoll.train import gradient, objective
 
-REPEATS = 5
-LIMIT = 0.5
+from .timing import Work, interleaved
 
-
-def seconds(work: Callable[[], object]) -> float:
-    start = perf_counter()
-    work()
-    return perf_counter() - start
+TERMS = {"low_vector": (0.4, "vector"), "all_vector": (1.0, "vector"), "all_layer": (1.0, "layer")}
 
 
-def main() -> int:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = Model(models.build("resnet18", (3, 32, 32), 10), "resnet18")
+def figures(quick: bool) -> dict[str, float]:
+    name, rows, repeats = ("lenet", 4, 1) if quick else ("resnet18", 64, 5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Model(models.build(name, (3, 32, 32), 10), name)
     student = model.init()
     names = [name for name, _ in model.net.named_parameters()]
     teacher = {name: student[name] + 0.01 * normal(key(name), *student[name].shape) for name in names}
-    batch = Batch(normal(key("x"), 64, 3, 32, 32), randint(key("y"), 10, 64), torch.ones(64), key("noise"), {})
-    terms = {f"tau {tau:g}, {scope}": distance(teacher, names, tau=tau, scope=scope)
-             for tau, scope in ((0.4, "vector"), (1.0, "vector"), (1.0, "layer"))}  # fmt: skip
+    batch = Batch(normal(key("x"), rows, 3, 32, 32), randint(key("y"), 10, rows), torch.ones(rows), key("noise"), {})
 
-    work: dict[str, Callable[[], object]] = {"step": lambda: gradient(objective(model), student, batch)}
-    for name, apart in terms.items():
-        work[name] = lambda apart=apart: gradient(lambda p, b: apart(p), student, batch)  # type: ignore[misc]
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(REPEATS + 1):
-        for name, do in work.items():
-            took = seconds(do)
-            if turn:  # the first warms up
-                times[name].append(took)
+    def term(tau: float, scope: str) -> Work:
+        apart = distance(teacher, names, tau=tau, scope=scope)
+        return lambda: gradient(lambda p, b: apart(p), student, batch)
 
-    step = median(times["step"])
-    print(f"training step, {trainable(student):,} weights: {step:.3f} s")
-    ratios = {name: median(times[name]) / step for name in terms}
-    for name, ratio in ratios.items():
-        print(f"spectral term, {name}: {median(times[name]):.3f} s, ratio {ratio:.3f}")
-    return int(max(ratios.values()) >= LIMIT)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    works = {"step": lambda: gradient(objective(model), student, batch)}
+    times = interleaved(works | {name: term(*how) for name, how in TERMS.items()}, repeats)
+    return {f"spectrum.{name}": times[name] / times["step"] for name in TERMS}

@@ -1,11 +1,9 @@
 """Many registered clients, few sampled: a round costs what the sampled ones cost."""
 
-import importlib.util
 import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import lab
@@ -202,48 +200,3 @@ def test_whole_numbers_stay_exact_beyond_single_precision() -> None:
     n = 2**24 + 1
     rows = Shares(torch.empty(n + 1, 0), torch.zeros(n + 1), [n, 1])
     assert rows.shares(torch.ones(n + 1, dtype=torch.bool)) == [1.0, 1.0]
-
-
-# -- the benchmark -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    path = Path(__file__).parents[1] / "benchmarks" / "scale.py"
-    spec = importlib.util.spec_from_file_location("scale", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SMALL = ("--sampled", "4", "--rounds", "2", "--hidden", "8", "--rows", "5", "--eval-every", "2")
-
-
-def test_the_benchmark_measures_a_run_apart(
-    benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its process gives the digest that this one gives with another cache."""
-    small = (*SMALL, "--folder", str(tmp_path))
-    benchmark.main([*small, "--clients", "40", "--cache", "1"])
-    title, _, *lines = capsys.readouterr().out.splitlines()
-    here = benchmark.measure(benchmark._options([*small, "--clients", "40", "--cache", "99"]))
-    assert "172 weights per client, 4 sampled, cache 1" in title  # 16 * 8 + 8 + 8 * 4 + 4
-    (clients, *numbers, digest) = lines[0].split()
-    assert (len(lines), clients, digest) == (1, "40", here.digest[:12])
-    assert all(float(number) > 0 for number in numbers[:1] + numbers[2:])  # the first has no idle clients to compare
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("peak", "used", "status"), [(1, 1, 0), (1_600_000_000, 1, 1), (1, 200_000, 1)])
-def test_its_exit_status_tells_of_too_much_memory(
-    peak: int, used: int, status: int, benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten clients more that take 200 kB more are 20 kB each."""
-    runs = {
-        10: benchmark.Measured(10, 5, 1, 0, 0.1, 0.1, 0.1, "a" * 64),
-        20: benchmark.Measured(20, 5, peak, used, 0.1, 0.1, 0.1, "b" * 64),
-    }
-    monkeypatch.setattr(benchmark, "_apart", lambda options, clients: runs[clients])
-    assert benchmark.main(["--clients", "10", "20"]) == status

@@ -231,11 +231,30 @@ def nbytes(p: Any) -> int:
 
 def stack(trees: list[T]) -> T:
     """Payloads of several clients as one, along a new first dimension."""
-    return pytree.tree_map(lambda *xs: torch.stack(xs), *trees)  # type: ignore[no-any-return]
+    leaves, forms = zip(*(pytree.tree_flatten(tree) for tree in trees), strict=True)
+    if any(form != forms[0] for form in forms):
+        raise ValueError("only payloads of one form can be stacked")
+    return pytree.tree_unflatten([torch.stack(same) for same in zip(*leaves, strict=True)], forms[0])  # type: ignore[no-any-return]
 
 
-def unstack(tree: T, n: int) -> list[T]:
-    return [pytree.tree_map(lambda x, i=i: x[i].clone(), tree) for i in range(n)]
+def unstack(tree: T, n: int, views: bool = False) -> list[T]:
+    """The payloads of ``n`` clients, each in memory of its own, or ``views`` of the stack, which stays while one does."""
+    leaves, form = pytree.tree_flatten(tree)
+    each = zip(*(leaf.unbind() for leaf in leaves), strict=True) if leaves else ((),) * n
+    return [pytree.tree_unflatten(own if views else [v.clone() for v in own], form) for own in each]
+
+
+def flat(params: Params, like: Params) -> Tensor:
+    """All numbers as one vector in double precision, in the order of ``like``, without its counters; a copy."""
+    parts = [params[name].reshape(-1).double() for name, v in like.items() if v.is_floating_point()]
+    return torch.cat([torch.zeros(0, dtype=torch.double), *parts])
+
+
+def unflat(row: Tensor, like: Params) -> Params:
+    """The way back."""
+    numbers = {name: v for name, v in like.items() if v.is_floating_point()}
+    pieces = row.split([v.numel() for v in numbers.values()]) if numbers else ()
+    return {n: piece.reshape(v.shape).to(v.dtype) for piece, (n, v) in zip(pieces, numbers.items(), strict=True)}
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .errors import AtollError, unknown
-from .payload import Params
+from .payload import Params, flat, unflat
 from .securesum import Sum, note
 
 T = TypeVar("T")
@@ -333,9 +333,9 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None, around: Params 
     _tell_limits(guard, sent[0], field, weight, w if numbers else None)
     out = {name: torch.stack([v[name] for v in values]).amax(0) for name in values[0] if name not in numbers}
     if numbers:
-        x = torch.stack([_flat(v, numbers) for v in values])
+        x = torch.stack([flat(v, numbers) for v in values])
         centre = _centre(guard, around or getattr(server, field, None), numbers, field)
-        out |= _unflat(guard.rule.combine(x, w, centre), numbers)
+        out |= unflat(guard.rule.combine(x, w, centre), numbers)
     return {name: out[name] for name in values[0]}
 
 
@@ -395,13 +395,4 @@ def _centre(guard: Guard, around: Params | None, like: Params, field: str) -> Te
         return torch.zeros(())
     if around is None or any(name not in around or around[name].shape != v.shape for name, v in like.items()):
         raise guard.unlike(field)
-    return _flat(around, like)
-
-
-def _flat(params: Params, like: Params) -> Tensor:
-    return torch.cat([params[name].double().flatten() for name in like])
-
-
-def _unflat(row: Tensor, like: Params) -> Params:
-    pieces = row.split([v.numel() for v in like.values()])
-    return {name: piece.reshape(v.shape).to(v.dtype) for piece, (name, v) in zip(pieces, like.items(), strict=True)}
+    return flat(around, like)

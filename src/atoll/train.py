@@ -1,7 +1,6 @@
 """The only training loop, the objective it minimises, and arithmetic on parameters."""
 
 from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import robust
+from . import clientwise, robust
 from .checks import within
 from .core import BUFFERS, Batch, Client, Model, Step, setting, weights
 from .key import Key, fold, permutation
-from .payload import Params
+from .payload import Params, flat, unflat
 from .securesum import Sum, note
 
 Loss = Callable[[Params, Batch], Tensor]
@@ -77,7 +76,8 @@ def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
             b = batch._replace(stats={})
             return loss(w | fixed, b), b.stats
 
-        return torch.func.grad(with_stats, has_aux=True)(moving)  # type: ignore[no-any-return]
+        grads, stats = clientwise.gradient(with_stats, moving)
+        return grads, {name: v.detach() for name, v in stats.items()}
     leaves = {name: v.detach().requires_grad_() for name, v in moving.items()}
     batch = batch._replace(stats={})
     with torch.enable_grad():
@@ -123,12 +123,12 @@ class Optimiser:
 
     def run(self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None = None) -> Params:
         """Train on given batches; ``correct`` may change each gradient before it is used."""
-        params = {name: v.clone() for name, v in params.items()}
+        params = clientwise.copies(params) if mapping_clients() else {name: v.clone() for name, v in params.items()}
         memory: dict[str, Params] = {}
         for batch in batches if not _idle.get() else ():
             grads, stats = gradient(loss, params, batch)
             grads = correct(grads) if correct else grads
-            if mapping_clients():
+            if mapping_clients() and not clientwise.everybody(batch.w.sum() > 0):
                 params = self._masked(params, grads, stats, memory, batch)
             else:
                 self._apply(params, self._clipped(grads), memory)
@@ -146,7 +146,7 @@ class Optimiser:
         """One update that leaves a client whose batch is all padding as it was."""
         live = b.w.sum() > 0
         before = {slot: {name: v.clone() for name, v in values.items()} for slot, values in memory.items()}
-        after = {name: torch.where(live, v, v) for name, v in params.items()}  # copies with one entry for each client
+        after = {name: v.clone() for name, v in params.items()}
         self._apply(after, self._clipped(grads), memory)
         after |= stats
         for slot, values in memory.items():
@@ -237,22 +237,18 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     """
     if robust.active():
         return robust.mean(uploads, field, weight, around)
-    count, mass, kinds = 0, Sum(), dict[str, torch.dtype]()
-    totals, counters = defaultdict[str, Sum](Sum), Params()
+    count, mass, total, like, counters = 0, Sum(), Sum(), Params(), Params()
     for upload in uploads:
+        values = getattr(upload, field)
+        like = like or dict(values)
         w = getattr(upload, weight).double() if weight else torch.ones((), dtype=torch.double)
         mass.add(w)
+        total.add(flat(values, like).mul_(w))  # as one vector: tensor by tensor, small models would be all overhead
+        counters |= {n: torch.maximum(counters.get(n, v), v) for n, v in values.items() if not v.is_floating_point()}
         count += 1
-        for name, v in getattr(upload, field).items():
-            kinds[name] = v.dtype
-            if v.is_floating_point():
-                totals[name].add(w * v.double())
-            else:
-                counters[name] = torch.maximum(counters[name], v) if name in counters else v
     if count == 1:
         note("one", f"a round had one client, so the sum of {field} is what that client sent.")
-    means = {name: (total.value() / mass.value()).to(kinds[name]) for name, total in totals.items()}
-    return {name: means[name] if name in means else counters[name] for name in kinds}
+    return like | unflat(total.value() / mass.value(), like) | counters
 
 
 def trainable(params: Params) -> int:

@@ -6,6 +6,7 @@ answers the same message. So nothing is kept by hand, and no client's upload is 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import chain
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
@@ -278,7 +279,7 @@ def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
         yield Flaw("payload", upload.reason)
     if type(upload) is not kind:
         yield Flaw("payload", f"is a {type(upload).__name__}, not a {kind.__name__}")
-    for name, declared in get_type_hints(kind).items():
+    for name, declared in _declared(kind).items():
         value = getattr(upload, name, None)
         if declared == Params:
             if type(value) is not dict or not all(type(n) is str and _plain(v) for n, v in value.items()):
@@ -290,6 +291,12 @@ def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
             yield Flaw(name, f"is {_called(value)}, not a {declared.__name__}")
         elif isinstance(value, float) and not isfinite(value):
             yield Flaw(name, "is NaN or infinite")
+
+
+@cache
+def _declared(kind: type[Any]) -> dict[str, Any]:
+    """The types of a payload's fields; working them out takes longer than checking a small upload."""
+    return get_type_hints(kind)
 
 
 def _plain(value: Any) -> bool:
@@ -343,6 +350,7 @@ def _implausible(v: Tensor, most: float) -> Iterator[str]:
         yield "holds only numbers that are subnormal, which slow arithmetic down and carry nothing"
 
 
+@cache
 def marks_of(kind: type[Any]) -> dict[str, Marks]:
     """What the fields of a payload class declare."""
     names = [mark.name for mark in fields(Marks) if mark.name != "labels"]

@@ -2,14 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from math import ceil
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_leaves, tree_structure
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from ..core import Client, ClientId, Predictor
 from ..evaluate import Score, accuracy, measure, predict
@@ -19,6 +21,9 @@ from ..payload import stack, unstack
 from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import Store
 from ..train import functional_gradients
+
+ROOM = 2**28  # bytes that the clients of one batched call may take
+COPIES = 6  # of a client's message and state while it trains: initial and new weights, gradients, momentum, results
 
 # The way out: what leaves a client in place of the upload that its method made. Run where the client runs, on its rows;
 # what the client itself uses (its state, its own model) is what the method made.
@@ -103,15 +108,28 @@ class Loop:
 
 
 class Vmap(Loop):
-    """Clients with the same model run as one batched call of ``method.local``."""
+    """Clients with the same model run as one batched call of ``method.local``, as many as fit into ``ROOM``."""
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        self._rest = []
+        parties = {job.client: party for party in self._parties(method, seed, jobs) for job in party}
+        ready: dict[ClientId, tuple[Outcome, Rest]] = {}
+        for job in jobs:
+            if job.client not in ready:
+                ready |= self._together(method, seed, parties[job.client])
+            outcome, rest = ready.pop(job.client)
+            self._rest.append(partial(_given, rest))
+            yield outcome
+
+    def _parties(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[list[Job]]:
+        """Who runs in one call: clients of one group, as many as there is room for; decided by sizes alone."""
         groups: dict[Any, list[Job]] = defaultdict(list)
         for job in jobs:
             groups[self._group(job)].append(job)
-        done = {o.sender: (o, rest) for group in groups.values() for o, rest in self._train_group(method, seed, group)}
-        self._rest = [partial(_given, done[job.client][1]) for job in jobs]
-        yield from (done[job.client][0] for job in jobs)
+        for group in groups.values():
+            most = max(1, ROOM // self._bytes(method, seed, group))
+            count = ceil(len(group) / most)
+            yield from (group[at * len(group) // count : (at + 1) * len(group) // count] for at in range(count))
 
     def _group(self, job: Job) -> Any:
         """Clients that can share a call: their downloads differ in tensors alone, not in scalars or in what is there.
@@ -120,25 +138,30 @@ class Vmap(Loop):
         """
         client = self.fleet.client(job.client)
         size = len(client.x) if client.has_buffers else 0
-        return client.model.name, size, tree_structure(job.download)
+        return client.model.name, size, _form(job.download)
 
-    def _train_group(self, method: AnyMethod, seed: int, jobs: list[Job]) -> Iterator[tuple[Outcome, Rest]]:
-        ids = [job.client for job in jobs]
-        alone = [self.fleet.client(i) for i in ids]
-        size = max(len(c.x) for c in alone)
-        # Equal architectures may differ in their initial weights, which training never asks for: one stands for all.
-        clients = stack([replace(pad(c, size), model=alone[0].model) for c in alone])
-        states = [self.state(method, seed, i) for i in ids]
+    def _bytes(self, method: AnyMethod, seed: int, group: list[Job]) -> int:
+        """What a client of the group takes in a call: its padded rows, and all that training keeps of its tensors."""
+        first = self.fleet.client(group[0].client)
+        rows = max(self.fleet.train.size(self.fleet.position(job.client)) for job in group)
+        tensors = tree_leaves((group[0].download, self.state(method, seed, group[0].client)))
+        return rows * sum(v[0].nbytes for v in (first.x, first.y)) + COPIES * sum(v.nbytes for v in tensors)
+
+    def _together(self, method: AnyMethod, seed: int, jobs: list[Job]) -> dict[ClientId, tuple[Outcome, Rest]]:
+        alone = [self.fleet.client(job.client) for job in jobs]
+        states = [self.state(method, seed, job.client) for job in jobs]
         keys = torch.stack([job_key(seed, job) for job in jobs])
-        down, dim = _downloads(jobs, apart=alone[0].has_buffers)
+        down, clients = _downloads(jobs), padded(alone)
         with torch.no_grad(), functional_gradients():
-            ups, after = vmap(method.local, (dim, 0, 0, 0))(down, stack(states), clients, keys)
+            ups, after = vmap(method.local)(down, stack(states), clients, keys)
             if method.after_upload:
-                after = vmap(method.after_upload, (dim, 0, 0, 0, 0))(down, ups, after, clients, keys)
-        uploads, nexts = unstack(ups, len(jobs)), unstack(after, len(jobs))
+                after = vmap(method.after_upload)(down, ups, after, clients, keys)
+        uploads, nexts = unstack(ups, len(jobs), views=True), unstack(after, len(jobs))
+        done = {}
         for job, client, state, up, new in zip(jobs, alone, states, uploads, nexts, strict=True):
             outcome = Outcome(job.client, self.outlet(job, client, up), self._before(method, job, state, client))
-            yield outcome, Rest(job.client, new, self._after(method, job, up, new, client))
+            done[job.client] = outcome, Rest(job.client, new, self._after(method, job, up, new, client))
+        return done
 
 
 def _given(rest: Rest) -> Rest:
@@ -150,22 +173,27 @@ def job_key(seed: int, job: Job) -> Key:
     return key(seed, "local", job.round.t, job.client)
 
 
-def _downloads(jobs: list[Job], apart: bool) -> tuple[Any, int | None]:
-    """One download for all, if they are the very same tensors; otherwise a stack of them.
+def _form(p: Any) -> tuple[Any, ...]:
+    """What two payloads of one class have in common if they can be stacked: names of tensors, values of scalars."""
+    values = (getattr(p, f.name) for f in fields(p))
+    return tuple(tuple(v) if isinstance(v, dict) else v if not isinstance(v, Tensor) else ... for v in values)
 
-    Running statistics are written into, so with them (``apart``) every client needs its own.
+
+def _downloads(jobs: list[Job]) -> Any:
+    """A stack of what the clients received; what is the very same tensor for all is repeated without a copy."""
+    leaves = zip(*(tree_leaves(job.download) for job in jobs), strict=True)
+
+    def stacked(same: Sequence[Tensor]) -> Tensor:
+        alike = all(v is same[0] for v in same)
+        return same[0].expand(len(same), *same[0].shape) if alike else torch.stack(list(same))
+
+    return tree_unflatten([stacked(same) for same in leaves], tree_structure(jobs[0].download))
+
+
+def padded(clients: Sequence[Client]) -> Client:
+    """Clients as one, with rows of zeros up to the largest; ``n`` still says how many are real.
+
+    Equal architectures may differ in their initial weights, which training never asks for: the first stands for all.
     """
-    leaves = [tree_leaves(job.download) for job in jobs]
-    shared = all(
-        len(own) == len(leaves[0]) and all(a is b for a, b in zip(own, leaves[0], strict=True)) for own in leaves
-    )
-    return (jobs[0].download, None) if shared and not apart else (stack([job.download for job in jobs]), 0)
-
-
-def pad(c: Client, size: int) -> Client:
-    """Add rows of zeros; ``c.n`` still says how many are real."""
-
-    def grow(v: Tensor) -> Tensor:
-        return torch.cat([v, v.new_zeros(size - len(v), *v.shape[1:])])
-
-    return replace(c, x=grow(c.x), y=grow(c.y))
+    x, y = (pad_sequence([getattr(c, name) for c in clients], batch_first=True) for name in ("x", "y"))
+    return replace(clients[0], x=x, y=y, n=torch.stack([c.n for c in clients]))

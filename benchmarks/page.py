@@ -1,0 +1,71 @@
+"""The page that shows the figures: docs/measured/bench.json keeps them, and a table of the page is made from it."""
+
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from .targets import target
+
+DOCS = Path(__file__).parents[1] / "docs"
+MEASURED, PAGE = DOCS / "measured" / "bench.json", DOCS / "explanation-performance.md"
+PLACE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
+
+
+def write(figures: Mapping[str, float]) -> None:
+    """Keep the figures with what they were measured on, and put them into the page."""
+    text = json.dumps(_machine() | {"figures": figures}, indent=1)
+    MEASURED.write_text(text + "\n", encoding="utf-8")
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def filled(text: str) -> str:
+    """The page with the table of what was measured last."""
+    return PLACE.sub(lambda _: table(json.loads(MEASURED.read_text(encoding="utf-8"))), text)
+
+
+def table(measured: Mapping[str, Any]) -> str:
+    m = measured
+    where = f"{m['processor']}, {m['cores']} cores; Python {m['python']}, torch {m['torch']}"
+    lines = [
+        f"Measured on {m['date']} with Atoll {m['atoll']}: {where}.",
+        "",
+        "| figure | value | target |",
+        "| --- | --- | --- |",
+    ]
+    lines += [f"| `{name}` | {number(value)} | {_told(name, value)} |" for name, value in m["figures"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float) -> str:
+    """Three digits are more than the machine's noise leaves."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _told(name: str, value: float) -> str:
+    wanted = target(name)
+    return "" if wanted is None else str(wanted) if wanted.met(value) else f"**missed**: {wanted}"
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "atoll": version("atoll"),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()

@@ -1,0 +1,34 @@
+"""What figures are meant to reach."""
+
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    sign: str  # "<=" or ">="
+    value: float
+
+    def met(self, figure: float) -> bool:
+        return figure <= self.value if self.sign == "<=" else figure >= self.value
+
+    def __str__(self) -> str:
+        return f"{'≤' if self.sign == '<=' else '≥'} {self.value:g}"
+
+
+TARGETS = {
+    "vs_tuned.*": Target("<=", 1.1),
+    "vs_plain.*_B64_*": Target("<=", 0.9),
+    "vmap_speedup.W3": Target(">=", 20),
+    "overhead.*": Target("<=", 1.3),
+    "rss_mb.*": Target("<=", 1500),
+    "idle_kb_per_client": Target("<=", 10),
+    "scale.same_digest": Target(">=", 1),
+    "spectrum.*": Target("<=", 0.5),
+    "startup.help_seconds": Target("<=", 0.5),
+    "startup.first_round_digits_seconds": Target("<=", 5),
+}
+
+
+def target(name: str) -> Target | None:
+    """That of a figure, if it has one."""
+    return next((wanted for pattern, wanted in TARGETS.items() if fnmatchcase(name, pattern)), None)
