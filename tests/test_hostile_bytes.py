@@ -119,6 +119,15 @@ def test_what_is_too_much_is_refused_before_it_is_made(kind: str) -> None:
     assert peak() - before < 64 * 2**20
 
 
+def test_a_triangle_without_numbers_costs_nothing() -> None:
+    """Side 20,000, in 400 bytes: its indices alone would be 3.2 GB, and usual limits would let that pass."""
+    forget_peak()
+    before = peak()
+    with pytest.raises(WireError):
+        decode(Table, claims()["an empty triangle of side 20,000"]())
+    assert peak() - before < 64 * 2**20
+
+
 def test_limits_leave_room_for_large_models() -> None:
     """2,000 tensors with long names; a server that keeps one for each of 10,000 clients reads its own files."""
     wide: Params = {f"body.layer{i}.block.conv.weight.of.some.length": torch.zeros(1) for i in range(2000)}

@@ -380,12 +380,16 @@ def test_every_count_and_every_probability_is_checked(name: str, field: str, mar
         assert found.field == field
 
 
-def test_every_number_of_rows_is_marked() -> None:
-    """A weight that nobody checks would be the client's to choose: what is called n or counts holds counts."""
+def test_every_number_of_rows_and_every_prediction_is_marked() -> None:
+    """A weight that nobody checks would be the client's to choose; so the names of fields are held to their word."""
+    named = {"n": "count", "counts": "count", "probs": "probabilities", "predictions": "probabilities"}
+    found = []
     for name in METHODS:
-        kind = contract(make(name)).upload
-        for field in ("n", "counts"):
-            assert field not in marks_of(kind) or marks_of(kind)[field].count, name
+        for field, marks in marks_of(contract(make(name)).upload).items():
+            if field in named:
+                assert getattr(marks, named[field]), (name, field)
+                found.append(field)
+    assert set(found) == set(named)
 
 
 def test_local_accepts_nothing_but_nothing() -> None:
