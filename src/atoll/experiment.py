@@ -316,6 +316,8 @@ class Experiment:
         if self.run_dir:
             if self._saved < ledger.round:
                 self._checkpoint()
+            else:
+                self._checkpoints().tidy(ledger.round)
             self.run_dir.write_bytes("clients.parquet", to_parquet(table))
             self.run_dir.write_json("summary.json", summary)
             self.run_dir.sync()
