@@ -1,6 +1,7 @@
 """Checkpoints: whole, or not there."""
 
 import random
+import shutil
 from hashlib import sha256
 from pathlib import Path
 
@@ -307,6 +308,17 @@ def test_a_crash_at_any_step_of_saving_leaves_a_whole_checkpoint(tmp_path: Path)
         names = sorted(p.name for p in (place["at"] / "checkpoints").iterdir())
         assert names == ["round-000010", "round-000015"], f"litter after a crash at step {step}"
     assert rounds == {10, 15}
+
+
+def test_what_a_crash_left_behind_can_be_tidied_up(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    for folder in ("new-000015", "round-000003"):
+        shutil.copytree(tmp_path / "checkpoints" / "round-000005", tmp_path / "checkpoints" / folder)
+    checkpoints.put_state(state(99.0))
+    checkpoints.tidy(10)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["round-000005", "round-000010"]
+    assert len(list((tmp_path / "objects").iterdir())) == 3
+    assert_holds(checkpoints, 10)
 
 
 def test_a_half_written_checkpoint_is_ignored(checkpoints: Checkpoints, tmp_path: Path) -> None:

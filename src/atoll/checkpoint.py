@@ -77,6 +77,11 @@ class Checkpoints:
         sync_folder(self._folder)
         self._keep_up_to(final)
 
+    def tidy(self, done: int) -> None:
+        """What ``save`` does last, for a process that ended before it came to that; ``done`` is the latest round."""
+        self._clear_drafts()
+        self._keep_up_to(self._folder / _name(done))
+
     def _write(self, snapshot: Snapshot, folder: Path) -> None:
         contents = (
             encode(snapshot.server),

@@ -376,6 +376,8 @@ class Experiment:
         if self.run_dir:
             if self._saved < ledger.round:
                 self._checkpoint()
+            else:
+                self._checkpoints().tidy(ledger.round)
             self.run_dir.write_bytes("clients.parquet", to_parquet(table))
             assert self._audit is not None
             summary["audit"] = self._audit.mark()._asdict()  # where the log ends
