@@ -278,7 +278,8 @@ class Experiment:
 
     def _checkpoint(self) -> None:
         checkpoints, ledger = self._checkpoints(), self.ledger
-        self._objects |= {i: checkpoints.put_state(self.store.get(i)) for i in sorted(self._changed)}
+        kept = {i: state for i in sorted(self._changed) if (state := self.store.get(i)) is not None}
+        self._objects |= {i: checkpoints.put_state(state) for i, state in kept.items()}
         if self.method.keeps_desks:
             self._desk_objects |= {i: checkpoints.put_state(self.desks.get(i)) for i in sorted(self._changed)}
         self._changed.clear()
