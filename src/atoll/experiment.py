@@ -19,6 +19,7 @@ from .costs import Costs, operations, seconds
 from .errors import AtollError
 from .examiner import Examiner
 from .ledger import Ledger, Line, from_json
+from .privacy.policy import Privacy
 from .result import Result
 from .robust import Guard
 from .rounds import Log, play, sample
@@ -49,11 +50,13 @@ class Experiment:
             self._open_store("states", self.types.state),
             self._open_store("desks", self.types.desk),
         )
-        self.outlet: Outlet = as_made
+        self.privacy = Privacy(self.config, self.method, self.fleet, run_dir.path if run_dir else None)
+        self.outlet: Outlet = self.privacy.outlet if self.privacy.on else as_made
         self.backend = self._open_backend()
         self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed, self.desks)
         self.server = self.examiner.first_server()
-        self.checks = Validator(self.method, self.fleet, self.config.seed, self.config.max_norm)
+        limits = self.config.max_norm, self.privacy.spare_rows
+        self.checks = Validator(self.method, self.fleet, self.config.seed, *limits)
         self.ledger, self.notes = Ledger(), list[str]()
         self.guard = Guard(self.config.robust, self.notes.append) if self.config.robust else None
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
@@ -66,6 +69,7 @@ class Experiment:
             if self.run_dir:
                 self._resume()
                 self._open_files(self.run_dir)
+            self._stop_if_spent()
             rehearsal = (self.method, self.fleet, self.config.seed, len(self._cohort(0)))
             flops = operations(*rehearsal)
             work = seconds(*rehearsal) if self.setup.devices.compute == "measured" else flops
@@ -75,6 +79,8 @@ class Experiment:
             self.backend.close()
         if self.ledger.status == "running":
             self.ledger.status = "finished"
+        if not self.ledger.lines:
+            raise AtollError(self.privacy.exhausted())
         return self._finish()
 
     def _open_store(self, name: str, kind: type[Any]) -> Store:
@@ -100,6 +106,7 @@ class Experiment:
 
     def _round(self, flops: Costs, work: Costs) -> tuple[int, Line | None]:
         t, started, config = self.ledger.round, time.perf_counter(), self.config
+        self.privacy.reserve(t)
         self.server, log = play(
             self.method,
             self.task,
@@ -118,12 +125,15 @@ class Experiment:
         self._tell_time(log, work)
         if self._is_over(log):
             self.ledger.status = "diverged"
-        line = self._evaluate(log) if self._evaluated(t) or self.ledger.status == "diverged" else None
+        elif t + 1 < config.rounds:
+            self._stop_if_spent()
+        line = self._evaluate(log) if self._evaluated(t) or self.ledger.status != "running" else None
         self.ledger.totals.seconds += time.perf_counter() - started
         if line is not None:
             self._record(line)
         self.ledger.round = t + 1
-        if self.run_dir and (self.ledger.round % config.checkpoint_every == 0):
+        every = 1 if self.privacy.budget else config.checkpoint_every  # a round made again would be paid for again
+        if self.run_dir and (self.ledger.round % every == 0):
             self._checkpoint()
         return t + 1, line
 
@@ -140,6 +150,11 @@ class Experiment:
         for rejection in log.rejected:
             self.ledger.strikes[rejection.client] = self.ledger.strikes.get(rejection.client, 0) + 1
         self._changed |= set(log.accepted)
+        self.privacy.count(log.accepted)
+
+    def _stop_if_spent(self) -> None:
+        if self.ledger.status == "running" and self.ledger.round < self.config.rounds and not self.privacy.affordable():
+            self.ledger.status = "exhausted"
 
     def _is_over(self, log: Log) -> bool:
         """Whether nothing can come of the run any more: nobody had a valid upload, or nobody is left."""
@@ -184,7 +199,8 @@ class Experiment:
         }
         ledger.rejected = []
         excluded = ledger.excluded(self.config.strikes)
-        return line | ({"excluded": excluded} if excluded else {})
+        privacy = {"privacy": self.privacy.progress()} if self.privacy.on else {}
+        return line | ({"excluded": excluded} if excluded else {}) | privacy
 
     def _record(self, line: Line) -> None:
         line["seconds"] = self.ledger.totals.seconds
@@ -197,6 +213,7 @@ class Experiment:
 
     def _resume(self) -> None:
         found = self._checkpoints().load(self.notes.append)
+        self.privacy.restore(found.progress.get("privacy", {}) if found else {})
         if found is not None:
             self._check_resumable(found.round, found.progress["federation"])
         for store in (self.store, self.desks):
@@ -212,8 +229,11 @@ class Experiment:
         for i, name in found.desks.items():
             self.desks.put(i, self._checkpoints().get_desk(name))
         self.ledger = from_json(found.round, found.progress["ledger"], from_parquet(found.rows))
-        if self.ledger.status != "diverged":  # more rounds may have been asked for
-            self.ledger.status = "running"
+        if self.ledger.status == "diverged":
+            return
+        self.ledger.status = "running"
+        self._stop_if_spent()
+        if self.ledger.status == "running":  # more rounds may have been asked for
             self._drop_early_end()
 
     def _check_resumable(self, done: int, federation: str) -> None:
@@ -247,7 +267,11 @@ class Experiment:
             self._desk_objects |= {i: checkpoints.put_state(self.desks.get(i)) for i in sorted(self._changed)}
         self._changed.clear()
         progress, rows = (
-            {"ledger": ledger.to_json(), "federation": self.setup.federation.name},
+            {
+                "ledger": ledger.to_json(),
+                "federation": self.setup.federation.name,
+                "privacy": self.privacy.state(),
+            },
             to_parquet(ledger.table()),
         )
         objects = dict(self._objects), dict(self._desk_objects)
@@ -260,7 +284,10 @@ class Experiment:
         ledger, table = self.ledger, self.ledger.table()
         for i in ledger.excluded(self.config.strikes):
             self.notes.append(f"Client {i!r} was excluded after {ledger.strikes[i]} rejected uploads.")
+        if ledger.status == "exhausted":
+            self.notes.append(self.privacy.exhausted())
         summary = summarise(self.config, ledger, len(self.fleet.ids), self._digest())
+        summary["privacy"] = self.privacy.record()
         if self.run_dir:
             if self._saved < ledger.round:
                 self._checkpoint()

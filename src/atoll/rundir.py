@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from .config import Config, from_dict, read_yaml
 from .errors import AtollError
 from .files import to_json, write_whole
+from .privacy.budget import JOURNAL
 
 
 class RunDir:
@@ -71,7 +72,7 @@ class RunDir:
     def _clear(self) -> None:
         for name in ("checkpoints", "objects", "states", "desks"):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html"):
+        for name in ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html", JOURNAL):
             self.remove(name)
 
     def config(self) -> Config:

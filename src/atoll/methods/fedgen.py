@@ -43,8 +43,8 @@ class Global:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("w_k, the model after local training")
-    n: Tensor = about("n_k, the number of training rows")
-    counts: Tensor = about("n_kc, rows of each class [C]")
+    n: Tensor = about("n_k, the number of training rows", count=True)
+    counts: Tensor = about("n_kc, rows of each class [C]", count=True)
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,8 @@ class FedGen(Method[Global, Nothing, Global, Update]):
 
         params, n = mean(uploads(), "params", weight="n"), torch.stack(counts)
         present, start = n.sum(0) > 0, server.generator or self.generator(task).init(fold(k, 0))
+        if not present.any():  # clients may keep classes with few rows to themselves
+            return Global(params, server.generator, server.seen, server.left * self.fade)
         teach = replace(self.teach, lr=self.teach.lr * float(server.left))
         generator = teach.run(self.lesson(task, stack(heads), n), start, self._labels(present, task, fold(k, 1)))
         return Global(params, generator, server.seen | present, server.left * self.fade)

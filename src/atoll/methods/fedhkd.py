@@ -41,8 +41,8 @@ class Knowledge:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("w_k, the model after local training; nothing if the clients' models are unlike")
-    n: Tensor = about("n_k, the number of training rows")
-    counts: Tensor = about("rows of each class [C]")
+    n: Tensor = about("n_k, the number of training rows", count=True)
+    counts: Tensor = about("rows of each class [C]", count=True)
     features: Tensor = about("mean feature of each class, with noise [C, d]", rows="counts")
     predictions: Tensor = about("mean prediction for each class [C, C]", rows="counts")
 

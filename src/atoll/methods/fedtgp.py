@@ -55,6 +55,7 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
 
     family: ClassVar[str] = "prototypes"
     needs = frozenset({Need.SAME_WIDTH})
+    bounded_statistics: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "lam", "tau")
