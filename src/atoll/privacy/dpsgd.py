@@ -16,7 +16,7 @@ from torch.func import grad, vmap
 
 from ..core import Batch, setting, weights
 from ..errors import AtollError
-from ..key import Key, fold
+from ..key import Key, bits
 from ..payload import Params
 from ..train import SGD, Loss, mapping_clients
 from .randomness import Normal, secure, seeded
@@ -60,7 +60,7 @@ def row_gradients(loss: Loss, params: Params, batch: Batch) -> Params:
     def own(w: Params, x: Tensor, y: Tensor, weight: Tensor, k: Key) -> Tensor:
         return loss(w, Batch(x[None], y[None], weight[None], k, {}, batch.extra))
 
-    keys = torch.stack([fold(batch.k, i) for i in range(len(batch.x))])
+    keys = bits(batch.k, len(batch.x))
     found: Params = vmap(grad(own), (None, 0, 0, 0, 0))(moving, batch.x, batch.y, batch.w, keys)
     return {name: v * batch.w.reshape(-1, *[1] * (v.ndim - 1)) for name, v in found.items()}
 
