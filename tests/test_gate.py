@@ -158,7 +158,7 @@ def test_off_by_default() -> None:
 @pytest.mark.parametrize("backend", ["loop", "vmap", "processes"])
 def test_the_record_tells_what_was_kept_back(backend: str) -> None:
     """Counted again from the holdings: 2 rounds of all clients."""
-    plain = setup("dcpfl", rounds=2, eval_every=1, min_class_count=12, backend=backend, workers=2)
+    plain = setup("dcpfl", rounds=2, eval_every=1, min_class_count=12, cov_source="diag", backend=backend, workers=2)
     result = conduct(plain)
     counts = torch.stack([rows_of_classes(plain.fleet.client(i)) for i in plain.fleet.ids])
     few, d = (counts > 0) & (counts < 12), plain.fleet.task().feature_dim

@@ -60,8 +60,8 @@ class Config:
     min_class_count: int = option(0, "classes of which a client has fewer rows do not leave it; 0: all do")
     cov_source: str | None = option(
         None,
-        "covariances of fewer than 2(width + 1) rows: as the client has them, their diagonal, none; or means: the "
-        "server estimates all; default: client, or diag with --min-class-count",
+        "covariances of fewer than 2(width + 1) rows: as the client has them, their diagonal, or none; or means: none "
+        "leave, the server estimates them from means; default: client, with --min-class-count means or none",
         choices=COV_SOURCES,
     )
     dp: str | None = option(None, "differential privacy of what leaves clients: EPSILON or EPSILON:DELTA; default: off")

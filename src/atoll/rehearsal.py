@@ -22,6 +22,7 @@ class Exchange(NamedTuple):
     client: ClientId
     download: Any
     upload: Any
+    state: Any  # what the client keeps
 
 
 def actors(method: AnyMethod, fleet: Fleet) -> dict[ClientId, Client]:
@@ -57,7 +58,7 @@ def rehearse(
             if method.after_upload:
                 with torch.no_grad(), meter(r, i, "personal"):
                     states[i] = method.after_upload(down, uploads[i], states[i], client, k)
-            yield Exchange(r, i, down, uploads[i])
+            yield Exchange(r, i, down, uploads[i], states[i])
         with torch.no_grad(), meter(r, None, "server"):
             replies = office.served(server, _replies(uploads, cohort), r)
             server = method.aggregate(server, replies, task, r, key(seed, "server", *r))

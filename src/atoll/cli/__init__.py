@@ -18,6 +18,7 @@ COMMANDS = {
     "compare": ("run", "compare", "Run several METHODs on the same clients and seeds, and rank them."),
     "methods": ("methods", "methods", "List the methods, or show one."),
     "audit": ("methods", "audit", "Show what leaves a client and what reaches it in one round of METHOD."),
+    "attack": ("attack", "attack", "Show what a curious server can read off one round of METHOD."),
     "models": ("methods", "models", "List the architectures."),
     "data": ("data", "data", "Data sets: list them, divide one among clients and see who holds what."),
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),

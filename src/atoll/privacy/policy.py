@@ -50,7 +50,7 @@ class Privacy:
     """The privacy of one run."""
 
     def __init__(self, config: "Config", method: AnyMethod, fleet: Fleet, folder: Path | None = None):
-        self.gate, self._config, self._method, self._fleet = gate_of(config), config, method, fleet
+        self.gate, self._config, self._method, self._fleet = gate_of(config, method), config, method, fleet
         self._declared, self._tally = declared(method), Tally()
         self._tables: list[str] = []  # fields of uploads that go by class
         self._passes: list[str] = []  # and the others

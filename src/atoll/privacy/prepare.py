@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from ..config import Config
 
 
-def gate_of(config: "Config") -> Gate:
-    """Covariances are guarded as soon as anything is, unless the user says otherwise."""
-    return Gate(config.min_class_count, config.cov_source or ("diag" if config.min_class_count else "client"))
+def gate_of(config: "Config", method: AnyMethod) -> Gate:
+    """As soon as anything is guarded, covariances of few rows do not leave, unless the user says otherwise."""
+    guarded = "means" if hasattr(method, "cov_source") else "none"
+    return Gate(config.min_class_count, config.cov_source or (guarded if config.min_class_count else "client"))
 
 
 def prepare(config: "Config", method: AnyMethod, fleet: Fleet) -> tuple["Config", AnyMethod, Fleet]:
@@ -44,7 +45,7 @@ def prepare(config: "Config", method: AnyMethod, fleet: Fleet) -> tuple["Config"
 
 def _without_covariances(config: "Config", method: AnyMethod) -> AnyMethod:
     """The method with covariances from means, if that is asked for and it uses any."""
-    if config.cov_source != "means" or not any(marks.psd for marks in declared(method).values()):
+    if gate_of(config, method).cov_source != "means" or not any(marks.psd for marks in declared(method).values()):
         return method
     if not hasattr(method, "cov_source"):
         raise AtollError(f"{config.method} cannot do without covariances of clients. Use --cov-source diag or none.")
