@@ -23,6 +23,7 @@ from .data.transforms import Transform, preset
 from .errors import AtollError
 from .fleet import Fleet, Shares
 from .networks import Networks, given, proxy
+from .privacy.prepare import prepare, rows_one_by_one
 from .rounds import AnyMethod
 from .settings import filled, make, value_of
 
@@ -65,6 +66,7 @@ def assemble(
     compat.check(method, fleet, config.method, config.backend, config.robust, config.sums)
     compat.check_clock(devices, config.deadline)
     faults.ordered(config, fleet.ids)  # names of clients must be right
+    config, method, fleet = prepare(config, method, fleet)
     return Setup(config, method, federation, fleet, devices)
 
 
@@ -88,6 +90,7 @@ def check_fit(config: Config, fleet: Fleet) -> None:
     if Need.PROXY in method.needs:
         proxy(config, tuple(fleet.train.all.x.shape[1:]))
     compat.check(method, fleet, config.method, config.backend, config.robust, config.sums)
+    prepare(config, method, fleet)
 
 
 def _partition_cache(config: Config) -> Path | None:
@@ -106,7 +109,11 @@ def _clients(config: Config) -> int | None:
 def _backend(method: AnyMethod, fleet: Fleet) -> str:
     """Batch clients where arithmetic is cheap: small networks of linear layers. Decided by a rule, never by a clock."""
     built = {fleet.models[i].name: fleet.models[i] for i in fleet.ids}.values()
-    able = method.vectorisable and all(model.vectorisable and _overhead_bound(model.net) for model in built)
+    able = (
+        method.vectorisable
+        and not rows_one_by_one(method)
+        and all(model.vectorisable and _overhead_bound(model.net) for model in built)
+    )
     return "vmap" if able else "processes"
 
 

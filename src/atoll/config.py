@@ -10,6 +10,8 @@ import yaml
 from .documents import from_yaml
 from .errors import AtollError, unknown
 from .faults import read_drop, read_lag, read_poison
+from .privacy import dp
+from .privacy.gate import COV_SOURCES
 from .robust import parse
 from .securesum import SUMS
 from .settings import OPTIMISERS, convert
@@ -70,6 +72,17 @@ class Config:
     poison: str | None = option(
         None, "SHARE:KIND of clients who lie in their uploads: signflip, scale, random, swap or alie"
     )
+    min_class_count: int = option(0, "classes of which a client has fewer rows do not leave it; 0: all do")
+    cov_source: str | None = option(
+        None,
+        "covariances of fewer than 2(width + 1) rows: as the client has them, their diagonal, or none; or means: none "
+        "leave, the server estimates them from means; default: client, with --min-class-count means or none",
+        choices=COV_SOURCES,
+    )
+    dp: str | None = option(None, "differential privacy of what leaves clients: EPSILON or EPSILON:DELTA; default: off")
+    dp_clip: float = option(1.0, "with --dp: largest norm of an update, of a row's features or of a row's gradient")
+    dp_rounds: int | None = option(None, "with --dp: rounds that the budget has to last for; default: --rounds")
+    dp_seed: int | None = option(None, "with --dp: seed of the noise, for tests; then nothing is private")
     optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS))
     lr: float | None = option(None, "learning rate of local training")
     epochs: int | None = option(None, "local epochs per round")
@@ -105,9 +118,16 @@ class Config:
         self._check_faults()
         if self.robust is not None:
             parse(self.robust)
+        if self.dp is not None:
+            dp.parse(self.dp)
+        elif self.dp_rounds is not None or self.dp_seed is not None:
+            raise AtollError(
+                "--dp-rounds and --dp-seed change nothing without --dp EPSILON. Add it, or leave them out."
+            )
         least = {
             "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
             "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1, "strikes": 0,
+            "min_class_count": 0, "dp_rounds": 1, "dp_seed": 0,
         }  # fmt: skip
         for name, low in least.items():
             value = getattr(self, name)
@@ -119,7 +139,7 @@ class Config:
             raise AtollError(
                 f"--target must be above 0 and at most 1, not {self.target}: it is a share of right answers."
             )
-        for name in ("lr", "max_norm", "deadline"):
+        for name in ("lr", "max_norm", "deadline", "dp_clip"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise AtollError(f"{flag(name)} must be above 0, not {value}.")

@@ -129,6 +129,15 @@ class Client:
     proxy: Model | None = None  # what travels in place of the client's own model, if the method has such a thing
     public: Tensor | None = None
     augment: Augment | None = None
+    bound: float | None = None  # largest norm of a row's features in statistics that leave; None: any
+
+    def features(self, params: Params) -> Tensor:
+        """Features of the client's own rows for statistics that leave it, none of them longer than ``bound``."""
+        z = self.model.features(params, self.x)
+        if self.bound is None:
+            return z
+        norms: Tensor = z.norm(dim=1, keepdim=True)
+        return z * (self.bound / norms.clamp(min=self.bound))
 
     def batches(self, k: Key, epochs: int, size: int) -> Iterator[Batch]:
         """Shuffled, augmented batches; their order is a function of the key alone."""
@@ -161,7 +170,7 @@ class Client:
 
 pytree.register_pytree_node(
     Client,
-    lambda c: ([c.x, c.y, c.n], (c.model, c.num_classes, c.proxy, c.public, c.augment)),
+    lambda c: ([c.x, c.y, c.n], (c.model, c.num_classes, c.proxy, c.public, c.augment, c.bound)),
     lambda leaves, static: Client(*leaves, *static),
 )
 
@@ -217,6 +226,12 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     varying_bytes: ClassVar[bool] = False  # whether the size of a message depends on what was learnt
     not_a_sum: ClassVar[str | None] = None  # why the server cannot work from sums of uploads alone, if so
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # ablations: name -> fields that differ
+
+    # What differential privacy has to know. Whether all that is uploaded are counts and moments, by class, of
+    # ``client.features``; whether it is a function of weights that ``optim`` trained and of the number of rows (said
+    # by each class for itself: a method built on another may send more).
+    bounded_statistics: ClassVar[bool] = False
+    private_training: ClassVar[bool] = False
 
     def init_server(self, task: Task, k: Key) -> ServerT:
         raise NotImplementedError

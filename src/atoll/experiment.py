@@ -24,6 +24,7 @@ from .errors import AtollError
 from .examiner import Examiner
 from .faults import Trouble, ordered
 from .ledger import Ledger, Line, from_json
+from .privacy.policy import Privacy
 from .result import Result
 from .robust import Guard
 from .rounds import Log, Outcome, play, sample
@@ -56,7 +57,7 @@ class Extra(Protocol):
         ...
 
     def take_over(self, stored: Any) -> None:
-        """Go on from a stored value; None if the checkpoint has no such entry."""
+        """Go on from a stored value; None if there is no checkpoint, or it has no such entry."""
         ...
 
 
@@ -79,13 +80,16 @@ class Experiment:
             self._open_store("states", self.types.state),
             self._open_store("desks", self.types.desk),
         )
+        self.privacy = Privacy(self.config, self.method, self.fleet, run_dir.path if run_dir else None)
         self.faults, self._marks = ordered(self.config, self.fleet.ids), promises(self.method)
-        self.outlet: Outlet = self.faults.outlet(as_made, self._marks)
+        honest: Outlet = self.privacy.outlet if self.privacy.on else as_made
+        self.outlet = self.faults.outlet(honest, self._marks)
         self.backend = self._open_backend()
         self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed, self.desks)
         self.examiner.liars = self.faults.poisoned
         self.server = self.examiner.first_server()
-        self.checks = Validator(self.method, self.fleet, self.config.seed, self.config.max_norm, self._largest())
+        limits = self.config.max_norm, self._largest(), self.privacy.spare_rows
+        self.checks = Validator(self.method, self.fleet, self.config.seed, *limits)
         self.ledger, self.notes = Ledger(), list[str]()
         self.guard = Guard(self.config.robust, self.notes.append) if self.config.robust else None
         self.fixed = Fixed(self.notes.append) if self.config.sums == "fixed" else None
@@ -97,7 +101,7 @@ class Experiment:
         self._desk_objects: dict[ClientId, str] = {}
         self._changed: set[ClientId] = set()
         self._saved = 0  # the round of the last checkpoint
-        self.extras: dict[str, Extra] = {}  # by the names of their entries in checkpoints
+        self.extras: dict[str, Extra] = {"privacy": self.privacy}  # by the names of their entries in checkpoints
         self._entries: dict[str, Any] = {}
         self._open: Open | None = None  # None between rounds
         self._audit: AuditLog | None = None  # kept in a run directory
@@ -107,6 +111,7 @@ class Experiment:
             if self.run_dir:
                 self._resume()
                 self._open_files(self.run_dir)
+            self._stop_if_spent()
             rehearsal = (self.method, self.fleet, self.config.seed, len(self._cohort(0)))
             flops = operations(*rehearsal)
             work = seconds(*rehearsal) if self.setup.devices.compute == "measured" else flops
@@ -114,6 +119,8 @@ class Experiment:
                 watch(*self._round(flops, work))
             if self.ledger.status == "running":
                 self.ledger.status = "finished"
+            if not self.ledger.lines:
+                raise AtollError(self.privacy.exhausted())
             return self._finish()
         except KeyboardInterrupt:
             with undisturbed():
@@ -153,6 +160,7 @@ class Experiment:
     def _round(self, flops: Costs, work: Costs) -> tuple[int, Line | None]:
         t, started, config = self.ledger.round, time.perf_counter(), self.config
         self._open = Open(self.server, self.ledger.copy(), set(self._changed))
+        self.privacy.reserve(t)
         self.server, log = play(
             self.method,
             self.task,
@@ -174,7 +182,9 @@ class Experiment:
         self._tell_time(log, work)
         if self._is_over(log):
             self.ledger.status = "diverged"
-        line = self._evaluate(log) if self._evaluated(t) or self.ledger.status == "diverged" else None
+        elif t + 1 < config.rounds:
+            self._stop_if_spent()
+        line = self._evaluate(log) if self._evaluated(t) or self.ledger.status != "running" else None
         self.ledger.totals.seconds += time.perf_counter() - started
         if line is not None:
             self._record(line)
@@ -190,7 +200,8 @@ class Experiment:
                 self._entries["audit"] = self._audit.mark()._asdict()
             for store in (self.store, self.desks):
                 store.keep()
-            if self.run_dir and done % self.config.checkpoint_every == 0:
+            every = 1 if self.privacy.budget else self.config.checkpoint_every  # a round made again is paid for again
+            if self.run_dir and done % every == 0:
                 self._checkpoint()
 
     def _break_off(self) -> None:
@@ -226,6 +237,11 @@ class Experiment:
         for rejection in log.rejected:
             self.ledger.strikes[rejection.client] = self.ledger.strikes.get(rejection.client, 0) + 1
         self._changed |= set(log.accepted)
+        self.privacy.count(log.accepted)
+
+    def _stop_if_spent(self) -> None:
+        if self.ledger.status == "running" and self.ledger.round < self.config.rounds and not self.privacy.affordable():
+            self.ledger.status = "exhausted"
 
     def _is_over(self, log: Log) -> bool:
         """Whether nothing can come of the run any more: nobody who answered had a valid upload, or nobody is left."""
@@ -290,6 +306,8 @@ class Experiment:
         }
         more = {"dropped": ledger.dropped, "spoilt": ledger.spoilt, "excluded": ledger.excluded(self.config.strikes)}
         ledger.rejected, ledger.dropped, ledger.spoilt = [], [], []
+        if self.privacy.on:
+            more["privacy"] = self.privacy.progress()
         return line | {name: entries for name, entries in more.items() if entries}
 
     def _record(self, line: Line) -> None:
@@ -305,6 +323,9 @@ class Experiment:
         found = self._checkpoints().load(self.notes.append)
         if found is not None:
             self._check_resumable(found.round, found.progress["federation"])
+            self._entries = found.progress["entries"]
+        for name, extra in self.extras.items():
+            extra.take_over(self._entries.get(name))
         for store in (self.store, self.desks):
             store.clear()  # on disk it may hold states of rounds that no checkpoint knows of
         if found is not None:
@@ -319,12 +340,12 @@ class Experiment:
             self.desks.put(i, self._checkpoints().get_desk(name))
         for store in (self.store, self.desks):
             store.keep()
-        self._entries = found.progress["entries"]
-        for name, extra in self.extras.items():
-            extra.take_over(self._entries.get(name))
         self.ledger = from_json(found.round, found.progress["ledger"], from_parquet(found.rows))
-        if self.ledger.status != "diverged":  # more rounds may have been asked for
-            self.ledger.status = "running"
+        if self.ledger.status == "diverged":
+            return
+        self.ledger.status = "running"
+        self._stop_if_spent()
+        if self.ledger.status == "running":  # more rounds may have been asked for
             self._drop_early_end()
 
     def _check_resumable(self, done: int, federation: str) -> None:
@@ -372,7 +393,10 @@ class Experiment:
         if self.guard:
             self.guard.close(self.setup.federation.dataset.classes)
         self.notes += incidents(ledger, self.config.strikes)
+        if ledger.status == "exhausted":
+            self.notes.append(self.privacy.exhausted())
         summary = summarise(self.config, ledger, len(self.fleet.ids), self._digest(), sorted(self.faults.poisoned))
+        summary["privacy"] = self.privacy.record()
         if self.run_dir:
             if self._saved < ledger.round:
                 self._checkpoint()

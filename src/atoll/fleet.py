@@ -50,6 +50,7 @@ class Fleet:
     tutors: Mapping[ClientId, Model] = field(default_factory=dict)
     public: Tensor | None = None
     augment: Augment | None = None
+    bound: float | None = None  # largest norm of a row's features in statistics that leave a client
     global_test: bool = False  # whether personal models are also tested on the test rows of all clients
 
     def __post_init__(self) -> None:
@@ -62,7 +63,7 @@ class Fleet:
         """What a method may read on client ``i``."""
         x, y = self.train[self.position(i)]
         n = torch.tensor(float(len(y)))
-        return Client(x, y, n, self.models[i], self.num_classes, self.proxy, self.public, self.augment)
+        return Client(x, y, n, self.models[i], self.num_classes, self.proxy, self.public, self.augment, self.bound)
 
     def task(self) -> Task:
         """What the server knows; the model of the first client stands for all where they are alike."""

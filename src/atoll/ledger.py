@@ -35,7 +35,7 @@ class Ledger:
     """With the server's state and the clients' states, all that a checkpoint holds."""
 
     round: int = 0  # rounds completed
-    status: str = "running"  # then "finished" or "diverged"
+    status: str = "running"  # then "finished", "diverged" or "exhausted" (no privacy budget left)
     totals: Totals = field(default_factory=Totals)
     clocks: dict[str, Clock] = field(default_factory=_clocks)  # simulated time, with and without overlap
     before: dict[ClientId, Score] = field(default_factory=dict)  # latest scores of every client examined so far

@@ -23,6 +23,7 @@ class Exchange(NamedTuple):
     client: ClientId
     download: Any
     upload: Any
+    state: Any  # what the client keeps
 
 
 def actors(method: AnyMethod, fleet: Fleet) -> dict[ClientId, Client]:
@@ -59,7 +60,7 @@ def rehearse(
             if method.after_upload:
                 with torch.no_grad(), meter(r, i, "personal"):
                     states[i] = method.after_upload(down, uploads[i], states[i], client, k)
-            yield Exchange(r, i, down, uploads[i])
+            yield Exchange(r, i, down, uploads[i], states[i])
         with torch.no_grad(), meter(r, None, "server"), robust.using(guard, server):
             replies = robust.unguarded(office.served(server, _replies(uploads, cohort), r))
             server = method.aggregate(server, replies, task, r, key(seed, "server", *r))

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 from .config import Config, from_dict, read_yaml
 from .errors import AtollError
 from .files import sync_folder, to_json, write, write_whole
+from .privacy.budget import JOURNAL
 
 _FOLDERS = ("checkpoints", "objects", "states", "desks")
-_FILES = ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html", "audit.jsonl")
+_FILES = ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html", "audit.jsonl", JOURNAL)
 _PATIENCE = 0.5  # seconds until a run that has just taken the lock has signed it
 
 

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 from . import registry
 from .core import Method
 from .errors import AtollError, unknown
+from .privacy.dpsgd import DPSGD
 from .terms import Regulariser, Regularisers
 from .train import SGD, Adam, Optimiser
 
 T = TypeVar("T")
-OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam}
+OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam, "dpsgd": DPSGD}
 
 
 def make(

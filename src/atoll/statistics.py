@@ -40,9 +40,16 @@ class Pool:
 
     Around the running mean, in double precision: the textbook form, a difference of squares, loses positive
     definiteness to rounding. ``exact`` weighs a sample's covariance by n - 1, otherwise by n.
+
+    Without covariances of the samples, the spread of their means tells that of the rows, if all are drawn from one
+    distribution: sum_k n_k (mu_k - mu)(mu_k - mu)^T / (K - 1) has the expectation sigma, for K samples of any sizes
+    (FedCOF, https://arxiv.org/abs/2412.14326). ``from_means`` asks for that.
     """
 
-    def __init__(self, classes: int, width: int, covariances: bool = True, exact: bool = True):
+    def __init__(
+        self, classes: int, width: int, covariances: bool = True, exact: bool = True, from_means: bool = False
+    ):
+        self._owners = torch.zeros(classes, dtype=torch.double) if from_means else None
         self.n = torch.zeros(classes, dtype=torch.double)
         self.mu = torch.zeros(classes, width, dtype=torch.double)
         self._scatter = torch.zeros(classes, width, width, dtype=torch.double) if covariances else None
@@ -52,17 +59,22 @@ class Pool:
         held = (n > 0).nonzero().flatten()
         before, more = self.n[held], n[held].double()
         after, off = before + more, mu[held].double() - self.mu[held]
-        if self._scatter is not None and sigma is not None:
-            inside = (more - self._lost)[:, None, None] * sigma[held].double()
+        if self._scatter is not None:
             between = (before * more / after)[:, None, None] * off[:, :, None] * off[:, None, :]
-            self._scatter[held] += inside + between
+            if sigma is not None:
+                inside = (more - self._lost)[:, None, None] * sigma[held].double()
+                between = inside + between
+            self._scatter[held] += between
+        if self._owners is not None:
+            self._owners[held] += 1
         self.mu[held] += (more / after)[:, None] * off
         self.n[held] = after
 
     def sigma(self) -> Tensor:
-        """The pooled covariance [C, d, d]."""
+        """The pooled covariance [C, d, d]; that of a class with a single mean is 0 ``from_means``."""
         assert self._scatter is not None
-        return self._scatter / (self.n - 1).clamp(min=1)[:, None, None]
+        freedom = (self.n if self._owners is None else self._owners) - 1
+        return self._scatter / freedom.clamp(min=1)[:, None, None]
 
 
 def roots(sigma: Tensor) -> tuple[Tensor, Tensor]:

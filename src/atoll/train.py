@@ -126,7 +126,7 @@ class Optimiser:
         params = clientwise.copies(params) if mapping_clients() else {name: v.clone() for name, v in params.items()}
         memory: dict[str, Params] = {}
         for batch in batches if not _idle.get() else ():
-            grads, stats = gradient(loss, params, batch)
+            grads, stats = self._gradient(loss, params, batch)
             grads = correct(grads) if correct else grads
             if mapping_clients() and not clientwise.everybody(batch.w.sum() > 0):
                 params = self._masked(params, grads, stats, memory, batch)
@@ -134,6 +134,10 @@ class Optimiser:
                 self._apply(params, self._clipped(grads), memory)
                 params |= stats
         return params
+
+    def _gradient(self, loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
+        """What a step goes by, and the new running statistics."""
+        return gradient(loss, params, batch)
 
     def batches(self, x: Tensor, y: Tensor, k: Key) -> Iterator[Batch]:
         """Shuffled batches of data that is not a client's: public, or made by the server."""

@@ -96,10 +96,17 @@ class Validator:
     """The checks of one run."""
 
     def __init__(
-        self, method: "AnyMethod", fleet: Fleet, seed: int, max_norm: float | None = None, most: float = LARGEST
+        self,
+        method: "AnyMethod",
+        fleet: Fleet,
+        seed: int,
+        max_norm: float | None = None,
+        most: float = LARGEST,
+        spare: int = 0,
     ):
+        """``spare`` rows may be counted beyond those that a client has: noise on counts is no lie."""
         self._method, self._fleet, self._task, self._seed = method, fleet, fleet.task(), seed
-        self._kind, self._max_norm = contract(method).upload, max_norm
+        self._kind, self._max_norm, self._spare = contract(method).upload, max_norm, spare
         self._marks = promises(method)
         self._bounds = Bounds(classes=self._task.num_classes, largest=most)
         self._known: dict[Any, Expected] = {}
@@ -117,7 +124,7 @@ class Validator:
         expected = self.expected(sender, download)
         yield from _by_size(upload, expected.most_bytes(rows))
         yield from _by_form(tensors, expected, rows)
-        yield from _by_value(upload, self._marks, self._bounds._replace(rows=rows))
+        yield from _by_value(upload, self._marks, self._bounds._replace(rows=rows + self._spare))
         if self._max_norm is not None:
             yield from _by_norm(tensors, self._max_norm)
         if expected.open:

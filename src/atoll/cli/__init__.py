@@ -20,6 +20,7 @@ COMMANDS = {
     "paper": ("paper", "paper", "Tables of the papers: list them, run one, and see paper and measured side by side."),
     "methods": ("methods", "methods", "List the methods, or show one."),
     "audit": ("audit", "audit", "Show what leaves a client in one round of METHOD, or what the clients of a run sent."),
+    "attack": ("attack", "attack", "Show what a curious server can read off one round of METHOD."),
     "models": ("methods", "models", "List the architectures."),
     "data": ("data", "data", "Data sets: list them, divide one among clients and see who holds what."),
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),

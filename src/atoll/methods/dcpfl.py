@@ -68,11 +68,15 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
     cov_formula: str = setting("exact", "pooling of covariances: exact, or paper for its eq. (11)", "chosen here")
     stats_scope: str = setting("round", "draw classes of this round, or cached ones as well", "paper")
     virtual_relu: bool = setting(False, "cut drawn features at 0, as real ones are", "paper")
+    cov_source: str = setting(
+        "client", "covariances: sent by clients, or estimated by the server from means alone", "paper; means: FedCOF"
+    )
     min_count: int = setting(1, "classes with fewer rows are not sent", "off; 3 hides single features")
 
     not_a_sum: ClassVar[str] = "the server takes a step of the head for each client, on that client's own means"
     family: ClassVar[str] = "server-trained"
     needs = frozenset({Need.SAME_WIDTH})
+    bounded_statistics: ClassVar[bool] = True
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"no-al": {"lam": 0.0}, "no-gc": {"virtual": 0}}
 
     def __post_init__(self) -> None:
@@ -80,6 +84,7 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
         within(self, 1, "min_count")
         one_of(self, "aux", DISTANCES)
         one_of(self, "cov_formula", ("exact", "paper"))
+        one_of(self, "cov_source", ("client", "means"))
         one_of(self, "stats_scope", ("round", "cached"))
 
     def init_server(self, task: Task, k: Key) -> Server:
@@ -99,13 +104,15 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
     def local(self, down: Knowledge, state: State, client: Client, k: Key) -> tuple[Gaussians, State]:
         pulls = [] if down.means is None else [towards(down.means, down.seen, self.lam, self.aux)]
         params = self.optim.fit(objective(client.model, *pulls), state.params | down.head, client, k)
-        z, member = client.model.features(params, client.x), client.members()
+        z, member = client.features(params), client.members()
         member = member * (member.sum(0) >= self.min_count)
         n, mu = class_means(z, member)
-        return Gaussians(n, mu, covariances(z, member, n, mu) if self.virtual else None), State(params)
+        sent = self.virtual > 0 and self.cov_source == "client"
+        return Gaussians(n, mu, covariances(z, member, n, mu) if sent else None), State(params)
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Gaussians]], task: Task, r: Round, k: Key) -> Server:
-        pool = Pool(task.num_classes, task.feature_dim, self.virtual > 0, self.cov_formula == "exact")
+        formulas = self.cov_formula == "exact", self.cov_source == "means"
+        pool = Pool(task.num_classes, task.feature_dim, self.virtual > 0, *formulas)
         received: list[tuple[Tensor, Tensor]] = []
         for _, up in replies:
             pool.add(up.n, up.mu, up.sigma)

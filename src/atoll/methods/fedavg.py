@@ -6,6 +6,7 @@ server:  w_{t+1} = sum_k n_k w_k / sum_k n_k, over the clients of the round
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -74,6 +75,8 @@ class Averaging(Method[Global, StateT, Global, Update]):
 
 @dataclass(frozen=True)
 class FedAvg(Averaging[Nothing]):
+    private_training: ClassVar[bool] = True
+
     def local(self, down: Global, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
         return self.train(down, client, k), state
 

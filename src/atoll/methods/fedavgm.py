@@ -9,6 +9,7 @@ Public codes differ: some take Nesterov's step, w_t - eta_s (delta + beta v) wit
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..checks import within
 from ..core import Reply, Round, Task, setting, weights
@@ -30,6 +31,8 @@ class FedAvgM(FedAvg):
     server_lr: float = setting(1.0, "eta_s, the server's learning rate", "paper")
     nesterov: bool = setting(False, "look ahead: add beta times the new velocity to the change", "chosen here")
     dampening: bool = setting(False, "scale changes by 1 - beta, so that v is their mean", "chosen here")
+
+    private_training: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "beta", high=1)

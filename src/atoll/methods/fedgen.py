@@ -128,6 +128,8 @@ class FedGen(Method[Global, Nothing, Global, Update]):
 
         params, n = mean(uploads(), "params", weight="n"), torch.stack(counts)
         present, start = n.sum(0) > 0, server.generator or self.generator(task).init(fold(k, 0))
+        if not present.any():  # clients may keep classes with few rows to themselves
+            return Global(params, server.generator, server.seen, server.left * self.fade)
         teach = replace(self.teach, lr=self.teach.lr * float(server.left))
         generator = teach.run(self.lesson(task, stack(heads), n), start, self._labels(present, task, fold(k, 1)))
         return Global(params, generator, server.seen | present, server.left * self.fade)

@@ -53,6 +53,7 @@ class FedGH(Method[Head, State, Head, Means]):
     not_a_sum: ClassVar[str] = "the server trains its head on the means of each client"
     family: ClassVar[str] = "server-trained"
     needs = frozenset({Need.SAME_WIDTH})
+    bounded_statistics: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         one_of(self, "server_mode", MODES)
@@ -68,7 +69,7 @@ class FedGH(Method[Head, State, Head, Means]):
 
     def local(self, down: Head, state: State, client: Client, k: Key) -> tuple[Means, State]:
         params = self.optim.fit(objective(client.model), state.params | down.head, client, k)
-        n, means = class_means(client.model.features(params, client.x), client.members())
+        n, means = class_means(client.features(params), client.members())
         return Means(means, n > 0), State(params)
 
     def aggregate(self, server: Head, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key) -> Head:

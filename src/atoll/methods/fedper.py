@@ -8,10 +8,11 @@ with the body it received, after training with the one it sends, and with its ow
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ._split import Splitting
 
 
 @dataclass(frozen=True)
 class FedPer(Splitting):
-    pass
+    private_training: ClassVar[bool] = True

@@ -54,6 +54,7 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
 
     family: ClassVar[str] = "prototypes"
     needs = frozenset({Need.SAME_WIDTH})
+    bounded_statistics: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "lam")
@@ -74,7 +75,7 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
     def local(self, down: Prototypes, state: State, client: Client, k: Key) -> tuple[Means, State]:
         pull = towards(down.means, down.seen, self.lam, self.distance)
         params = self.optim.fit(objective(client.model, pull), state.params, client, k)
-        n, means = class_means(client.model.features(params, client.x), client.members())
+        n, means = class_means(client.features(params), client.members())
         return Means(means, n), State(params)
 
     def aggregate(

@@ -7,6 +7,7 @@ The paper also lets slow clients stop early; here all train equally long. Runnin
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -37,6 +38,8 @@ class Proximal(Regulariser):
 @dataclass(frozen=True)
 class FedProx(FedAvg):
     mu: float = setting(0.01, "strength of the pull to the global model", "public code of FedDW")
+
+    private_training: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "mu")

@@ -56,6 +56,7 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
     not_a_sum: ClassVar[str] = "the server trains its prototypes on the means of each client"
     family: ClassVar[str] = "prototypes"
     needs = frozenset({Need.SAME_WIDTH})
+    bounded_statistics: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "lam", "tau")

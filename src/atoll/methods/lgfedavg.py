@@ -18,3 +18,4 @@ from ._split import Splitting
 class LGFedAvg(Splitting):
     needs = frozenset({Need.SAME_WIDTH})
     shared: ClassVar[str] = "head"
+    private_training: ClassVar[bool] = True

@@ -1,0 +1,76 @@
+"""``atoll attack``: what a curious server can read off one round."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from ..assemble import assemble
+from ..backends.inprocess import as_made
+from ..config import from_dict
+from ..files import to_json
+from ..privacy.attacks import Figure, Way
+from ..privacy.attacks import attack as attack_method
+from ..privacy.policy import Privacy
+from ..threads import one_thread
+from .options import config_options, given
+from .show import console
+
+GATE = 10  # rows of a class, unless --min-class-count says otherwise
+WITHOUT = ("method", "rate", "eval_every", "checkpoint_every", "store", "cache", "out", "strikes", "max_norm", "robust")
+
+
+@click.command()
+@click.argument("name", metavar="METHOD")
+@config_options(*WITHOUT)
+@click.option("--gate/--no-gate", default=None, help="Only with the gate, or only without; default: both.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def attack(name: str, config_file: Path | None, gate: bool | None, as_json: bool, **options: Any) -> None:
+    """Show what an honest but curious server can read off one round of METHOD, with and without the gate.
+
+    The gate is that of --min-class-count (10 unless given) and --cov-source. With --dp, noise is a further column.
+    """
+    values = {**given(options, config_file), "method": name}
+    plain = from_dict({k: v for k, v in values.items() if not k.startswith("dp")})
+    gated = replace(plain, min_class_count=plain.min_class_count or GATE)
+    setups = {
+        "open": assemble(replace(plain, min_class_count=0, cov_source=None)) if gate is not True else None,
+        "gate": assemble(gated) if gate is not False else None,
+        "noise": assemble(from_dict(values)) if "dp" in values else None,
+    }
+    figures: list[list[Figure]] = []
+    with one_thread():
+        for column, setup in setups.items():
+            if setup is not None:
+                privacy = Privacy(setup.config, setup.method, setup.fleet)
+                way: Way = privacy.outlet if privacy.on else as_made
+                figures.append(attack_method(setup, {column: way}))
+    _show(_joined(figures), as_json)
+
+
+def _joined(columns: list[list[Figure]]) -> list[Figure]:
+    """One figure for each attack, with what every column found."""
+    found: dict[str, Figure] = {}
+    for figure in (f for figures in columns for f in figures):
+        known = found.get(figure.attack)
+        found[figure.attack] = known._replace(found=known.found | figure.found) if known else figure
+    return list(found.values())
+
+
+def _show(figures: list[Figure], as_json: bool) -> None:
+    if as_json:
+        click.echo(to_json([figure._asdict() for figure in figures], indent=1))
+        return
+    names = list(dict.fromkeys(name for figure in figures for name in figure.found))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("attack", "tried", *names, "what the figure is"):
+        table.add_column(head, justify="right" if head in ("tried", *names) else "left")
+    for figure in figures:
+        cells = (figure.found.get(name) for name in names)
+        table.add_row(
+            figure.attack, str(figure.tried), *("–" if v is None else f"{v:.3f}" for v in cells), figure.measure
+        )
+    console().print(table)
+    click.echo("open: uploads as the method makes them. gate: as they leave with the gate on. –: nothing to attack.")

@@ -1,0 +1,201 @@
+"""What a run does for privacy, decided once: gate, mechanism, budget; and what its record says of it."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core import Client, ClientId
+from ..fleet import Fleet
+from ..rehearsal import rehearse
+from ..rounds import AnyMethod, Job
+from ..train import no_training
+from ..validation import promises, tensors_of
+from .budget import Budget, Journal
+from .dp import Statistics, Updates
+from .dpsgd import DPSGD
+from .gate import Tally, class_tables, rows_of_classes
+from .prepare import budget_of, gate_of, releases_per_round
+from .randomness import Normal, secure, seeded
+
+if TYPE_CHECKING:
+    from ..config import Config
+
+SCOPES = {
+    "updates": (
+        "client level: the data of any one client against none, for everything it sends in all rounds; noise is added "
+        "by the client, so the server need not be trusted; all clients weigh the same"
+    ),
+    "statistics": (
+        "release, extractor fixed: any one row of a client against none, for the statistics that it sends in all "
+        "rounds, as if the features had been given beforehand; the extractor is trained on the same rows, so this is "
+        "not end to end"
+    ),
+    "training": (
+        "row level, end to end: any one training row of a client against none, for all weights that it sends; the "
+        "number of its rows is not hidden"
+    ),
+}
+NOT_COVERED = "accuracies and other measurements in this record are of private rows and have no noise"
+SECURE = "secure source of the operating system: a run with it cannot be repeated"
+SEEDED = "not private: seeded noise"
+OFF = "No privacy mechanism was on: the server reads uploads as methods make them."
+GATED = (
+    "The gate acted on {covers}: it prevents exact reconstruction from few rows. It gives no formal guarantee; who "
+    "knows the distribution can still guess membership from means."
+)
+PASSED = "The gate let {passes} pass as the method made it: nothing there goes by class."
+
+
+class Privacy:
+    """The privacy of one run."""
+
+    def __init__(self, config: "Config", method: AnyMethod, fleet: Fleet, folder: Path | None = None):
+        self.gate, self._config, self._method, self._fleet = gate_of(config, method), config, method, fleet
+        self._declared, self._tally = promises(method), Tally()
+        self._tables: list[str] = []  # fields of uploads that go by class
+        self._passes: list[str] = []  # and the others
+        self._widths: dict[str, int] = {}  # of covariances, by the architecture of those who send any
+        if self.gate.on:
+            self._rehearse()
+        self.kind: str | None = None
+        self.budget: Budget | None = None
+        if config.dp is not None:
+            optim = getattr(method, "optim", None)
+            statistics = "statistics" if method.bounded_statistics else "updates"
+            self.kind = "training" if isinstance(optim, DPSGD) else statistics
+            self.budget = budget_of(config, method)
+        self._journal = Journal(folder if self.budget else None)
+
+    # -- on the way out of a client -----------------------------------------------------------------------------------
+
+    def outlet(self, job: Job, client: Client, upload: Any) -> Any:
+        """What leaves in place of an upload; run where the client runs."""
+        if self.kind == "statistics":
+            return self._statistics().release(client, upload, self._declared, self._noise(job))
+        if self.kind == "updates" and self.budget:
+            mechanism = Updates(self._config.dp_clip, self.budget.multiplier)
+            return mechanism.release(job.download, upload, self._noise(job))
+        return self.gate.passed(upload, rows_of_classes(client), self._declared) if self.gate.on else upload
+
+    def _statistics(self) -> Statistics:
+        assert self.budget is not None
+        return Statistics(self._config.dp_clip, self.budget.multiplier, self.gate)
+
+    def _noise(self, job: Job) -> Normal:
+        seed = self._config.dp_seed
+        return secure if seed is None else seeded(seed, job.client, *job.round)
+
+    @property
+    def spare_rows(self) -> int:
+        """By how much noisy counts may exceed what a client has, but for one case in a million."""
+        if self.kind != "statistics":
+            return 0
+        return int(6 * self._statistics().deviation(True) * self._fleet.num_classes)
+
+    # -- the budget ---------------------------------------------------------------------------------------------------
+
+    def affordable(self) -> bool:
+        """Whether another round may be released."""
+        return self.budget is None or self.budget.allows(releases_per_round(self._method))
+
+    def reserve(self, t: int) -> None:
+        """Write down that round ``t`` is about to be released; only then may it be."""
+        if self.budget is None:
+            return
+        more = releases_per_round(self._method)
+        assert self.budget.allows(more)
+        self._journal.write(more, t + 1, self.budget.after(self.budget.made + more))
+        self.budget.made += more
+
+    def exhausted(self) -> str:
+        assert self.budget is not None
+        return (
+            f"The privacy budget is spent: epsilon {self.budget.spent:.4g} of {self.budget.epsilon:g} after "
+            f"{self.budget.made} releases, and another round would exceed it. The run ends here."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"made": self.budget.made if self.budget else 0, "tally": list(self._tally)}
+
+    def take_over(self, stored: Mapping[str, Any] | None) -> None:
+        """What was spent, by the checkpoint or by the journal, whichever says more."""
+        stored = stored or {}
+        self._tally = Tally(*stored.get("tally", ()))
+        if self.budget:
+            self.budget.made = max(int(stored.get("made", 0)), self._journal.made())
+
+    # -- the record ---------------------------------------------------------------------------------------------------
+
+    @property
+    def on(self) -> bool:
+        return self.gate.on or self.budget is not None
+
+    def count(self, senders: Collection[ClientId]) -> None:
+        """Add up what the gate kept back from uploads of these clients; it goes by their rows alone."""
+        if self.gate.on and self._tables and self.kind is None:
+            for i in senders:
+                counts = rows_of_classes(self._fleet.client(i))
+                self._tally = self._tally.plus(self.gate.tally(counts, self._widths.get(self._fleet.models[i].name)))
+
+    def progress(self) -> dict[str, Any]:
+        """For a line of metrics."""
+        spent = {"epsilon": self.budget.spent} if self.budget else {}
+        return spent | ({"withheld": self._tally._asdict()} if self.gate.on and self.kind is None else {})
+
+    def record(self) -> dict[str, Any]:
+        """For the summary: what was on, what it did, and what is and is not guaranteed by it."""
+        return {"gate": self._gate_record(), "dp": self._dp_record(), "statement": self.statement()}
+
+    def statement(self) -> list[str]:
+        said = []
+        if self._tables:
+            said.append(GATED.format(covers=", ".join(self._tables)))
+        if self._passes:
+            said.append(PASSED.format(passes=", ".join(self._passes)))
+        if self.budget and self.kind:
+            noise = "" if self._config.dp_seed is None else f"{SEEDED}. "
+            said.append(
+                f"{noise}Differential privacy, epsilon {self.budget.spent:.4g} and delta {self.budget.delta:g} spent: "
+                f"{SCOPES[self.kind]}; {NOT_COVERED}."
+            )
+        return said or [OFF]
+
+    def _gate_record(self) -> dict[str, Any] | None:
+        if not self.gate.on:
+            return None
+        rule = {"min_class_count": self.gate.least, "cov_source": self.gate.cov_source}
+        reach = {"covers": self._tables, "passes": self._passes}
+        return rule | reach | ({"by": "noisy counts"} if self.kind == "statistics" else self._tally._asdict())
+
+    def _dp_record(self) -> dict[str, Any] | None:
+        if self.budget is None or self.kind is None:
+            return None
+        return {
+            "mechanism": self.kind,
+            "dp_scope": SCOPES[self.kind],
+            "not_covered": NOT_COVERED,
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "spent": self.budget.spent,
+            "releases": self.budget.made,
+            "planned": self.budget.planned,
+            "noise_multiplier": self.budget.multiplier,
+            "clip": self._config.dp_clip,
+            "noise": SECURE if self._config.dp_seed is None else SEEDED,
+        }
+
+    def _rehearse(self) -> None:
+        """See what the gate has to do with."""
+        covers: set[str] = set()
+        passes: set[str] = set()
+        with no_training():
+            for exchange in rehearse(self._method, self._fleet, self._config.seed):
+                tensors = tensors_of(exchange.upload)
+                tables = set(class_tables(tensors, self._declared))
+                covers |= tables
+                passes |= {name.partition("/")[0] for name, v in tensors.items() if v.ndim and name not in tables}
+                sigma = [v for name, v in tensors.items() if name in self._declared and self._declared[name].psd]
+                if sigma:
+                    self._widths[self._fleet.models[exchange.client].name] = sigma[0].shape[-1]
+        self._tables, self._passes = sorted(covers), sorted(passes)
