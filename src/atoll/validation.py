@@ -6,7 +6,6 @@ answers the same message. So nothing is kept by hand, and no client's upload is 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from itertools import chain
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
@@ -18,7 +17,7 @@ from .core import Client, ClientId, Reply, Round, contract
 from .errors import AtollError
 from .fleet import Fleet
 from .key import key
-from .payload import Params, nbytes
+from .payload import Params, kinds_of, nbytes
 from .train import no_training
 
 if TYPE_CHECKING:
@@ -258,7 +257,7 @@ def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
     """The declared class, and in each field what it declares."""
     if type(upload) is not kind:
         yield Flaw("payload", f"is a {type(upload).__name__}, not a {kind.__name__}")
-    for name, declared in _declared(kind).items():
+    for name, declared in kinds_of(kind).items():
         value = getattr(upload, name, None)
         if declared == Params:
             if type(value) is not dict or not all(type(n) is str and _plain(v) for n, v in value.items()):
@@ -270,12 +269,6 @@ def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
             yield Flaw(name, f"is {_called(value)}, not a {declared.__name__}")
         elif isinstance(value, float) and not isfinite(value):
             yield Flaw(name, "is NaN or infinite")
-
-
-@cache
-def _declared(kind: type[Any]) -> dict[str, Any]:
-    """The types of a payload's fields; working them out takes longer than checking a small upload."""
-    return get_type_hints(kind)
 
 
 def _plain(value: Any) -> bool:
@@ -301,23 +294,29 @@ def _by_norm(tensors: Params, most: float) -> Iterator[Flaw]:
 def _by_value(upload: Any, marks: Mapping[str, Marks], rows: int | None) -> Iterator[Flaw]:
     """Finite numbers, then what the marks promise; without ``rows``, counts have no upper bound."""
     tensors = tensors_of(upload)
-    for name, v in tensors.items():
-        if not _finite(v):
-            yield Flaw(name, "holds NaN or infinity")
+    if not _all_finite(tensors):
+        for name, v in tensors.items():
+            if not _finite(v):
+                yield Flaw(name, "holds NaN or infinity")
     for name, v in tensors.items():
         if name in marks:
             for reason in _broken(v, marks[name], tensors, rows):
                 yield Flaw(name, reason)
 
 
+def _all_finite(tensors: Params) -> bool:
+    """Whether that is sure at first sight: NaN spreads to sums, but a sum may also overflow."""
+    floats = [v for v in tensors.values() if v.is_floating_point()]
+    return not floats or isfinite(float(torch.stack([v.sum().double() for v in floats]).sum()))
+
+
 def _finite(v: Tensor) -> bool:
-    """From the sum, or if that is not finite, from the extremes: NaN spreads to all, and sums may overflow."""
-    if not v.is_floating_point() or not v.numel() or isfinite(float(v.sum())):
+    """From the extremes, which NaN spreads to: nothing of the tensor's size is made."""
+    if not v.is_floating_point() or not v.numel():
         return True
     return all(isfinite(float(extreme)) for extreme in v.aminmax())
 
 
-@cache
 def marks_of(kind: type[Any]) -> dict[str, Marks]:
     """What the fields of a payload class declare."""
     names = [mark.name for mark in fields(Marks)]
