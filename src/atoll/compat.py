@@ -77,7 +77,8 @@ def check_clock(devices: Devices, deadline: float | None) -> None:
 def affects(kind: str, method: AnyMethod, fleet: Fleet) -> bool:
     """Whether a lie is one, tried on what a method uploads first."""
     marks, classes, k = promises(method), fleet.num_classes, key("trial")
-    for _, _, down, up in rehearse(method, fleet, 0):
+    for exchange in rehearse(method, fleet, 0):
+        down, up = exchange.download, exchange.upload
         if kind == ALIE and any(pieces(up, down, classes, marks, k)):
             return True
         if not equal(up, lie(kind, up, down, classes, marks, k)):

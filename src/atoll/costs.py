@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from .core import ClientId, Round
 from .fleet import Fleet
@@ -19,6 +20,28 @@ from .rehearsal import actors, rehearse
 from .rounds import AnyMethod
 
 REPEATS = 5  # of a timed rehearsal: the median forgets what else the machine did
+
+
+class Operations(TorchDispatchMode):
+    """Counts floating-point operations while it is entered.
+
+    By the formulas of torch's own counter, which loads the compiler before it counts; that takes seconds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:  # asked for by torch: no, as nothing is compiled here
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **(kwargs or {}), out_val=out)
+        return out
 
 
 class Costs(NamedTuple):
@@ -59,9 +82,9 @@ def _rehearsed(method: AnyMethod, fleet: Fleet, seed: int, cohort: int, timed: b
             yield
             spent[who, what] += time.perf_counter() - started
         else:
-            with FlopCounterMode(display=False) as counter:
+            with Operations() as counter:
                 yield
-            spent[who, what] += counter.get_total_flops()
+            spent[who, what] += counter.total
 
     for _ in rehearse(method, fleet, seed, rounds=2, cohort=cohort, meter=meter):
         pass

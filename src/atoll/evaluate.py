@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import precision_recall_fscore_support
 from torch import Tensor
 
 from .core import CHUNK, Predictor
@@ -37,11 +36,21 @@ def measure(logits: Tensor, y: Tensor) -> Score:
     if len(y) == 0:
         return score | dict.fromkeys(DETAILS, math.nan)
     truth, guess = y.numpy(), logits.argmax(1).numpy()
-    *each, support = precision_recall_fscore_support(truth, guess, average=None, zero_division=0)
-    for name, values in zip(("precision", "recall", "f1"), each, strict=True):
+    support, each = _by_class(truth, guess)
+    for name, values in each.items():
         score |= {name: float(np.average(values, weights=support)), f"macro_{name}": float(np.mean(values))}
     score["auc"], score["macro_auc"] = _areas(truth, logits.double().softmax(1).numpy())  # singles would tie at 1
     return score
+
+
+def _by_class(truth: NDArray[Any], guess: NDArray[Any]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """Rows, precision, recall and F1 of each class that is there or was guessed; 0 where a measure has no rows."""
+    size = 1 + max(truth.max(), guess.max())
+    support, guessed, hits = (np.bincount(v, minlength=size) for v in (truth, guess, truth[truth == guess]))
+    known = np.flatnonzero(support + guessed)
+    support, guessed, hits = support[known], guessed[known], hits[known]
+    each = {"precision": (hits, guessed), "recall": (hits, support), "f1": (2 * hits, support + guessed)}
+    return support, {name: some / np.maximum(of, 1) for name, (some, of) in each.items()}
 
 
 def _areas(truth: NDArray[Any], p: NDArray[Any]) -> tuple[float, float]:

@@ -64,7 +64,14 @@ def payload(cls: type[T]) -> type[T]:
         return made(**absent | given)
 
     pytree.register_pytree_node(made, flatten, unflatten)
+    made._kinds = kinds
     return made  # type: ignore[no-any-return]
+
+
+def kinds_of(cls: type[Any]) -> dict[str, Any]:
+    """The declared types of a payload's fields, worked out when it was defined."""
+    kinds: dict[str, Any] = cls._kinds
+    return kinds
 
 
 def _check_rows(cls: Any, kinds: dict[str, Any]) -> None:
@@ -238,7 +245,7 @@ def stack(trees: list[T]) -> T:
 
 
 def unstack(tree: T, n: int, views: bool = False) -> list[T]:
-    """The payloads of ``n`` clients, each in memory of its own, or ``views`` of the stack, which stays while one does."""
+    """The payloads of ``n`` clients: each in memory of its own, or ``views`` of the stack, which stays as they do."""
     leaves, form = pytree.tree_flatten(tree)
     each = zip(*(leaf.unbind() for leaf in leaves), strict=True) if leaves else ((),) * n
     return [pytree.tree_unflatten(own if views else [v.clone() for v in own], form) for own in each]

@@ -76,8 +76,8 @@ def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
             b = batch._replace(stats={})
             return loss(w | fixed, b), b.stats
 
-        grads, stats = clientwise.gradient(with_stats, moving)
-        return grads, {name: v.detach() for name, v in stats.items()}
+        mapped, stats = clientwise.gradient(with_stats, moving)
+        return mapped, {name: v.detach() for name, v in stats.items()}
     leaves = {name: v.detach().requires_grad_() for name, v in moving.items()}
     batch = batch._replace(stats={})
     with torch.enable_grad():

@@ -6,7 +6,6 @@ answers the same message. So nothing is kept by hand, and no client's upload is 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from itertools import chain
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
@@ -18,7 +17,7 @@ from .core import Client, ClientId, Reply, Round, contract
 from .errors import AtollError
 from .fleet import Fleet
 from .key import key
-from .payload import Params, nbytes
+from .payload import Params, kinds_of, nbytes
 from .train import no_training
 from .wire import FROM_OUTSIDE, Limits, Unreadable
 
@@ -286,7 +285,7 @@ def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
         yield Flaw("payload", upload.reason)
     if type(upload) is not kind:
         yield Flaw("payload", f"is a {type(upload).__name__}, not a {kind.__name__}")
-    for name, declared in _declared(kind).items():
+    for name, declared in kinds_of(kind).items():
         value = getattr(upload, name, None)
         if declared == Params:
             if type(value) is not dict or not all(type(n) is str and _plain(v) for n, v in value.items()):
@@ -298,12 +297,6 @@ def _by_type(upload: Any, kind: type[Any]) -> Iterator[Flaw]:
             yield Flaw(name, f"is {_called(value)}, not a {declared.__name__}")
         elif isinstance(value, float) and not isfinite(value):
             yield Flaw(name, "is NaN or infinite")
-
-
-@cache
-def _declared(kind: type[Any]) -> dict[str, Any]:
-    """The types of a payload's fields; working them out takes longer than checking a small upload."""
-    return get_type_hints(kind)
 
 
 def _plain(value: Any) -> bool:
@@ -357,7 +350,6 @@ def _implausible(v: Tensor, most: float) -> Iterator[str]:
         yield "holds only numbers that are subnormal, which slow arithmetic down and carry nothing"
 
 
-@cache
 def marks_of(kind: type[Any]) -> dict[str, Marks]:
     """What the fields of a payload class declare."""
     names = [mark.name for mark in fields(Marks) if mark.name != "labels"]

@@ -145,7 +145,8 @@ class Vmap(Loop):
         first = self.fleet.client(group[0].client)
         rows = max(self.fleet.train.size(self.fleet.position(job.client)) for job in group)
         tensors = tree_leaves((group[0].download, self.state(method, seed, group[0].client)))
-        return rows * sum(v[0].nbytes for v in (first.x, first.y)) + COPIES * sum(v.nbytes for v in tensors)
+        row = first.x[:1].nbytes + first.y[:1].nbytes
+        return int(rows * row + COPIES * sum(v.nbytes for v in tensors))
 
     def _together(self, method: AnyMethod, seed: int, jobs: list[Job]) -> dict[ClientId, tuple[Outcome, Rest]]:
         alone = [self.fleet.client(job.client) for job in jobs]

@@ -4,6 +4,7 @@ import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +48,11 @@ def _mnist_files(folder: str, base: str, sums: Sequence[tuple[str, int]]) -> tup
 
 def _digits(*_: object) -> Parts:
     """Scikit-learn's digits, 0 to 16 scaled to 0 to 255. In each class every fifth row is a test row."""
-    from sklearn.datasets import load_digits  # slow to import
-
-    bunch = load_digits()
-    x, y = np.round(bunch.images * (255 / 16)).astype(np.uint8), bunch.target
+    package = find_spec("sklearn")  # its file is read without it: importing it takes longer than a first round
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    table = np.loadtxt(Path(package.submodule_search_locations[0]) / "datasets/data/digits.csv.gz", delimiter=",")
+    x, y = np.round(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8), table[:, -1].astype(int)
     test = every_fifth(y)
     return Parts(Part(x[~test], y[~test]), Part(x[test], y[test]))
 

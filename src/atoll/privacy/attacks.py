@@ -20,7 +20,7 @@ from ..payload import Params
 from ..rehearsal import rehearse
 from ..rounds import Job
 from ..train import SGD, objective, sub
-from ..validation import declared, tensors_of
+from ..validation import promises, tensors_of
 from .gate import class_tables, rows_of_classes
 
 Way = Callable[[Job, Client, Any], Any]  # an outlet
@@ -101,7 +101,7 @@ def _figure(attack: str, measure: str, values: Sequence[float]) -> Figure:
 
 
 def tables(upload: Any, setup: Setup) -> Tables:
-    marks, tensors = declared(setup.method), tensors_of(upload)
+    marks, tensors = promises(setup.method), tensors_of(upload)
     names = list(class_tables(tensors, marks))
     counts = [tensors[name] for name in names if marks[name].count]
     markers = [tensors[str(marks[name].rows)] for name in names if marks[name].rows]
@@ -219,7 +219,7 @@ def membership(seen: Sequence[Seen], setup: Setup, score: Score, by: str) -> lis
 
 
 def _sends_sigma(setup: Setup) -> bool:
-    return any(marks.psd for marks in declared(setup.method).values())
+    return any(marks.psd for marks in promises(setup.method).values())
 
 
 def _candidates(s: Seen, c: int, fleet: Fleet) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,7 +9,7 @@ from ..fleet import Fleet
 from ..rehearsal import rehearse
 from ..rounds import AnyMethod
 from ..train import no_training
-from ..validation import declared, tensors_of
+from ..validation import promises, tensors_of
 from .budget import Budget
 from .dp import parse, table_names, update_field
 from .dpsgd import DPSGD
@@ -45,7 +45,7 @@ def prepare(config: "Config", method: AnyMethod, fleet: Fleet) -> tuple["Config"
 
 def _without_covariances(config: "Config", method: AnyMethod) -> AnyMethod:
     """The method with covariances from means, if that is asked for and it uses any."""
-    if gate_of(config, method).cov_source != "means" or not any(marks.psd for marks in declared(method).values()):
+    if gate_of(config, method).cov_source != "means" or not any(marks.psd for marks in promises(method).values()):
         return method
     if not hasattr(method, "cov_source"):
         raise AtollError(f"{config.method} cannot do without covariances of clients. Use --cov-source diag or none.")
@@ -63,7 +63,7 @@ def _mechanism(config: "Config", method: AnyMethod, fleet: Fleet, private: list[
     try:
         for exchange in exchanges:
             if method.bounded_statistics:
-                table_names(tensors_of(exchange.upload), declared(method))
+                table_names(tensors_of(exchange.upload), promises(method))
             else:
                 update_field(exchange.download, exchange.upload)
     except AtollError as reason:

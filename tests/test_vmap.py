@@ -1,0 +1,158 @@
+"""Clients batched by vmap: who shares a call, and gradients taken behind it."""
+
+from typing import Any
+
+import lab
+import pytest
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from atoll import clientwise
+from atoll.backends import inprocess
+from atoll.backends.inprocess import COPIES, Vmap
+from atoll.core import Round
+from atoll.costs import Operations
+from atoll.key import key
+from atoll.rounds import Job, play
+from atoll.store import MemoryStore
+
+
+def jobs(made: Any) -> list[Job]:
+    task = made.fleet.task()
+    server = made.method.init_server(task, key(0))
+    return [Job(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids]
+
+
+def parties(made: Any) -> list[list[str]]:
+    backend = Vmap(made.fleet, MemoryStore())
+    return [[job.client for job in party] for party in backend._parties(made.method, 0, jobs(made))]
+
+
+def bytes_of_one(made: Any) -> int:
+    """Rows of 64 floats and a label up to the largest client, and six copies of 64 * 64 + 64 + 64 * 10 + 10 weights."""
+    rows = max(made.fleet.train.size(at) for at in range(len(made.fleet.ids)))
+    return int(rows * (64 * 4 + 8) + COPIES * 4 * (64 * 64 + 64 + 64 * 10 + 10))
+
+
+# -- who shares a call -------------------------------------------------------------------------------------------------
+
+
+def test_all_share_a_call_if_there_is_room() -> None:
+    made = lab.setup("fedavg")
+    assert parties(made) == [list(made.fleet.ids)]
+
+
+@pytest.mark.parametrize(
+    ("room", "sizes"), [(1.0, [1] * 5), (2.0, [1, 2, 2]), (3.9, [2, 3]), (4.9, [2, 3]), (5.0, [5])]
+)
+def test_parties_take_no_more_than_the_room(room: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five clients in as few calls as possible, of like sizes: 5 / 2 gives three calls, 5 / 3 and 5 / 4 two."""
+    made = lab.setup("fedavg")
+    monkeypatch.setattr(inprocess, "ROOM", int(room * bytes_of_one(made)))
+    found = parties(made)
+    assert [len(party) for party in found] == sizes
+    assert [i for party in found for i in party] == list(made.fleet.ids)
+
+
+def test_a_client_that_is_too_large_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inprocess, "ROOM", 1)
+    assert [len(party) for party in parties(lab.setup("fedavg"))] == [1] * 5
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedrep"])
+def test_parties_change_nothing_but_the_last_digits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lab.setup(name)
+    task = made.fleet.task()
+    servers = []
+    for room in (2**28, 2 * bytes_of_one(made)):
+        monkeypatch.setattr(inprocess, "ROOM", room)
+        first = made.method.init_server(task, key(0))
+        server, log = play(made.method, task, Vmap(made.fleet, MemoryStore()), first, 0, 0, 1.0, ())
+        assert log.accepted == list(made.fleet.ids)
+        servers.append(server)
+    assert lab.gap(*servers) <= 1e-6
+
+
+def test_uploads_come_before_the_next_party_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no more than one party's uploads are in memory, if the server holds on to none."""
+    made, started = lab.setup("fedavg"), list[int]()
+    monkeypatch.setattr(inprocess, "ROOM", 2 * bytes_of_one(made))
+    real = Vmap._together
+
+    def together(self: Vmap, method: Any, seed: int, party: list[Job]) -> Any:
+        started.append(len(party))
+        return real(self, method, seed, party)
+
+    monkeypatch.setattr(Vmap, "_together", together)
+    outcomes = Vmap(made.fleet, MemoryStore()).train(made.method, 0, jobs(made))
+    assert [next(outcomes).sender, *started] == [made.fleet.ids[0], 1]
+    next(outcomes)
+    assert started == [1, 2]
+
+
+# -- behind the batch --------------------------------------------------------------------------------------------------
+
+
+def squares(params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """sum_j w_j^2 + b: its gradient is (2 w, 1)."""
+    return params["w"].square().sum() + params["b"], params["w"].sum()
+
+
+def test_every_client_gets_its_own_gradient() -> None:
+    """Clients with w = (1, 2) and (3, 4), and one b for both, which no client shares in the result."""
+    w, b = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor(5.0)
+    with torch.no_grad():
+        grads, sums = vmap(lambda w: clientwise.gradient(squares, {"w": w, "b": b}))(w)
+    assert grads["w"].tolist() == [[2.0, 4.0], [6.0, 8.0]]
+    assert grads["b"].tolist() == [1.0, 1.0]
+    assert sums.tolist() == [3.0, 7.0]
+
+
+def test_clients_may_be_in_any_dimension() -> None:
+    w = torch.tensor([[1.0, 3.0], [2.0, 4.0]])
+    grads, _ = vmap(lambda w: clientwise.gradient(squares, {"w": w, "b": w.sum()}), in_dims=1)(w)
+    assert grads["w"].tolist() == [[2.0, 4.0], [6.0, 8.0]]
+
+
+def test_gradients_inside_other_transformations() -> None:
+    """The gradient of |grad|^2 = 4 w^2 + 1 is 8 w."""
+
+    def twice(w: Tensor) -> Tensor:
+        def norm(v: Tensor) -> Tensor:
+            grads, _ = clientwise.gradient(squares, {"w": v, "b": torch.zeros(())})
+            return sum((g.square().sum() for g in grads.values()), start=torch.zeros(()))
+
+        return torch.func.grad(norm)(w)
+
+    assert vmap(twice)(torch.tensor([[1.0], [2.0]])).tolist() == [[8.0], [16.0]]
+
+
+def test_copies_are_one_for_each_client() -> None:
+    shared = torch.zeros(2)
+
+    def write(add: Tensor) -> Tensor:
+        own = clientwise.copies({"w": shared})["w"]
+        return own.add_(add)
+
+    assert vmap(write)(torch.tensor([1.0, 2.0])).tolist() == [[1.0, 1.0], [2.0, 2.0]]
+    assert shared.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("flags", "all_set"), [([True, True], True), ([True, False], False)])
+def test_everybody(flags: list[bool], all_set: bool) -> None:
+    seen = []
+    vmap(lambda flag: seen.append(clientwise.everybody(flag)) or flag)(torch.tensor(flags))
+    assert seen == [all_set]
+
+
+def test_outside_of_vmap_nobody_is_sure() -> None:
+    assert not clientwise.everybody(torch.tensor(True))
+
+
+def test_operations_of_a_product_and_of_its_gradient() -> None:
+    """[2, 3] times [3, 4]: 2 * 2 * 3 * 4 = 48 forwards, and as many for the gradient of one factor."""
+    a, b = torch.ones(2, 3), torch.ones(3, 4, requires_grad=True)
+    with Operations() as counter:
+        (a @ b).sum().backward()
+    assert counter.total == 96
