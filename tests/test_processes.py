@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from atoll.backends.process import Processes
 from atoll.config import Config
 from atoll.core import Round
 from atoll.errors import AtollError
+from atoll.experiment import conduct
 from atoll.key import key
 from atoll.methods.ditto import Ditto
 from atoll.methods.fedavg import FedAvg, Global, Update
+from atoll.methods.local import State
 from atoll.payload import Nothing, equal
 from atoll.rounds import Job, play
 from atoll.store import MemoryStore
@@ -97,12 +100,12 @@ def test_personal_training_goes_on_while_the_server_aggregates(backends: Any, tm
 
 @dataclass(frozen=True)
 class Fragile(FedAvg):
-    """Kills its own process: the first time only, or always."""
+    """Kills the worker it runs in: the first time only, or always."""
 
     flag: str = ""
 
     def local(self, down: Global, state: Nothing, client: Any, k: Any) -> tuple[Update, Nothing]:
-        if not self.flag or not os.path.exists(self.flag):
+        if parent_process() and not (self.flag and os.path.exists(self.flag)):
             if self.flag:
                 open(self.flag, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -118,12 +121,84 @@ def test_a_client_whose_worker_dies_is_tried_again(backends: Any, tmp_path: Any)
     assert alike(played(fragile, backends[0]), played(made, Loop(made.fleet, MemoryStore())))
 
 
-def test_a_client_that_kills_every_worker_is_named(backends: Any) -> None:
-    made = setup("fedavg")
-    fragile = Setup(made.config, Fragile(optim=made.method.optim), made.federation, made.fleet)
-    backends.append(Processes(made.fleet, MemoryStore(), 1))
-    with pytest.raises(AtollError, match="died twice"):
-        played(fragile, backends[0])
+@dataclass(frozen=True)
+class Deadly(Ditto):
+    """One client kills every worker that runs it, before its upload or after; clients are told apart by their rows."""
+
+    rows: int = 0
+    late: bool = False
+
+    def local(self, down: Global, state: State, client: Any, k: Any) -> tuple[Update, State]:
+        if len(client.x) == self.rows and not self.late:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().local(down, state, client, k)
+
+    def after_upload(self, down: Any, up: Any, state: Any, client: Any, k: Any) -> Any:
+        if len(client.x) == self.rows and self.late:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().after_upload(down, up, state, client, k)
+
+
+def deadly(made: Setup, late: bool) -> tuple[Setup, str]:
+    """The run with such a client, and who that is: one whose number of rows no other client has."""
+    sizes = [made.fleet.train.size(at) for at in range(len(made.fleet.ids))]
+    at = next(at for at, size in enumerate(sizes) if sizes.count(size) == 1)
+    method = Deadly(optim=made.method.optim, personal_optim=made.method.personal_optim, rows=sizes[at], late=late)
+    return replace(made, method=method), made.fleet.ids[at]
+
+
+def test_a_client_that_kills_every_worker_counts_as_absent(backends: Any) -> None:
+    made, store = setup("ditto"), MemoryStore()
+    fatal, who = deadly(made, late=False)
+    backends.append(Processes(made.fleet, store, 2))
+    task = made.fleet.task()
+    server, log = play(fatal.method, task, backends[0], fatal.method.init_server(task, key(0)), 0, 0, 1.0, ())
+    assert [(r.client, r.field) for r in log.rejected] == [(who, "worker")]
+    assert "died twice (exit code -9)" in log.lost[who]
+    assert store.get(who) is None
+
+    class Absent(Loop):
+        def train(self, method: Any, seed: int, jobs: Any) -> Any:
+            return super().train(method, seed, [job for job in jobs if job.client != who])
+
+    alone, _ = play(
+        made.method, task, Absent(made.fleet, MemoryStore()), made.method.init_server(task, key(0)), 0, 0, 1.0, ()
+    )
+    assert equal(server, alone)
+
+
+def test_a_client_whose_worker_dies_after_its_upload_stays_as_it_was(backends: Any) -> None:
+    """Its upload counts; the personal training that was lost leaves the state it had, here the first one."""
+    made, store = setup("ditto"), MemoryStore()
+    fatal, who = deadly(made, late=True)
+    backends.append(Processes(made.fleet, store, 2))
+    task = made.fleet.task()
+    server = fatal.method.init_server(task, key(0))
+    for t in range(2):  # the upload of the second attempt must not come back in the next round
+        server, log = play(fatal.method, task, backends[0], server, t, 0, 1.0, ())
+        assert log.rejected == []
+        assert list(log.lost) == [who]
+    first = made.method.init_client(made.fleet.client(who), key(0, "init", who))
+    assert equal(store.get(who), first)
+    plain, twice = Loop(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
+    for t in range(2):
+        twice, _ = play(made.method, task, plain, twice, t, 0, 1.0, ())
+    assert equal(server, twice)  # Ditto's global model does not depend on personal ones
+
+
+def test_a_run_goes_on_without_a_client_that_was_lost() -> None:
+    made = setup("ditto", rounds=2, eval_every=2, strikes=1, backend="processes", workers=2)
+    fatal, who = deadly(made, late=False)
+    result = conduct(fatal)
+    assert [(r["client"], r["round"]) for r in result.history[0]["rejected"]] == [(who, 1), (who, 2)]
+    assert "excluded" not in result.history[0]
+    assert sum(who in note and "died twice" in note for note in result.notes) == 2
+
+
+def test_a_run_in_which_every_worker_dies_says_so() -> None:
+    made = setup("fedavg", rounds=1, backend="processes", workers=2)
+    with pytest.raises(AtollError, match="Round 1: nobody's work came through, as its worker process died twice"):
+        conduct(replace(made, method=Fragile(optim=made.method.optim)))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from .rounds import Log, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
 from .store import DiskStore, MemoryStore, Store
 from .summary import summarise
-from .threads import one_thread
+from .threads import kept_memory, one_thread
 from .validation import Validator
 from .wire import digest
 
@@ -34,7 +34,7 @@ Watch = Callable[[int, Line | None], None]  # told of every round, and of its li
 
 def conduct(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None) -> Result:
     """Run to the end, from the latest checkpoint if the directory has one."""
-    with one_thread():
+    with one_thread(), kept_memory():
         return Experiment(setup, run_dir).run(watch or (lambda t, line: None))
 
 
@@ -137,12 +137,17 @@ class Experiment:
         self.ledger.before |= log.before
         self.ledger.after |= log.after
         self.ledger.rejected += [r._asdict() for r in log.rejected]
-        for rejection in log.rejected:
-            self.ledger.strikes[rejection.client] = self.ledger.strikes.get(rejection.client, 0) + 1
+        for i in (rejection.client for rejection in log.rejected if rejection.client not in log.lost):
+            self.ledger.strikes[i] = self.ledger.strikes.get(i, 0) + 1
+        self.notes += [
+            f"Round {log.t + 1}: the work of client {i!r} was lost, as {why}." for i, why in log.lost.items()
+        ]
         self._changed |= set(log.accepted)
 
     def _is_over(self, log: Log) -> bool:
         """Whether nothing can come of the run any more: nobody had a valid upload, or nobody is left."""
+        if log.cohort and len(log.lost) == len(log.cohort) and not log.accepted:
+            raise AtollError(f"Round {log.t + 1}: nobody's work came through, as {next(iter(log.lost.values()))}.")
         excluded = self.ledger.excluded(self.config.strikes)
         return len(excluded) == len(self.fleet.ids) or bool(log.cohort and not log.accepted)
 
@@ -164,7 +169,7 @@ class Experiment:
     def _examinees(self, t: int) -> set[ClientId]:
         """Clients whose model after round ``t`` is the one that the next evaluation reports."""
         examinees, later = set(self._cohort(t)), t
-        while not self._evaluated(later):
+        while examinees and not self._evaluated(later):
             later += 1
             examinees -= set(self._cohort(later))
         return examinees

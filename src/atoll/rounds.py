@@ -33,6 +33,7 @@ class Outcome(NamedTuple):
     sender: ClientId
     upload: Any
     before: Score | None = None
+    lost: str | None = None  # why there is no upload, where that is not the client's doing
 
 
 class Rest(NamedTuple):
@@ -41,6 +42,7 @@ class Rest(NamedTuple):
     sender: ClientId
     state: Any
     after: Score | None = None
+    lost: str | None = None  # why it is the state that the client had before
 
 
 class Backend(Protocol):
@@ -84,6 +86,7 @@ class Log:
     down: dict[ClientId, int] = field(default_factory=dict)
     accepted: list[ClientId] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
+    lost: dict[ClientId, str] = field(default_factory=dict)  # whose work was lost on the way, and why
     before: dict[ClientId, Score] = field(default_factory=dict)
     after: dict[ClientId, Score] = field(default_factory=dict)
 
@@ -171,7 +174,9 @@ def _judge(method: AnyMethod, jobs: Sequence[Job], checks: Validator | None) -> 
 def _accepted(outcomes: Iterator[Outcome], judge: Callable[[Outcome], Flaw | None], log: Log) -> Iterator[Reply[Any]]:
     """Uploads that pass, one at a time; a client whose upload fails counts as absent."""
     for outcome in outcomes:
-        fault = judge(outcome)
+        fault = Flaw("worker", outcome.lost) if outcome.lost else judge(outcome)
+        if outcome.lost:
+            log.lost[outcome.sender] = outcome.lost
         if fault:
             log.rejected.append(Rejection(outcome.sender, log.t + 1, *fault))
             continue
@@ -188,6 +193,8 @@ def _conclude(backend: Backend, log: Log) -> None:
     for rest in backend.rest():
         if rest.sender not in failed:
             backend.commit(rest)
+            if rest.lost:
+                log.lost[rest.sender] = rest.lost
             if rest.after is not None:
                 log.after[rest.sender] = rest.after
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from . import robust
 from .checks import within
-from .core import BUFFERS, Batch, Client, Model, Step, setting, weights
+from .core import BUFFERS, Batch, Client, Model, Step, laid, setting, weights
 from .key import Key, fold, permutation
+from .mapping import mapping_clients
 from .payload import Params
 
 Loss = Callable[[Params, Batch], Tensor]
@@ -46,23 +47,6 @@ def wmean(v: Tensor, w: Tensor) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Gradients: plain autograd by default, torch.func where a backend maps over clients.
-
-_functional: ContextVar[bool] = ContextVar("functional", default=False)
-
-
-@contextmanager
-def functional_gradients() -> Iterator[None]:
-    """Take gradients through ``torch.func``, which vmap can batch."""
-    token = _functional.set(True)
-    try:
-        yield
-    finally:
-        _functional.reset(token)
-
-
-def mapping_clients() -> bool:
-    """Whether this runs for many clients at once, so that nothing may depend on a client's values but the values."""
-    return _functional.get()
 
 
 def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
@@ -121,7 +105,7 @@ class Optimiser:
 
     def run(self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None = None) -> Params:
         """Train on given batches; ``correct`` may change each gradient before it is used."""
-        params = {name: v.clone() for name, v in params.items()}
+        params = _training_copy(params)
         memory: dict[str, Params] = {}
         for batch in batches if not _idle.get() else ():
             grads, stats = gradient(loss, params, batch)
@@ -131,7 +115,7 @@ class Optimiser:
             else:
                 self._apply(params, self._clipped(grads), memory)
                 params |= stats
-        return params
+        return {name: v.contiguous() for name, v in params.items()}
 
     def batches(self, x: Tensor, y: Tensor, k: Key) -> Iterator[Batch]:
         """Shuffled batches of data that is not a client's: public, or made by the server."""
@@ -155,7 +139,7 @@ class Optimiser:
     def _clipped(self, grads: Params) -> Params:
         if self.clip <= 0:
             return grads
-        norm = sqnorm(grads).sqrt()
+        norm = _norm(grads)
         scale = (self.clip / (norm + 1e-6)).clamp(max=1.0)
         if not mapping_clients() and scale == 1:  # a common case that spares a pass over memory
             return grads
@@ -205,6 +189,21 @@ class Adam(Optimiser):
             params[name].sub_(mean / spread, alpha=self.lr)
 
 
+def _norm(grads: Params) -> Tensor:
+    if mapping_clients():
+        return sqnorm(grads).sqrt()
+    norms = torch._foreach_norm(list(grads.values()))  # one pass over memory, no copies
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
+
+
+def _training_copy(params: Params) -> Params:
+    """Copies to write into, laid out once as the model would otherwise do at every step."""
+    if mapping_clients():
+        return {name: v.clone() for name, v in params.items()}
+    return {name: laid(v.clone(), torch.channels_last) for name, v in params.items()}
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Arithmetic on parameters
 
@@ -243,7 +242,8 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
         for name, v in getattr(upload, field).items():
             kinds[name] = v.dtype
             if v.is_floating_point():
-                total[name] = total[name] + w * v.double() if name in total else w * v.double()
+                share = v.to(torch.double, copy=True).mul_(w)
+                total[name] = total[name].add_(share) if name in total else share
             else:
                 total[name] = torch.maximum(total[name], v) if name in total else v
     return {name: (v / mass).to(kinds[name]) if v.is_floating_point() else v for name, v in total.items()}

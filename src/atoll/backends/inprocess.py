@@ -15,10 +15,10 @@ from ..core import Client, ClientId, Predictor
 from ..evaluate import Score, accuracy, measure, predict
 from ..fleet import Fleet
 from ..key import Key, key
+from ..mapping import functional_gradients
 from ..payload import stack, unstack
 from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import Store
-from ..train import functional_gradients
 
 # The way out: what leaves a client in place of the upload that its method made. Run where the client runs, on its rows;
 # what the client itself uses (its state, its own model) is what the method made.

@@ -1,28 +1,30 @@
 """Worker processes: clients train side by side, and personal training goes on while the server aggregates.
 
 Workers are forked, so they share the data with their parent. What crosses over are the canonical bytes of downloads,
-states and uploads; the same bits come out as from the loop.
+states and uploads; the same bits come out as from the loop. A download that many clients get goes to each worker once.
 """
 
 import contextlib
 import os
 import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_flatten
 
-from ..core import Contract, contract
-from ..errors import AtollError
+from ..core import ClientId, Contract, contract
 from ..evaluate import Score
 from ..fleet import Fleet
 from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import MemoryStore, Store
+from ..threads import kept_memory
 from ..wire import decode, encode
 from .inprocess import Loop, Outlet, as_made
 
@@ -34,7 +36,8 @@ class Order(NamedTuple):
     method: AnyMethod
     seed: int
     job: Job  # without its download
-    download: bytes
+    download: int  # which one
+    data: bytes | None  # that download; None: the worker has it
     state: bytes | None  # None: the client starts
 
 
@@ -64,6 +67,7 @@ class Worker:
     process: BaseProcess
     pipe: Connection
     order: Order | None = None  # what it is working on
+    download: int = -1  # the one it has
 
 
 class Processes(Loop):
@@ -73,27 +77,38 @@ class Processes(Loop):
         super().__init__(fleet, store, outlet)
         self._workers = [_start(fleet, outlet) for _ in range(workers)]
         self._types: Contract | None = None
+        self._state: Callable[[ClientId], Any] | None = None  # what a client has in the round that runs
         self._orders: deque[Order] = deque()
+        self._downloads = 0  # given out so far: each has a number of its own
         self._jobs: Sequence[Job] = ()
         self._sent: dict[int, Sent] = {}
         self._done: dict[int, Done] = {}
         self._retried: set[int] = set()  # places of jobs whose worker died once
+        self._lost: dict[int, str] = {}  # places of jobs whose worker died twice, and what to say of it
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        self._jobs, self._types, self._retried = jobs, contract(method), set()
+        self._jobs, self._types, self._state = jobs, contract(method), partial(self.state, method, seed)
+        self._sent, self._done, self._retried, self._lost = {}, {}, set(), {}
         self._orders = deque(self._by_size(method, seed, jobs))
         self._hand_out()
         for at, job in enumerate(jobs):
-            while at not in self._sent:
+            while at not in self._sent and at not in self._lost:
                 self._listen()
+            if at not in self._sent:
+                yield Outcome(job.client, None, lost=self._lost[at])
+                continue
             sent = self._sent.pop(at)
             yield Outcome(job.client, decode(self._types.upload, sent.upload), sent.before)
 
     def rest(self) -> Iterator[Rest]:
         assert self._types is not None
+        assert self._state is not None
         for at, job in enumerate(self._jobs):
-            while at not in self._done:
+            while at not in self._done and at not in self._lost:
                 self._listen()
+            if at in self._lost:
+                yield Rest(job.client, self._state(job.client), lost=self._lost[at])
+                continue
             done = self._done.pop(at)
             yield Rest(job.client, decode(self._types.state, done.state), done.after)
         self._jobs = ()
@@ -111,20 +126,24 @@ class Processes(Loop):
 
     def _by_size(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Order]:
         """Largest first: a large client started last would keep everybody waiting."""
-        encoded: dict[int, bytes] = {}
+        encoded: dict[Any, tuple[int, bytes]] = {}
         sizes = [self.fleet.train.size(self.fleet.position(job.client)) for job in jobs]
         for at in sorted(range(len(jobs)), key=lambda at: (-sizes[at], at)):
             job, kept = jobs[at], self.store.get(jobs[at].client)
-            if id(job.download) not in encoded:
-                encoded[id(job.download)] = encode(job.download)
+            leaves, form = tree_flatten(job.download)
+            same = form, *(id(leaf) for leaf in leaves)  # the very same tensors, in whatever wrapping
+            if same not in encoded:
+                encoded[same] = self._downloads, encode(job.download)
+                self._downloads += 1
             state = None if kept is None else encode(kept)
-            yield Order(at, method, seed, job._replace(download=None), encoded[id(job.download)], state)
+            yield Order(at, method, seed, job._replace(download=None), *encoded[same], state)
 
     def _hand_out(self) -> None:
         for worker in self._workers:
             if worker.order is None and self._orders:
-                worker.order = self._orders.popleft()
-                worker.pipe.send(worker.order)
+                worker.order = order = self._orders.popleft()
+                worker.pipe.send(order._replace(data=None) if worker.download == order.download else order)
+                worker.download = order.download
 
     def _listen(self) -> None:
         """Take in whatever has arrived; notice workers that have died."""
@@ -158,12 +177,13 @@ class Processes(Loop):
         if lost is None:
             return
         if lost.at in self._retried:
-            raise AtollError(
-                f"The worker process of client {lost.job.client!r} died twice (exit code {worker.process.exitcode}). "
-                "It may need more memory: use fewer --workers, or --backend loop."
+            self._lost[lost.at] = (
+                f"its worker process died twice (exit code {worker.process.exitcode}); "
+                "it may need more memory: use fewer --workers, or --backend loop"
             )
-        self._retried.add(lost.at)
-        self._orders.appendleft(lost)
+        else:
+            self._retried.add(lost.at)
+            self._orders.appendleft(lost)
         self._hand_out()
 
 
@@ -180,6 +200,12 @@ def _work(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
     """The life of a worker: one order after the other, until it is told to stop or its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes us
     torch.set_num_threads(1)
+    with kept_memory():
+        _obey(fleet, outlet, pipe, parent)
+
+
+def _obey(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
+    download: Any = None
     while True:
         # The end of the pipe would not tell that the parent is gone: workers forked later hold it open too.
         while not pipe.poll(1):
@@ -189,18 +215,19 @@ def _work(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
         if order is None:
             return
         try:
-            _carry_out(fleet, outlet, order, pipe)
+            if order.data is not None:
+                download = decode(contract(order.method).download, order.data)
+            _carry_out(fleet, outlet, order, download, pipe)
         except Exception as error:  # it must reach the parent, whatever it is
             pipe.send(Failed(order.at, error))
 
 
-def _carry_out(fleet: Fleet, outlet: Outlet, order: Order, pipe: Connection) -> None:
+def _carry_out(fleet: Fleet, outlet: Outlet, order: Order, download: Any, pipe: Connection) -> None:
     types, store = contract(order.method), MemoryStore()
     if order.state is not None:
         store.put(order.job.client, decode(types.state, order.state))
     loop = Loop(fleet, store, outlet)
-    job = order.job._replace(download=decode(types.download, order.download))
-    (outcome,) = loop.train(order.method, order.seed, [job])
+    (outcome,) = loop.train(order.method, order.seed, [order.job._replace(download=download)])
     pipe.send(Sent(order.at, encode(outcome.upload), outcome.before))
     (rest,) = loop.rest()
     pipe.send(Done(order.at, encode(rest.state), rest.after))
