@@ -1,25 +1,26 @@
 """Rounds of FedAvg: Atoll's worker processes against the same work in a bare PyTorch loop, which is in this file.
 
-``tuned``    2 processes of 1 thread, channels_last, an allocator that keeps its memory, parameters that are views of one
-             vector, permuted slices, ``autograd.grad``, one fused call for the update
+``tuned``    2 processes of 1 thread, channels_last, an allocator that keeps its memory, parameters that are views of
+             one vector, permuted slices, ``autograd.grad``, one call for the whole update
 ``plain``    the same without channels_last and with the allocator as it is
 ``threads``  plain, but 1 process of 2 threads
 
 All do the same gradient steps on the same batches: 100 clients, 10 of them in a round, 600 rows each, plain SGD. After
-the first round, Atoll's model and that of ``tuned`` must agree to 1e-5. Rounds are timed in turn, one of each kind after
-the other, so that whatever else the machine does meets all of them; a figure is the median of the ratios of rounds that
-stood side by side. ``vs_tuned.W1s_B10_E1`` is a ratio of wall time, ``cpu.vs_tuned.W1s_B10_E1`` one of the processor time
-of all processes, the server's work included; below 1, Atoll is the faster one. Needs Linux, for the clocks of processes.
+the first round, Atoll's model and that of ``tuned`` must agree to 1e-5. Rounds are timed in turn, one of each kind
+after the other, so that whatever else the machine does meets all of them; a figure is the median of the ratios of
+rounds that stood side by side. ``vs_tuned.W1s_B10_E1`` is a ratio of wall time, ``cpu.vs_tuned.W1s_B10_E1`` one of the
+processor time of all processes, with the server's work; below 1, Atoll is the faster one. Needs Linux, for the clocks
+of processes.
 """
 
 import argparse
 import ctypes
 import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
@@ -40,6 +41,7 @@ from atoll.key import fold, key, permutation
 from atoll.rounds import sample
 
 SEED, CLASSES, LR, PROCESSES = 0, 10, 0.01, 2
+REPEATS = 7
 AGREEMENT = 1e-5
 KINDS = ("tuned", "plain", "threads")
 
@@ -103,7 +105,7 @@ def prepared(work: Work) -> Setup:
     config = Config(
         clients=work.clients, rate=work.sampled / work.clients, partition="iid", seed=SEED, backend="processes",
         workers=PROCESSES, rounds=rounds, eval_every=rounds, lr=LR, epochs=work.epochs, batch_size=work.batch,
-        settings={"optim.momentum": 0.0, "optim.weight_decay": 0.0, "optim.clip": 0.0}, data_dir="/nonexistent",
+        settings={"optim.momentum": 0.0, "optim.weight_decay": 0.0, "optim.clip": 0.0},
     )  # fmt: skip
     return assemble(config, data, [build(work)])
 
@@ -117,6 +119,7 @@ class Bare:
 
     def __init__(self, work: Work, fleet: Fleet, kind: str):
         tuned, workers = kind == "tuned", 1 if kind == "threads" else PROCESSES
+        threads = PROCESSES // workers
         context = get_context("fork")
         self.net, self.work, self.ids = build(work), work, fleet.ids
         self.weights = _vector(self.net, channels_last=tuned).share_memory_()
@@ -125,7 +128,7 @@ class Bare:
         self._taken, self._pipes, self.processes = taken, list[Connection](), []
         for own in self.sums:
             ours, theirs = context.Pipe()
-            process = context.Process(target=self._serve, args=(fleet, tuned, own, theirs, 3 - workers), daemon=True)
+            process = context.Process(target=self._serve, args=(fleet, tuned, own, theirs, threads), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -139,6 +142,10 @@ class Bare:
         for pipe in self._pipes:
             pipe.recv()
         torch.mul(self.sums.sum(0), 1 / len(cohort), out=self.weights)
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes if process.pid]
 
     def params(self) -> dict[str, Tensor]:
         _lay(self.net, self.weights)
@@ -170,7 +177,7 @@ class Bare:
             self._taken.value += 1
             return int(self._taken.value - 1)
 
-    def _train(self, fleet: Fleet, params: Sequence[Tensor], client: str, t: int, tuned: bool) -> None:
+    def _train(self, fleet: Fleet, params: list[Tensor], client: str, t: int, tuned: bool) -> None:
         x, y = fleet.train[fleet.position(client)]
         x = x.to(memory_format=torch.channels_last) if tuned else x
         k = key(SEED, "local", t, client)
@@ -204,7 +211,7 @@ def _in_memory(p: Tensor) -> Tensor:
     return p.permute(0, 2, 3, 1) if p.ndim == 4 and p.stride(1) == 1 else p
 
 
-def _lay(net: nn.Module, flat: Tensor) -> list[nn.Parameter]:
+def _lay(net: nn.Module, flat: Tensor) -> list[Tensor]:
     """Make the parameters views of the vector."""
     start = 0
     for p in net.parameters():
@@ -241,11 +248,14 @@ def _now(pids: Sequence[int]) -> Time:
     return Time(time.perf_counter(), time.process_time() + others)
 
 
+def _since(before: Time, after: Time) -> Time:
+    return Time(after.wall - before.wall, after.cpu - before.cpu)
+
+
 def _timed(f: Callable[[], None], pids: Sequence[int]) -> Time:
     before = _now(pids)
     f()
-    after = _now(pids)
-    return Time(after.wall - before.wall, after.cpu - before.cpu)
+    return _since(before, _now(pids))
 
 
 @contextmanager
@@ -258,43 +268,34 @@ def _opened(work: Work, fleet: Fleet, kinds: Sequence[str]) -> Iterator[dict[str
             loop.close()
 
 
-def measure(work: Work, repeats: int, kinds: Sequence[str] = KINDS) -> dict[str, list[Time]]:
+def measure(work: Work, setup: Setup, repeats: int, kinds: Sequence[str]) -> dict[str, list[Time]]:
     """The times of rounds that stood side by side, by kind; the first round of each is not counted."""
-    torch.set_num_threads(1)
-    setup, times = prepared(work), defaultdict(list)
+    times: dict[str, list[Time]] = {kind: [] for kind in ("atoll", *kinds)}
     with _opened(work, setup.fleet, kinds) as bare:
-        strangers = {p.pid for p in active_children()}
+        strangers = set(active_children())
         mark: Time | None = None
 
-        def pids() -> list[int]:
-            return [p.pid for p in active_children() if p.pid and p.pid not in strangers]
+        def now() -> Time:
+            return _now([p.pid for p in active_children() if p not in strangers and p.pid])
 
         def watch(t: int, line: Any) -> None:
             nonlocal mark
             if mark is not None:
-                now = _now(pids())
-                times["atoll"].append(Time(now.wall - mark.wall, now.cpu - mark.cpu))
+                times["atoll"].append(_since(mark, now()))
             for kind, loop in bare.items():
-                took = _timed(lambda loop=loop: loop.round(t - 1), [p.pid for p in loop.processes])
-                if mark is not None:
-                    times[kind].append(took)
+                took = _timed(partial(loop.round, t - 1), loop.pids)
+                times[kind] += [took] if mark is not None else []
             if t > repeats:
                 raise Enough
-            mark = _now(pids())
+            mark = now()
 
-        try:
+        with suppress(Enough):
             conduct(setup, watch=watch)
-        except Enough:
-            pass
-    return dict(times)
+    return times
 
 
-def gap(work: Work) -> float:
+def gap(work: Work, setup: Setup) -> float:
     """The largest difference between the parameters of Atoll and of the tuned loop after one round."""
-    torch.set_num_threads(1)
-    setup = prepared(work)
-    from dataclasses import replace
-
     ours = conduct(replace(setup, config=replace(setup.config, rounds=1))).server.params
     with _opened(work, setup.fleet, ["tuned"]) as bare:
         bare["tuned"].round(0)
@@ -302,22 +303,56 @@ def gap(work: Work) -> float:
     return max(float((ours[name] - v).abs().max()) for name, v in theirs.items())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--works", nargs="+", default=[w.name for w in WORKS])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--gap", action="store_true")
-    parser.add_argument("--clients", type=int, default=100)
-    a = parser.parse_args()
-    from dataclasses import replace
+def compared(work: Work, repeats: int, kinds: Sequence[str] = KINDS) -> dict[str, list[Time]]:
+    """The times of one work, once it is certain that it is the same work."""
+    torch.set_num_threads(1)
+    setup = prepared(work)
+    if (found := gap(work, setup)) > AGREEMENT:
+        raise AssertionError(f"{work.name}: after one round, parameters differ by {found:.1e}")
+    return measure(work, setup, repeats, kinds)
+
+
+def ratios(times: Mapping[str, Sequence[Time]], kind: str, clock: str) -> list[float]:
+    """Atoll's time over that of another kind, for each pair of rounds that stood side by side."""
+    pairs = zip(times["atoll"], times[kind], strict=True)
+    return [getattr(ours, clock) / getattr(theirs, clock) for ours, theirs in pairs]
+
+
+def figures(quick: bool = False) -> dict[str, float]:
+    """``quick``: a few steps of each work, to see that everything runs."""
+    found: dict[str, float] = {}
     for work in WORKS:
-        if work.name in a.works:
-            work = replace(work, clients=a.clients)
-            if a.gap: print(work.name, "gap", gap(work))
-            times = measure(work, a.repeats)
-            for kind in ("atoll", *KINDS):
-                print(work.name, kind, "wall", [round(t.wall,2) for t in times[kind]], "cpu", [round(t.cpu,2) for t in times[kind]],
-                  "ratio cpu", round(median(x.cpu/y.cpu for x,y in zip(times["atoll"],times[kind])),3), "wall", round(median(x.wall/y.wall for x,y in zip(times["atoll"],times[kind])),3), flush=True)
+        times = compared(replace(work, clients=4, sampled=2, rows=16), 1) if quick else compared(work, REPEATS)
+        for kind in KINDS:
+            found[f"vs_{kind}.{work.name}"] = median(ratios(times, kind, "wall"))
+            found[f"cpu.vs_{kind}.{work.name}"] = median(ratios(times, kind, "cpu"))
+    return found
+
+
+def table(work: Work, times: Mapping[str, Sequence[Time]]) -> str:
+    """Seconds of a round, and Atoll's over them: the median, the least and the most."""
+    lines = []
+    for kind in times:
+        cells = [f"{work.name:12} {kind:8}"]
+        for clock in Time._fields:
+            each = ratios(times, kind, clock)
+            seconds = median(getattr(time, clock) for time in times[kind])
+            cells.append(f"{clock} {seconds:7.2f} s  {median(each):5.2f} ({min(each):.2f}-{max(each):.2f})")
+        lines.append("   ".join(cells))
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--works", nargs="+", choices=[w.name for w in WORKS], default=[w.name for w in WORKS])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument(
+        "--clients", type=int, default=100, help="fewer take less memory; those not sampled cost nothing"
+    )
+    options = parser.parse_args(words)
+    for work in (replace(w, clients=options.clients) for w in WORKS if w.name in options.works):
+        print(table(work, compared(work, options.repeats, options.kinds)), flush=True)
 
 
 if __name__ == "__main__":

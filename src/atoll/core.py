@@ -58,9 +58,9 @@ class Model:
         self.net = key_dropout(copy.deepcopy(net)).requires_grad_(False).eval()
         self._training = copy.deepcopy(self.net).train()
         self.has_buffers = any(True for _ in net.buffers())
-        # How images and kernels lie in memory while the net runs: channels last, which convolutions prefer.
+        # How images and kernels lie in memory while the net runs; with convolutions, found out when it first runs.
         convolves = any(isinstance(m, nn.Conv2d) for m in net.modules())
-        self._layout = torch.channels_last if convolves else torch.contiguous_format
+        self._layout = None if convolves else torch.contiguous_format
         self._parts: dict[tuple[str, bool], _Part] = {}
 
     def init(self) -> Params:
@@ -101,13 +101,20 @@ class Model:
         run = self._part(child, training)
         if mapping_clients():  # a batched image has five dimensions, which know no such layout
             return run(params, x)
-        try:
+        if child != "head":
+            self._layout = self._layout or self._tried(child, params, x)
             return run(params, laid(x, self._layout), self._layout)
+        return run(params, x)
+
+    def _tried(self, child: str, params: Params, x: Tensor) -> torch.memory_format:
+        """Channels last, which convolutions prefer, unless the net takes views that want its images to lie plainly."""
+        last = torch.channels_last
+        try:
+            with torch.no_grad():
+                self._part(child, training=False)(params, laid(x.new_zeros(2, *x.shape[1:]), last), last)
         except RuntimeError:
-            if self._layout == torch.contiguous_format:
-                raise
-            self._layout = torch.contiguous_format  # the net takes views that want its images to lie plainly
-            return self._call(child, params, x, training)
+            return torch.contiguous_format
+        return last
 
 
 class _Part:

@@ -223,6 +223,11 @@ def unstack(tree: T, n: int) -> list[T]:
     return [pytree.tree_map(lambda x, i=i: x[i].clone(), tree) for i in range(n)]
 
 
+def plain(tree: T) -> T:
+    """The same tensors, each in the order of memory it has after the wire: the order decides how sums round."""
+    return pytree.tree_map(lambda v: v.contiguous() if isinstance(v, Tensor) else v, tree)  # type: ignore[no-any-return]
+
+
 def equal(a: Any, b: Any) -> bool:
     """Same type, same fields in the same order, every tensor bit for bit."""
     p, q = pack(a), pack(b)

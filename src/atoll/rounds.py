@@ -11,7 +11,7 @@ from . import robust
 from .core import ClientId, Method, Reply, Round, Task, contract
 from .evaluate import Score
 from .key import key, permutation
-from .payload import nbytes
+from .payload import nbytes, plain
 from .store import MemoryStore, Store
 from .validation import Flaw, Validator, flaw
 
@@ -115,7 +115,7 @@ class Desks:
             if self._method.keeps_desks:
                 k = key(self._seed, "serve", *r, reply.sender)
                 with torch.no_grad():
-                    upload, desk = self._method.serve(server, self.get(reply.sender), reply, self._task, r, k)
+                    upload, desk = plain(self._method.serve(server, self.get(reply.sender), reply, self._task, r, k))
                 self._store.put(reply.sender, desk)
                 reply = Reply(reply.sender, upload)
             yield reply
@@ -156,7 +156,7 @@ def play(
         if first is not None:  # without a single valid upload the server stays as it is
             received = robust.unguarded(chain([first], replies))
             with torch.no_grad(), robust.using(guard, server):
-                server = method.aggregate(server, received, task, r, key(seed, "server", *r))
+                server = plain(method.aggregate(server, received, task, r, key(seed, "server", *r)))
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
             pass
         _conclude(backend, log)

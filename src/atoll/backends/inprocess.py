@@ -16,7 +16,7 @@ from ..evaluate import Score, accuracy, measure, predict
 from ..fleet import Fleet
 from ..key import Key, key
 from ..mapping import functional_gradients
-from ..payload import stack, unstack
+from ..payload import plain, stack, unstack
 from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import Store
 
@@ -78,13 +78,13 @@ class Loop:
         client, state = self.fleet.client(job.client), self.state(method, seed, job.client)
         before, k = self._before(method, job, state, client), job_key(seed, job)
         with torch.no_grad():
-            up, trained = method.local(job.download, state, client, k)
+            up, trained = plain(method.local(job.download, state, client, k))
 
         def finish() -> Rest:
             after = trained
             if method.after_upload:
                 with torch.no_grad():
-                    after = method.after_upload(job.download, up, trained, client, k)
+                    after = plain(method.after_upload(job.download, up, trained, client, k))
             return Rest(job.client, after, self._after(method, job, up, after, client))
 
         # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
