@@ -71,6 +71,30 @@ def test_convolutions_and_statistics_too(backends: Any) -> None:
     assert alike(played(made, backends[0], 1), played(made, Loop(made.fleet, MemoryStore()), 1))
 
 
+@pytest.mark.parametrize("method", ["perfedavg", "fedala", "pfedes", "dcpfl"])
+def test_convolutions_of_methods_with_steps_of_their_own(method: str) -> None:
+    """Such methods take gradients themselves, or keep what they took; the layout must not show in the next round."""
+    few = {"models": ("small_cnn",), "clients": 3, "rows": 120, "rounds": 2, "eval_every": 2}
+    digests = {
+        conduct(setup(method, backend=backend, workers=2, **few)).summary["digest"] for backend in ("loop", "processes")
+    }
+    assert len(digests) == 1
+
+
+def test_a_download_that_all_clients_get_crosses_over_once_for_each_worker(backends: Any) -> None:
+    made = setup("fedavg")
+    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    crossed = []
+    for worker in backends[0]._workers:
+        send = worker.pipe.send
+        worker.pipe.send = lambda order, send=send: crossed.append(order.data) or send(order)  # type: ignore[method-assign]
+    played(made, backends[0])
+    for worker in backends[0]._workers:
+        del worker.pipe.send
+    assert len(crossed) == 8
+    assert sum(data is not None for data in crossed) == 4  # two workers, two rounds
+
+
 @dataclass(frozen=True)
 class Patient(Ditto):
     """Begins its personal training only when a file is there."""
