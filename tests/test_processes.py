@@ -268,6 +268,27 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Any) -> None:
     assert not any(alive(pid) for pid in orphans)
 
 
+def test_an_interrupt_leaves_no_worker_behind(tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole group: the run stops, and its workers with it."""
+    script = (
+        "import atoll, multiprocessing\n"
+        "def watch(t, line):\n"
+        "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
+        "atoll.run(clients=3, rounds=10_000, eval_every=10_000, backend='processes', workers=2, watch=watch)\n"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert run.stdout is not None
+    workers = [int(word) for word in run.stdout.readline().split()]
+    os.killpg(run.pid, signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode != 0
+    assert len(workers) == 2
+    assert not any(alive(pid) for pid in workers)
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

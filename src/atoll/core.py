@@ -68,6 +68,11 @@ class Model:
         params = {name: v.clone() for name, v in self.net.named_parameters()}
         return params | {BUFFERS + name: v.clone() for name, v in self.net.named_buffers()}
 
+    def to(self, device: str) -> None:
+        """Move the model, before it is first run."""
+        self.net.to(device)
+        self._training.to(device)
+
     @property
     def feature_dim(self) -> int:
         return int(self.net.get_submodule("head").in_features)  # type: ignore[arg-type]

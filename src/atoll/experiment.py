@@ -25,7 +25,7 @@ from .rounds import Log, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
 from .store import DiskStore, MemoryStore, Store
 from .summary import summarise
-from .threads import kept_memory, one_thread
+from .threads import kept_memory, on_device, one_thread
 from .validation import Validator
 from .wire import digest
 
@@ -34,7 +34,7 @@ Watch = Callable[[int, Line | None], None]  # told of every round, and of its li
 
 def conduct(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None) -> Result:
     """Run to the end, from the latest checkpoint if the directory has one."""
-    with one_thread(), kept_memory():
+    with one_thread(), kept_memory(), on_device(setup.config.device):
         return Experiment(setup, run_dir).run(watch or (lambda t, line: None))
 
 

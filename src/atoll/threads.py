@@ -1,8 +1,9 @@
-"""How arithmetic uses the machine: one thread, and memory that stays with the process."""
+"""How arithmetic uses the machine: one thread, memory that stays with the process, and which device."""
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -36,6 +37,11 @@ def kept_memory() -> Iterator[None]:
     finally:
         _tell_allocator(_USUAL)
         _libc_call("malloc_trim", 0)
+
+
+def on_device(name: str) -> AbstractContextManager[Any]:
+    """New tensors are made there. Nothing is set for the CPU: a mode for it would slow every call down."""
+    return torch.device(name) if name == "cuda" else nullcontext()
 
 
 def _tell_allocator(values: dict[int, int]) -> None:

@@ -7,6 +7,7 @@ import json
 from hashlib import sha256
 from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
@@ -36,7 +37,7 @@ def decode(cls: type[T], data: bytes) -> T:
         header = json.loads(_metadata(data)[_HEADER])
         if header["payload"] != cls.__name__:
             raise ValueError(f"it is a {header['payload']}")
-        tensors = load(data)
+        tensors = {name: v.to(torch.get_default_device()) for name, v in load(data).items()}
         if sorted(header["order"]) != sorted(tensors):
             raise ValueError("the order in the header is not that of its tensors")
         return unpack(cls, {name: tensors[name] for name in header["order"]}, dict(header["scalars"]))
