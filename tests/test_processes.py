@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from atoll.backends.process import Processes
 from atoll.config import Config
 from atoll.core import Round
 from atoll.errors import AtollError
+from atoll.experiment import conduct
 from atoll.key import key
 from atoll.methods.ditto import Ditto
 from atoll.methods.fedavg import FedAvg, Global, Update
+from atoll.methods.local import State
 from atoll.payload import Nothing, equal
 from atoll.rounds import Job, play
 from atoll.store import MemoryStore
@@ -68,6 +71,30 @@ def test_convolutions_and_statistics_too(backends: Any) -> None:
     assert alike(played(made, backends[0], 1), played(made, Loop(made.fleet, MemoryStore()), 1))
 
 
+@pytest.mark.parametrize("method", ["perfedavg", "fedala", "pfedes", "dcpfl"])
+def test_convolutions_of_methods_with_steps_of_their_own(method: str) -> None:
+    """Such methods take gradients themselves, or keep what they took; the layout must not show in the next round."""
+    few = {"models": ("small_cnn",), "clients": 3, "rows": 120, "rounds": 2, "eval_every": 2}
+    digests = {
+        conduct(setup(method, backend=backend, workers=2, **few)).summary["digest"] for backend in ("loop", "processes")
+    }
+    assert len(digests) == 1
+
+
+def test_a_download_that_all_clients_get_crosses_over_once_for_each_worker(backends: Any) -> None:
+    made = setup("fedavg")
+    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    crossed = []
+    for worker in backends[0]._workers:
+        send = worker.pipe.send
+        worker.pipe.send = lambda order, send=send: crossed.append(order.data) or send(order)  # type: ignore[method-assign]
+    played(made, backends[0])
+    for worker in backends[0]._workers:
+        del worker.pipe.send
+    assert len(crossed) == 8
+    assert sum(data is not None for data in crossed) == 4  # two workers, two rounds
+
+
 @dataclass(frozen=True)
 class Patient(Ditto):
     """Begins its personal training only when a file is there."""
@@ -97,12 +124,12 @@ def test_personal_training_goes_on_while_the_server_aggregates(backends: Any, tm
 
 @dataclass(frozen=True)
 class Fragile(FedAvg):
-    """Kills its own process: the first time only, or always."""
+    """Kills the worker it runs in: the first time only, or always."""
 
     flag: str = ""
 
     def local(self, down: Global, state: Nothing, client: Any, k: Any) -> tuple[Update, Nothing]:
-        if not self.flag or not os.path.exists(self.flag):
+        if parent_process() and not (self.flag and os.path.exists(self.flag)):
             if self.flag:
                 open(self.flag, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -118,71 +145,83 @@ def test_a_client_whose_worker_dies_is_tried_again(backends: Any, tmp_path: Any)
     assert alike(played(fragile, backends[0]), played(made, Loop(made.fleet, MemoryStore())))
 
 
-def test_a_client_that_kills_every_worker_is_absent_and_named(backends: Any) -> None:
-    """Clients of one size lose their worker each time: the others go on as if they were not there."""
-    made = setup("fedavg")
-    k = made.fleet.ids[2]
-    fragile = replace(made, method=Deadly(optim=made.method.optim, rows=float(made.fleet.client(k).n)))
-    backends.append(Processes(made.fleet, MemoryStore(), 2))
-    task, server = made.fleet.task(), made.method.init_server(made.fleet.task(), key(0))
-    began = time.monotonic()
-    after, log = play(fragile.method, task, backends[0], server, 0, 0, 1.0, ())
-    assert time.monotonic() - began < 30
-    assert [(r.client, r.field) for r in log.rejected] == [(k, "upload")]
-    assert "its worker process died twice (exit code -9)" in log.rejected[0].reason
-    others = replace(task, clients=tuple(i for i in task.clients if i != k))
-    expected, _ = play(made.method, others, Loop(made.fleet, MemoryStore()), server, 0, 0, 1.0, ())
-    assert equal(after, expected)
-
-
 @dataclass(frozen=True)
-class Deadly(FedAvg):
-    """Kills the process of clients with so many rows."""
+class Deadly(Ditto):
+    """One client kills every worker that runs it, before its upload or after; clients are told apart by their rows."""
 
-    rows: float = 0.0
+    rows: int = 0
+    late: bool = False
 
-    def local(self, down: Global, state: Nothing, client: Any, k: Any) -> tuple[Update, Nothing]:
-        if float(client.n) == self.rows:
+    def local(self, down: Global, state: State, client: Any, k: Any) -> tuple[Update, State]:
+        if len(client.x) == self.rows and not self.late:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().local(down, state, client, k)
 
-
-@dataclass(frozen=True)
-class Exhausted(Ditto):
-    """Kills its process after the upload: so many times, counted in a file, for clients with so many rows."""
-
-    flag: str = ""
-    times: int = 0
-    rows: float = 0.0
-
     def after_upload(self, down: Any, up: Any, state: Any, client: Any, k: Any) -> Any:
-        died = Path(self.flag).stat().st_size
-        if float(client.n) == self.rows and died < self.times:
-            with open(self.flag, "a") as f:
-                f.write("x")
+        if len(client.x) == self.rows and self.late:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().after_upload(down, up, state, client, k)
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_worker_that_dies_after_the_upload_costs_a_state_at_most(times: int, backends: Any, tmp_path: Any) -> None:
-    """The job is done again, and its second upload is nobody's; if it dies again, the client stays where it was."""
-    made = setup("ditto")
-    k = made.fleet.ids[1]
-    (tmp_path / "died").touch()
-    rows = float(made.fleet.client(k).n)
-    method = Exhausted(optim=made.method.optim, flag=str(tmp_path / "died"), times=times, rows=rows)
-    backends.append(Processes(made.fleet, MemoryStore(), 2))
-    loop, task = Loop(made.fleet, MemoryStore()), made.fleet.task()
-    server = other = made.method.init_server(task, key(0))
+def deadly(made: Setup, late: bool) -> tuple[Setup, str]:
+    """The run with such a client, and who that is: one whose number of rows no other client has."""
+    sizes = [made.fleet.train.size(at) for at in range(len(made.fleet.ids))]
+    at = next(at for at, size in enumerate(sizes) if sizes.count(size) == 1)
+    method = Deadly(optim=made.method.optim, personal_optim=made.method.personal_optim, rows=sizes[at], late=late)
+    return replace(made, method=method), made.fleet.ids[at]
+
+
+def test_a_client_that_kills_every_worker_counts_as_absent(backends: Any) -> None:
+    made, store = setup("ditto"), MemoryStore()
+    fatal, who = deadly(made, late=False)
+    backends.append(Processes(made.fleet, store, 2))
+    task = made.fleet.task()
+    server, log = play(fatal.method, task, backends[0], fatal.method.init_server(task, key(0)), 0, 0, 1.0, ())
+    assert [(d.client, d.why) for d in log.dropped] == [(who, "lost")]
+    assert "died twice (exit code -9)" in log.lost[who]
+    assert store.get(who) is None
+
+    class Absent(Loop):
+        def train(self, method: Any, seed: int, jobs: Any) -> Any:
+            return super().train(method, seed, [job for job in jobs if job.client != who])
+
+    alone, _ = play(
+        made.method, task, Absent(made.fleet, MemoryStore()), made.method.init_server(task, key(0)), 0, 0, 1.0, ()
+    )
+    assert equal(server, alone)
+
+
+def test_a_client_whose_worker_dies_after_its_upload_stays_as_it_was(backends: Any) -> None:
+    """Its upload counts; the personal training that was lost leaves the state it had, here the first one."""
+    made, store = setup("ditto"), MemoryStore()
+    fatal, who = deadly(made, late=True)
+    backends.append(Processes(made.fleet, store, 2))
+    task = made.fleet.task()
+    server = fatal.method.init_server(task, key(0))
+    for t in range(2):  # the upload of the second attempt must not come back in the next round
+        server, log = play(fatal.method, task, backends[0], server, t, 0, 1.0, ())
+        assert log.rejected == []
+        assert list(log.lost) == [who]
+    assert store.get(who) is None
+    plain, twice = Loop(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
     for t in range(2):
-        server, log = play(method, task, backends[0], server, t, 0, 1.0, ())
-        other, _ = play(made.method, task, loop, other, t, 0, 1.0, ())
-        assert equal(server, other)
-        assert [r[:3] for r in log.rejected] == ([(k, 1, "state")] if times == 2 and t == 0 else [])
-    for i in made.fleet.ids:
-        same = equal(backends[0].state(method, 0, i), loop.state(method, 0, i))
-        assert same == (times == 1 or i != k)
+        twice, _ = play(made.method, task, plain, twice, t, 0, 1.0, ())
+    assert equal(server, twice)  # Ditto's global model does not depend on personal ones
+
+
+def test_a_run_goes_on_without_a_client_that_was_lost() -> None:
+    made = setup("ditto", rounds=2, eval_every=2, strikes=1, backend="processes", workers=2)
+    fatal, who = deadly(made, late=False)
+    result = conduct(fatal)
+    assert [(d["client"], d["round"]) for d in result.history[0]["dropped"]] == [(who, 1), (who, 2)]
+    assert "excluded" not in result.history[0]
+    assert sum(who in note and "died twice" in note for note in result.notes) == 2
+
+
+def test_a_run_in_which_every_worker_dies_says_so() -> None:
+    made = setup("fedavg", rounds=1, backend="processes", workers=2)
+    with pytest.raises(AtollError, match="Round 1: nobody's work came through, as its worker process died twice"):
+        conduct(replace(made, method=Fragile(optim=made.method.optim)))
 
 
 @dataclass(frozen=True)
@@ -226,6 +265,27 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Any) -> None:
     while any(alive(pid) for pid in orphans) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(alive(pid) for pid in orphans)
+
+
+def test_an_interrupt_leaves_no_worker_behind(tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole group: the run stops, and its workers with it."""
+    script = (
+        "import atoll, multiprocessing\n"
+        "def watch(t, line):\n"
+        "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
+        "atoll.run(clients=3, rounds=10_000, eval_every=10_000, backend='processes', workers=2, watch=watch)\n"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert run.stdout is not None
+    workers = [int(word) for word in run.stdout.readline().split()]
+    os.killpg(run.pid, signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode != 0
+    assert len(workers) == 2
+    assert not any(alive(pid) for pid in workers)
 
 
 def alive(pid: int) -> bool:

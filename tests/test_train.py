@@ -14,6 +14,7 @@ from torch.func import vmap
 
 from atoll.core import Batch, Client, Model, weights
 from atoll.key import Key, fold, key, normal
+from atoll.mapping import functional_gradients
 from atoll.noise import KeyedDropout, noise
 from atoll.payload import Params, stack, unstack
 from atoll.train import (
@@ -22,7 +23,6 @@ from atoll.train import (
     Optimiser,
     add,
     cross_entropy,
-    functional_gradients,
     gradient,
     mean,
     objective,

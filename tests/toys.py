@@ -10,8 +10,9 @@ from torch.utils import _pytree as pytree
 
 from atoll.core import Batch, Client, Method, Model, Reply, Round, Step, Task
 from atoll.key import key, normal, randint
+from atoll.mapping import functional_gradients
 from atoll.payload import Params, equal, stack, unstack
-from atoll.train import SGD, functional_gradients
+from atoll.train import SGD
 
 PLAIN = SGD(lr=0.1, epochs=1, batch_size=64, weight_decay=0.0, clip=0.0, momentum=0.0)
 RICH = SGD(lr=0.1, epochs=2, batch_size=4)  # momentum, weight decay and clipping as by default

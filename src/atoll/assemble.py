@@ -55,12 +55,13 @@ def assemble(
     own_public = 0 if config.public_data else config.public
     request = (_clients(config), config.partition, config.split, config.seed, own_public)
     federation = federate(data, *request, cache=_partition_cache(config))
+    config = replace(config, device=_device(config))
     transform = preset(config.transform, data.name, data.shape)
     fleet = _fleet(config, method, federation, transform, nets)
     config = replace(
         config,
         models=tuple(fleet.architectures()) if not config.models else config.models,
-        backend=_backend(method, fleet) if config.backend == "auto" else config.backend,
+        backend=_backend(method, fleet, config.device) if config.backend == "auto" else config.backend,
         settings={path: value_of(method, path) for path in config.settings},
     )
     compat.check(method, fleet, config.method, config.backend, config.robust, config.sums)
@@ -106,7 +107,19 @@ def _clients(config: Config) -> int | None:
     return config.clients
 
 
-def _backend(method: AnyMethod, fleet: Fleet) -> str:
+def _device(config: Config) -> str:
+    """CUDA if it is there, unless something else is asked for. Worker processes are for the cores of the CPU."""
+    there = torch.cuda.is_available()
+    if config.device == "cuda" and not there:
+        raise AtollError("--device cuda: torch finds no CUDA device here. Use --device cpu.")
+    if config.device == "cuda" and config.backend == "processes":
+        raise AtollError("--backend processes runs on the CPU only. Use --backend loop or vmap, or --device cpu.")
+    if config.device != "auto":
+        return config.device
+    return "cuda" if there and config.backend != "processes" else "cpu"
+
+
+def _backend(method: AnyMethod, fleet: Fleet, device: str) -> str:
     """Batch clients where arithmetic is cheap: small networks of linear layers. Decided by a rule, never by a clock."""
     built = {fleet.models[i].name: fleet.models[i] for i in fleet.ids}.values()
     able = (
@@ -114,7 +127,7 @@ def _backend(method: AnyMethod, fleet: Fleet) -> str:
         and not rows_one_by_one(method)
         and all(model.vectorisable and _overhead_bound(model.net) for model in built)
     )
-    return "vmap" if able else "processes"
+    return "vmap" if able else "processes" if device == "cpu" else "loop"
 
 
 def _overhead_bound(net: nn.Module) -> bool:
@@ -125,11 +138,12 @@ def _overhead_bound(net: nn.Module) -> bool:
 def _fleet(
     config: Config, method: AnyMethod, federation: Federation, transform: Transform, nets: Sequence[nn.Module]
 ) -> Fleet:
-    train, val, test = (_shares(federation, federation.part(part), transform) for part in PARTS)
+    train, val, test = (_shares(federation, federation.part(part), transform, config.device) for part in PARTS)
     shape = tuple(train.all.x.shape[1:])  # a transform may pad images
     networks = Networks(config, federation.dataset, shape)
     dealt = given(nets, federation) if nets else networks.dealt(federation.clients, not method.bias_free())
-    return Fleet(
+    public = _public(config, federation, transform)
+    fleet = Fleet(
         ids=federation.clients,
         models=dealt,
         num_classes=federation.dataset.num_classes,
@@ -138,10 +152,13 @@ def _fleet(
         test=test,
         proxy=networks.travelling(method.needs, dealt),
         tutors=networks.tutors(dealt) if Need.TUTORS in method.needs else {},
-        public=_public(config, federation, transform),
+        public=None if public is None else public.to(config.device),
         augment=transform.augment if transform.augments else None,
         global_test=config.global_test,
     )
+    for model in (*fleet.models.values(), *fleet.tutors.values(), *([fleet.proxy] if fleet.proxy else [])):
+        model.to(config.device)
+    return fleet
 
 
 def _public(config: Config, federation: Federation, transform: Transform) -> torch.Tensor | None:
@@ -152,7 +169,7 @@ def _public(config: Config, federation: Federation, transform: Transform) -> tor
     return transform.prepare(federation.rows(federation.public)) if len(federation.public) else None
 
 
-def _shares(federation: Federation, owned: Sequence[Array], transform: Transform) -> Shares:
+def _shares(federation: Federation, owned: Sequence[Array], transform: Transform, device: str) -> Shares:
     order = np.concatenate(owned)
     x, y = transform.prepare(federation.rows(order)), torch.from_numpy(federation.labels(order)).long()
-    return Shares(x, y, [len(rows) for rows in owned])
+    return Shares(x.to(device), y.to(device), [len(rows) for rows in owned])

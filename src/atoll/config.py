@@ -18,6 +18,7 @@ from .settings import OPTIMISERS, convert
 
 BACKENDS = ("auto", "loop", "processes", "vmap")
 STORES = ("memory", "disk")
+DEVICES = ("auto", "cpu", "cuda")
 INITS = ("shared", "per_client")
 
 # Where and how fast a run happens does not change what comes out of it.
@@ -93,6 +94,7 @@ class Config:
     backend: str = option(
         "auto", "where clients run: one by one, in processes, or small models batched", choices=BACKENDS
     )
+    device: str = option("auto", "where arithmetic runs; auto: on CUDA if there is any", choices=DEVICES)
     workers: int | None = option(None, "processes: runs at the same time if there are several, else clients")
     store: str = option("memory", "where client states live between rounds", choices=STORES)
     cache: int = option(32, "states kept in memory when the store is on disk")
@@ -169,7 +171,11 @@ class Config:
     def identity(self) -> dict[str, Any]:
         """What decides the numbers: two runs with the same identity give the same results, round by round."""
         decisive = {name: value for name, value in self.to_dict().items() if name not in NEUTRAL}
-        return decisive | {"backend": "loop" if self.backend == "processes" else self.backend}  # the same to the bit
+        same = {  # to the bit; "auto" stands only in the files of runs from before there was a choice
+            "backend": "loop" if self.backend == "processes" else self.backend,
+            "device": "cpu" if self.device == "auto" else self.device,
+        }
+        return decisive | same
 
     def to_dict(self) -> dict[str, Any]:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_ty
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from .key import Key, fold, permutation
+from .mapping import mapping_clients
 from .noise import key_dropout, noise
 from .payload import Nothing, Params
 
@@ -58,48 +58,103 @@ class Model:
         self.net = key_dropout(copy.deepcopy(net)).requires_grad_(False).eval()
         self._training = copy.deepcopy(self.net).train()
         self.has_buffers = any(True for _ in net.buffers())
+        # How images and kernels lie in memory while the net runs; with convolutions, found out when it first runs.
+        convolves = any(isinstance(m, nn.Conv2d) for m in net.modules())
+        self._layout = None if convolves else torch.contiguous_format
+        self._parts: dict[tuple[str, bool], _Part] = {}
 
     def init(self) -> Params:
         """Fresh copies of the initial values, buffers included."""
         params = {name: v.clone() for name, v in self.net.named_parameters()}
         return params | {BUFFERS + name: v.clone() for name, v in self.net.named_buffers()}
 
+    def to(self, device: str) -> None:
+        """Move the model, before it is first run."""
+        self.net.to(device)
+        self._training.to(device)
+
     @property
     def feature_dim(self) -> int:
-        return int(self._child("head").in_features)  # type: ignore[arg-type]
+        return int(self.net.get_submodule("head").in_features)  # type: ignore[arg-type]
 
     def features(self, params: Params, x: Tensor) -> Tensor:
-        return _chunked(lambda rows: _call(self._child("body"), _inside(params, "body"), rows), x)
+        return _chunked(lambda rows: self._call("body", params, rows), x)
 
     def classify(self, params: Params, h: Tensor) -> Tensor:
-        return _call(self._child("head"), _inside(params, "head"), h)
+        return self._call("head", params, h)
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        return _chunked(lambda rows: _call(self.net, _inside(params, ""), rows), x)
+        return _chunked(lambda rows: self._call("", params, rows), x)
 
     def step(self, params: Params, batch: Batch) -> Step:
         """Forward pass in training mode: batch statistics, dropout drawn from the batch's key."""
-        fresh = params | {name: v.clone() for name, v in params.items() if name.startswith(BUFFERS)}
+        stats = {name: v.clone() for name, v in params.items() if name.startswith(BUFFERS)}
+        fresh = params | stats
         with noise(batch.k):
-            h = _call(self._child("body", training=True), _inside(fresh, "body"), batch.x)
-            logits = _call(self._child("head", training=True), _inside(fresh, "head"), h)
-        batch.stats.update({name: v for name, v in fresh.items() if name.startswith(BUFFERS)})
+            h = self._call("body", fresh, batch.x, training=True)
+            logits = self._call("head", fresh, h, training=True)
+        batch.stats.update(stats)
         return Step(params, batch, h, logits)
 
-    def _child(self, name: str, training: bool = False) -> nn.Module:
-        return (self._training if training else self.net).get_submodule(name)
+    def _part(self, child: str, training: bool) -> "_Part":
+        if (child, training) not in self._parts:
+            self._parts[child, training] = _Part(self._training if training else self.net, child)
+        return self._parts[child, training]
+
+    def _call(self, child: str, params: Params, x: Tensor, training: bool = False) -> Tensor:
+        """In the model's layout, whatever layout the arguments have: it shows in the last bits of a convolution."""
+        run = self._part(child, training)
+        if mapping_clients():  # a batched image has five dimensions, which know no such layout
+            return run(params, x)
+        if child != "head":
+            self._layout = self._layout or self._tried(child, params, x)
+            return run(params, laid(x, self._layout), self._layout)
+        return run(params, x)
+
+    def _tried(self, child: str, params: Params, x: Tensor) -> torch.memory_format:
+        """Channels last, which convolutions prefer, unless the net takes views that want its images to lie plainly."""
+        last = torch.channels_last
+        try:
+            with torch.no_grad():
+                self._part(child, training=False)(params, laid(x.new_zeros(2, *x.shape[1:]), last), last)
+        except RuntimeError:
+            return torch.contiguous_format
+        return last
 
 
-def _call(module: nn.Module, values: Params, x: Tensor) -> Tensor:
-    out: Tensor = functional_call(module, values, (x,))
-    return out
+class _Part:
+    """A child of a network that is run with given tensors in the place of its own.
+
+    As ``torch.func.functional_call`` does, but the places are found once, not at every call.
+    """
+
+    def __init__(self, net: nn.Module, child: str):
+        names = {id(v): name for name, v in net.named_parameters()}
+        names |= {id(v): BUFFERS + name for name, v in net.named_buffers()}
+        self._module = net.get_submodule(child)
+        self._places = [  # a tensor that several modules share has several
+            (kept, key, v, names[id(v)])
+            for module in self._module.modules()
+            for kept in (module._parameters, module._buffers)
+            for key, v in kept.items()
+            if v is not None
+        ]
+
+    def __call__(self, params: Params, x: Tensor, layout: torch.memory_format | None = None) -> Tensor:
+        for kept, key, v, name in self._places:
+            given = params.get(name, v)
+            kept[key] = given if layout is None else laid(given, layout)  # type: ignore[assignment]
+        try:
+            out: Tensor = self._module(x)
+        finally:
+            for kept, key, v, _ in self._places:
+                kept[key] = v  # type: ignore[assignment]
+        return out
 
 
-def _inside(params: Params, child: str) -> Params:
-    """Parameters and buffers of a child module, under the names it knows them by."""
-    prefix = f"{child}." if child else ""
-    inside = {name[len(BUFFERS) :] if name.startswith(BUFFERS) else name: v for name, v in params.items()}
-    return {name[len(prefix) :]: v for name, v in inside.items() if name.startswith(prefix)}
+def laid(v: Tensor, layout: torch.memory_format) -> Tensor:
+    """An image or a kernel in a layout; other tensors have only one."""
+    return v.to(memory_format=layout) if v.ndim == 4 else v
 
 
 def _chunked(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -141,12 +196,16 @@ class Client:
 
     def batches(self, k: Key, epochs: int, size: int) -> Iterator[Batch]:
         """Shuffled, augmented batches; their order is a function of the key alone."""
+        sizes = self._sizes(size)
         for epoch in range(epochs):
             order, noise_key = fold(fold(k, epoch), 0), fold(fold(k, epoch), 1)
-            for i, rows in enumerate(permutation(order, len(self.x), self.n).split(self._sizes(size))):
-                own = fold(noise_key, i)
-                x = self.x[rows] if self.augment is None else self.augment(self.x[rows], fold(own, 1))
-                yield Batch(x, self.y[rows], (rows < self.n).float(), fold(own, 0), {})
+            rows = permutation(order, len(self.x), self.n)
+            own = fold(noise_key, torch.arange(len(sizes), device=rows.device))  # at once: one by one costs more
+            real = (rows < self.n).float()
+            parts = zip(rows.split(sizes), real.split(sizes), fold(own, 0), fold(own, 1), strict=True)
+            for chosen, w, dropout, change in parts:
+                x = self.x[chosen] if self.augment is None else self.augment(self.x[chosen], change)
+                yield Batch(x, self.y[chosen], w, dropout, {})
 
     def _sizes(self, size: int) -> list[int]:
         """Batches of ``size``, the last one shorter; with batch statistics, never of one row, which has no variance."""

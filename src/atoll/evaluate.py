@@ -32,6 +32,7 @@ def measure(logits: Tensor, y: Tensor) -> Score:
     Precision, recall, F1 and AUC are averaged over classes by support, and plainly (``macro``). AUC is one against the
     rest, over the classes that have both kinds of rows; a client with one class has none.
     """
+    logits, y = logits.cpu(), y.cpu()
     score = {"n": float(len(y)), "accuracy": accuracy(logits, y)}
     if len(y) == 0:
         return score | dict.fromkeys(DETAILS, math.nan)

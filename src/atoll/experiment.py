@@ -33,7 +33,7 @@ from .securesum import Fixed, largest
 from .stopping import stoppable, undisturbed
 from .store import DiskStore, MemoryStore, Store
 from .summary import incidents, summarise
-from .threads import one_thread
+from .threads import kept_memory, on_device, one_thread
 from .validation import LARGEST, Flaw, Validator, promises
 from .wire import digest
 
@@ -45,7 +45,7 @@ def conduct(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = N
 
     Told to stop, it makes a checkpoint of the last whole round and raises KeyboardInterrupt.
     """
-    with one_thread(), stoppable():
+    with one_thread(), kept_memory(), on_device(setup.config.device), stoppable():
         return Experiment(setup, run_dir).run(watch or (lambda t, line: None))
 
 
@@ -236,6 +236,9 @@ class Experiment:
         totals.empty += log.empty
         for rejection in log.rejected:
             self.ledger.strikes[rejection.client] = self.ledger.strikes.get(rejection.client, 0) + 1
+        self.notes += [
+            f"Round {log.t + 1}: the work of client {i!r} was lost, as {why}." for i, why in log.lost.items()
+        ]
         self._changed |= set(log.accepted)
         self.privacy.count(log.accepted)
 
@@ -245,6 +248,8 @@ class Experiment:
 
     def _is_over(self, log: Log) -> bool:
         """Whether nothing can come of the run any more: nobody who answered had a valid upload, or nobody is left."""
+        if log.cohort and len(log.lost) == len(log.cohort) and not log.accepted:
+            raise AtollError(f"Round {log.t + 1}: nobody's work came through, as {next(iter(log.lost.values()))}.")
         excluded = self.ledger.excluded(self.config.strikes)
         return len(excluded) == len(self.fleet.ids) or bool(log.rejected and not log.accepted)
 
@@ -283,7 +288,9 @@ class Experiment:
     def _examinees(self, t: int) -> set[ClientId]:
         """Clients whose model after round ``t`` is the one that the next evaluation reports."""
         examinees, later = self._answering(t), t
-        while not self._evaluated(later) and self.config.deadline is None:  # who will be late cannot be foreseen
+        while (
+            examinees and not self._evaluated(later) and self.config.deadline is None
+        ):  # who will be late cannot be foreseen
             later += 1
             examinees -= self._answering(later)
         return examinees

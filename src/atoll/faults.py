@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .rounds import Job, Outcome
 
-UNREACHED, SILENT, LATE = "unreached", "silent", "late"  # why a client is missing from a round
+UNREACHED, SILENT, LATE, LOST = "unreached", "silent", "late", "lost"  # why a client is missing from a round
 WHEN = {"before": UNREACHED, "after": SILENT}  # its download, that is
 
 

@@ -26,9 +26,10 @@ def key(*parts: int | str) -> Key:
     return torch.tensor(int.from_bytes(digest, "little", signed=True))
 
 
-def fold(k: Key, i: int) -> Key:
-    """An independent sub-stream of ``k``, one for each ``i``: a phase, an epoch, a use."""
-    return _mix(_mix(k ^ _STEP) + _wrapped((i + 1) * _STEP))
+def fold(k: Key, i: int | Tensor) -> Key:
+    """An independent sub-stream of ``k``, one for each ``i``: a phase, an epoch, a use. Several ``i`` give as many."""
+    step = (i + 1) * _STEP
+    return _mix(_mix(k ^ _STEP) + (step if isinstance(step, Tensor) else _wrapped(step)))
 
 
 def bits(k: Key, *shape: int) -> Tensor:

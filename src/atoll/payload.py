@@ -264,6 +264,11 @@ def unflat(row: Tensor, like: Params) -> Params:
     return {n: piece.reshape(v.shape).to(v.dtype) for piece, (n, v) in zip(pieces, numbers.items(), strict=True)}
 
 
+def plain(tree: T) -> T:
+    """The same tensors, each in the order of memory it has after the wire: the order decides how sums round."""
+    return pytree.tree_map(lambda v: v.contiguous() if isinstance(v, Tensor) else v, tree)  # type: ignore[no-any-return]
+
+
 def equal(a: Any, b: Any) -> bool:
     """Same type, same fields in the same order, every tensor bit for bit."""
     p, q = pack(a), pack(b)

@@ -11,9 +11,9 @@ import torch
 from . import robust, securesum
 from .core import ClientId, Method, Reply, Round, Task, contract
 from .evaluate import Score
-from .faults import CALM, LATE, UNREACHED, Dropped, Trouble
+from .faults import CALM, LATE, LOST, UNREACHED, Dropped, Trouble
 from .key import key, permutation
-from .payload import nbytes
+from .payload import nbytes, plain
 from .store import MemoryStore, Store
 from .validation import Flaw, Validator, flaw, is_finite
 
@@ -98,6 +98,7 @@ class Log:
     rejected: list[Rejection] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)  # never answered, or too late
     spoilt: list[ClientId] = field(default_factory=list)  # whose next state was not finite, so that the last one stays
+    lost: dict[ClientId, str] = field(default_factory=dict)  # whose work or personal training was lost, and why
     before: dict[ClientId, Score] = field(default_factory=dict)
     after: dict[ClientId, Score] = field(default_factory=dict)
 
@@ -105,6 +106,10 @@ class Log:
     def empty(self) -> bool:
         """Whether nobody answered at all."""
         return bool(self.cohort) and not self.accepted and not self.rejected
+
+    def lose(self, i: ClientId, why: Lost) -> None:
+        self.dropped.append(Dropped(i, self.t + 1, LOST))
+        self.lost[i] = why.reason
 
     @property
     def absent(self) -> set[ClientId]:
@@ -136,7 +141,7 @@ class Desks:
             if self._method.keeps_desks:
                 k = key(self._seed, "serve", *r, reply.sender)
                 with torch.no_grad():
-                    upload, desk = self._method.serve(server, self.get(reply.sender), reply, self._task, r, k)
+                    upload, desk = plain(self._method.serve(server, self.get(reply.sender), reply, self._task, r, k))
                 self._store.put(reply.sender, desk)
                 reply = Reply(reply.sender, upload)
             yield reply
@@ -185,7 +190,7 @@ def play(
         if first is not None:  # without a single valid upload the server stays as it is
             received = robust.unguarded(chain([first], replies))
             with torch.no_grad(), robust.using(guard, server), securesum.using(fixed):
-                server = method.aggregate(server, received, task, r, key(seed, "server", *r))
+                server = plain(method.aggregate(server, received, task, r, key(seed, "server", *r)))
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
             pass
         _conclude(backend, log)
@@ -223,7 +228,7 @@ def _accepted(
     """Uploads that pass, one at a time; a client whose upload fails or comes too late counts as absent."""
     for outcome in outcomes:
         if isinstance(outcome.upload, Lost):
-            log.dropped.append(Dropped(outcome.sender, log.t + 1, outcome.upload.reason))
+            log.lose(outcome.sender, outcome.upload)
             continue
         fault = judge(outcome)
         up = log.up.get(outcome.sender, 0) + (0 if fault else nbytes(outcome.upload))
@@ -249,7 +254,7 @@ def _conclude(backend: Backend, log: Log) -> None:
         if rest.sender in absent:
             continue
         if isinstance(rest.state, Lost):  # after its upload: that counts, and the client is where it was before
-            log.dropped.append(Dropped(rest.sender, log.t + 1, rest.state.reason))
+            log.lost[rest.sender] = rest.state.reason
         elif not is_finite(rest.state):
             log.spoilt.append(rest.sender)
         else:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .key import Key, fold, normal
-from .train import mapping_clients
+from .mapping import mapping_clients
 
 NEGLIGIBLE = 1e-5  # share of a feature's variance that rounding to single precision may have made up
 COLUMNS_AT_ONCE = 32  # of a factor: a panel of this width stays in the processor's cache

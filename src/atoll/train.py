@@ -13,8 +13,9 @@ from torch import Tensor
 
 from . import clientwise, robust
 from .checks import within
-from .core import BUFFERS, Batch, Client, Model, Step, setting, weights
+from .core import BUFFERS, Batch, Client, Model, Step, laid, setting, weights
 from .key import Key, fold, permutation
+from .mapping import mapping_clients
 from .payload import Params, flat, unflat
 from .securesum import Sum, note
 
@@ -47,23 +48,6 @@ def wmean(v: Tensor, w: Tensor) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Gradients: plain autograd by default, torch.func where a backend maps over clients.
-
-_functional: ContextVar[bool] = ContextVar("functional", default=False)
-
-
-@contextmanager
-def functional_gradients() -> Iterator[None]:
-    """Take gradients through ``torch.func``, which vmap can batch."""
-    token = _functional.set(True)
-    try:
-        yield
-    finally:
-        _functional.reset(token)
-
-
-def mapping_clients() -> bool:
-    """Whether this runs for many clients at once, so that nothing may depend on a client's values but the values."""
-    return _functional.get()
 
 
 def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
@@ -123,7 +107,7 @@ class Optimiser:
 
     def run(self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None = None) -> Params:
         """Train on given batches; ``correct`` may change each gradient before it is used."""
-        params = clientwise.copies(params) if mapping_clients() else {name: v.clone() for name, v in params.items()}
+        params = _training_copy(params)
         memory: dict[str, Params] = {}
         for batch in batches if not _idle.get() else ():
             grads, stats = self._gradient(loss, params, batch)
@@ -133,7 +117,7 @@ class Optimiser:
             else:
                 self._apply(params, self._clipped(grads), memory)
                 params |= stats
-        return params
+        return {name: v.contiguous() for name, v in params.items()}
 
     def _gradient(self, loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
         """What a step goes by, and the new running statistics."""
@@ -161,7 +145,7 @@ class Optimiser:
     def _clipped(self, grads: Params) -> Params:
         if self.clip <= 0:
             return grads
-        norm = sqnorm(grads).sqrt()
+        norm = _norm(grads)
         scale = (self.clip / (norm + 1e-6)).clamp(max=1.0)
         if not mapping_clients() and scale == 1:  # a common case that spares a pass over memory
             return grads
@@ -209,6 +193,21 @@ class Adam(Optimiser):
             mean = first[name] / (1 - self.beta1 ** count[name])
             spread = (second[name] / (1 - self.beta2 ** count[name])).sqrt() + self.eps
             params[name].sub_(mean / spread, alpha=self.lr)
+
+
+def _norm(grads: Params) -> Tensor:
+    if mapping_clients():
+        return sqnorm(grads).sqrt()
+    norms = torch._foreach_norm(list(grads.values()))  # one pass over memory, no copies
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
+
+
+def _training_copy(params: Params) -> Params:
+    """Copies to write into, laid out once as the model would otherwise do at every step."""
+    if mapping_clients():
+        return {name: v.clone() for name, v in params.items()}
+    return {name: laid(v.clone(), torch.channels_last) for name, v in params.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from atoll.core import Batch, Model
 from atoll.errors import AtollError
 from atoll.key import fold, key
+from atoll.mapping import functional_gradients
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddw import DW
 from atoll.methods.perfedavg import PerFedAvg
 from atoll.payload import Nothing, Params, equal
 from atoll.terms import Regularisers
-from atoll.train import add, functional_gradients, gradient, objective, sub, weights
+from atoll.train import add, gradient, objective, sub, weights
 
 CLIENT = toys.random_client(9, 1, toys.mlp())
 FORMS = pytest.mark.parametrize("hf", [False, True])

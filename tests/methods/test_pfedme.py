@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from atoll.core import BUFFERS, Batch, Model
 from atoll.errors import AtollError
 from atoll.key import key
+from atoll.mapping import functional_gradients
 from atoll.methods.fedavg import Global, Update
 from atoll.methods.feddw import DW
 from atoll.methods.local import State
 from atoll.methods.pfedme import THETA, PFedMe
 from atoll.payload import Params, nbytes
 from atoll.terms import Regularisers
-from atoll.train import functional_gradients, gradient, objective, sub
+from atoll.train import gradient, objective, sub
 
 CLIENT = toys.random_client(9, 1, toys.mlp())
 TASK = toys.task(CLIENT.model)

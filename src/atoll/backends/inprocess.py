@@ -17,10 +17,10 @@ from ..core import Client, ClientId, Predictor
 from ..evaluate import Score, accuracy, measure, predict
 from ..fleet import Fleet
 from ..key import Key, key
-from ..payload import stack, unstack
+from ..mapping import functional_gradients
+from ..payload import plain, stack, unstack
 from ..rounds import AnyMethod, Job, Outcome, Rest
 from ..store import Store
-from ..train import functional_gradients
 
 ROOM = 2**28  # bytes that the clients of one batched call may take
 COPIES = 6  # of a client's message and state while it trains: initial and new weights, gradients, momentum, results
@@ -83,13 +83,13 @@ class Loop:
         client, state = self.fleet.client(job.client), self.state(method, seed, job.client)
         before, k = self._before(method, job, state, client), job_key(seed, job)
         with torch.no_grad():
-            up, trained = method.local(job.download, state, client, k)
+            up, trained = plain(method.local(job.download, state, client, k))
 
         def finish() -> Rest:
             after = trained
             if method.after_upload:
                 with torch.no_grad():
-                    after = method.after_upload(job.download, up, trained, client, k)
+                    after = plain(method.after_upload(job.download, up, trained, client, k))
             return Rest(job.client, after, self._after(method, job, up, after, client))
 
         # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.

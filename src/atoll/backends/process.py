@@ -1,8 +1,9 @@
 """Worker processes: clients train side by side, and personal training goes on while the server aggregates.
 
 Workers are forked, so they share the data with their parent. What crosses over are the canonical bytes of downloads,
-states and uploads; the same bits come out as from the loop. The pipes pickle what is around these bytes: both ends
-are this program, and nothing that came from elsewhere is unpickled.
+states and uploads; the same bits come out as from the loop. A download that many clients get goes to each worker once.
+The pipes pickle what is around these bytes: both ends are this program, and nothing that came from elsewhere is
+unpickled.
 """
 
 import contextlib
@@ -14,15 +15,17 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_flatten
 
 from ..core import Contract, contract
 from ..evaluate import Score
 from ..fleet import Fleet
 from ..rounds import AnyMethod, Job, Lost, Outcome, Rest
 from ..store import MemoryStore, Store
+from ..threads import kept_memory
 from ..wire import OWN, decode, encode, received
 from .inprocess import Loop, Outlet, as_made
 
@@ -34,7 +37,8 @@ class Order(NamedTuple):
     method: AnyMethod
     seed: int
     job: Job  # without its download
-    download: bytes
+    download: int  # which one
+    data: bytes | None  # that download; None: the worker has it
     state: bytes | None  # None: the client starts
 
 
@@ -64,6 +68,7 @@ class Worker:
     process: BaseProcess
     pipe: Connection
     order: Order | None = None  # what it is working on
+    download: int = -1  # the one it has
 
 
 class Processes(Loop):
@@ -74,6 +79,7 @@ class Processes(Loop):
         self._workers = [_start(fleet, outlet) for _ in range(workers)]
         self._types: Contract | None = None
         self._orders: deque[Order] = deque()
+        self._downloads = 0  # given out so far: each has a number of its own
         self._jobs: Sequence[Job] = ()
         self._sent: dict[int, Sent] = {}
         self._done: dict[int, Done] = {}
@@ -89,7 +95,7 @@ class Processes(Loop):
         for at, job in enumerate(jobs):
             while at not in self._sent and at not in self._lost:
                 self._listen()
-            if at in self._lost:
+            if at not in self._sent:
                 yield Outcome(job.client, self._lost[at])
                 continue
             sent = self._sent.pop(at)
@@ -97,6 +103,7 @@ class Processes(Loop):
 
     def rest(self) -> Iterator[Rest]:
         assert self._types is not None
+        assert self._state is not None
         for at, job in enumerate(self._jobs):
             while at not in self._done and at not in self._lost:
                 self._listen()
@@ -124,20 +131,24 @@ class Processes(Loop):
 
     def _by_size(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Order]:
         """Largest first: a large client started last would keep everybody waiting."""
-        encoded: dict[int, bytes] = {}
+        encoded: dict[Any, tuple[int, bytes]] = {}
         sizes = [self.fleet.train.size(self.fleet.position(job.client)) for job in jobs]
         for at in sorted(range(len(jobs)), key=lambda at: (-sizes[at], at)):
             job, kept = jobs[at], self.store.get(jobs[at].client)
-            if id(job.download) not in encoded:
-                encoded[id(job.download)] = encode(job.download)
+            leaves, form = tree_flatten(job.download)
+            same = form, *(id(leaf) for leaf in leaves)  # the very same tensors, in whatever wrapping
+            if same not in encoded:
+                encoded[same] = self._downloads, encode(job.download)
+                self._downloads += 1
             state = None if kept is None else encode(kept)
-            yield Order(at, method, seed, job._replace(download=None), encoded[id(job.download)], state)
+            yield Order(at, method, seed, job._replace(download=None), *encoded[same], state)
 
     def _hand_out(self) -> None:
         for worker in self._workers:
             if worker.order is None and self._orders:
-                worker.order = self._orders.popleft()
-                worker.pipe.send(worker.order)
+                worker.order = order = self._orders.popleft()
+                worker.pipe.send(order._replace(data=None) if worker.download == order.download else order)
+                worker.download = order.download
 
     def _listen(self) -> None:
         """Take in whatever has arrived; notice workers that have died."""
@@ -198,6 +209,12 @@ def _work(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent has its own way to end
     torch.set_num_threads(1)
+    with kept_memory():
+        _obey(fleet, outlet, pipe, parent)
+
+
+def _obey(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
+    download: Any = None
     while True:
         # The end of the pipe would not tell that the parent is gone: workers forked later hold it open too.
         while not pipe.poll(1):
@@ -207,18 +224,19 @@ def _work(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
         if order is None:
             return
         try:
-            _carry_out(fleet, outlet, order, pipe)
+            if order.data is not None:
+                download = decode(contract(order.method).download, order.data)
+            _carry_out(fleet, outlet, order, download, pipe)
         except Exception as error:  # it must reach the parent, whatever it is
             pipe.send(Failed(order.at, error))
 
 
-def _carry_out(fleet: Fleet, outlet: Outlet, order: Order, pipe: Connection) -> None:
+def _carry_out(fleet: Fleet, outlet: Outlet, order: Order, download: Any, pipe: Connection) -> None:
     types, store = contract(order.method), MemoryStore()
     if order.state is not None:
         store.put(order.job.client, decode(types.state, order.state, OWN))
     loop = Loop(fleet, store, outlet)
-    job = order.job._replace(download=decode(types.download, order.download, OWN))
-    (outcome,) = loop.train(order.method, order.seed, [job])
+    (outcome,) = loop.train(order.method, order.seed, [order.job._replace(download=download)])
     pipe.send(Sent(order.at, encode(outcome.upload), outcome.before))
     (rest,) = loop.rest()
     pipe.send(Done(order.at, encode(rest.state), rest.after))

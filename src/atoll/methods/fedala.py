@@ -20,8 +20,9 @@ from torch import Tensor
 from ..checks import one_of, within
 from ..core import Batch, Client, part, setting, weights
 from ..key import Key, fold, permutation
+from ..mapping import mapping_clients
 from ..payload import Params, about, payload
-from ..train import Loss, cross_entropy, gradient, mapping_clients
+from ..train import Loss, cross_entropy, gradient
 from .fedavg import Averaging, Global, Update
 
 

@@ -17,8 +17,9 @@ from torch.func import grad, vmap
 from ..core import Batch, setting, weights
 from ..errors import AtollError
 from ..key import Key, bits
+from ..mapping import mapping_clients
 from ..payload import Params
-from ..train import SGD, Loss, mapping_clients
+from ..train import SGD, Loss
 from .randomness import Normal, secure, seeded
 
 

@@ -1,0 +1,98 @@
+"""The rule behind ``--backend auto``: is vmap the faster side for the models it is taken for, and only for those?
+
+Rounds of FedAvg with linear networks on both sides of the limit, and one small convolutional network, in one process
+and one thread: batched by vmap, and one client after the other. Worker processes share the latter among the cores, so
+vmap is the right choice where it is faster by more than their number. A figure is the median over rounds timed in turn;
+``auto.agrees`` is the share of the models for which the rule takes the faster side.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+
+from atoll.assemble import Setup, assemble
+from atoll.backends.inprocess import Loop, Vmap
+from atoll.config import Config
+from atoll.data.dataset import Dataset
+from atoll.key import key
+from atoll.rounds import play
+from atoll.store import MemoryStore
+
+CORES = 2
+COLUMNS, SIDE, CLASSES = 64, 16, 10
+HIDDEN = ("32", "256", "400-400", "512-512", "1000-1000")  # 2,410 to 1,076,010 weights
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model, and how the rule decides."""
+
+    model: str
+    setup: Setup
+
+    @property
+    def weights(self) -> int:
+        net = self.setup.fleet.task().model.net
+        return sum(p.numel() for p in net.parameters())
+
+
+def cases(clients: int, rows: int) -> list[Case]:
+    """The linear networks, smallest first, and a convolutional one that is smaller than the limit."""
+    linear = [_case(f"mlp:hidden={hidden}", (COLUMNS,), clients, rows) for hidden in HIDDEN]
+    return [*linear, _case("small_cnn", (1, SIDE, SIDE), clients, rows)]
+
+
+def _case(model: str, shape: tuple[int, ...], clients: int, rows: int) -> Case:
+    rng, total = np.random.default_rng(0), clients * rows * 10 // 8
+    image = len(shape) == 3
+    x = rng.integers(256, size=(total, *shape)).astype(np.uint8 if image else np.float32)
+    y = rng.permutation(np.arange(total) % CLASSES)
+    data = Dataset("synthetic", "image" if image else "table", x, y, x[:0], y[:0], tuple("abcdefghij"))
+    config = Config(models=(model,), clients=clients, partition="iid", epochs=1, batch_size=32)
+    return Case(model, assemble(config, data))
+
+
+def speedup(case: Case, repeats: int) -> float:
+    """Processor time of a round one client after the other, over that of a round by vmap."""
+    fleet = case.setup.fleet
+    rounds = [_round(case.setup, kind(fleet, MemoryStore())) for kind in (Loop, Vmap)]
+    for round_ in rounds:
+        round_()
+    return median(_seconds(rounds[0]) / _seconds(rounds[1]) for _ in range(repeats))
+
+
+def _round(setup: Setup, backend: Loop) -> Callable[[], Any]:
+    task = setup.fleet.task()
+    server = setup.method.init_server(task, key(0))
+    return lambda: play(setup.method, task, backend, server, 0, 0, 1.0, ())
+
+
+def _seconds(f: Callable[[], Any]) -> float:
+    started = process_time()
+    f()
+    return process_time() - started
+
+
+def figures(quick: bool = False) -> dict[str, float]:
+    torch.set_num_threads(1)
+    clients, rows, repeats = (2, 8, 1) if quick else (20, 64, REPEATS)
+    found, right = {}, []
+    for case in cases(clients, rows):
+        faster = speedup(case, repeats)
+        found[f"auto.vmap_speedup.{case.model}"] = faster
+        right.append((faster > CORES) == (case.setup.config.backend == "vmap"))
+        print(
+            f"{case.model:20} {case.weights:>9,} weights  {faster:6.2f}  {case.setup.config.backend}", file=sys.stderr
+        )
+    return found | {"auto.agrees": sum(right) / len(right)}
+
+
+if __name__ == "__main__":
+    print(figures("--quick" in sys.argv))

@@ -1,0 +1,59 @@
+"""Where arithmetic runs. There is no CUDA device here: what is tested is who decides, and what is told."""
+
+import pytest
+import torch
+
+from atoll.assemble import _device, assemble
+from atoll.config import Config
+from atoll.errors import AtollError
+from atoll.payload import Nothing, Params, about, payload
+from atoll.wire import decode, encode
+
+
+@payload
+class Weights:
+    params: Params = about("some")
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "there", "taken"),
+    [
+        ("auto", "auto", False, "cpu"),
+        ("auto", "auto", True, "cuda"),
+        ("auto", "processes", True, "cpu"),
+        ("cpu", "auto", True, "cpu"),
+        ("cuda", "loop", True, "cuda"),
+    ],
+)
+def test_who_decides(asked: str, backend: str, there: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert _device(Config(device=asked, backend=backend)) == taken
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(AtollError, match="finds no CUDA device here"):
+        assemble(Config(device="cuda"))
+
+
+def test_worker_processes_are_refused_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(AtollError, match="runs on the CPU only"):
+        assemble(Config(device="cuda", backend="processes"))
+
+
+def test_the_choice_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert assemble(Config()).config.device == "cpu"
+
+
+def test_runs_from_before_the_choice_were_on_the_cpu() -> None:
+    assert Config(device="auto").identity() == Config(device="cpu").identity() != Config(device="cuda").identity()
+
+
+def test_messages_arrive_where_new_tensors_are_made() -> None:
+    data = encode(Weights({"w": torch.ones(2)}))
+    with torch.device("meta"):
+        assert decode(Weights, data).params["w"].is_meta
+    assert torch.equal(decode(Weights, data).params["w"], torch.ones(2))
+    assert decode(Nothing, encode(Nothing())) is not None
