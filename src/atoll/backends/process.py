@@ -103,7 +103,6 @@ class Processes(Loop):
 
     def rest(self) -> Iterator[Rest]:
         assert self._types is not None
-        assert self._state is not None
         for at, job in enumerate(self._jobs):
             while at not in self._done and at not in self._lost:
                 self._listen()
