@@ -21,6 +21,7 @@ COMMANDS = {
     "models": ("methods", "models", "List the architectures."),
     "data": ("data", "data", "Data sets: list them, divide one among clients and see who holds what."),
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
+    "deploy": ("deploy", "deploy", "Federations between real machines: make one, serve it, take part, run methods."),
     "speedup": ("report", "speed_up", "How much sooner a wait-free run reaches an accuracy."),
 }
 HELP = ["-h", "--help"]
