@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ..deploy.extra import require
+from ..deploy.flower import require
 from ..errors import AtollError
 
 DIR = click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")

@@ -1,6 +1,7 @@
 """``atoll deploy run``."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,18 +9,18 @@ import click
 
 from ..compare import configs, safe
 from ..config import Config
-from ..deploy.extra import require
-from ..deploy.job import Follower, Job, check_idle, follow, nodes
-from ..deploy.layout import Home
-from ..deploy.server import reached
+from ..deploy.conduct import EVENTS, Job
+from ..deploy.flower import require, write_app
+from ..deploy.follow import Tail, check_idle, follow
+from ..deploy.layout import Home, private_folder, write_private
+from ..deploy.server import reached, running
 from ..errors import AtollError
 from ..files import to_json
 from ..report import runs, table
+from . import show
 from .options import config_options, given
-from .show import console, progress
-from .show import follow as bar
 
-# What a simulation decides for the sites, and here they decide themselves; and what has no meaning without simulation.
+# What a simulation decides and sites decide for themselves, and what has no meaning outside of a simulation.
 NOT_HERE = (
     "method", "data", "data_dir", "rows", "clients", "partition", "models", "public", "public_data",
     "backend", "workers", "store", "cache", "clock", "global_test", "out",
@@ -31,6 +32,7 @@ NOT_HERE = (
 @click.argument("method")
 @config_options(*NOT_HERE)
 @click.option("--out", help="Run directory.  [default: DIR/runs/METHOD-SEED]")
+@click.option("--public", help="File of public rows, for methods that distil; the same as at the sites.")
 @click.option("--sites", help="Only these sites, such as north,south.  [default: all that are not revoked]")
 @click.option("--round-timeout", type=float, default=600.0, show_default=True, help="Seconds a round waits for sites.")
 @click.option("--min-clients", type=int, help="Sites that a round needs at least.  [default: all]")
@@ -39,8 +41,8 @@ NOT_HERE = (
 @click.option("--quiet", is_flag=True, help="No progress bar and no table.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run(
-    folder: Path, method: str, config_file: Path | None, out: str | None, sites: str | None, round_timeout: float,
-    min_clients: int | None, wait: float, force: bool, quiet: bool, as_json: bool, **options: Any,
+    folder: Path, method: str, config_file: Path | None, out: str | None, sites: str | None, public: str | None,
+    round_timeout: float, min_clients: int | None, wait: float, force: bool, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run one METHOD between the sites of the federation in DIR.
 
@@ -49,70 +51,82 @@ def run(
     require()
     home = Home(folder)
     config = configs([method], given(options, config_file))[0]
-    config = replace(
-        config, out=str(Path(out).absolute() if out else home.runs / f"{safe(config.label)}-{config.seed}")
+    place = Path(out).absolute() if out else home.runs / f"{safe(config.label)}-{config.seed}"
+    job = Job(
+        run_dir=str(place),
+        config=replace(config, out=str(place)).to_dict(),
+        sites=_sites(home, sites),
+        round_timeout=round_timeout,
+        min_clients=min_clients,
+        wait_limit=wait,
+        public=str(Path(public).absolute()) if public else "",
+        force=force,
     )
-    job = _job(home, config, sites, min_clients, round_timeout, wait, force)
-    _carry_out(home, config, job, quiet, as_json)
-    _show(Path(job.out), quiet, as_json)
+    _carry_out(home, config, job, quiet or as_json)
+    _show(place, quiet, as_json)
 
 
-def _job(
-    home: Home, config: Config, sites: str | None, least: int | None, round_timeout: float, wait: float, force: bool
-) -> Job:
-    federation = home.read()
-    chosen = [name.strip() for name in sites.split(",")] if sites else list(federation.accepted())
+def _sites(home: Home, only: str | None) -> dict[str, dict[str, str | None]]:
+    """Who takes part, known by keys; without TLS there are none."""
+    federation, found = home.read(), running(home)
+    chosen = [name.strip() for name in only.split(",")] if only else list(federation.accepted())
     for name in chosen:
         if reason := federation.site(name).refusal():
             raise AtollError(f"The key of {name!r} is {reason}: leave the site out, or reissue its key.")
     if not chosen:
         raise AtollError("No site of this federation has a key that is good. See: atoll deploy show DIR")
-    least = len(chosen) if least is None else least
-    if not 1 <= least <= len(chosen):
-        raise AtollError(f"--min-clients must be between 1 and {len(chosen)}, the number of sites, not {least}.")
-    if min(round_timeout, wait) <= 0:
-        raise AtollError("--round-timeout and --wait are seconds, above 0.")
-    return Job(
-        federation=str(home.path),
-        out=str(config.out),
-        config=config.to_dict(),
-        sites=chosen,
-        nodes=nodes(home),
-        round_timeout=round_timeout,
-        min_clients=least,
-        wait=wait,
-        force=force,
-    )
+    keyless = found is not None and found.insecure
+    return {name: {"key": None if keyless else federation.sites[name].key} for name in chosen}
 
 
-def _carry_out(home: Home, config: Config, job: Job, quiet: bool, as_json: bool) -> None:
-    from ..deploy.apps import write_app
-
+def _carry_out(home: Home, config: Config, job: Job, quiet: bool) -> None:
     with reached(home) as flower:
         check_idle(flower)
-        app = home.state / "app"
-        write_app(app)
-        number = flower.start(app, {"job": str(job.write(home))})
-        with progress(quiet or as_json) as bars:
-            follower = Follower(Path(job.out), bar(bars, f"{config.label} seed {config.seed}", config.rounds))
+        number = flower.start(write_app(home.state / "app"), {"job": str(_write(home, job))})
+        with show.progress(quiet) as bars:
+            bar = show.follow(bars, f"{config.label} seed {config.seed}", config.rounds)
+            look = _looker(Path(job.run_dir), bar, bars.console.print if not quiet else lambda text: None)
             try:
-                status = follow(flower, number, follower.look)
+                status = follow(flower, number, look)
             except KeyboardInterrupt:
                 flower.stop(number)
                 raise
-        (home.logs / f"run-{number}.log").write_text(flower.log(number))
+        log = home.logs / f"run-{number}.log"
+        write_private(log, flower.log(number).encode())
     if status.outcome != "completed":
-        _fail(home, number, status.outcome, status.details)
+        raise AtollError(
+            f"{_last_error(Path(job.run_dir)) or f'The run ended as {status.outcome}.'} See {log}. "
+            "The same command again goes on from the last checkpoint."
+        )
 
 
-def _fail(home: Home, number: int, outcome: str, details: str) -> None:
-    log = home.logs / f"run-{number}.log"
-    said = [line.strip() for line in log.read_text().splitlines() if line.strip()]
-    last = f" Its last words: {said[-1]}" if said else ""
-    raise AtollError(
-        f"The run ended as {outcome}{': ' + details if details else ''}.{last} See {log}. "
-        "The same command again goes on from the last checkpoint."
-    )
+def _write(home: Home, job: Job) -> Path:
+    folder = home.state / "jobs"
+    private_folder(folder)
+    path = folder / f"{Path(job.run_dir).name}.json"
+    write_private(path, to_json(asdict(job), indent=1).encode())
+    return path
+
+
+def _looker(out: Path, bar: Callable[[int, Any], None], say: Callable[[str], None]) -> Callable[[], None]:
+    """Tells new rounds to the bar, and what the server says besides."""
+    metrics, events = Tail(out / "metrics.jsonl"), Tail(out / EVENTS, skip=True)
+
+    def look() -> None:
+        for line in metrics.fresh():
+            bar(line["round"], line)
+        for event in events.fresh():
+            if event["event"] == "note":
+                say(event["text"])
+
+    return look
+
+
+def _last_error(out: Path) -> str | None:
+    last = None
+    for event in Tail(out / EVENTS).fresh():
+        last = event["text"] if event["event"] == "error" else None
+    return last
 
 
 def _show(out: Path, quiet: bool, as_json: bool) -> None:
@@ -120,5 +134,5 @@ def _show(out: Path, quiet: bool, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(dict(loaded.summary), indent=1))
     elif not quiet:
-        table.print_table(console(), table.rows([loaded]))
+        table.print_table(show.console(), table.rows([loaded]))
         click.echo(f"Report: {out / 'report.html'}")

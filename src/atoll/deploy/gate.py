@@ -228,7 +228,7 @@ class Visitor:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 await self._send(h11.InformationalResponse(status_code=100, headers=[]))
-            self._http.receive_data(await self._reader.read(CHUNK))
+            self._http.receive_data(await self._reader.read(MAX_HEAD))
         return event
 
     async def _send(self, event: h11.Event) -> None:

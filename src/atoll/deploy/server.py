@@ -138,15 +138,11 @@ class Server:
             for key, node in known.items():
                 if key not in wanted and node.status != control.GONE:
                     flower.unregister(node.id)
-            ids = {}
             for key, name in wanted.items():
                 if key not in known:
-                    ids[str(flower.register(key, name))] = name
-                elif known[key].status != control.GONE:
-                    ids[str(known[key].id)] = name
-                else:
+                    flower.register(key, name)
+                elif known[key].status == control.GONE:
                     self.say(f"The key of {name!r} was revoked once and stays so: atoll deploy reissue --site {name}")
-        write_whole(self.home.state / "nodes.json", to_json(ids, indent=1).encode())
 
 
 def serve(home: Home, host: str | None, port: int | None, insecure: bool, say: Say) -> None:
