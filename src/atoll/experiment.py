@@ -21,9 +21,9 @@ from .examiner import Examiner
 from .ledger import Ledger, Line, from_json
 from .result import Result
 from .robust import Guard
-from .rounds import Log, play, sample
+from .rounds import Backend, Log, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
-from .store import DiskStore, MemoryStore, Store
+from .store import DiskStore, Kept, MemoryStore, Store, state_digest
 from .summary import summarise
 from .threads import one_thread
 from .validation import Validator
@@ -45,6 +45,8 @@ class Experiment:
         self.config, self.method, self.fleet = setup.config, setup.method, setup.fleet
         self.setup, self.run_dir, self.task = setup, run_dir, setup.fleet.task()
         self.types = contract(self.method)
+        if self.fleet.remote:
+            self.types = self.types._replace(state=Kept)
         self.store, self.desks = (
             self._open_store("states", self.types.state),
             self._open_store("desks", self.types.desk),
@@ -82,7 +84,7 @@ class Experiment:
             return MemoryStore()
         return DiskStore(self.run_dir.path / name, kind, self.config.cache)
 
-    def _open_backend(self) -> Loop:
+    def _open_backend(self) -> Backend:
         if self.config.backend == "vmap":
             return Vmap(self.fleet, self.store, self.outlet)
         workers = min(self.config.workers or os.cpu_count() or 1, len(self._cohort(0)))
@@ -131,12 +133,14 @@ class Experiment:
         totals = self.ledger.totals
         totals.up += sum(log.up.values())
         totals.down += sum(log.down.values())
-        totals.participations += len(log.cohort)
-        totals.client_flops += sum(sum(flops.of(self.fleet, i)) for i in log.cohort)
+        present = [i for i in log.cohort if i not in log.absent]
+        totals.participations += len(present)
+        totals.client_flops += sum(sum(flops.of(self.fleet, i)) for i in present)
         totals.server_flops += flops.server
         self.ledger.before |= log.before
         self.ledger.after |= log.after
         self.ledger.rejected += [r._asdict() for r in log.rejected]
+        self.ledger.absent += [{"client": i, "round": log.t + 1, "code": code} for i, code in log.absent.items()]
         for rejection in log.rejected:
             self.ledger.strikes[rejection.client] = self.ledger.strikes.get(rejection.client, 0) + 1
         self._changed |= set(log.accepted)
@@ -182,9 +186,9 @@ class Experiment:
             "participants": log.cohort,
             "rejected": ledger.rejected,
         }
-        ledger.rejected = []
+        ledger.rejected, absent, ledger.absent = [], ledger.absent, []
         excluded = ledger.excluded(self.config.strikes)
-        return line | ({"excluded": excluded} if excluded else {})
+        return line | ({"excluded": excluded} if excluded else {}) | ({"absent": absent} if absent else {})
 
     def _record(self, line: Line) -> None:
         line["seconds"] = self.ledger.totals.seconds
@@ -232,6 +236,7 @@ class Experiment:
         ledger = self.ledger
         early = [line for line in ledger.lines if not self._evaluated(line["round"] - 1)]
         ledger.rejected = [r for line in early for r in line["rejected"]] + ledger.rejected
+        ledger.absent = [a for line in early for a in line.get("absent", ())] + ledger.absent
         ledger.lines = [line for line in ledger.lines if line not in early]
         kept = pa.array([line["round"] for line in ledger.lines], pa.int64())
         ledger.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in ledger.rows]
@@ -242,7 +247,9 @@ class Experiment:
 
     def _checkpoint(self) -> None:
         checkpoints, ledger = self._checkpoints(), self.ledger
-        self._objects |= {i: checkpoints.put_state(self.store.get(i)) for i in sorted(self._changed)}
+        changed = {i: self.store.get(i) for i in sorted(self._changed)}
+        # An upload may have been accepted and the state that came after it have been lost with its site.
+        self._objects |= {i: checkpoints.put_state(state) for i, state in changed.items() if state is not None}
         if self.method.keeps_desks:
             self._desk_objects |= {i: checkpoints.put_state(self.desks.get(i)) for i in sorted(self._changed)}
         self._changed.clear()
@@ -260,7 +267,7 @@ class Experiment:
         ledger, table = self.ledger, self.ledger.table()
         for i in ledger.excluded(self.config.strikes):
             self.notes.append(f"Client {i!r} was excluded after {ledger.strikes[i]} rejected uploads.")
-        summary = summarise(self.config, ledger, len(self.fleet.ids), self._digest())
+        summary = self._summary()
         if self.run_dir:
             if self._saved < ledger.round:
                 self._checkpoint()
@@ -268,12 +275,15 @@ class Experiment:
             self.run_dir.write_json("summary.json", summary)
         return Result(self.setup, summary, ledger.lines, table, self.server, self.desks, self.backend, self.notes)
 
+    def _summary(self) -> dict[str, Any]:
+        return summarise(self.config, self.ledger, len(self.fleet.ids), self._digest())
+
     def _digest(self) -> str:
         """SHA-256 over the server's state and every client's state, and what the server keeps of each."""
         whole = sha256(f"server {digest(self.server)}\n".encode())
         for what, store in (("client", self.store), ("desk", self.desks)):
             for i in store:
-                whole.update(f"{what} {i} {digest(store.get(i))}\n".encode())
+                whole.update(f"{what} {i} {state_digest(store.get(i))}\n".encode())
         return whole.hexdigest()
 
     def _holdings(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Ledger:
     before: dict[ClientId, Score] = field(default_factory=dict)  # latest scores of every client examined so far
     after: dict[ClientId, Score] = field(default_factory=dict)
     rejected: list[Mapping[str, Any]] = field(default_factory=list)  # since the last line
+    absent: list[Mapping[str, Any]] = field(default_factory=list)  # the same of clients that sent nothing
     strikes: dict[ClientId, int] = field(default_factory=dict)  # uploads rejected so far, of those who had any
     lines: list[Line] = field(default_factory=list)
     rows: list[pa.Table] = field(default_factory=list)  # of clients.parquet: a table for each evaluated round
@@ -52,7 +53,8 @@ class Ledger:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; the rows are stored as a table of their own."""
-        plain = {name: getattr(self, name) for name in ("status", "before", "after", "rejected", "strikes", "lines")}
+        names = ("status", "before", "after", "rejected", "absent", "strikes", "lines")
+        plain = {name: getattr(self, name) for name in names}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         return plain | {"totals": asdict(self.totals), "clocks": clocks}
 
@@ -68,6 +70,7 @@ def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> Ledger:
         _scores(stored["before"]),
         _scores(stored["after"]),
         list(stored["rejected"]),
+        list(stored.get("absent", ())),
         dict(stored.get("strikes", {})),  # checkpoints of older versions have none
         [_line(line) for line in stored["lines"]],
         [rows] if rows.num_rows else [],

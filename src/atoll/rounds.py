@@ -33,6 +33,8 @@ class Outcome(NamedTuple):
     sender: ClientId
     upload: Any
     before: Score | None = None
+    data: bytes | None = None  # the bytes that the upload came as, if it did
+    absent: str | None = None  # why there is no upload, where a client could not be reached or failed
 
 
 class Rest(NamedTuple):
@@ -47,7 +49,7 @@ class Backend(Protocol):
     """Runs client functions somewhere."""
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        """Outcomes in the order of the jobs."""
+        """Outcomes in the order of the jobs, also of clients that turn out to be absent."""
         ...
 
     def rest(self) -> Iterator[Rest]:
@@ -64,6 +66,10 @@ class Backend(Protocol):
 
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
         """Measure the personal model of a client as it is, without training."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
         ...
 
 
@@ -84,6 +90,7 @@ class Log:
     down: dict[ClientId, int] = field(default_factory=dict)
     accepted: list[ClientId] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
+    absent: dict[ClientId, str] = field(default_factory=dict)  # and why
     before: dict[ClientId, Score] = field(default_factory=dict)
     after: dict[ClientId, Score] = field(default_factory=dict)
 
@@ -141,8 +148,8 @@ def play(
     office = Desks(method, task, seed, MemoryStore() if desks is None else desks)
     for r in (Round(t, phase) for phase in range(method.phases)):
         # Every download is made before any client runs: no client sees what another one did in this exchange.
-        # A client whose upload failed in an earlier exchange of the round is absent from the others.
-        failed = {rejection.client for rejection in log.rejected}
+        # A client whose upload failed or never came in an earlier exchange of the round is absent from the others.
+        failed = {rejection.client for rejection in log.rejected} | log.absent.keys()
         present = [i for i in log.cohort if i not in failed]
         jobs = [Job(i, r, office.download(server, i, r), i in examine) for i in present]
         for job in jobs:
@@ -171,6 +178,9 @@ def _judge(method: AnyMethod, jobs: Sequence[Job], checks: Validator | None) -> 
 def _accepted(outcomes: Iterator[Outcome], judge: Callable[[Outcome], Flaw | None], log: Log) -> Iterator[Reply[Any]]:
     """Uploads that pass, one at a time; a client whose upload fails counts as absent."""
     for outcome in outcomes:
+        if outcome.absent:
+            log.absent[outcome.sender] = outcome.absent
+            continue
         fault = judge(outcome)
         if fault:
             log.rejected.append(Rejection(outcome.sender, log.t + 1, *fault))

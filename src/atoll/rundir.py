@@ -73,6 +73,8 @@ class RunDir:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html"):
             self.remove(name)
+        for name in ("deployment.json", "events.jsonl"):
+            self.remove(name)
 
     def config(self) -> Config:
         path = self.path / "config.yaml"
