@@ -31,6 +31,7 @@ NOT_HERE = (
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 @click.argument("method")
 @config_options(*NOT_HERE)
+@click.option("--data", help="What the sites' data are called; known names have their statistics.  [default: sites]")
 @click.option("--out", help="Run directory.  [default: DIR/runs/METHOD-SEED]")
 @click.option("--public", help="File of public rows, for methods that distil; the same as at the sites.")
 @click.option("--sites", help="Only these sites, such as north,south.  [default: all that are not revoked]")
@@ -41,8 +42,9 @@ NOT_HERE = (
 @click.option("--quiet", is_flag=True, help="No progress bar and no table.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run(
-    folder: Path, method: str, config_file: Path | None, out: str | None, sites: str | None, public: str | None,
-    round_timeout: float, min_clients: int | None, wait: float, force: bool, quiet: bool, as_json: bool, **options: Any,
+    folder: Path, method: str, config_file: Path | None, data: str | None, out: str | None, sites: str | None,
+    public: str | None, round_timeout: float, min_clients: int | None, wait: float, force: bool, quiet: bool,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run one METHOD between the sites of the federation in DIR.
 
@@ -50,7 +52,8 @@ def run(
     """
     require()
     home = Home(folder)
-    config = configs([method], given(options, config_file))[0]
+    values = {"data": "sites", **given(options, config_file), **({"data": data} if data else {})}
+    config = configs([method], values)[0]
     place = Path(out).absolute() if out else home.runs / f"{safe(config.label)}-{config.seed}"
     job = Job(
         run_dir=str(place),

@@ -16,6 +16,7 @@ from .server import flower_env, program
 from .supervise import Child, Keeper, Say, alone, free_port
 
 TIMEOUT = 10.0
+IN, STILL_THERE = "SuperNode ID:", "[code: 2004]"  # what Flower's node says of itself
 
 
 class Client:
@@ -24,13 +25,14 @@ class Client:
     def __init__(self, site: SiteFolder, name: str, server: str, insecure: bool, say: Say):
         self.site, self.name, self.server, self.insecure, self.say = site, name, server, insecure, say
         self.port = free_port()  # of Flower's own interface between node and executor, on the loopback
+        self._told = 0.0
 
     def run(self) -> None:
         secret = self.site.state / "executor.secret"
         write_private(secret, secrets.token_bytes(32))
         self.site.socket.unlink(missing_ok=True)
         self._worker, self._node = self._work(), self._supernode(secret)
-        Keeper([[self._worker], [self._node, self._executor(secret)]], self.say).run()
+        Keeper([[self._worker], [self._node, self._executor(secret)]], self.say).run(self._tick)
 
     def _work(self) -> Child:
         return self._child("Worker", [sys.executable, "-m", "atoll.deploy.worker", str(self.site.path)])
@@ -45,7 +47,7 @@ class Client:
             "--isolation", "process", "--superexec-auth-secret-file", str(secret), "--node-config", settings, *tls,
         ]  # fmt: skip
         child = self._child("SuperNode", command)
-        child.ready = self._may_connect
+        child.ready, child.explain = self._may_connect, _why
         return child
 
     def _executor(self, secret: Path) -> Child:
@@ -63,10 +65,20 @@ class Client:
     def _may_connect(self) -> str | None:
         if not self.site.socket.exists():
             return ""  # it is still loading data and model
-        reason = knock(self.site, self.server, self.insecure)
-        if reason is None and self._node.failures and "2004" in _tail(self._node.log):
-            self.say("The server still has this site's last connection on its books; it lapses within a minute.")
-        return reason
+        return knock(self.site, self.server, self.insecure)
+
+    def _tick(self) -> None:
+        """Say so once the server has taken this site in."""
+        if self._node.alive and self._told != self._node.began and IN in self._node.said():
+            self._told = self._node.began
+            self.say(f"Connected to {self.server}. Ctrl-C ends the site.")
+
+
+def _why(said: str) -> str | None:
+    """Flower ends a node whose last connection has not lapsed; to wait is all there is to do."""
+    if STILL_THERE in said:
+        return "The server still has this site's last connection on its books, for a minute at most"
+    return None
 
 
 def knock(site: SiteFolder, server: str, insecure: bool) -> str | None:
@@ -148,10 +160,3 @@ def _listens(port: int) -> bool:
     with socket.socket() as s:
         s.settimeout(1)
         return s.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _tail(log: Path) -> str:
-    try:
-        return log.read_bytes()[-4000:].decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -25,6 +25,7 @@ GRACE = 15.0  # seconds a process has to end by itself
 STEADY = 60.0  # seconds after which a process that was started again counts as well
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # before the next start, growing
 LOG_LIMIT = 10 * 2**20
+TAIL = 8000
 PR_SET_PDEATHSIG = 1
 
 
@@ -42,8 +43,11 @@ class Child:
     log: Path
     # Asked before every start: None, or why it has to wait, empty if that goes without saying. An AtollError ends all.
     ready: Callable[[], str | None] = lambda: None
+    # What its last words mean, where that is known.
+    explain: Callable[[str], str | None] = lambda said: None
     process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
     began: float = field(default=0.0, init=False)
+    _log_at: int = field(default=0, init=False)  # where the output of this start begins
     failures: int = field(default=0, init=False)
     due: float = field(default=0.0, init=False)  # not to be started before
 
@@ -51,8 +55,15 @@ class Child:
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    def said(self) -> str:
+        """What it has written since it was started, as far as it matters: the last of it."""
+        with self.log.open("rb") as f:
+            f.seek(max(self._log_at, self.log.stat().st_size - TAIL))
+            return f.read(TAIL).decode("utf-8", "replace")
+
     def start(self) -> None:
         _turn_over(self.log)
+        self._log_at = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 list(self.command),
@@ -117,7 +128,8 @@ class Keeper:
         for other in reversed(group):
             other.stop()
         child.due = time.monotonic() + pause
-        self.say(f"{child.name} ended ({_how(code)}); starting it again in {pause:.0f} s. See {child.log}")
+        why = child.explain(child.said())
+        self.say(f"{why or f'{child.name} ended ({_how(code)}, see {child.log})'}. Next try in {pause:.0f} s.")
 
     def _start(self, child: Child) -> bool:
         if time.monotonic() < child.due:
