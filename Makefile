@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test docs clean
+.PHONY: setup demo check test test-deploy docs clean
 
 setup: $(READY)
 
@@ -28,6 +28,10 @@ check: setup
 
 test: check
 	$(BIN)/python -m pytest -n 2
+
+# Real servers and sites on the loopback, with TLS and keys: minutes, and best on a machine with nothing else to do.
+test-deploy: setup
+	$(BIN)/python -m pytest -m deploy
 
 # The reference pages that follow from the code; a test fails when they are out of date.
 docs: setup

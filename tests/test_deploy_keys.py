@@ -134,6 +134,14 @@ def test_a_sites_folder_has_what_it_needs_and_nothing_of_others(home: Home) -> N
     assert b"PRIVATE" not in home.file.read_bytes()
 
 
+@pytest.mark.parametrize("name", ["0", "no", "null", "1e5"])
+def test_names_that_yaml_would_read_as_something_else(tmp_path: Path, name: str) -> None:
+    home = Home(tmp_path / "f")
+    home.create([name], ["localhost"], 8443, 30)
+    assert SiteFolder(home.site(name)).name() == name
+    assert list(home.read().sites) == [name]
+
+
 def test_the_servers_certificate_is_also_for_the_loopback(home: Home) -> None:
     """The gate speaks to Flower there, and checks whom it speaks to."""
     assert pki.names_of(home.cert.read_bytes()) == ["server.example.org", "10.0.0.7", "localhost", "127.0.0.1"]

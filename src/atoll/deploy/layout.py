@@ -30,8 +30,8 @@ LOOPBACK = ("localhost", "127.0.0.1")  # always in the certificate: the gate its
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 SITE_YAML = """\
-# The site {name!r}. These settings stay here: the server never sees this file.
-name: {name}
+# The site {name}. These settings stay here: the server never sees this file.
+name: "{name}"
 
 # The site's own rows: an .npz file, a folder of images (a folder for each class), a CSV or a Parquet file.
 # `atoll deploy client FOLDER --data PATH` fills this in.
@@ -46,7 +46,7 @@ public: null
 
 GATE_YAML = """\
 # Where this site finds the gate of the federation's server.
-server: {server}
+server: "{server}"
 """
 
 
