@@ -219,7 +219,6 @@ class Deployment(Experiment):
         return super()._summary() | {
             "backend": "sites",
             "evaluated": "at the sites",
-            "absent": sum(len(line.get("absent", ())) for line in lines),
             "late": lines[-1]["late"],
         }
 
