@@ -1,4 +1,4 @@
-"""A real federation on this machine: a SuperLink, and for each site a worker and a SuperNode, all separate processes."""
+"""A real federation on this machine: a SuperLink, and a worker and a SuperNode for each site, all of them processes."""
 
 import json
 import os
@@ -95,7 +95,9 @@ class Federation:
     def start_node(self, site: str) -> None:
         config = f'worker="{self.folder / site / "state" / "worker.sock"}"'
         at = ("--host", "127.0.0.1", "--port", self.ports[site], "--node-config", config)
-        self._spawn(f"node {site}", BIN / "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}", *at)
+        self._spawn(
+            f"node {site}", BIN / "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}", *at
+        )
 
     def kill(self, name: str) -> None:
         """Without a warning, and with all it has started."""
@@ -128,7 +130,7 @@ class Federation:
         config = {name: value for name, value in self.setup.config.to_dict().items() if name != "out"}
         job = {
             "run_dir": str(self.run_dir),
-            "config": config,
+            "config": config | {"checkpoint_every": 1},
             "sites": {site: {} for site in self.models},
             "public": str(self.public) if self.public.exists() else "",
             "report": False,
