@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+import atoll
 from atoll.assemble import Setup
 from atoll.deploy.cut import PUBLIC, cut
 from atoll.deploy.flower import write_app
@@ -27,7 +28,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(Path(atoll.__file__).parents[1]),  # the same package everywhere, wherever it comes from
 }
 
 
@@ -109,11 +110,13 @@ class Federation:
         for name in list(self.started):
             self.kill(name)
 
+    def _environment(self) -> dict[str, str]:
+        return os.environ | QUIET | {"FLWR_HOME": str(self.folder / "flwr"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+
     def _spawn(self, name: str, *words: object) -> None:
-        env = os.environ | QUIET | {"FLWR_HOME": str(self.folder / "flwr"), "PATH": f"{BIN}:{os.environ['PATH']}"}
         with (self.folder / f"{name.replace(' ', '-')}.log").open("ab") as log:
             command = [str(word) for word in words]
-            process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(command, env=self._environment(), stdout=log, stderr=log, start_new_session=True)
         self.started[name] = process
 
     def _healthy(self) -> bool:
@@ -130,7 +133,7 @@ class Federation:
         config = {name: value for name, value in self.setup.config.to_dict().items() if name != "out"}
         job = {
             "run_dir": str(self.run_dir),
-            "config": config | {"checkpoint_every": 1},
+            "config": config,
             "sites": {site: {} for site in self.models},
             "public": str(self.public) if self.public.exists() else "",
             "report": False,
@@ -142,9 +145,8 @@ class Federation:
         self.flwr("run", self.folder / "app", "here", "--run-config", f'job="{path}"')
 
     def flwr(self, *words: object) -> str:
-        env = os.environ | QUIET | {"FLWR_HOME": str(self.folder / "flwr"), "PATH": f"{BIN}:{os.environ['PATH']}"}
         command = [str(BIN / "flwr"), *map(str, words)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=self._environment(), capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

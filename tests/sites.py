@@ -88,7 +88,7 @@ class Sites:
 
     def job(self, **changes: Any) -> Job:
         config = {name: value for name, value in self.setup.config.to_dict().items() if name != "out"}
-        config |= {"checkpoint_every": 1} | changes.pop("config", {})
+        config |= changes.pop("config", {})
         terms = {"public": self.public, "report": False}
         values = terms | {"sites": {name: {} for name in self.names}} | changes
         return Job(run_dir=str(self.folder / "run"), config=config, **values)

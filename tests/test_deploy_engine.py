@@ -182,7 +182,7 @@ def test_a_crash_at_any_step_that_touches_a_disk_resumes_to_the_same_end(method:
     whole = Sites(tmp_path / "whole", lab.setup(method, **changes))
     with crash_at(10**6) as steps:
         whole.run()
-    for at in range(len(steps) // 16, len(steps), len(steps) // 8):
+    for at in range(len(steps) // 12, len(steps), len(steps) // 6):
         sites = Sites(tmp_path / str(at), lab.setup(method, **changes))
         with crash_at(at), pytest.raises(Crash):
             sites.run()
@@ -307,7 +307,7 @@ def test_nothing_leaves_that_the_method_does_not_declare(tmp_path: Path, monkeyp
     sites = deployed(tmp_path, "fedavg")
     monkeypatch.setattr("atoll.deploy.engagement._outlet", lambda site: lambda job, client, upload: client)
     with pytest.raises(AtollError, match="its own rules do not let the upload out"):
-        sites.run()
+        sites.run(wait_limit=601)
     assert not (tmp_path / "0" / "state" / "sent.jsonl").exists()
 
 

@@ -44,6 +44,7 @@ class Rest(NamedTuple):
     sender: ClientId
     state: Any
     after: Score | None = None
+    spoilt: bool = False  # whether the state holds NaN or infinity, as its owner says; otherwise that is looked up
 
 
 class Backend(Protocol):
@@ -231,7 +232,7 @@ def _conclude(backend: Backend, log: Log) -> None:
     for rest in backend.rest():
         if rest.sender in absent:
             continue
-        if not is_finite(rest.state):
+        if rest.spoilt or not is_finite(rest.state):
             log.spoilt.append(rest.sender)
         else:
             backend.commit(rest)

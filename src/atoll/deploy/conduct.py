@@ -39,7 +39,7 @@ class Job:
     """What the server is asked to do; the same job again continues where the run directory says."""
 
     run_dir: str
-    config: Mapping[str, Any]  # of the run, as `atoll run` has it; checkpoints are made every round unless it says so
+    config: Mapping[str, Any]  # of the run, as `atoll run` has it; but there is a checkpoint after every round
     sites: Mapping[ClientId, Mapping[str, Any]]  # in the order of clients; each may say by what to know it ("key")
     round_timeout: float = 600.0
     min_clients: int | None = None  # default: all
@@ -69,7 +69,7 @@ class Job:
         return Patience(self.round_timeout, self.wait_limit, self.retry_pause)
 
     def configured(self) -> Config:
-        return from_dict({"checkpoint_every": 1, **self.config, "out": self.run_dir})
+        return from_dict({**self.config, "checkpoint_every": 1, "out": self.run_dir})
 
 
 def read_job(path: Path) -> Job:
