@@ -55,7 +55,8 @@ class Federation:
     started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.models = cut(self.setup, self.folder / "data")
+        cut(self.setup.federation, self.folder / "data")
+        self.models = {site: self.setup.fleet.models[site].name for site in self.setup.fleet.ids}
         self.ports = {site: free_port() for site in self.models}
         for site, model in self.models.items():
             self._write_site(site, model)

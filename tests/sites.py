@@ -63,11 +63,16 @@ class Sites:
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        models = cut(self.setup, self.folder / "data")
-        self.names = tuple(models)
-        for name, model in models.items():
+        cut(self.setup.federation, self.folder / "data")
+        self.names = self.setup.fleet.ids
+        for name in self.names:
             (self.folder / name / "state").mkdir(parents=True)
-            self.write(name, data=str(self.folder / "data" / f"{name}.npz"), model=model, public=self.public)
+            self.write(
+                name,
+                data=str(self.folder / "data" / f"{name}.npz"),
+                model=self.setup.fleet.models[name].name,
+                public=self.public,
+            )
 
     def write(self, name: str, **values: Any) -> None:
         path = self.folder / name / "site.yaml"

@@ -177,4 +177,8 @@ def _read(arrival: Arrival) -> Frame:
 
 
 def _reasons(calls: list[_Call]) -> str:
-    return " ".join(f"Site {call.site!r}: {CODES[call.code or 'silent']}." for call in calls)
+    """Why sites are missing, those with one reason together."""
+    sites: dict[str, list[str]] = {}
+    for call in calls:
+        sites.setdefault(call.code or "silent", []).append(repr(call.site))
+    return " ".join(f"Site {', '.join(names)}: {CODES[code]}." for code, names in sites.items())
