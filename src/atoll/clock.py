@@ -94,14 +94,24 @@ class Clock:
     server: float = 0.0
     free: dict[ClientId, float] = field(default_factory=dict)  # when each client is done with its own work
 
-    def round(self, clients: Mapping[ClientId, Times], aggregation: float) -> Stamp:
-        """One round: download, work, upload, aggregation. Whoever is not in it neither works nor waits."""
-        sent, ready = [], []
+    def arrival(self, i: ClientId, t: Times) -> float:
+        """When the server will have a client's upload."""
+        trained = self._start(i, t) + t.local
+        return (trained if self.overlap else trained + t.personal) + t.upload
+
+    def round(self, clients: Mapping[ClientId, Times], aggregation: float, limit: float | None = None) -> Stamp:
+        """One round: download, work, upload, aggregation. Whoever is not in it neither works nor waits.
+
+        ``limit`` is for a round in which somebody is missed: how long the server waits in all.
+        """
+        sent, ready = [self.server if limit is None else self.server + limit], []
         for i, t in clients.items():
-            start = max(self.server + t.download, self.free.get(i, 0.0))
-            trained, done = start + t.local, start + t.local + t.personal
-            sent.append((trained if self.overlap else done) + t.upload)
+            done = self._start(i, t) + t.local + t.personal
+            sent.append(self.arrival(i, t))
             ready.append(done)
             self.free[i] = done
-        self.server = max(sent, default=self.server) + aggregation
+        self.server = max(sent) + aggregation
         return Stamp(self.server, max(ready, default=self.server))
+
+    def _start(self, i: ClientId, t: Times) -> float:
+        return max(self.server + t.download, self.free.get(i, 0.0))

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 import yaml
 
 from .errors import AtollError, unknown
+from .faults import read_drop, read_lag, read_poison
 from .robust import parse
 from .settings import OPTIMISERS, convert
 
@@ -55,6 +56,15 @@ class Config:
     robust: str | None = option(
         None, "in place of means: median, trimmed:SHARE, geometric, krum:F or clip:NORM; default: means"
     )
+    drop: str | None = option(
+        None, "share of client-rounds that end without an answer, such as 0.3 or 0.3:before; or client:NAME, always"
+    )
+    slow: str | None = option(None, "SHARE:FACTOR of slow devices: these clients compute so many times as long")
+    stragglers: str | None = option(None, "SHARE:FACTOR of client-rounds that take so many times as long, now and then")
+    deadline: float | None = option(None, "simulated seconds after which a round ends; later answers are dropped")
+    poison: str | None = option(
+        None, "SHARE:KIND of clients who lie in their uploads: signflip, scale, random, swap or alie"
+    )
     optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS))
     lr: float | None = option(None, "learning rate of local training")
     epochs: int | None = option(None, "local epochs per round")
@@ -86,6 +96,7 @@ class Config:
         self._check_ranges()
 
     def _check_ranges(self) -> None:
+        self._check_faults()
         if self.robust is not None:
             parse(self.robust)
         least = {
@@ -102,10 +113,19 @@ class Config:
             raise AtollError(
                 f"--target must be above 0 and at most 1, not {self.target}: it is a share of right answers."
             )
-        for name in ("lr", "max_norm"):
+        for name in ("lr", "max_norm", "deadline"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise AtollError(f"{flag(name)} must be above 0, not {value}.")
+
+    def _check_faults(self) -> None:
+        if self.drop is not None:
+            read_drop(self.drop)
+        for name in ("slow", "stragglers"):
+            if (text := getattr(self, name)) is not None:
+                read_lag(flag(name), text)
+        if self.poison is not None:
+            read_poison(self.poison)
 
     @property
     def optimiser_options(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class Examiner:
         self._method, self._fleet, self._backend, self._seed = method, fleet, backend, seed
         self._task = fleet.task()
         self._office = Desks(method, self._task, seed, desks)
+        self.liars: frozenset[ClientId] = frozenset()
 
     def first_server(self) -> Any:
         """The server's state before the first round."""
@@ -42,7 +43,10 @@ class Examiner:
         self._fill_gaps(ledger, server, known)
         # In one order of clients: that in which they were examined would show in the last digit of a mean.
         after, before = ({i: marks[i] for i in self._fleet.ids} for marks in (ledger.after, ledger.before))
-        return {"post": population(after), "pre": population(before)}
+        both = {"post": population(after), "pre": population(before)}
+        if not self.liars:
+            return both
+        return both | {"honest": population({i: score for i, score in after.items() if i not in self.liars})}
 
     def _fill_gaps(self, ledger: Ledger, server: Any, known: set[ClientId]) -> None:
         """Clients that have not taken part yet are measured with the model they start from.

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -13,20 +14,21 @@ from .assemble import Setup
 from .backends.inprocess import Loop, Outlet, Vmap, as_made
 from .backends.process import Processes
 from .checkpoint import Checkpoints, Snapshot
-from .clock import Work
+from .clock import Times, Work
 from .core import ClientId, contract
 from .costs import Costs, operations, seconds
 from .errors import AtollError
 from .examiner import Examiner
+from .faults import Trouble, ordered
 from .ledger import Ledger, Line, from_json
 from .result import Result
 from .robust import Guard
 from .rounds import Backend, Log, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
 from .store import DiskStore, Kept, MemoryStore, Store, state_digest
-from .summary import summarise
+from .summary import incidents, summarise
 from .threads import one_thread
-from .validation import Validator
+from .validation import Validator, promises
 from .wire import digest
 
 Watch = Callable[[int, Line | None], None]  # told of every round, and of its line if it was evaluated
@@ -51,9 +53,11 @@ class Experiment:
             self._open_store("states", self.types.state),
             self._open_store("desks", self.types.desk),
         )
-        self.outlet: Outlet = as_made
+        self.faults, self._marks = ordered(self.config, self.fleet.ids), promises(self.method)
+        self.outlet: Outlet = self.faults.outlet(as_made, self._marks)
         self.backend = self._open_backend()
         self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed, self.desks)
+        self.examiner.liars = self.faults.poisoned
         self.server = self.examiner.first_server()
         self.checks = Validator(self.method, self.fleet, self.config.seed, self.config.max_norm)
         self.ledger, self.notes = Ledger(), list[str]()
@@ -115,6 +119,7 @@ class Experiment:
             self.checks,
             self.ledger.excluded(config.strikes),
             self.guard,
+            self._trouble(t, work),
         )
         self._count(log, flops)
         self._tell_time(log, work)
@@ -133,31 +138,51 @@ class Experiment:
         totals = self.ledger.totals
         totals.up += sum(log.up.values())
         totals.down += sum(log.down.values())
-        present = [i for i in log.cohort if i not in log.absent]
-        totals.participations += len(present)
-        totals.client_flops += sum(sum(flops.of(self.fleet, i)) for i in present)
-        totals.server_flops += flops.server
+        totals.participations += len(log.cohort)
+        totals.client_flops += sum(sum(flops.of(self.fleet, i)) for i in log.cohort if not self.faults.gone(log.t, i))
+        totals.server_flops += 0 if log.empty else flops.server
         self.ledger.before |= log.before
         self.ledger.after |= log.after
         self.ledger.rejected += [r._asdict() for r in log.rejected]
-        self.ledger.absent += [{"client": i, "round": log.t + 1, "code": code} for i, code in log.absent.items()]
+        self.ledger.dropped += [d._asdict() for d in log.dropped]
+        self.ledger.spoilt += [{"client": i, "round": log.t + 1} for i in log.spoilt]
+        for dropped in log.dropped:
+            totals.dropped[dropped.why] = totals.dropped.get(dropped.why, 0) + 1
+        totals.empty += log.empty
         for rejection in log.rejected:
             self.ledger.strikes[rejection.client] = self.ledger.strikes.get(rejection.client, 0) + 1
         self._changed |= set(log.accepted)
 
     def _is_over(self, log: Log) -> bool:
-        """Whether nothing can come of the run any more: nobody had a valid upload, or nobody is left."""
+        """Whether nothing can come of the run any more: nobody who answered had a valid upload, or nobody is left."""
         excluded = self.ledger.excluded(self.config.strikes)
-        return len(excluded) == len(self.fleet.ids) or bool(log.cohort and not log.accepted)
+        return len(excluded) == len(self.fleet.ids) or bool(log.rejected and not log.accepted)
+
+    def _trouble(self, t: int, costs: Costs) -> Trouble:
+        """What goes wrong in round ``t``; late is what comes after the deadline on the clock that the run follows."""
+        clock = self.ledger.clocks["wait_free" if self.config.wait_free else "waiting"]
+        deadline = self.config.deadline
+
+        def late(i: ClientId, up: int, down: int) -> bool:
+            if deadline is None:
+                return False
+            return clock.arrival(i, self._times(t, i, costs, up, down)) > clock.server + deadline
+
+        return Trouble(partial(self.faults.gone, t), late, partial(self.faults.tampered, marks=self._marks))
+
+    def _times(self, t: int, i: ClientId, costs: Costs, up: int, down: int) -> Times:
+        """How long one client takes in round ``t``."""
+        work = Work(*costs.of(self.fleet, i), up, down)
+        return self.faults.delayed(self.setup.devices.times(work, i, self.config.seed), t, i)
 
     def _tell_time(self, log: Log, costs: Costs) -> None:
         """Let both clocks run: what the round would have taken between real devices."""
-        devices, seed = self.setup.devices, self.config.seed
-        work = {i: Work(*costs.of(self.fleet, i), log.up.get(i, 0), log.down[i]) for i in log.cohort}
-        times = {i: devices.times(w, i, seed) for i, w in work.items()}
-        self.stamps = {
-            name: clock.round(times, devices.aggregation(costs.server)) for name, clock in self.ledger.clocks.items()
-        }
+        missed = {dropped.client for dropped in log.dropped}
+        present = [i for i in log.cohort if i not in missed]
+        times = {i: self._times(log.t, i, costs, log.up.get(i, 0), log.down[i]) for i in present}
+        aggregation = self.setup.devices.aggregation(0 if log.empty else costs.server)
+        limit = self.config.deadline if missed else None
+        self.stamps = {name: clock.round(times, aggregation, limit) for name, clock in self.ledger.clocks.items()}
 
     def _cohort(self, t: int) -> list[ClientId]:
         return sample(self.fleet.ids, self.config.rate, self.config.seed, t)
@@ -167,11 +192,14 @@ class Experiment:
 
     def _examinees(self, t: int) -> set[ClientId]:
         """Clients whose model after round ``t`` is the one that the next evaluation reports."""
-        examinees, later = set(self._cohort(t)), t
-        while not self._evaluated(later):
+        examinees, later = self._answering(t), t
+        while not self._evaluated(later) and self.config.deadline is None:  # who will be late cannot be foreseen
             later += 1
-            examinees -= set(self._cohort(later))
+            examinees -= self._answering(later)
         return examinees
+
+    def _answering(self, t: int) -> set[ClientId]:
+        return {i for i in self._cohort(t) if not self.faults.gone(t, i)}
 
     def _evaluate(self, log: Log) -> Line:
         ledger, totals = self.ledger, self.ledger.totals
@@ -186,9 +214,9 @@ class Experiment:
             "participants": log.cohort,
             "rejected": ledger.rejected,
         }
-        ledger.rejected, absent, ledger.absent = [], ledger.absent, []
-        excluded = ledger.excluded(self.config.strikes)
-        return line | ({"excluded": excluded} if excluded else {}) | ({"absent": absent} if absent else {})
+        more = {"dropped": ledger.dropped, "spoilt": ledger.spoilt, "excluded": ledger.excluded(self.config.strikes)}
+        ledger.rejected, ledger.dropped, ledger.spoilt = [], [], []
+        return line | {name: entries for name, entries in more.items() if entries}
 
     def _record(self, line: Line) -> None:
         line["seconds"] = self.ledger.totals.seconds
@@ -235,8 +263,8 @@ class Experiment:
         """What was evaluated only because it used to be the last round; its rejections go to the next line."""
         ledger = self.ledger
         early = [line for line in ledger.lines if not self._evaluated(line["round"] - 1)]
-        ledger.rejected = [r for line in early for r in line["rejected"]] + ledger.rejected
-        ledger.absent = [a for line in early for a in line.get("absent", ())] + ledger.absent
+        for name in ("rejected", "dropped", "spoilt"):
+            setattr(ledger, name, [r for line in early for r in line.get(name, [])] + getattr(ledger, name))
         ledger.lines = [line for line in ledger.lines if line not in early]
         kept = pa.array([line["round"] for line in ledger.lines], pa.int64())
         ledger.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in ledger.rows]
@@ -265,8 +293,7 @@ class Experiment:
 
     def _finish(self) -> Result:
         ledger, table = self.ledger, self.ledger.table()
-        for i in ledger.excluded(self.config.strikes):
-            self.notes.append(f"Client {i!r} was excluded after {ledger.strikes[i]} rejected uploads.")
+        self.notes += incidents(ledger, self.config.strikes)
         summary = self._summary()
         if self.run_dir:
             if self._saved < ledger.round:
@@ -276,7 +303,8 @@ class Experiment:
         return Result(self.setup, summary, ledger.lines, table, self.server, self.desks, self.backend, self.notes)
 
     def _summary(self) -> dict[str, Any]:
-        return summarise(self.config, self.ledger, len(self.fleet.ids), self._digest())
+        poisoned = sorted(self.faults.poisoned)
+        return summarise(self.config, self.ledger, len(self.fleet.ids), self._digest(), poisoned)
 
     def _digest(self) -> str:
         """SHA-256 over the server's state and every client's state, and what the server keeps of each."""

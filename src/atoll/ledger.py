@@ -21,6 +21,8 @@ class Totals:
     server_flops: float = 0.0
     seconds: float = 0.0
     participations: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)  # answers that did not come, by reason
+    empty: int = 0  # rounds in which nobody answered
 
 
 def _clocks() -> dict[str, Clock]:
@@ -38,7 +40,8 @@ class Ledger:
     before: dict[ClientId, Score] = field(default_factory=dict)  # latest scores of every client examined so far
     after: dict[ClientId, Score] = field(default_factory=dict)
     rejected: list[Mapping[str, Any]] = field(default_factory=list)  # since the last line
-    absent: list[Mapping[str, Any]] = field(default_factory=list)  # the same of clients that sent nothing
+    dropped: list[Mapping[str, Any]] = field(default_factory=list)  # likewise
+    spoilt: list[Mapping[str, Any]] = field(default_factory=list)  # likewise: states that were not finite
     strikes: dict[ClientId, int] = field(default_factory=dict)  # uploads rejected so far, of those who had any
     lines: list[Line] = field(default_factory=list)
     rows: list[pa.Table] = field(default_factory=list)  # of clients.parquet: a table for each evaluated round
@@ -53,8 +56,8 @@ class Ledger:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; the rows are stored as a table of their own."""
-        names = ("status", "before", "after", "rejected", "absent", "strikes", "lines")
-        plain = {name: getattr(self, name) for name in names}
+        kept = ("status", "before", "after", "rejected", "dropped", "spoilt", "strikes", "lines")
+        plain = {name: getattr(self, name) for name in kept}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         return plain | {"totals": asdict(self.totals), "clocks": clocks}
 
@@ -70,8 +73,9 @@ def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> Ledger:
         _scores(stored["before"]),
         _scores(stored["after"]),
         list(stored["rejected"]),
-        list(stored.get("absent", ())),
-        dict(stored.get("strikes", {})),  # checkpoints of older versions have none
+        list(stored.get("dropped", [])),  # checkpoints of older versions have none
+        list(stored.get("spoilt", [])),
+        dict(stored.get("strikes", {})),
         [_line(line) for line in stored["lines"]],
         [rows] if rows.num_rows else [],
     )

@@ -1,6 +1,6 @@
 """The only round loop, the same for every method and every backend."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
@@ -10,10 +10,11 @@ import torch
 from . import robust
 from .core import ClientId, Method, Reply, Round, Task, contract
 from .evaluate import Score
+from .faults import CALM, LATE, UNREACHED, Dropped, Trouble
 from .key import key, permutation
 from .payload import nbytes
 from .store import MemoryStore, Store
-from .validation import Flaw, Validator, flaw
+from .validation import Flaw, Validator, flaw, is_finite
 
 AnyMethod = Method[Any, Any, Any, Any]
 
@@ -43,6 +44,7 @@ class Rest(NamedTuple):
     sender: ClientId
     state: Any
     after: Score | None = None
+    spoilt: bool = False  # whether the state holds NaN or infinity, as its owner says; otherwise that is looked up
 
 
 class Backend(Protocol):
@@ -90,9 +92,20 @@ class Log:
     down: dict[ClientId, int] = field(default_factory=dict)
     accepted: list[ClientId] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
-    absent: dict[ClientId, str] = field(default_factory=dict)  # and why
+    dropped: list[Dropped] = field(default_factory=list)  # never answered, or too late
+    spoilt: list[ClientId] = field(default_factory=list)  # whose next state was not finite, so that the last one stays
     before: dict[ClientId, Score] = field(default_factory=dict)
     after: dict[ClientId, Score] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody answered at all."""
+        return bool(self.cohort) and not self.accepted and not self.rejected
+
+    @property
+    def absent(self) -> set[ClientId]:
+        """Clients whose part in the round is over."""
+        return {r.client for r in self.rejected} | {d.client for d in self.dropped}
 
 
 class Desks:
@@ -138,6 +151,7 @@ def play(
     checks: Validator | None = None,
     excluded: Collection[ClientId] = (),
     guard: robust.Guard | None = None,
+    trouble: Trouble = CALM,
 ) -> tuple[Any, Log]:
     """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured.
 
@@ -146,15 +160,17 @@ def play(
     away = set(excluded)
     log = Log(t, [i for i in sample(task.clients, rate, seed, t) if i not in away])
     office = Desks(method, task, seed, MemoryStore() if desks is None else desks)
+    _lose(log, trouble, lambda i: nbytes(office.download(server, i, Round(t))))
     for r in (Round(t, phase) for phase in range(method.phases)):
         # Every download is made before any client runs: no client sees what another one did in this exchange.
         # A client whose upload failed or never came in an earlier exchange of the round is absent from the others.
-        failed = {rejection.client for rejection in log.rejected} | log.absent.keys()
-        present = [i for i in log.cohort if i not in failed]
+        absent = log.absent
+        present = [i for i in log.cohort if i not in absent]
         jobs = [Job(i, r, office.download(server, i, r), i in examine) for i in present]
         for job in jobs:
             log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
-        accepted = _accepted(backend.train(method, seed, jobs), _judge(method, jobs, checks), log)
+        outcomes = trouble.tampered(backend.train(method, seed, jobs))
+        accepted = _accepted(outcomes, _judge(method, jobs, checks), trouble.late, log)
         replies = office.served(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
@@ -175,28 +191,50 @@ def _judge(method: AnyMethod, jobs: Sequence[Job], checks: Validator | None) -> 
     return lambda outcome: checks.flaw(outcome.sender, downloads[outcome.sender], outcome.upload)
 
 
-def _accepted(outcomes: Iterator[Outcome], judge: Callable[[Outcome], Flaw | None], log: Log) -> Iterator[Reply[Any]]:
-    """Uploads that pass, one at a time; a client whose upload fails counts as absent."""
+def _lose(log: Log, trouble: Trouble, size: Callable[[ClientId], int]) -> None:
+    """Clients that will not answer; most have received the download, whose size is counted."""
+    for i in log.cohort:
+        if why := trouble.gone(i):
+            log.dropped.append(Dropped(i, log.t + 1, why))
+            if why != UNREACHED:
+                log.down[i] = size(i)
+
+
+def _accepted(
+    outcomes: Iterable[Outcome],
+    judge: Callable[[Outcome], Flaw | None],
+    late: Callable[[ClientId, int, int], bool],
+    log: Log,
+) -> Iterator[Reply[Any]]:
+    """Uploads that pass, one at a time; a client whose upload fails or comes too late counts as absent."""
     for outcome in outcomes:
         if outcome.absent:
-            log.absent[outcome.sender] = outcome.absent
+            log.dropped.append(Dropped(outcome.sender, log.t + 1, outcome.absent))
             continue
         fault = judge(outcome)
         if fault:
             log.rejected.append(Rejection(outcome.sender, log.t + 1, *fault))
             continue
+        up = log.up.get(outcome.sender, 0) + nbytes(outcome.upload)
+        if late(outcome.sender, up, log.down[outcome.sender]):
+            log.dropped.append(Dropped(outcome.sender, log.t + 1, LATE))
+            continue
         log.accepted.append(outcome.sender)
-        log.up[outcome.sender] = log.up.get(outcome.sender, 0) + nbytes(outcome.upload)
+        log.up[outcome.sender] = up
         if outcome.before is not None:
             log.before.setdefault(outcome.sender, outcome.before)
         yield Reply(outcome.sender, outcome.upload)
 
 
 def _conclude(backend: Backend, log: Log) -> None:
-    """Keep the states of the clients whose uploads passed."""
-    failed = {rejection.client for rejection in log.rejected}
+    """Keep the states of the clients whose uploads passed, unless their own training has diverged."""
+    absent = log.absent
     for rest in backend.rest():
-        if rest.sender not in failed:
+        if rest.sender in absent:
+            continue
+        if rest.spoilt or not is_finite(rest.state):
+            log.spoilt.append(rest.sender)
+        else:
             backend.commit(rest)
             if rest.after is not None:
                 log.after[rest.sender] = rest.after

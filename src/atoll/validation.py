@@ -86,7 +86,7 @@ class Validator:
     def __init__(self, method: "AnyMethod", fleet: Fleet, seed: int, max_norm: float | None = None):
         self._method, self._fleet, self._task, self._seed = method, fleet, fleet.task(), seed
         self._kind, self._max_norm = contract(method).upload, max_norm
-        self._marks = marks_of(self._kind) | _reported(method)
+        self._marks = promises(method)
         self._known: dict[Any, Expected] = {}
         self._first: Any = None  # the server's first state, made when it is needed
 
@@ -303,6 +303,11 @@ def _by_value(upload: Any, marks: Mapping[str, Marks], rows: int | None) -> Iter
                 yield Flaw(name, reason)
 
 
+def is_finite(p: Any) -> bool:
+    """Whether a payload holds neither NaN nor infinity."""
+    return all(_finite(v) for v in tensors_of(p).values())
+
+
 def _finite(v: Tensor) -> bool:
     """From the extremes, which NaN spreads to: nothing of the tensor's size is made."""
     if not v.is_floating_point() or not v.numel():
@@ -314,6 +319,11 @@ def marks_of(kind: type[Any]) -> dict[str, Marks]:
     """What the fields of a payload class declare."""
     names = [mark.name for mark in fields(Marks)]
     return {f.name: Marks(**{name: f.metadata[name] for name in names if name in f.metadata}) for f in fields(kind)}
+
+
+def promises(method: "AnyMethod") -> dict[str, Marks]:
+    """What the tensors of a method's uploads declare, its regularisers' included."""
+    return marks_of(contract(method).upload) | _reported(method)
 
 
 def _reported(method: "AnyMethod") -> dict[str, Marks]:

@@ -89,7 +89,7 @@ class SiteBackend:
             head = self._replies[i].head
             if isinstance(digest := head.get("state"), str):
                 after = _score(head.get("after")) if job.examine and job.round.phase == self._last else None
-                yield Rest(i, Kept(job.round.t, job.round.phase, digest), after)
+                yield Rest(i, Kept(job.round.t, job.round.phase, digest), after, bool(head.get("spoilt")))
         self._replies = {}
 
     def commit(self, rest: Rest) -> None:

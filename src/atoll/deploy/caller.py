@@ -11,6 +11,7 @@ from .line import Arrival, Line, Ticket
 from .protocol import CODES, PASSING, Frame, ProtocolError, error, pack, unpack
 
 LISTEN = 0.5  # seconds to listen before looking at clocks again
+LONGEST = 600.0  # seconds between two tries with a site that fails
 
 Say = Callable[[str], None]
 
@@ -33,6 +34,7 @@ class _Call:
     introducing: bool = False  # whether that is the introduction to the run
     code: str | None = None  # why the last try failed
     rest_until: float = 0.0  # when to try again
+    failures: int = 0  # of the site itself, not of the way to it
 
 
 @dataclass
@@ -146,7 +148,9 @@ class Caller:
             call.introducing = True  # at once: it only has to be told
             return
         call.introducing = False
-        call.code, call.rest_until = code, self._clock() + terms.pause
+        call.failures += code not in PASSING
+        pause = min(terms.pause * 2**call.failures, LONGEST)  # what fails at a site may have cost it much work
+        call.code, call.rest_until = code, self._clock() + pause
 
     def _watch(self, question: _Question, waited: float, what: str, terms: Patience) -> None:
         """Say that there is a delay, and give up after the limit."""
@@ -173,4 +177,8 @@ def _read(arrival: Arrival) -> Frame:
 
 
 def _reasons(calls: list[_Call]) -> str:
-    return " ".join(f"Site {call.site!r}: {CODES[call.code or 'silent']}." for call in calls)
+    """Why sites are missing, those with one reason together."""
+    sites: dict[str, list[str]] = {}
+    for call in calls:
+        sites.setdefault(call.code or "silent", []).append(repr(call.site))
+    return " ".join(f"Site {', '.join(names)}: {CODES[code]}." for code, names in sites.items())

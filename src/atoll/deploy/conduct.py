@@ -39,7 +39,7 @@ class Job:
     """What the server is asked to do; the same job again continues where the run directory says."""
 
     run_dir: str
-    config: Mapping[str, Any]  # of the run, as `atoll run` has it; checkpoints are made every round unless it says so
+    config: Mapping[str, Any]  # of the run, as `atoll run` has it; but there is a checkpoint after every round
     sites: Mapping[ClientId, Mapping[str, Any]]  # in the order of clients; each may say by what to know it ("key")
     round_timeout: float = 600.0
     min_clients: int | None = None  # default: all
@@ -69,7 +69,7 @@ class Job:
         return Patience(self.round_timeout, self.wait_limit, self.retry_pause)
 
     def configured(self) -> Config:
-        return from_dict({"checkpoint_every": 1, **self.config, "out": self.run_dir})
+        return from_dict({**self.config, "checkpoint_every": 1, "out": self.run_dir})
 
 
 def read_job(path: Path) -> Job:
@@ -84,12 +84,12 @@ def read_job(path: Path) -> Job:
         raise AtollError(f"{str(path)!r} is no job: {reason}.") from reason
 
 
-def conduct(job: Job, line: Line, watch: Watch | None = None) -> Result:
-    """Run to the end, from the latest checkpoint if there is one."""
+def conduct(job: Job, line: Line, watch: Watch | None = None, clock: Callable[[], float] = time.monotonic) -> Result:
+    """Run to the end, from the latest checkpoint if there is one; ``clock`` is the one that patience goes by."""
     with RunDir(Path(job.run_dir)) as run_dir, one_thread():
         say = _events(run_dir.path)
         try:
-            result = _Run(job, run_dir, line, say).play(watch or (lambda t, line: None))
+            result = _Run(job, run_dir, Caller(line, job.patience, say, clock)).play(watch or (lambda t, line: None))
         except AtollError as reason:
             say(str(reason), "error")
             raise
@@ -115,9 +115,8 @@ def _events(folder: Path) -> Callable[..., None]:
 class _Run:
     """From hello to the end."""
 
-    def __init__(self, job: Job, run_dir: RunDir, line: Line, say: Callable[..., None]):
-        self.job, self.run_dir = job, run_dir
-        self.caller = Caller(line, job.patience, say)
+    def __init__(self, job: Job, run_dir: RunDir, caller: Caller):
+        self.job, self.run_dir, self.caller = job, run_dir, caller
         self.public = read_public(job.public) if job.public else None
 
     def play(self, watch: Watch) -> Result:
@@ -219,7 +218,6 @@ class Deployment(Experiment):
         return super()._summary() | {
             "backend": "sites",
             "evaluated": "at the sites",
-            "absent": sum(len(line.get("absent", ())) for line in lines),
             "late": lines[-1]["late"],
         }
 

@@ -19,7 +19,7 @@ from ..fleet import Fleet
 from ..networks import Networks
 from ..rounds import AnyMethod, Job
 from ..store import MemoryStore
-from ..validation import flaw
+from ..validation import flaw, is_finite
 from ..wire import WireError, decode, encode
 from .agreement import method_digest, models_digest, rows_digest
 from .protocol import VERSION, Frame, Refusal, pack, unpack
@@ -116,8 +116,7 @@ class Engagement:
             raise Refusal("state", "There is no such exchange to finish.")
         if not entry.concluded:
             self._conclude_again(entry)
-        notes = entry.notes()
-        return Frame("rest", {"state": entry.digest(), "after": notes["after"]})
+        return Frame("rest", _rest(entry))
 
     def assess(self, request: Frame) -> Frame:
         """Measure the personal model as it is."""
@@ -162,7 +161,7 @@ class Engagement:
         conclude = partial(self._conclude, loop, entry)
         if self.method.after_upload is None:
             conclude()
-            head |= {"state": entry.digest(), "after": entry.notes()["after"]}
+            head |= _rest(entry)
         reply = Frame("upload", head, encode(outcome.upload))
         entry.answer(pack(reply))
         return reply, conclude if self.method.after_upload is not None else None
@@ -170,7 +169,7 @@ class Engagement:
     def _conclude(self, loop: Loop, entry: Entry) -> None:
         if not entry.concluded:
             (rest,) = loop.rest()
-            entry.conclude(encode(rest.state), {"after": _plain(rest.after)})
+            entry.conclude(encode(rest.state), {"after": _plain(rest.after), "spoilt": not is_finite(rest.state)})
 
     def _conclude_again(self, entry: Entry) -> None:
         """After a crash between upload and personal training: everything follows from the request."""
@@ -223,6 +222,12 @@ def _outlet(site: Site) -> Outlet:
     if site.privacy:
         raise Refusal("outlet", "site.yaml has rules under 'privacy' that this version cannot keep.")
     return as_made
+
+
+def _rest(entry: Entry) -> dict[str, Any]:
+    """What the server learns of a state that stays here."""
+    notes = entry.notes()
+    return {"state": entry.digest(), "after": notes["after"], "spoilt": notes["spoilt"]}
 
 
 def _tag(value: Any) -> Tag | None:

@@ -81,7 +81,10 @@ class FlowerLine:
 
     def present(self) -> Collection[ClientId]:
         found: dict[ClientId, int] = {}
-        for node in self._grid.get_nodes():
+        nodes = list(self._grid.get_nodes())
+        online = {node.node_id for node in nodes}
+        self._named = {node: site for node, site in self._named.items() if node in online}  # a name may move on
+        for node in nodes:
             site = self._by_key.get(bytes(node.public_key)) or self._named.get(node.node_id)
             if site is not None:
                 found.setdefault(site, node.node_id)

@@ -1,8 +1,11 @@
 """How frames reach sites and come back: whatever carries them looks like this to the rest."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
+
+IDLE = 0.02  # seconds that a line without anything under way lets pass
 
 ClientId = str  # as in core, which needs torch; sites pass frames on without it
 Ticket = str
@@ -53,6 +56,7 @@ class LocalLine:
 
     def receive(self, wait: float) -> list[Arrival]:
         if not self._waiting:
+            time.sleep(min(wait, IDLE))
             return []
         ticket, site, data = self._waiting.popleft()
         return [Arrival(ticket, self.sites[site](data))]

@@ -15,7 +15,7 @@ import torch
 from .. import __version__, compat
 from ..assemble import Setup, method_of
 from ..clock import Devices
-from ..config import Config
+from ..config import Config, flag
 from ..core import ClientId, Need
 from ..data.dataset import Array, Dataset, Kind
 from ..data.federation import Federation
@@ -29,6 +29,7 @@ from .agreement import method_digest, models_digest, rows_digest
 from .protocol import VERSION, Frame
 
 MOST_ROWS = 10**12
+SIMULATED = ("drop", "slow", "stragglers", "deadline", "poison")
 _COMMON = {  # what all sites must have alike, and what to do if they do not
     "kind": "Give all sites data of one kind.",
     "shape": "Give all sites rows of one shape.",
@@ -101,8 +102,7 @@ def compare(cards: Sequence[Card]) -> None:
 def prepare(config: Config, cards: Sequence[Card], public: Array | None) -> Setup:
     """A run that is ready to start, as far as the server goes."""
     compare(cards)
-    if config.global_test:
-        raise AtollError("--global-test needs everybody's test rows in one place, and here they stay at the sites.")
+    _check_options(config)
     config = replace(config, models=tuple(card.model for card in cards), clients=len(cards), backend="loop")
     method, ids = method_of(config), tuple(card.site for card in cards)
     _check_public(cards, public, Need.PUBLIC_DATA in method.needs)
@@ -128,6 +128,15 @@ def prepare(config: Config, cards: Sequence[Card], public: Array | None) -> Setu
     compat.check(method, fleet, config.method, config.backend, config.robust)
     federation = Federation(data, ids, (), (), (), np.arange(0), (), _name(cards))
     return Setup(config, method, federation, fleet, filled(Devices(), config.clock, "--clock"))
+
+
+def _check_options(config: Config) -> None:
+    """Refuse what only a simulation can do."""
+    if config.global_test:
+        raise AtollError("--global-test needs everybody's test rows in one place, and here they stay at the sites.")
+    for name in SIMULATED:
+        if getattr(config, name) is not None:
+            raise AtollError(f"{flag(name)} is for simulations: sites fail by themselves. Leave it out.")
 
 
 def introduction(setup: Setup, run: str, public: Array | None) -> dict[ClientId, Frame]:
