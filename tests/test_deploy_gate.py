@@ -237,6 +237,18 @@ def test_what_is_refused_never_reaches_flower(home: Home) -> None:
     try_out(home, steps)
 
 
+def test_nobody_is_let_in_while_the_list_cannot_be_read(home: Home) -> None:
+    async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
+        headers = {"flwr-public-key": key_of(home, "north")}
+        good = home.file.read_text()
+        home.file.write_text("sites: [")
+        assert (await client.post(OPERATION, headers=headers)).status_code == 503
+        home.file.write_text(good)
+        assert (await client.post(OPERATION, headers=headers)).status_code == 200
+
+    try_out(home, steps)
+
+
 def test_a_body_beyond_the_limit_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "MAX_BODY", 1000)
 

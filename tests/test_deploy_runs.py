@@ -34,10 +34,11 @@ def options(values: dict[str, object]) -> list[object]:
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     """A server and three sites that have the rows of a simulation's clients."""
     folder = tmp_path_factory.mktemp("r")
-    models = cut(assemble(config("fedavg")), folder / "rows")
-    made = Deployed(folder, list(models)).ready()
-    for name, model in models.items():
-        made.site(name, folder / "rows" / f"{name}.npz", "--model", model)
+    setup = assemble(config("fedavg"))
+    files = cut(setup.federation, folder / "rows")
+    made = Deployed(folder, setup.fleet.ids).ready()
+    for name, file in zip(setup.fleet.ids, files, strict=True):
+        made.site(name, file, "--model", setup.fleet.models[name].name)
     for standing in made.sites.values():
         standing.said("Connected")
     yield made

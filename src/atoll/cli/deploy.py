@@ -213,7 +213,7 @@ def _print_status(found: dict[str, Any]) -> None:
         table.add_row(name, state)
     _console().print(table)
     for run in found["runs"]:
-        click.echo(f"Run {run['id']}: {run['status']}{' ' + run['outcome'] if run['outcome'] else ''}")
+        click.echo(f"Run {run['out'] or run['id']}: {run['outcome'] or run['status']}")
 
 
 def _console() -> Console:

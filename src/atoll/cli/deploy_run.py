@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import click
 from ..compare import configs, safe
 from ..config import Config
 from ..deploy.conduct import EVENTS, Job
+from ..deploy.control import Control
 from ..deploy.flower import require, write_app
-from ..deploy.follow import Tail, check_idle, follow
+from ..deploy.follow import Book, Tail, follow, going_on
 from ..deploy.layout import Home, private_folder, write_private
 from ..deploy.server import reached, running
 from ..errors import AtollError
@@ -84,8 +86,7 @@ def _sites(home: Home, only: str | None) -> dict[str, dict[str, str | None]]:
 
 def _carry_out(home: Home, config: Config, job: Job, quiet: bool) -> None:
     with reached(home) as flower:
-        check_idle(flower)
-        number = flower.start(write_app(home.state / "app"), {"job": str(_write(home, job))})
+        number = _started(home, flower, job)
         with show.progress(quiet) as bars:
             bar = show.follow(bars, f"{config.label} seed {config.seed}", config.rounds)
             look = _looker(Path(job.run_dir), bar, bars.console.print if not quiet else lambda text: None)
@@ -103,12 +104,23 @@ def _carry_out(home: Home, config: Config, job: Job, quiet: bool) -> None:
         )
 
 
-def _write(home: Home, job: Job) -> Path:
+def _started(home: Home, flower: Control, job: Job) -> int:
+    """The number of the run: of a new one, or of the same one if it goes on without us."""
+    book, path, text = Book(home), _job_file(home, job), to_json(asdict(job), indent=1)
+    number = going_on(flower, book, job.run_dir)
+    if number is None:
+        write_private(path, text.encode())
+        number = flower.start(write_app(home.state / "app"), {"job": str(path)})
+        book.write(number, job.run_dir)
+    elif path.read_text() != text:
+        raise AtollError("This run is going on already, with other options. End it first: atoll deploy stop DIR")
+    return number
+
+
+def _job_file(home: Home, job: Job) -> Path:
     folder = home.state / "jobs"
     private_folder(folder)
-    path = folder / f"{Path(job.run_dir).name}.json"
-    write_private(path, to_json(asdict(job), indent=1).encode())
-    return path
+    return folder / f"{Path(job.run_dir).name}-{sha256(job.run_dir.encode()).hexdigest()[:8]}.json"
 
 
 def _looker(out: Path, bar: Callable[[int, Any], None], say: Callable[[str], None]) -> Callable[[], None]:

@@ -93,8 +93,6 @@ def knock(site: SiteFolder, server: str, insecure: bool) -> str | None:
         connection.close()
     except ssl.SSLCertVerificationError as reason:
         raise AtollError(_distrust(server, reason)) from reason
-    except ssl.SSLError as reason:
-        raise AtollError(f"{server} does not speak TLS as a federation's gate does ({reason.reason}).") from reason
     except (OSError, http.client.HTTPException) as reason:
         return f"no answer from {server} ({reason})"
     if answer.status == 401:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AtollError
+from ..files import to_json
 from .control import Control, RunStatus, Unreachable
+from .layout import Home, write_private
 
 LOOK = 0.5  # seconds between looks into the run directory
 ASK = 2.0  # seconds between questions to Flower
@@ -60,10 +62,30 @@ def follow(flower: Control, number: int, look: Callable[[], None]) -> RunStatus:
         time.sleep(LOOK)
 
 
-def check_idle(flower: Control) -> None:
-    """A federation does one thing at a time: a site has the models of one run in hand."""
+class Book:
+    """Which run of Flower works on which run directory."""
+
+    def __init__(self, home: Home):
+        self._path = home.state / "runs.json"
+
+    def read(self) -> dict[str, str]:
+        try:
+            found: dict[str, str] = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def write(self, number: int, out: str) -> None:
+        write_private(self._path, to_json({**self.read(), str(number): out}, indent=1).encode())
+
+
+def going_on(flower: Control, book: Book, out: str) -> int | None:
+    """The run that works on this directory now. Any other is a reason to wait: sites do one thing at a time."""
     going = [run for run in flower.runs() if not run.over]
+    for run in going:
+        if book.read().get(str(run.id)) == out:
+            return run.id
     if going:
-        raise AtollError(
-            f"A run is going on already (Flower's number {going[0].id}). Wait for it, or end it: atoll deploy stop DIR"
-        )
+        where = book.read().get(str(going[0].id), "an unknown place")
+        raise AtollError(f"A run is going on already, in {where}. Wait for it, or end it: atoll deploy stop DIR")
+    return None

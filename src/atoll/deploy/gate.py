@@ -24,6 +24,7 @@ from typing import NamedTuple
 import h11
 import httpx
 
+from ..errors import AtollError
 from . import pki
 from .layout import Home, Site
 
@@ -132,6 +133,8 @@ class Gate:
                 await self._forward(head, visitor)
             except Refusal as refusal:
                 await visitor.answer(refusal.status, refusal.reason)
+            except AtollError:  # federation.yaml cannot be read: then nobody is known
+                await visitor.answer(503, "the gate does not know whom to let in")
             except httpx.HTTPError:
                 await visitor.answer(502, "the server behind the gate does not answer")
             if not visitor.next():

@@ -21,7 +21,7 @@ from .layout import Federation, Home, join, private_folder, write_private
 from .supervise import Child, Keeper, Say, alone, free_port, is_held, wait_for_port
 
 OLD_PROCESSES = 40.0  # seconds for those of a killed server to be gone
-POLL = "0.1"  # seconds between looks of Flower's executor for something to start
+POLL = "0.3"  # seconds between looks of Flower's executor for something to start; its own default is 1
 WARN_DAYS = 30
 
 
@@ -108,7 +108,8 @@ class Server:
         return self._child("Gate", command)
 
     def _child(self, name: str, command: list[str]) -> Child:
-        env = flower_env(self.home.state / "flwr")
+        # At its usual level Flower writes a line for every request, and sites ask every few seconds.
+        env = flower_env(self.home.state / "flwr") | {"FLWR_LOG_LEVEL": "WARNING"}
         return Child(name, command, env, self.home.logs / f"{name.lower()}.log")
 
     def _flower_answers(self) -> str | None:
@@ -118,14 +119,16 @@ class Server:
 
     def _tick(self) -> None:
         """Tell Flower whom it may know, whenever that has changed or Flower has been started again."""
-        if not self._link.alive or not answers(self.port, self.ca):
-            return
         mark = (self.home.file.stat().st_mtime_ns, self._link.began)
-        if mark == self._synced:
+        if mark == self._synced or not self._link.alive or not answers(self.port, self.ca):
             return
-        federation = self.home.read()
-        if not self.insecure:
-            self._register(federation)
+        try:
+            if not self.insecure:
+                self._register(self.home.read())
+        except control.Unreachable:
+            return  # it has just died, and will be back
+        except AtollError as mistake:
+            self.say(f"Warning: sites stay as they were. {mistake}")
         self._synced = mark
         if not self._ready:
             self._ready = True

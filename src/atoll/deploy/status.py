@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from . import pki
+from .follow import Book
 from .layout import Home
 from .server import reached, running
 
@@ -22,5 +23,6 @@ def report(folder: Path) -> dict[str, Any]:
         for node in flower.nodes():
             if node.key in names:
                 sites[names[node.key]] = "never seen" if node.status == "registered" else node.status
-        runs = [run._asdict() for run in flower.runs()[:LATEST]]
+        places = Book(home).read()
+        runs = [run._asdict() | {"out": places.get(str(run.id), "")} for run in flower.runs()[:LATEST]]
     return {"server": True, "sites": sites, "runs": runs}
