@@ -266,6 +266,11 @@ def test_a_body_beyond_the_limit_is_refused(home: Home, monkeypatch: pytest.Monk
     try_out(home, steps)
 
 
+def test_a_body_that_is_announced_as_too_large_is_not_even_read(home: Home) -> None:
+    head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\nflwr-public-key: "
+    assert say_raw(home, head + key_of(home, "north").encode() + b"\r\n\r\n").startswith(b"HTTP/1.1 413")
+
+
 def test_answers_of_any_length_pass(home: Home) -> None:
     async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
         headers = {"flwr-public-key": key_of(home, "north")}
