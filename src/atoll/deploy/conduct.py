@@ -176,9 +176,11 @@ class _Run:
         return card
 
     def _introduce(self, setup: Setup, run: str, first: bool) -> None:
+        """Tell all sites of a new run. When it goes on they know of it; who does not is told when that shows."""
         frames = introduction(setup, run, self.public)
-        for _ in self._start(frames, first):
-            pass
+        if first:
+            for _ in self._start(frames, first):
+                pass
         self.caller.introduce(frames)
 
 
