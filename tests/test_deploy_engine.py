@@ -25,6 +25,7 @@ from atoll.errors import AtollError
 from atoll.evaluate import accuracy
 from atoll.experiment import conduct
 from atoll.report import html
+from atoll.rundir import RunDir
 
 FEW = SMALL | {"rows": 160}
 
@@ -189,6 +190,16 @@ def test_a_crash_at_any_step_that_touches_a_disk_resumes_to_the_same_end(method:
         assert sites.run().summary["digest"] == expected, at
 
 
+def test_a_run_directory_that_is_in_use_is_waited_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites, busy = deployed(tmp_path, "fedavg"), RunDir(tmp_path / "run").__enter__()
+    monkeypatch.setattr("atoll.deploy.conduct.time.sleep", lambda seconds: busy.let_go())
+    assert sites.run().summary["status"] == "finished"
+    with RunDir(tmp_path / "run"):
+        monkeypatch.setattr("atoll.deploy.conduct.LINGER", 0.0)
+        with pytest.raises(AtollError, match="is in use by another run"):
+            sites.run()
+
+
 # -- what goes wrong at sites -----------------------------------------------------------------------------------------
 
 
@@ -306,8 +317,17 @@ def test_a_state_that_was_changed_on_the_disk_is_noticed(tmp_path: Path) -> None
 def test_nothing_leaves_that_the_method_does_not_declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = deployed(tmp_path, "fedavg")
     monkeypatch.setattr("atoll.deploy.engagement._outlet", lambda site: lambda job, client, upload: client)
-    with pytest.raises(AtollError, match="does not let the upload out, by its own rules"):
-        sites.run(wait_limit=601)
+    result = sites.run()
+    assert [rejected["field"] for rejected in result.history[0]["rejected"]] == ["payload"] * 3
+    assert not (tmp_path / "0" / "state" / "sent.jsonl").exists()
+
+
+def test_an_upload_with_nan_is_rejected_as_in_a_simulation(tmp_path: Path) -> None:
+    """A learning rate at which training diverges: the sites notice by themselves, and nothing leaves them."""
+    wild = {"lr": 1e30, "rounds": 3}
+    result, expected = deployed(tmp_path, "fedavg", **wild).run(), simulated("fedavg", **wild)
+    assert result.summary["status"] == expected.summary["status"] == "diverged"
+    assert result.summary["digest"] == expected.summary["digest"]
     assert not (tmp_path / "0" / "state" / "sent.jsonl").exists()
 
 
