@@ -25,6 +25,7 @@ from atoll.errors import AtollError
 from atoll.evaluate import accuracy
 from atoll.experiment import conduct
 from atoll.report import html
+from atoll.rundir import RunDir
 
 FEW = SMALL | {"rows": 160}
 
@@ -189,6 +190,16 @@ def test_a_crash_at_any_step_that_touches_a_disk_resumes_to_the_same_end(method:
         assert sites.run().summary["digest"] == expected, at
 
 
+def test_a_run_directory_that_is_in_use_is_waited_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites, busy = deployed(tmp_path, "fedavg"), RunDir(tmp_path / "run").__enter__()
+    monkeypatch.setattr("atoll.deploy.conduct.time.sleep", lambda seconds: busy.let_go())
+    assert sites.run().summary["status"] == "finished"
+    with RunDir(tmp_path / "run"):
+        monkeypatch.setattr("atoll.deploy.conduct.LINGER", 0.0)
+        with pytest.raises(AtollError, match="is in use by another run"):
+            sites.run()
+
+
 # -- what goes wrong at sites -----------------------------------------------------------------------------------------
 
 
@@ -225,7 +236,7 @@ def test_too_few_sites_are_waited_for_visibly_and_not_for_ever(tmp_path: Path) -
         lambda site, frame: "offline" if site == "1" and frame.kind in away and frame.head["round"] else ""
     )
     with pytest.raises(
-        AtollError, match=r"Round 2: 2 of at least 3 sites .* Site '1': it cannot be reached.* same command"
+        AtollError, match=r"Round 2: 2 of at least 3 sites .* Site '1': cannot be reached.* same command"
     ):
         sites.run(line)
     events = [json.loads(entry) for entry in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
@@ -297,7 +308,7 @@ def test_a_state_that_was_changed_on_the_disk_is_noticed(tmp_path: Path) -> None
     sites.run(config={"rounds": 1})
     (state,) = (tmp_path / "1" / "state" / "runs").glob("*/0*/state.safetensors")
     state.write_bytes(state.read_bytes()[:-1] + b"x")
-    with pytest.raises(AtollError, match="Site '1': the state that the run needs is missing there or was changed"):
+    with pytest.raises(AtollError, match="Site '1': lacks the state that the run needs"):
         sites.run()
     result = sites.run(min_clients=2)
     assert result.history[-1]["dropped"] == [{"client": "1", "round": 2, "why": "state"}]
@@ -306,15 +317,24 @@ def test_a_state_that_was_changed_on_the_disk_is_noticed(tmp_path: Path) -> None
 def test_nothing_leaves_that_the_method_does_not_declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = deployed(tmp_path, "fedavg")
     monkeypatch.setattr("atoll.deploy.engagement._outlet", lambda site: lambda job, client, upload: client)
-    with pytest.raises(AtollError, match="its own rules do not let the upload out"):
-        sites.run(wait_limit=601)
+    result = sites.run()
+    assert [rejected["field"] for rejected in result.history[0]["rejected"]] == ["payload"] * 3
+    assert not (tmp_path / "0" / "state" / "sent.jsonl").exists()
+
+
+def test_an_upload_with_nan_is_rejected_as_in_a_simulation(tmp_path: Path) -> None:
+    """A learning rate at which training diverges: the sites notice by themselves, and nothing leaves them."""
+    wild = {"lr": 1e30, "rounds": 3}
+    result, expected = deployed(tmp_path, "fedavg", **wild).run(), simulated("fedavg", **wild)
+    assert result.summary["status"] == expected.summary["status"] == "diverged"
+    assert result.summary["digest"] == expected.summary["digest"]
     assert not (tmp_path / "0" / "state" / "sent.jsonl").exists()
 
 
 def test_rules_that_a_site_cannot_keep_keep_it_away(tmp_path: Path) -> None:
     sites = deployed(tmp_path, "fedavg")
     sites.write("1", privacy={"epsilon": 1})
-    with pytest.raises(AtollError, match="Site '1' cannot take part: its own rules"):
+    with pytest.raises(AtollError, match="Site '1' cannot take part: does not let the upload out"):
         sites.run()
 
 
@@ -353,14 +373,14 @@ def test_sites_that_do_not_fit_are_refused(field: str, value: Any, message: str,
 def test_another_version_is_refused_by_the_site_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = deployed(tmp_path, "fedavg")
     monkeypatch.setattr("atoll.deploy.muster.__version__", "9.9")
-    with pytest.raises(AtollError, match=r"Site '0' cannot take part: it has another version of atoll"):
+    with pytest.raises(AtollError, match=r"Site '0' cannot take part: has another version of atoll"):
         sites.run()
 
 
 def test_other_settings_or_code_of_the_method_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = deployed(tmp_path, "fedavg")
     monkeypatch.setattr("atoll.deploy.muster.method_digest", lambda method: "other")
-    with pytest.raises(AtollError, match="Site '0' cannot take part: its method has other settings"):
+    with pytest.raises(AtollError, match="Site '0' cannot take part: has the method with other settings"):
         sites.run()
 
 
@@ -381,14 +401,14 @@ def test_a_method_file_must_be_at_the_sites(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(source.read_text().replace("from ..", "from atoll."))
     sites = Sites(tmp_path / "sites", lab.setup(str(mine), **SMALL))
-    with pytest.raises(AtollError, match="Site '0' cannot take part: it does not have the method"):
+    with pytest.raises(AtollError, match="Site '0' cannot take part: does not have the method"):
         sites.run()
     for name in sites.names:
         (sites.folder / name / "mine.py").write_text(mine.read_text())
         sites.write(name, methods=["mine.py"])
     assert sites.run().summary["digest"] == lab.run(str(mine), **SMALL).summary["digest"]
     (sites.folder / "1" / "mine.py").write_text(mine.read_text() + "\n# changed\n")
-    with pytest.raises(AtollError, match="Site '1' cannot take part: its method has other settings"):
+    with pytest.raises(AtollError, match="Site '1' cannot take part: has the method with other settings"):
         sites.run(force=True)
 
 

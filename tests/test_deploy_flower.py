@@ -13,6 +13,8 @@ from flowers import Federation, federation, wait_for
 pytestmark = pytest.mark.deploy
 pytest.importorskip("flwr")
 
+PATIENCE = 900  # seconds: on a machine that has much else to do, Flower's processes take long to start
+
 SMALL = {"clients": 3, "rounds": 2, "rows": 300, "eval_every": 1}
 
 
@@ -21,13 +23,13 @@ def test_a_deployed_run_gives_the_bits_of_the_simulation(name: str) -> None:
     changes = SMALL | ({"wait_free": True} if name == "scd" else {})
     with TemporaryDirectory(prefix="atoll") as folder, federation(Path(folder), lab.setup(name, **changes)) as real:
         real.submit()
-        summary = real.finish()
+        summary = real.finish(PATIENCE)
         assert summary["digest"] == lab.run(name, **changes).summary["digest"]
 
 
 def test_killing_everything_in_turn_changes_nothing() -> None:
     """Worker, server app, SuperLink and SuperNode are killed between or in rounds; then the same command again."""
-    changes = SMALL | {"rounds": 6, "wait_free": True}
+    changes = SMALL | {"rounds": 5, "wait_free": True}
     with TemporaryDirectory(prefix="atoll") as folder, federation(Path(folder), lab.setup("scd", **changes)) as real:
         real.submit()
         reach(real, 1)
@@ -44,13 +46,13 @@ def test_killing_everything_in_turn_changes_nothing() -> None:
         reach(real, 4)
         real.kill("node 2")
         real.start_node("2")
-        summary = real.finish(400)
+        summary = real.finish(PATIENCE)
         assert summary["digest"] == lab.run("scd", **changes).summary["digest"]
-        assert [line["round"] for line in real.lines()] == [1, 2, 3, 4, 5, 6]
+        assert [line["round"] for line in real.lines()] == [1, 2, 3, 4, 5]
 
 
 def reach(real: Federation, rounds: int) -> None:
-    wait_for(f"round {rounds}", lambda: len(real.lines()) >= rounds, 200)
+    wait_for(f"round {rounds}", lambda: len(real.lines()) >= rounds, PATIENCE)
 
 
 def kill_server_app(real: Federation) -> None:

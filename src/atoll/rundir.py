@@ -17,6 +17,10 @@ from .errors import AtollError
 from .files import to_json, write_whole
 
 
+class InUse(AtollError):
+    """A run directory that another run has."""
+
+
 class RunDir:
     """Opened by one run at a time; the lock falls with the process, however it ends."""
 
@@ -34,7 +38,7 @@ class RunDir:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise AtollError(
+            raise InUse(
                 f"The run directory {str(self.path)!r} is in use by another run. Wait for it, or choose another --out."
             ) from None
         _held.add(self)

@@ -70,6 +70,8 @@ class SiteBackend:
     def _outcome(self, reply: Frame, job: Job) -> Outcome:
         if reply.code is not None:
             return Outcome(job.client, None, absent=reply.code)
+        if reply.kind == "flawed":  # the site saw by itself that its upload cannot be used
+            return Outcome(job.client, None, data=b"")
         self._replies[job.client] = reply._replace(body=b"")
         try:
             upload = decode(self._types.upload, reply.body)

@@ -181,4 +181,6 @@ def _reasons(calls: list[_Call]) -> str:
     sites: dict[str, list[str]] = {}
     for call in calls:
         sites.setdefault(call.code or "silent", []).append(repr(call.site))
-    return " ".join(f"Site {', '.join(names)}: {CODES[code]}." for code, names in sites.items())
+    return " ".join(
+        f"{'Site' if len(names) == 1 else 'Sites'} {', '.join(names)}: {CODES[code]}." for code, names in sites.items()
+    )

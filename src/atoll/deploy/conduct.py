@@ -20,7 +20,7 @@ from ..files import to_json
 from ..ledger import Line as MetricsLine
 from ..result import Result
 from ..rounds import Backend, Log
-from ..rundir import RunDir
+from ..rundir import InUse, RunDir
 from ..store import Kept
 from ..threads import one_thread
 from .backend import SiteBackend
@@ -31,6 +31,7 @@ from .protocol import AWAY, CODES, Frame
 from .site import read_public
 
 DEPLOYMENT, EVENTS = "deployment.json", "events.jsonl"
+LINGER = 60.0  # seconds for an earlier server's app to let go of the run directory
 GATHER = 10.0  # seconds that a run which goes on gives its sites to be there from the start
 
 
@@ -86,7 +87,7 @@ def read_job(path: Path) -> Job:
 
 def conduct(job: Job, line: Line, watch: Watch | None = None, clock: Callable[[], float] = time.monotonic) -> Result:
     """Run to the end, from the latest checkpoint if there is one; ``clock`` is the one that patience goes by."""
-    with RunDir(Path(job.run_dir)) as run_dir, one_thread():
+    with _freed(Path(job.run_dir)) as run_dir, one_thread():
         say = _events(run_dir.path)
         try:
             result = _Run(job, run_dir, Caller(line, job.patience, say, clock)).play(watch or (lambda t, line: None))
@@ -99,6 +100,19 @@ def conduct(job: Job, line: Line, watch: Watch | None = None, clock: Callable[[]
             html.write([run_dir.path], run_dir.path / "report.html")
         say("The run has ended.", "end")
         return result
+
+
+def _freed(path: Path) -> RunDir:
+    """The run directory, once it is free: the app of a server that was killed may live on for a while."""
+    end = time.monotonic() + LINGER
+    while True:
+        try:
+            with RunDir(path):
+                return RunDir(path)
+        except InUse:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(1)
 
 
 def _events(folder: Path) -> Callable[..., None]:
@@ -176,9 +190,11 @@ class _Run:
         return card
 
     def _introduce(self, setup: Setup, run: str, first: bool) -> None:
+        """Tell all sites of a new run. When it goes on they know of it; who does not is told when that shows."""
         frames = introduction(setup, run, self.public)
-        for _ in self._start(frames, first):
-            pass
+        if first:
+            for _ in self._start(frames, first):
+                pass
         self.caller.introduce(frames)
 
 

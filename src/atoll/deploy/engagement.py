@@ -42,6 +42,10 @@ def check_version(document: Mapping[str, Any]) -> None:
         raise Refusal("version", f"The server has atoll {document.get('version')}, this site {__version__}.")
 
 
+class Flawed(AtollError):
+    """An upload that does not leave: it holds what the method does not declare, or NaN."""
+
+
 class Engagement:
     """Built from what the server says of a run; refuses what the site does not have or would do otherwise."""
 
@@ -155,7 +159,7 @@ class Engagement:
         loop = self._loop(base, made)
         (outcome,) = loop.train(self.method, self.config.seed, [self._job(request)])
         if fault := flaw(outcome.upload, self.types.upload):
-            raise Refusal("outlet", f"The upload is not what the method declares: {fault.field} {fault.reason}.")
+            raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
         entry.begin(data, encode(made[0]))
         head: dict[str, Any] = {"before": _plain(outcome.before)}
         conclude = partial(self._conclude, loop, entry)

@@ -23,20 +23,20 @@ _CHUNK = 1 << 20
 
 # Why a site has nothing to give, as the server tells it. A site sends the code alone: texts could carry data out.
 CODES = {
-    "worker": "its worker does not answer. See to it that the site's client is running",
-    "offline": "it cannot be reached. Start its client, or see to its network",
-    "silent": "it did not answer in time",
-    "request": "it could not read the request. Install the same version of atoll everywhere",
-    "version": "it has another version of atoll. Install the same one everywhere",
-    "method": "it does not have the method. A method of your own has to be listed under 'methods' in its site.yaml",
-    "contract": "its method has other settings, other payloads or other code. Install the same version everywhere",
-    "model": "its model does not have the form that the server expects",
-    "data": "its rows do not have the form that the federation has",
-    "public": "its public rows are missing or are not those of the server. Copy the server's file there",
-    "run": "it does not know the run",
-    "state": "the state that the run needs is missing there or was changed",
-    "outlet": "its own rules do not let the upload out",
-    "failed": "its part of the method failed. Its own log says why",
+    "worker": "no answer from the worker there. See to it that the site's client is running",
+    "offline": "cannot be reached. Start the client there, or see to the network",
+    "silent": "no answer in time",
+    "request": "could not read the request. Install the same version of atoll everywhere",
+    "version": "has another version of atoll. Install the same one everywhere",
+    "method": "does not have the method. A method of your own has to be listed under 'methods' in site.yaml there",
+    "contract": "has the method with other settings, other payloads or other code. Install the same version everywhere",
+    "model": "has a model of another form than the server expects",
+    "data": "has rows of another form than the federation",
+    "public": "has no public rows, or other ones than the server. Copy the server's file there",
+    "run": "does not know the run",
+    "state": "lacks the state that the run needs, or the state was changed there",
+    "outlet": "does not let the upload out, by its own rules",
+    "failed": "failed in its part of the method. The log there says why",
 }
 PASSING = frozenset({"worker", "offline"})  # what may mend itself: worth another try
 AWAY = PASSING | {"silent"}

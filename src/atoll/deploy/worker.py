@@ -3,6 +3,7 @@
 ``python -m atoll.deploy.worker SITE_DIR`` listens on SITE_DIR/state/worker.sock until it is told to stop.
 """
 
+import fcntl
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..errors import AtollError
 from ..files import to_json
-from .engagement import Engagement, check_version, config_of
+from .engagement import Engagement, Flawed, check_version, config_of
 from .protocol import Frame, ProtocolError, Refusal, error, pack, receive, unpack
 from .shelf import Shelf
 from .site import Site, read_site
@@ -88,7 +89,11 @@ class Desk:
 
     def _exchange(self, request: Frame, data: bytes) -> Answer:
         engagement = self._engagement(request)
-        reply, again, afterwards = engagement.exchange(request, data)
+        try:
+            reply, again, afterwards = engagement.exchange(request, data)
+        except Flawed as reason:
+            _tell(str(reason))
+            return Answer(pack(Frame("flawed", {})))
         self._record(engagement.run, request, reply, again)
         return Answer(pack(reply), afterwards)
 
@@ -111,6 +116,8 @@ class Desk:
         }
         with (self.site.state / "sent.jsonl").open("a") as book:
             book.write(to_json(line) + "\n")
+            book.flush()
+            os.fsync(book.fileno())
 
 
 def local(site: Site) -> Callable[[bytes], bytes]:
@@ -187,7 +194,12 @@ def main(folder: Path) -> None:
     site.state.mkdir(mode=0o700, exist_ok=True)
     site.state.chmod(0o700)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    serve(site)
+    with (site.state / "worker.lock").open("w") as lock:  # it falls with the process, however that ends
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise AtollError(f"A worker of the site in {str(folder)!r} is running already.") from None
+        serve(site)
 
 
 if __name__ == "__main__":
