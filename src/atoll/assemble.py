@@ -48,7 +48,7 @@ def assemble(
 ) -> Setup:
     """Build and check everything; a data set, networks or a method given as objects stand in for their names."""
     devices = filled(Devices(), config.clock, "--clock")
-    method = _timed(config, method or make(config.method, config.settings, config.terms, config.optimiser_options))
+    method = _timed(config, method) if method else method_of(config)
     data = dataset if dataset is not None else load(config.data, config.data_dir)
     if config.rows is not None:
         data = excerpt(data, config.rows, stream(config.seed, "excerpt"))
@@ -71,6 +71,11 @@ def assemble(
     return Setup(config, method, federation, fleet, devices)
 
 
+def method_of(config: Config) -> AnyMethod:
+    """The method that a configuration names, with its settings."""
+    return _timed(config, make(config.method, config.settings, config.terms, config.optimiser_options))
+
+
 def _timed(config: Config, method: AnyMethod) -> AnyMethod:
     """The method, in its wait-free form if that is asked for."""
     if not config.wait_free:
@@ -87,7 +92,7 @@ def _timed(config: Config, method: AnyMethod) -> AnyMethod:
 
 def check_fit(config: Config, fleet: Fleet) -> None:
     """Raise what would be raised if the method of ``config`` were to run on these clients."""
-    method = _timed(config, make(config.method, config.settings, config.terms, config.optimiser_options))
+    method = method_of(config)
     if Need.PROXY in method.needs:
         proxy(config, tuple(fleet.train.all.x.shape[1:]))
     compat.check(method, fleet, config.method, config.backend, config.robust, config.sums)
@@ -138,11 +143,10 @@ def _overhead_bound(net: nn.Module) -> bool:
 def _fleet(
     config: Config, method: AnyMethod, federation: Federation, transform: Transform, nets: Sequence[nn.Module]
 ) -> Fleet:
-    train, val, test = (_shares(federation, federation.part(part), transform, config.device) for part in PARTS)
+    train, val, test = shares_of(federation, transform, config.device)
     shape = tuple(train.all.x.shape[1:])  # a transform may pad images
     networks = Networks(config, federation.dataset, shape)
     dealt = given(nets, federation) if nets else networks.dealt(federation.clients, not method.bias_free())
-    public = _public(config, federation, transform)
     fleet = Fleet(
         ids=federation.clients,
         models=dealt,
@@ -152,7 +156,7 @@ def _fleet(
         test=test,
         proxy=networks.travelling(method.needs, dealt),
         tutors=networks.tutors(dealt) if Need.TUTORS in method.needs else {},
-        public=None if public is None else public.to(config.device),
+        public=None if (rows := public_rows(config, federation)) is None else transform.prepare(rows).to(config.device),
         augment=transform.augment if transform.augments else None,
         global_test=config.global_test,
     )
@@ -161,12 +165,18 @@ def _fleet(
     return fleet
 
 
-def _public(config: Config, federation: Federation, transform: Transform) -> torch.Tensor | None:
-    """Rows set aside from the clients' data set, or those of another one."""
+def public_rows(config: Config, federation: Federation) -> Array | None:
+    """Rows set aside from the clients' data set, or those of another one; before they are prepared."""
     if config.public_data:
         other, shape = load(config.public_data, config.data_dir), federation.dataset.shape
-        return transform.prepare(guests(other, config.public, shape, stream(config.seed, "guests")))
-    return transform.prepare(federation.rows(federation.public)) if len(federation.public) else None
+        return guests(other, config.public, shape, stream(config.seed, "guests"))
+    return federation.rows(federation.public) if len(federation.public) else None
+
+
+def shares_of(federation: Federation, transform: Transform, device: str = "cpu") -> tuple[Shares, Shares, Shares]:
+    """All clients' rows for training, validation and test, as tensors."""
+    train, val, test = (_shares(federation, federation.part(part), transform, device) for part in PARTS)
+    return train, val, test
 
 
 def _shares(federation: Federation, owned: Sequence[Array], transform: Transform, device: str) -> Shares:

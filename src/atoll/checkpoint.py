@@ -115,6 +115,10 @@ class Checkpoints:
             )
         return None
 
+    def held(self) -> set[tuple[ClientId, str]]:
+        """Clients and the objects that hold their states, over all checkpoints that a run may go back to."""
+        return {of for folder in self._all() for of in _names(folder, "states").items()}
+
     def _read(self, folder: Path) -> Snapshot:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
         if folder.name != _name(manifest["round"]):
@@ -167,8 +171,11 @@ def _short(digest: str) -> str:
 
 def _states(folder: Path) -> set[str]:
     """The objects a checkpoint needs; none if it is damaged, for then it cannot be loaded."""
+    return {name for part in ("states", "desks") for name in _names(folder, part).values()}
+
+
+def _names(folder: Path, part: str) -> dict[ClientId, str]:
     try:
-        both = (json.loads((folder / f"{name}.json").read_bytes()) for name in ("states", "desks"))
-        return {name for names in both for name in names.values()}
-    except (OSError, ValueError, AttributeError):
-        return set()
+        return dict(json.loads((folder / f"{part}.json").read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}

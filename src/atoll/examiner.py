@@ -67,8 +67,10 @@ class Examiner:
         """The generic model, if there is one: on all test rows together, over clients; and its accuracy on each.
 
         It is the server's; where a method has none, the average of the personal models of the round's clients, if these
-        are alike (SCD, Remark 4.1).
+        are alike (SCD, Remark 4.1). Where rows stay at the clients' sites there are none to test it on.
         """
+        if self._fleet.remote:
+            return None, None
         predictor, source = self._method.generic(server, self._task), "server"
         if predictor is None:
             predictor, source = self._average(server, t, cohort), "average"

@@ -27,11 +27,11 @@ from .ledger import Ledger, Line, from_json
 from .privacy.policy import Privacy
 from .result import Result
 from .robust import Guard
-from .rounds import Log, Outcome, play, sample
+from .rounds import Backend, Log, Outcome, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
 from .securesum import Fixed, largest
 from .stopping import stoppable, undisturbed
-from .store import DiskStore, MemoryStore, Store
+from .store import DiskStore, Kept, MemoryStore, Store, state_digest
 from .summary import incidents, summarise
 from .threads import kept_memory, on_device, one_thread
 from .validation import LARGEST, Flaw, Validator, promises
@@ -76,6 +76,8 @@ class Experiment:
         self.config, self.method, self.fleet = setup.config, setup.method, setup.fleet
         self.setup, self.run_dir, self.task = setup, run_dir, setup.fleet.task()
         self.types = contract(self.method)
+        if self.fleet.remote:
+            self.types = self.types._replace(state=Kept)
         self.store, self.desks = (
             self._open_store("states", self.types.state),
             self._open_store("desks", self.types.desk),
@@ -139,7 +141,7 @@ class Experiment:
             return MemoryStore()
         return DiskStore(self.run_dir.path / name, kind, self.config.cache)
 
-    def _open_backend(self) -> Loop:
+    def _open_backend(self) -> Backend:
         if self.config.backend == "vmap":
             return Vmap(self.fleet, self.store, self.outlet)
         workers = min(self.config.workers or os.cpu_count() or 1, len(self._cohort(0)))
@@ -402,8 +404,7 @@ class Experiment:
         self.notes += incidents(ledger, self.config.strikes)
         if ledger.status == "exhausted":
             self.notes.append(self.privacy.exhausted())
-        summary = summarise(self.config, ledger, len(self.fleet.ids), self._digest(), sorted(self.faults.poisoned))
-        summary["privacy"] = self.privacy.record()
+        summary = self._summary()
         if self.run_dir:
             if self._saved < ledger.round:
                 self._checkpoint()
@@ -416,12 +417,17 @@ class Experiment:
             self.run_dir.sync()
         return Result(self.setup, summary, ledger.lines, table, self.server, self.desks, self.backend, self.notes)
 
+    def _summary(self) -> dict[str, Any]:
+        poisoned = sorted(self.faults.poisoned)
+        made = summarise(self.config, self.ledger, len(self.fleet.ids), self._digest(), poisoned)
+        return made | {"privacy": self.privacy.record()}
+
     def _digest(self) -> str:
         """SHA-256 over the server's state and every client's state, and what the server keeps of each."""
         whole = sha256(f"server {digest(self.server)}\n".encode())
         for what, store in (("client", self.store), ("desk", self.desks)):
             for i in store:
-                whole.update(f"{what} {i} {digest(store.get(i))}\n".encode())
+                whole.update(f"{what} {i} {state_digest(store.get(i))}\n".encode())
         return whole.hexdigest()
 
     def _holdings(self) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class Fleet:
     augment: Augment | None = None
     bound: float | None = None  # largest norm of a row's features in statistics that leave a client
     global_test: bool = False  # whether personal models are also tested on the test rows of all clients
+    remote: bool = False  # whether rows and states are at the clients' own sites, and what is here only has their form
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_position", {i: at for at, i in enumerate(self.ids)})

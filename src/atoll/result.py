@@ -9,12 +9,11 @@ import pyarrow as pa
 
 from .core import ClientId, Predictor, Round
 from .fleet import Fleet
-from .rounds import Desks
+from .rounds import Backend, Desks
 from .store import Store
 
 if TYPE_CHECKING:
     from .assemble import Setup
-    from .backends.inprocess import Loop
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,7 +26,7 @@ class Result:
     table: pa.Table  # what clients.parquet holds
     server: Any  # the server's final state
     desks: Store  # what the server keeps of each client, if the method does
-    backend: "Loop"
+    backend: Backend
     notes: Sequence[str]
 
     def __repr__(self) -> str:

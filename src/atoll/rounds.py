@@ -39,9 +39,10 @@ class Outcome(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """In place of an upload or a state: there is none, and this is why."""
+    """In place of an upload or a state: there is none."""
 
     reason: str
+    why: str = LOST
 
 
 class Rest(NamedTuple):
@@ -50,13 +51,14 @@ class Rest(NamedTuple):
     sender: ClientId
     state: Any
     after: Score | None = None
+    spoilt: bool = False  # whether the state holds NaN or infinity, as its owner says; otherwise that is looked up
 
 
 class Backend(Protocol):
     """Runs client functions somewhere."""
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        """Outcomes in the order of the jobs."""
+        """Outcomes in the order of the jobs, also of clients that turn out to be absent."""
         ...
 
     def rest(self) -> Iterator[Rest]:
@@ -73,6 +75,10 @@ class Backend(Protocol):
 
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
         """Measure the personal model of a client as it is, without training."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
         ...
 
 
@@ -108,8 +114,9 @@ class Log:
         return bool(self.cohort) and not self.accepted and not self.rejected
 
     def lose(self, i: ClientId, why: Lost) -> None:
-        self.dropped.append(Dropped(i, self.t + 1, LOST))
-        self.lost[i] = why.reason
+        self.dropped.append(Dropped(i, self.t + 1, why.why))
+        if why.why == LOST:
+            self.lost[i] = why.reason
 
     @property
     def absent(self) -> set[ClientId]:
@@ -175,7 +182,7 @@ def play(
     _lose(log, trouble, lambda i: nbytes(office.download(server, i, Round(t))))
     for r in (Round(t, phase) for phase in range(method.phases)):
         # Every download is made before any client runs: no client sees what another one did in this exchange.
-        # A client whose upload failed in an earlier exchange of the round is absent from the others.
+        # A client whose upload failed or never came in an earlier exchange of the round is absent from the others.
         absent = log.absent
         present = [i for i in log.cohort if i not in absent]
         jobs = [Job(i, r, office.download(server, i, r), i in examine) for i in present]
@@ -255,7 +262,7 @@ def _conclude(backend: Backend, log: Log) -> None:
             continue
         if isinstance(rest.state, Lost):  # after its upload: that counts, and the client is where it was before
             log.lost[rest.sender] = rest.state.reason
-        elif not is_finite(rest.state):
+        elif rest.spoilt or not is_finite(rest.state):
             log.spoilt.append(rest.sender)
         else:
             backend.commit(rest)

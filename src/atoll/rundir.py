@@ -24,6 +24,10 @@ _FILES = ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "
 _PATIENCE = 0.5  # seconds until a run that has just taken the lock has signed it
 
 
+class InUse(AtollError):
+    """A run directory that another run has."""
+
+
 class RunDir:
     """Opened by one run at a time; the lock falls with the process, however it ends."""
 
@@ -46,7 +50,7 @@ class RunDir:
         except OSError:
             holder = _holder(self._lock)
             self._lock.close()
-            raise AtollError(
+            raise InUse(
                 f"The run directory {str(self.path)!r} is in use by another run{holder}. "
                 "Wait for it, or choose another --out."
             ) from None
@@ -102,6 +106,8 @@ class RunDir:
         for name in _FOLDERS:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in _FILES:
+            self.remove(name)
+        for name in ("deployment.json", "events.jsonl"):
             self.remove(name)
 
     def config(self) -> Config:

@@ -10,10 +10,25 @@ from urllib.parse import quote, unquote
 
 from .core import ClientId
 from .files import write
-from .wire import OWN, decode, encode
+from .payload import payload
+from .wire import OWN, decode, digest, encode
 
 _SUFFIX, _DRAFT = ".safetensors", ".draft"
 _LONGEST = 200  # of a file's name; file systems stop at 255
+
+
+@payload
+class Kept:
+    """In place of a client's state, where the client keeps that itself: which one is meant."""
+
+    round: int  # the exchange that it came of
+    phase: int
+    digest: str
+
+
+def state_digest(state: Any) -> str:
+    """SHA-256 of a state's canonical bytes, wherever they are."""
+    return state.digest if isinstance(state, Kept) else digest(state)
 
 
 class Store(Protocol):

@@ -1,6 +1,7 @@
 """``atoll data``: which data sets there are, and who holds what once one is divided."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
@@ -57,18 +58,32 @@ def list_sets(data_dir: Path | None = None, as_json: bool = False) -> None:
     )
 
 
+def division(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that decide who holds what."""
+    options = (
+        click.option(
+            "--partition", default="dirichlet:0.5", show_default=True, help="How rows are divided among clients."
+        ),
+        click.option(
+            "--clients",
+            type=click.IntRange(1),
+            help=f"How many. Default: the owners the data name (natural), those in the file, otherwise {CLIENTS}.",
+        ),
+        click.option("--split", default="client_811", show_default=True, help="client_811, client_82 or official."),
+        click.option("--seed", type=int, default=0, show_default=True),
+        data_dir,
+        click.option(
+            "--public", type=click.IntRange(0), default=0, show_default=True, help="Rows to set aside for everybody."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @data.command("show")
 @click.argument("name")
-@click.option("--partition", default="dirichlet:0.5", show_default=True, help="How rows are divided among clients.")
-@click.option(
-    "--clients",
-    type=click.IntRange(1),
-    help=f"How many. Default: the owners the data name (natural), those in the file, otherwise {CLIENTS}.",
-)
-@click.option("--split", default="client_811", show_default=True, help="client_811, client_82 or official.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@data_dir
-@click.option("--public", type=click.IntRange(0), default=0, show_default=True, help="Rows to set aside for everybody.")
+@division
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -103,14 +118,10 @@ def show(
       natural                  the owners the data name
       file:PATH                what --export wrote
     """
-    from ..data.datasets import load
-    from ..data.federation import export, federate
-    from ..data.partition import File, Natural, parse
+    from ..data.federation import export
     from ..report.plots import holdings, save
 
-    if clients is None and not isinstance(parse(partition), File | Natural):
-        clients = CLIENTS
-    federation = federate(load(name, data_dir), clients, partition, split, seed, public)
+    federation = _divided(name, partition, clients, split, seed, data_dir, public)
     held = _held(federation)
     save(holdings(held.tolist(), federation.clients, federation.dataset.classes), out)
     if export_to is not None:
@@ -126,6 +137,42 @@ def show(
     console.print(f"Chart: {out}", soft_wrap=True)
     if export_to is not None:
         console.print(f"Exported: {export_to} (use it with --partition file:{export_to})", soft_wrap=True)
+
+
+@data.command("cut")
+@click.argument("name")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@division
+def cut(
+    name: str,
+    folder: Path,
+    partition: str,
+    clients: int | None,
+    split: str,
+    seed: int,
+    data_dir: Path | None,
+    public: int,
+) -> None:
+    """Divide data set NAME among clients and write a file for each into FOLDER, to try out sites with.
+
+    A run between these sites has exactly the rows of a simulation with the same options.
+    """
+    from ..deploy.cut import cut as write
+
+    for path in write(_divided(name, partition, clients, split, seed, data_dir, public), folder):
+        click.echo(path)
+
+
+def _divided(
+    name: str, partition: str, clients: int | None, split: str, seed: int, data_dir: Path | None, public: int
+) -> "Federation":
+    from ..data.datasets import load
+    from ..data.federation import federate
+    from ..data.partition import File, Natural, parse
+
+    if clients is None and not isinstance(parse(partition), File | Natural):
+        clients = CLIENTS
+    return federate(load(name, data_dir), clients, partition, split, seed, public)
 
 
 def _held(federation: "Federation") -> Any:

@@ -268,12 +268,13 @@ def _holding(runs: Sequence[Run], name: str, is_open: bool) -> Holding:
     train, clients, classes = holdings["train"], holdings["clients"], holdings["classes"]
     rows = {part: sum(map(sum, holdings[part])) for part in ("train", "val", "test")}
     held = [sum(1 for n in row if n) for row in train]
+    told = f" of {_range(held)} of {len(classes)} classes" if len(classes) > 1 else ""  # sites do not tell of classes
     return Holding(
         title=_split_title(runs),
         picture=_picture(lambda width: plots.holdings(train, clients, classes, width), name),
         totals=(
             f"{rows['train']:,} training, {rows['val']:,} validation and {rows['test']:,} test rows. "
-            f"A client holds {_range(list(map(sum, train)))} training rows of {_range(held)} of {len(classes)} classes."
+            f"A client holds {_range(list(map(sum, train)))} training rows{told}."
         ),
         open=is_open,
     )

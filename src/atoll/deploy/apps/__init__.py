@@ -1,0 +1,1 @@
+"""What Flower starts: a server that conducts a run, and a client that only passes frames on."""

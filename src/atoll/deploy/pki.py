@@ -1,0 +1,150 @@
+"""Keys and certificates of a federation: one authority of its own, the server's certificate, a key for each site.
+
+Bytes in, bytes out; where they are kept is the business of ``layout``. The server proves itself by a certificate of the
+federation's own authority, so no public authority has a say. A site proves itself by a P-384 key in OpenSSH form, which
+is what Flower signs requests with.
+"""
+
+import base64
+import hashlib
+import ipaddress
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CLOCK_SKEW = timedelta(hours=1)  # a site whose clock is a little behind can connect at once
+AUTHORITY_DAYS = 3650
+
+
+class Pair(NamedTuple):
+    """A private part, which stays where it is, and the public part that goes with it."""
+
+    private: bytes
+    public: bytes
+
+
+def make_authority(name: str, days: int = AUTHORITY_DAYS, start: datetime | None = None) -> Pair:
+    """A certificate authority that signs servers and nothing below them."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    builder = (
+        _certificate(subject, subject, key.public_key(), days, start)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    return Pair(_private_pem(key), _pem(builder.sign(key, hashes.SHA256())))
+
+
+def make_server(authority: Pair, names: Sequence[str], days: int, start: datetime | None = None) -> Pair:
+    """A server certificate for these host names and addresses."""
+    signer = serialization.load_pem_private_key(authority.private, None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    issuer = x509.load_pem_x509_certificate(authority.public)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    builder = (
+        _certificate(subject, issuer.subject, key.public_key(), days, start)
+        .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
+    )  # fmt: skip
+    return Pair(_private_pem(key), _pem(builder.sign(signer, hashes.SHA256())))
+
+
+def make_site() -> Pair:
+    """A site's key pair; the public part is one line, as in an authorized_keys file."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return Pair(private, public)
+
+
+def public_of(private: bytes) -> bytes:
+    """The public line of a site's private key."""
+    key = serialization.load_ssh_private_key(private, None)
+    return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+
+
+def spki(public: bytes) -> bytes:
+    """A site's public key as Flower stores it: PEM."""
+    key = serialization.load_ssh_public_key(public)
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def header(public: bytes) -> str:
+    """A site's public key as its requests carry it."""
+    return base64.b64encode(spki(public)).decode()
+
+
+def fingerprint(public: bytes) -> str:
+    """Of a certificate or a site's public line, short enough to be read out over the telephone."""
+    if public.startswith(b"-----BEGIN CERTIFICATE"):
+        body = x509.load_pem_x509_certificate(public).public_bytes(serialization.Encoding.DER)
+    else:
+        body = base64.b64decode(public.split()[1])  # as ssh-keygen -l does
+    return "SHA256:" + base64.b64encode(hashlib.sha256(body).digest()).decode().rstrip("=")
+
+
+def expiry(certificate: bytes) -> datetime:
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+def names_of(certificate: bytes) -> list[str]:
+    """The host names and addresses that a server certificate is for."""
+    extension = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    return [str(name.value) for name in extension.value]
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int, start: datetime | None
+) -> x509.CertificateBuilder:
+    begin = (start or datetime.now(UTC)) - CLOCK_SKEW
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + CLOCK_SKEW + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _usage(**on: bool) -> x509.KeyUsage:
+    every = (
+        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+    )  # fmt: skip
+    return x509.KeyUsage(**{name: on.get(name, False) for name in every})
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

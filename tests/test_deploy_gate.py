@@ -1,0 +1,351 @@
+"""What the gate lets through, with a stand-in for Flower behind it."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from atoll.deploy import gate, pki
+from atoll.deploy.layout import Home
+
+OPERATION = "/v1/fleet/pull-messages"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    made = Home(tmp_path / "federation")
+    made.create(["north", "south"], ["localhost"], 8443, 30)
+    return made
+
+
+def key_of(home: Home, name: str) -> str:
+    return pki.header(home.read().sites[name].key.encode())
+
+
+class Pieces(httpx.AsyncByteStream):
+    """An answer that comes from a socket, as it were."""
+
+    def __init__(self, content: bytes):
+        self.content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.content
+
+
+class Behind:
+    """Answers like Flower would, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.seen: list[httpx.Request] = []
+        self.bodies: list[bytes] = []
+        self.status, self.content, self.away = 200, b"fine", False
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if self.away:
+            raise httpx.ConnectError("nobody there")
+        self.seen.append(request)
+        self.bodies.append(await request.aread())
+        headers = {"content-type": "application/x-protobuf", "server": "secret"}
+        return httpx.Response(self.status, headers=headers, stream=Pieces(self.content))
+
+
+@asynccontextmanager
+async def opened(home: Home, behind: Behind) -> AsyncIterator[int]:
+    """A gate on the loopback, with TLS; its port."""
+    upstream = httpx.AsyncClient(base_url="http://flower", transport=httpx.MockTransport(behind))
+    async with upstream:
+        made = gate.Gate(gate.Doorkeeper(home), upstream)
+        listener = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=gate.server_context(home))
+        async with listener:
+            yield listener.sockets[0].getsockname()[1]
+
+
+@asynccontextmanager
+async def visiting(home: Home, port: int) -> AsyncIterator[httpx.AsyncClient]:
+    context = ssl.create_default_context(cafile=str(home.ca))
+    async with httpx.AsyncClient(base_url=f"https://localhost:{port}", verify=context, trust_env=False) as client:
+        yield client
+
+
+def try_out(home: Home, steps: Callable[[httpx.AsyncClient, Behind], Awaitable[None]]) -> Behind:
+    async def scene() -> Behind:
+        behind = Behind()
+        async with opened(home, behind) as port, visiting(home, port) as client:
+            await steps(client, behind)
+        return behind
+
+    return asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+def say_raw(home: Home, *pieces: bytes) -> bytes:
+    """Bytes as they are, past any client that would tidy them up."""
+
+    async def scene() -> bytes:
+        behind = Behind()
+        async with opened(home, behind) as port:
+            context = ssl.create_default_context(cafile=str(home.ca))
+            reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            got = await reader.read(4000)
+            writer.close()
+            assert not [r for r in behind.seen if r.url.path != OPERATION]
+            return got
+
+    return asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+# -- the rules --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
+     "push-object", "pull-object", "confirm-message-received"],
+)  # fmt: skip
+def test_sites_get_their_operations(name: str) -> None:
+    gate.check_path("POST", f"/v1/fleet/{name}")
+
+
+@pytest.mark.deploy
+def test_every_operation_of_flower_is_known_here() -> None:
+    """If Flower gains an operation, somebody has to decide whether sites may have it."""
+    from flwr.superlink.routers.fleet.router import router
+
+    paths: set[Any] = {getattr(route, "path", None) for route in router.routes}
+    assert paths == {f"/v1/fleet/{name}" for name in (
+        "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run",
+        "get-fab", "push-object", "pull-object", "confirm-message-received", *gate.NOT_FOR_SITES,
+    )}  # fmt: skip
+
+
+@pytest.mark.deploy
+def test_the_header_with_the_key_is_flowers() -> None:
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+
+    assert gate.KEY == FLEET_HTTP_PUBLIC_KEY_HEADER
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("POST", "/v1/control/start-run"), ("POST", "/v1/control/register-node"), ("POST", "/v1/runtime/acquire-task"),
+        ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/"), ("POST", "/"), ("POST", "*"), ("POST", ""),
+        ("POST", "/v1/fleet/register-node"), ("POST", "/v1/fleet/unregister-node"),
+        ("GET", "/v1/fleet/pull-messages"), ("PUT", "/v1/fleet/pull-messages"), ("CONNECT", "localhost:80"),
+        ("POST", "/health"), ("HEAD", "/health"), ("GET", "/health/"), ("GET", "/health?x=1"), ("GET", "//health"),
+        ("POST", "/v1/fleet/../control/start-run"), ("POST", "/v1/fleet/..%2fcontrol/start-run"),
+        ("POST", "/v1/fleet/%2e%2e/control/start-run"), ("POST", "/v1/fleet//v1/control/start-run"),
+        ("POST", "/v1/fleet/pull-messages/../../control/start-run"), ("POST", "/v1/fleet/pull-messages?x=/v1/control"),
+        ("POST", "/v1/fleet/pull-messages#x"), ("POST", "/v1/fleet/pull-messages;x"), ("POST", "/v1/fleet/"),
+        ("POST", "/v1/FLEET/pull-messages"), ("POST", "/V1/fleet/pull-messages"), ("POST", "/v1/fleet/Pull-Messages"),
+        ("POST", "/v1/fleet/pull-messages/"), ("POST", "/v1/fleet/pull-messages\n"), ("POST", "/v1/fleet\\pull"),
+        ("POST", "https://localhost/v1/fleet/pull-messages"), ("POST", "/v1/fleetx/pull-messages"),
+        ("POST", " /v1/fleet/pull-messages"), ("post", "/v1/fleet/pull-messages"),
+    ],
+)  # fmt: skip
+def test_everything_else_is_closed(method: str, target: str) -> None:
+    with pytest.raises(gate.Refusal) as refusal:
+        gate.check_path(method, target)
+    assert refusal.value.status == 403
+
+
+def test_who_is_accepted_follows_the_file_at_once(home: Home) -> None:
+    keeper = gate.Doorkeeper(home)
+    north, south = key_of(home, "north"), key_of(home, "south")
+    keeper.check_key(OPERATION, north)
+    home.revoke("north")
+    keeper.check_key(OPERATION, south)
+    for key in (north, None, "", "x", north + "="):
+        with pytest.raises(gate.Refusal) as refusal:
+            keeper.check_key(OPERATION, key)
+        assert refusal.value.status == 401
+
+
+def test_the_health_check_tells_a_site_whether_its_key_is_good(home: Home) -> None:
+    keeper = gate.Doorkeeper(home)
+    keeper.check_key(gate.HEALTH, None)
+    keeper.check_key(gate.HEALTH, key_of(home, "north"))
+    home.revoke("north")
+    with pytest.raises(gate.Refusal, match="revoked"):
+        keeper.check_key(gate.HEALTH, key_of(home, "north"))
+
+
+@pytest.mark.parametrize(
+    ("host", "inside"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("127.8.8.8", True), ("0.0.0.0", False), ("::", False),
+     ("10.1.2.3", False), ("no-such-host.invalid", False)],
+)  # fmt: skip
+def test_what_the_loopback_is(host: str, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if host == "no-such-host.invalid":  # without asking any name server
+
+        def fail(*_: Any) -> Any:
+            raise socket.gaierror
+
+        monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert gate.is_loopback(host) is inside
+
+
+# -- through a real socket --------------------------------------------------------------------------------------------
+
+
+def test_an_operation_passes_with_its_body_and_flowers_headers_alone(home: Home) -> None:
+    body = bytes(range(256)) * 2000
+    sent = {
+        "flwr-public-key": key_of(home, "north"), "flwr-signature": "s", "content-type": "application/x-protobuf",
+        "x-forwarded-for": "1.2.3.4", "forwarded": "for=1.2.3.4", "cookie": "c", "authorization": "a", "host": "evil",
+        "te": "trailers",
+    }  # fmt: skip
+
+    async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
+        for _ in range(2):  # the second one on the same connection
+            answer = await client.post(OPERATION, content=body, headers=sent)
+            assert (answer.status_code, answer.content) == (200, b"fine")
+            assert answer.headers["content-type"] == "application/x-protobuf"
+            assert "server" not in answer.headers
+
+    behind = try_out(home, steps)
+    assert behind.bodies == [body, body]
+    (first, _) = behind.seen
+    assert first.url.path == OPERATION
+    assert first.headers["flwr-signature"] == "s"
+    assert first.headers["host"] == "flower"
+    assert not {"x-forwarded-for", "forwarded", "cookie", "authorization", "te"} & set(first.headers)
+
+
+def test_what_is_refused_never_reaches_flower(home: Home) -> None:
+    home.revoke("south")
+
+    async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
+        north = {"flwr-public-key": key_of(home, "north")}
+        south = {"flwr-public-key": key_of(home, "south")}
+        assert (await client.post("/v1/control/start-run", content=b"x", headers=north)).status_code == 403
+        assert (await client.post("/v1/runtime/acquire-task", headers=north)).status_code == 403
+        assert (await client.post(OPERATION, content=b"x")).status_code == 401
+        assert (await client.post(OPERATION, content=b"x", headers=south)).status_code == 401
+        assert (await client.get("/health", headers=south)).status_code == 401
+        assert behind.seen == []
+        assert (await client.get("/health")).status_code == 200
+
+    try_out(home, steps)
+
+
+def test_nobody_is_let_in_while_the_list_cannot_be_read(home: Home) -> None:
+    async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
+        headers = {"flwr-public-key": key_of(home, "north")}
+        good = home.file.read_text()
+        home.file.write_text("sites: [")
+        assert (await client.post(OPERATION, headers=headers)).status_code == 503
+        home.file.write_text(good)
+        assert (await client.post(OPERATION, headers=headers)).status_code == 200
+
+    try_out(home, steps)
+
+
+def test_a_body_beyond_the_limit_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "MAX_BODY", 1000)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(11):
+            yield bytes(100)
+
+    async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
+        headers = {"flwr-public-key": key_of(home, "north")}
+        assert (await client.post(OPERATION, content=bytes(1000), headers=headers)).status_code == 200
+        assert (await client.post(OPERATION, content=bytes(1001), headers=headers)).status_code == 413
+        assert (await client.post(OPERATION, content=pieces(), headers=headers)).status_code == 413  # of unknown length
+        assert [len(body) for body in behind.bodies] == [1000]
+
+    try_out(home, steps)
+
+
+def test_a_body_that_is_announced_as_too_large_is_not_even_read(home: Home) -> None:
+    head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\nflwr-public-key: "
+    assert say_raw(home, head + key_of(home, "north").encode() + b"\r\n\r\n").startswith(b"HTTP/1.1 413")
+
+
+def test_answers_of_any_length_pass(home: Home) -> None:
+    async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
+        headers = {"flwr-public-key": key_of(home, "north")}
+        for content in (b"", b"x" * 3_000_000):
+            behind.status, behind.content = 404, content
+            answer = await client.post(OPERATION, headers=headers)
+            assert (answer.status_code, answer.content) == (404, content)
+
+    try_out(home, steps)
+
+
+def test_a_server_that_is_away_gives_a_status_on_which_sites_try_again(home: Home) -> None:
+    async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
+        behind.away = True
+        headers = {"flwr-public-key": key_of(home, "north")}
+        assert (await client.post(OPERATION, content=b"x", headers=headers)).status_code == 502
+
+    try_out(home, steps)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /health HTTP/1.1\r\n\r\n",  # no host
+        b"nonsense\r\n\r\n",
+        b"\x16\x03\x01\x02\x00",
+        b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+        b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 40000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: x\r\nbad name: x\r\n\r\n",
+    ],
+)
+def test_what_is_no_clean_request_is_refused(home: Home, request_: bytes) -> None:
+    assert say_raw(home, request_ + b"\r\n\r\n")[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 501", b"HTTP/1.1 431")
+
+
+def test_a_second_request_hidden_in_a_body_stays_a_body(home: Home) -> None:
+    """Length and chunks together are how requests are smuggled: chunks count, and what is left over is not run."""
+    hidden = b"POST /v1/control/start-run HTTP/1.1\r\nhost: x\r\n\r\n"
+    key = key_of(home, "north").encode()
+    head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\nflwr-public-key: " + key + b"\r\n"
+    got = say_raw(
+        home, head + b"content-length: %d\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" % (len(hidden) + 5) + hidden
+    )
+    assert got.startswith((b"HTTP/1.1 200", b"HTTP/1.1 400"))
+    assert got.count(b"HTTP/1.1 200") <= 1
+
+
+def test_a_visitor_who_says_nothing_is_shown_out(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "HEAD_SECONDS", 0.3)
+    assert say_raw(home) == b""
+    assert say_raw(home, b"GET /health HT") == b""
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "BODY_SECONDS", 0.3)
+    head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\nflwr-public-key: "
+    assert b"200" not in say_raw(home, head + key_of(home, "north").encode() + b"\r\n\r\nabc")
+
+
+def test_too_many_visitors_are_turned_away(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "MAX_CONNECTIONS", 0)
+    with suppress(ConnectionError):  # as good an answer
+        assert say_raw(home, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n") == b""
+
+
+def test_without_tls_nothing_is_said(home: Home) -> None:
+    async def scene() -> bytes:
+        async with opened(home, Behind()) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            try:
+                return await reader.read(100)
+            except ConnectionError:
+                return b""
+
+    assert b"HTTP" not in asyncio.run(asyncio.wait_for(scene(), 20))

@@ -1,0 +1,217 @@
+"""Keeping processes alive, and ending them: with small stand-ins for Flower's programs."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.deploy import supervise
+from atoll.deploy.follow import Tail
+from atoll.deploy.supervise import Child, Keeper, alone, is_held, wait_for_port
+from atoll.errors import AtollError
+
+SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
+# A keeper with one child, whose number it writes down.
+KEEPER = """
+import os, sys
+from pathlib import Path
+from atoll.deploy.supervise import Child, Keeper
+child = Child("sleeper", [sys.executable, "-c", {sleeper!r}], os.environ, Path("sleeper.log"))
+def tick():
+    if child.alive:
+        Path("pid.new").write_text(str(child.process.pid)); os.replace("pid.new", "pid")
+Keeper([[child]], print).run(tick)
+"""
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "TICK", 0.02)
+    monkeypatch.setattr(supervise, "PAUSES", (0.0, 0.05, 0.1))
+
+
+def child(name: str, code: str) -> Child:
+    return Child(name, [sys.executable, "-S", "-c", code], os.environ, Path(f"{name}.log"))
+
+
+def run_until(keeper: Keeper, over: Callable[[], bool], seconds: float = 15) -> None:
+    """Keep until ``over``, then end the way a user does."""
+    deadline = time.monotonic() + seconds
+
+    def tick() -> None:
+        assert time.monotonic() < deadline
+        if over():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    keeper.run(tick)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait(test: Callable[[], Any], seconds: float = 15) -> None:
+    end = time.monotonic() + seconds
+    while not test():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_what_dies_is_started_again() -> None:
+    said: list[str] = []
+    short = child("short", "print('once more', flush=True)")
+    run_until(Keeper([[short]], said.append), lambda: len(said) >= 3)
+    assert all("short ended (code 0" in line for line in said[:3])
+    assert [line.split("Next try in ")[1] for line in said[:3]] == ["0 s.", "0 s.", "0 s."]
+    assert Path("short.log").read_text().count("once more") >= 3
+
+
+def test_the_pause_grows_while_it_fails_at_once_and_is_short_again_when_it_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing, keeper = child("failing", ""), Keeper([], lambda text: None)
+    monkeypatch.setattr(supervise, "PAUSES", (1.0, 2.0, 4.0))
+    pauses = []
+    for lasted in (0, 0, 0, 0, 1000):
+        failing.start()
+        assert failing.process is not None
+        failing.process.wait()
+        failing.began -= lasted
+        keeper._bury(failing, [failing])
+        pauses.append(round(failing.due - time.monotonic()))
+    assert pauses == [2, 4, 4, 4, 1]
+
+
+def test_members_of_a_group_die_together() -> None:
+    first, second, apart = child("first", SLEEPER), child("second", SLEEPER), child("apart", SLEEPER)
+    seen: list[tuple[int, ...]] = []
+
+    def over() -> bool:
+        if all(c.alive for c in (first, second, apart)):
+            seen.append(tuple(c.process.pid for c in (first, second, apart) if c.process))
+            if len(seen) == 1:
+                os.kill(seen[0][0], signal.SIGKILL)
+        return len(set(seen)) == 2
+
+    run_until(Keeper([[first, second], [apart]], lambda text: None), over)
+    before, after = seen[0], seen[-1]
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+    assert before[2] == after[2]
+    assert all(gone(pid) for pid in (*before, *after))
+
+
+def test_nothing_is_started_before_it_is_ready() -> None:
+    reasons, said = ["", "", "no road"], list[str]()
+    waiting = child("waiting", SLEEPER)
+    waiting.ready = lambda: reasons.pop(0) if reasons else None
+    run_until(Keeper([[waiting]], said.append), lambda: waiting.alive)
+    assert said == ["waiting waits: no road", "Ending."]
+
+
+def test_a_refusal_ends_everything() -> None:
+    other, refused = child("other", SLEEPER), child("refused", SLEEPER)
+
+    def refuse() -> str | None:
+        if other.alive:
+            pids.append(other.process.pid if other.process else 0)
+            raise AtollError("never")
+        return ""
+
+    pids: list[int] = []
+    refused.ready = refuse
+    with pytest.raises(AtollError, match="never"):
+        run_until(Keeper([[other], [refused]], lambda text: None), lambda: False)
+    assert gone(pids[0])
+
+
+def test_who_does_not_listen_is_killed() -> None:
+    deaf = child(
+        "deaf", "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    )
+    deaf.start()
+    wait(lambda: "deaf" in Path("deaf.log").read_text())
+    assert deaf.process is not None
+    pid = deaf.process.pid
+    deaf.stop(grace=0.2)
+    assert gone(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_children_end_with_their_keeper_however_it_dies(number: int) -> None:
+    keeper = subprocess.Popen([sys.executable, "-c", KEEPER.format(sleeper=SLEEPER)])
+    wait(lambda: Path("pid").exists())
+    pid = int(Path("pid").read_text())
+    keeper.send_signal(number)
+    code = keeper.wait(15)
+    assert code == (-9 if number == signal.SIGKILL else 0)
+    wait(lambda: gone(pid))
+
+
+def test_a_lock_is_for_one_and_falls_with_its_process(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not is_held(path)
+    with alone(path, "busy"):
+        assert is_held(path)
+        with pytest.raises(AtollError, match="busy"), alone(path, "busy"):
+            pass
+    assert not is_held(path)
+
+
+def test_a_lock_is_not_inherited(tmp_path: Path) -> None:
+    """A child that outlives its keeper for a moment must not keep the next one out."""
+    with alone(tmp_path / "lock", "busy"):
+        sleeper = child("sleeper", SLEEPER)
+        sleeper.start()
+    assert not is_held(tmp_path / "lock")
+    sleeper.stop()
+
+
+def test_a_port_is_waited_for() -> None:
+    said: list[str] = []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(AtollError, match=f"Port {port} is taken"):
+            wait_for_port("127.0.0.1", port, 0.3, said.append)
+    assert said == [f"Waiting for port {port} to be free."]
+    wait_for_port("127.0.0.1", port, 0.3, said.append)
+    assert len(said) == 1
+
+
+def test_long_logs_are_turned_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "LOG_LIMIT", 10)
+    talker = child("talker", "print('a long line of text')")
+    for _ in range(2):
+        talker.start()
+        assert talker.process is not None
+        talker.process.wait()
+        assert talker.said() == "a long line of text\n"
+    assert Path("talker.log.1").read_text() == Path("talker.log").read_text()
+
+
+def test_a_tail_tells_whole_lines_once_and_begins_again_with_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    tail = Tail(path)
+    assert list(tail.fresh()) == []
+    path.write_text('{"a": 1}\n{"a"')
+    assert list(tail.fresh()) == [{"a": 1}]
+    with path.open("a") as f:
+        f.write(": 2}\n")
+    assert list(tail.fresh()) == [{"a": 2}]
+    assert list(tail.fresh()) == []
+    (tmp_path / "new").write_text('{"a": 3}\n')
+    (tmp_path / "new").replace(path)
+    assert list(tail.fresh()) == [{"a": 3}]
+    assert list(Tail(path, skip=True).fresh()) == []
