@@ -190,6 +190,22 @@ def test_a_crash_at_any_step_that_touches_a_disk_resumes_to_the_same_end(method:
         assert sites.run().summary["digest"] == expected, at
 
 
+def test_a_run_can_go_back_to_the_checkpoint_before_the_last(tmp_path: Path) -> None:
+    """Sites have gone on to round 4 by then; they still have what rounds 2 and 3 left."""
+    sites, away = deployed(tmp_path, "ditto", rounds=4), {3}
+    line = sites.line(
+        lambda site, frame: (
+            "offline" if site == "1" and frame.kind == "exchange" and frame.head["round"] in away else ""
+        )
+    )
+    with pytest.raises(AtollError, match="Round 4"):
+        sites.run(line)
+    kept = [path.name[:6] for path in sorted((tmp_path / "0" / "state" / "runs").glob("*/0*"))]
+    assert kept == ["000001", "000002", "000003"]
+    (tmp_path / "run" / "checkpoints" / "round-000003" / "server.safetensors").write_bytes(b"damaged")
+    assert sites.run().summary["digest"] == simulated("ditto", rounds=4).summary["digest"]
+
+
 def test_a_run_directory_that_is_in_use_is_waited_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites, busy = deployed(tmp_path, "fedavg"), RunDir(tmp_path / "run").__enter__()
     monkeypatch.setattr("atoll.deploy.conduct.time.sleep", lambda seconds: busy.let_go())
