@@ -143,8 +143,10 @@ def test_who_does_not_listen_is_killed() -> None:
     wait(lambda: "deaf" in Path("deaf.log").read_text())
     assert deaf.process is not None
     pid = deaf.process.pid
+    before = time.monotonic()
     deaf.stop(grace=0.2)
     assert gone(pid)
+    assert time.monotonic() - before < 20  # it would have slept for 60
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

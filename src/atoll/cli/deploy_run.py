@@ -150,4 +150,10 @@ def _show(out: Path, quiet: bool, as_json: bool) -> None:
         click.echo(to_json(dict(loaded.summary), indent=1))
     elif not quiet:
         table.print_table(show.console(), table.rows([loaded]))
-        click.echo(f"Report: {out / 'report.html'}")
+        click.echo(f"Report: {_near(out / 'report.html')}")
+
+
+def _near(path: Path) -> Path:
+    """A path as seen from here, if it is below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -77,7 +77,7 @@ class Client:
 def _why(said: str) -> str | None:
     """Flower ends a node whose last connection has not lapsed; to wait is all there is to do."""
     if STILL_THERE in said:
-        return "The server still has this site's last connection on its books, for a minute at most"
+        return "The server still has this site's last connection on its books, for about a minute"
     return None
 
 
