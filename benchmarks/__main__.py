@@ -7,7 +7,8 @@ import os
 import pkgutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -30,17 +31,23 @@ def benchmarks() -> dict[str, ModuleType]:
     return {name: module for name, module in modules.items() if hasattr(module, "figures")}
 
 
-def measured(names: Sequence[str], quick: bool) -> dict[str, float]:
-    """The figures of some benchmarks, in one thread and away from the user's own data."""
-    figures: dict[str, float] = {}
-    known = benchmarks()
+def measured(name: str, quick: bool) -> dict[str, float]:
+    """The figures of a benchmark, in one thread and away from the user's own data."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["ATOLL_DATA"] = folder
-        for name in names:
-            print(f"{name} ...", file=sys.stderr, flush=True)
-            figures |= known[name].figures(quick)
-    return figures
+    with tempfile.TemporaryDirectory() as folder, _environment(ATOLL_DATA=folder):
+        figures: dict[str, float] = benchmarks()[name].figures(quick)
+        return figures
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def shown(figures: Mapping[str, float]) -> Table:
@@ -57,12 +64,15 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.page:
         page.write(json.loads(options.out.read_text()))
         return
-    figures = measured(options.only or list(benchmarks()), options.quick)
-    Console().print(shown(figures))
-    if options.only and options.out.exists():
-        figures = json.loads(options.out.read_text()) | figures
+    figures = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(figures, indent=1) + "\n")
+    for name in options.only or benchmarks():
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        figures |= measured(name, options.quick)
+        options.out.write_text(
+            json.dumps(figures, indent=1) + "\n"
+        )  # now: what was measured stays if the next one fails
+    Console().print(shown(figures))
 
 
 def _options(words: Sequence[str] | None) -> argparse.Namespace:

@@ -9,7 +9,6 @@ virtual features of each class; every client holds a fifth of the classes.
 from collections.abc import Callable
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from atoll import models
 from atoll.core import Model, Reply, Round, Task
@@ -18,7 +17,7 @@ from atoll.methods.dcpfl import DCPFL, Gaussians
 from atoll.statistics import class_means, covariances
 
 from .timing import interleaved
-from .works import W1S, Rounds, federation
+from .works import W1S, Rounds, federation, operations
 
 SHAPE = (1, 16, 16)
 
@@ -43,15 +42,9 @@ def _model_size(quick: bool) -> float:
     works = [
         Rounds(federation("fedavg", 2, rows, SHAPE, f"mlp:hidden={width}-{width}", batch_size=64)) for width in hidden
     ]
-    flops = [_flops(work) for work in works]
+    flops = [operations(work) for work in works]
     times = interleaved({"small": works[0], "large": works[1]}, repeats)
     return times["large"] / times["small"] / (flops[1] / flops[0])
-
-
-def _flops(work: Rounds) -> int:
-    with FlopCounterMode(display=False) as counter:
-        work()
-    return counter.get_total_flops()
 
 
 def _classes(quick: bool) -> float:

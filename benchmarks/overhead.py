@@ -11,15 +11,13 @@ from dataclasses import fields, replace
 from statistics import median
 from typing import Any
 
-from torch.utils.flop_counter import FlopCounterMode
-
 from atoll import registry
 from atoll.assemble import Setup
 from atoll.core import Need
 from atoll.train import Optimiser
 
 from .timing import seconds
-from .works import W1S, Rounds, federation
+from .works import W1S, Rounds, federation, operations
 
 BATCH = 64
 
@@ -46,14 +44,12 @@ class _Trial:
     def __init__(self, name: str, size: dict[str, Any]):
         self.rounds = Rounds(_setup(name, size))
         self.rounds()
-        with FlopCounterMode(display=False) as counter:
-            self.rounds()
-        self.flops = counter.get_total_flops()
+        self.flops = operations(self.rounds)
 
 
 def _overhead(mine: _Trial, plain: _Trial, repeats: int) -> float:
     turns = [(seconds(mine.rounds), seconds(plain.rounds)) for _ in range(repeats)]
-    own, other = (median(times) for times in zip(*turns, strict=True))
+    own, other = median(a for a, _ in turns), median(b for _, b in turns)
     return (own / mine.flops) / (other / plain.flops)
 
 

@@ -6,13 +6,12 @@ the backend that ``auto`` takes apart from processes: vmap for W3, the loop for 
 """
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from atoll.assemble import Setup
 from atoll.backends.inprocess import Loop, Vmap
 
 from .timing import interleaved
-from .works import W1, W1S, W2, Rounds, federation, w3
+from .works import W1, W1S, W2, Rounds, federation, operations, w3
 
 SIDE = 1024
 
@@ -21,7 +20,7 @@ def figures(quick: bool) -> dict[str, float]:
     side, repeats = (64, 1) if quick else (SIDE, 5)
     a, b = torch.ones(side, side), torch.ones(side, side)
     works = {name: Rounds(setup, Vmap if name == "W3" else Loop) for name, setup in _setups(quick).items()}
-    flops = {name: _flops(rounds) for name, rounds in works.items()}
+    flops = {name: operations(rounds) for name, rounds in works.items()}
     times = interleaved({"gemm": lambda: a @ b, **works}, repeats)
     peak = 2 * side**3 / times["gemm"]
     shares = {f"peak_share.{name}": flops[name] / times[name] / peak for name in works}
@@ -38,9 +37,3 @@ def _setups(quick: bool) -> dict[str, Setup]:
         "W2_B64": federation("fedavg", clients, rows, W2, "cnn1", batch_size=64),
         "W3": w3(),
     }
-
-
-def _flops(rounds: Rounds) -> int:
-    with FlopCounterMode(display=False) as counter:
-        rounds()
-    return counter.get_total_flops()

@@ -1,7 +1,7 @@
 """The federations that benchmarks share, and one way to play their rounds.
 
 W1s is a small CNN (80,202 weights), W1 a wider one (582,026), W2 the CNN-1 of DC-PFL and FedGH (2,621,558), each on
-synthetic images. W3 is an MLP 64-32-10 (2,410 weights) on digits: 100 clients with 13 to 15 rows each, batches of 10.
+synthetic images. W3 is an MLP 64-32-10 (2,410 weights) on digits: 100 clients with 14 rows or so, batches of 10.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from atoll.assemble import Setup, assemble
 from atoll.backends.inprocess import Loop
 from atoll.config import Config
+from atoll.costs import Operations
 from atoll.data.dataset import Dataset
 from atoll.key import key
 from atoll.rounds import play
@@ -79,3 +80,10 @@ class Rounds:
         )
         assert len(log.accepted) == len(log.cohort) * method.phases, log.rejected
         self.t += 1
+
+
+def operations(rounds: Rounds) -> int:
+    """Floating-point operations of the next round: matrix products and convolutions, of clients and server."""
+    with Operations() as counter:
+        rounds()
+    return counter.total
