@@ -224,7 +224,7 @@ def test_when_no_checkpoint_is_left_nothing_is_deleted(name: str, finished: Path
     for folder in (finished / "checkpoints").iterdir():
         damage(folder / name)
     before = content(finished)
-    assert "Start again with --force" in refused("run", "--resume", finished)
+    assert "start again with --force" in refused("run", "--resume", finished)
     assert content(finished) == before
 
 
