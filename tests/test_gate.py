@@ -253,3 +253,14 @@ def test_job_is_all_the_gate_asks_for() -> None:
     privacy, c = Privacy(plain.config, plain.method, plain.fleet), plain.fleet.client(plain.fleet.ids[0])
     up, _ = _local(plain, plain.method, c)
     assert_same(privacy.outlet(Job("a", None, None), c, up), up)  # type: ignore[arg-type]
+
+
+def test_the_report_tells_what_is_guaranteed_and_what_is_not(atoll: Atoll) -> None:
+    words = ["run", "feddw", "--clients", 3, "--epochs", 1, "--rounds", 1, "--quiet"]
+    atoll(*words, "--min-class-count", 12, "--out", "gated")
+    page = " ".join(Path("gated/report.html").read_text().split())
+    assert "The gate acted on extra/DW.count, extra/DW.sum" in page
+    assert "no formal guarantee" in page
+    assert "The gate let params pass as the method made it" in page
+    atoll(*words, "--out", "open")
+    assert "The gate" not in Path("open/report.html").read_text()

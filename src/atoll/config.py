@@ -122,10 +122,6 @@ class Config:
             parse(self.robust)
         if self.dp is not None:
             dp.parse(self.dp)
-        elif self.dp_rounds is not None or self.dp_seed is not None:
-            raise AtollError(
-                "--dp-rounds and --dp-seed change nothing without --dp EPSILON. Add it, or leave them out."
-            )
         least = {
             "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
             "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1, "strikes": 0,

@@ -30,6 +30,10 @@ def prepare(config: "Config", method: AnyMethod, fleet: Fleet) -> tuple["Config"
     method = _without_covariances(config, method)
     private = [f.name for f in fields(cast(Any, method)) if isinstance(getattr(method, f.name), DPSGD)]
     if config.dp is None:
+        if config.dp_rounds is not None or config.dp_seed is not None:
+            raise AtollError(
+                "--dp-rounds and --dp-seed change nothing without --dp EPSILON. Add it, or leave them out."
+            )
         if private:
             raise AtollError("dpsgd needs a budget, which decides its noise. Add --dp 8, or take --optimiser sgd.")
         return config, method, fleet

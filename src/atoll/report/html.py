@@ -199,8 +199,8 @@ def _state(runs: Sequence[Run]) -> str:
 
 
 def _notes(runs: Sequence[Run]) -> list[str]:
-    """What a reader of the numbers must know: runs cut short, uploads refused, partitions mended."""
-    return [*_cut_short(runs), *_refused(runs), *_mended(runs)]
+    """What a reader of the numbers must know: runs cut short, uploads refused, partitions mended, privacy."""
+    return [*_cut_short(runs), *_refused(runs), *_mended(runs), *_private(runs)]
 
 
 def _cut_short(runs: Sequence[Run]) -> list[str]:
@@ -226,6 +226,16 @@ def _refused(runs: Sequence[Run]) -> list[str]:
 
 def _mended(runs: Sequence[Run]) -> list[str]:
     return [f"{_split_title(shared)}: {note}" for shared in _partitions(runs) for note in shared[0].holdings["notes"]]
+
+
+def _private(runs: Sequence[Run]) -> list[str]:
+    """What is guaranteed, and what is not, wherever anything was done for privacy."""
+    stated = ((run, run.summary.get("privacy") or {}) for run in runs)
+    return [
+        f"{run.label}, seed {run.seed}: {' '.join(privacy['statement'])}"
+        for run, privacy in stated
+        if privacy.get("gate") or privacy.get("dp")
+    ]
 
 
 def _plain(entry: object) -> str:
