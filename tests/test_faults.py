@@ -44,9 +44,9 @@ from atoll.validation import is_finite
 from atoll.wire import digest
 
 TWENTY = tuple(str(i) for i in range(20))
-QUICK: dict[str, Any] = {"rounds": 4, "eval_every": 1}
+QUICK: dict[str, Any] = {"rounds": 4, "eval_every": 1, "rows": 500}
 TROUBLE: dict[str, Any] = {  # on the clock of digits, an mlp takes about 0.1 s in a round
-    "drop": "0.3", "slow": "0.4:4", "stragglers": "0.2:50", "deadline": 1.0, "rounds": 5,
+    "drop": "0.3", "slow": "0.4:4", "stragglers": "0.2:50", "deadline": 1.0, "rounds": 5, "rows": 500,
 }  # fmt: skip
 
 
@@ -93,8 +93,14 @@ def test_numbers_will_do_for_a_share() -> None:
 
 def test_faults_are_part_of_what_a_run_is() -> None:
     plain = Config().identity()
-    for name, value in {**TROUBLE, "poison": "0.2:swap"}.items():
-        assert name == "rounds" or Config(**{name: value}).identity() != plain
+    for name, value in {
+        "drop": "0.3",
+        "slow": "0.4:4",
+        "stragglers": "0.2:50",
+        "deadline": 1.0,
+        "poison": "0.2:swap",
+    }.items():
+        assert Config(**{name: value}).identity() != plain
 
 
 def test_a_client_that_is_not_there_cannot_drop_out() -> None:
@@ -112,11 +118,11 @@ def test_who_is_late_must_not_depend_on_this_machine() -> None:
 
 def test_drops_are_drawn_for_each_round_and_client() -> None:
     faults = Faults(TWENTY, 7, Drop(0.3))
-    drawn = [[faults.gone(t, i) is not None for i in TWENTY] for t in range(100)]
-    assert 0.27 < fmean(map(fmean, drawn)) < 0.33
-    assert all(0.1 < fmean(client) < 0.5 for client in zip(*drawn, strict=True))
-    assert drawn == [[Faults(TWENTY, 7, Drop(0.3)).gone(t, i) is not None for i in TWENTY] for t in range(100)]
-    assert drawn != [[Faults(TWENTY, 8, Drop(0.3)).gone(t, i) is not None for i in TWENTY] for t in range(100)]
+    drawn = [[faults.gone(t, i) is not None for i in TWENTY] for t in range(40)]
+    assert 0.25 < fmean(map(fmean, drawn)) < 0.35
+    assert all(0.05 < fmean(client) < 0.6 for client in zip(*drawn, strict=True))
+    assert drawn == [[Faults(TWENTY, 7, Drop(0.3)).gone(t, i) is not None for i in TWENTY] for t in range(40)]
+    assert drawn != [[Faults(TWENTY, 8, Drop(0.3)).gone(t, i) is not None for i in TWENTY] for t in range(40)]
 
 
 def test_all_or_nobody_drops() -> None:
@@ -210,12 +216,12 @@ def test_a_run_in_which_nobody_ever_answers_ends_well(name: str, backend: str) -
     assert (result.summary["bytes"]["down"] > 0) == (name == "fedavg")  # there are no prototypes to send yet
     assert result.summary["flops"] == {"clients": 0, "server": 0}
     assert result.notes == ["Nobody answered in 4 of 4 rounds, which left everything as it was."]
-    assert equal(result.server, setup(name).method.init_server(result.fleet.task(), key(0, "init", "server")))
+    assert equal(result.server, result.setup.method.init_server(result.fleet.task(), key(0, "init", "server")))
 
 
 def test_a_run_goes_on_after_an_empty_round() -> None:
     """Of the seeds tried, 0 has such a round among three clients, and not the last."""
-    result = run("fedproto", clients=3, drop="0.6", rounds=6, eval_every=1, seed=0)
+    result = run("fedproto", clients=3, drop="0.6", rounds=6, eval_every=1, rows=500)
     empty = [line["generic"] is None for line in result.history]
     assert 0 < sum(empty) == result.summary["empty_rounds"] < 6
     assert result.summary["status"] == "finished"
@@ -298,7 +304,7 @@ def test_a_ledger_of_an_older_version_knows_of_no_faults() -> None:
 @pytest.mark.parametrize("faults", [{"drop": "0.4"}, {"stragglers": "0.4:50", "deadline": 1.0}])
 def test_evaluating_less_often_gives_the_same_scores(faults: dict[str, Any]) -> None:
     """A client that misses the round of an evaluation is reported as its last answer left it."""
-    often, seldom = (run("ditto", rounds=6, eval_every=n, **faults) for n in (1, 3))
+    often, seldom = (run("ditto", rounds=6, eval_every=n, rows=500, **faults) for n in (1, 3))
     assert often.summary["dropped"]
 
     def at(result: Result) -> list[dict[str, Any]]:
@@ -379,7 +385,7 @@ def test_a_client_that_diverges_is_skipped_with_a_warning(backend: str) -> None:
 
 def test_a_state_that_diverges_is_not_kept() -> None:
     """Ditto's personal training diverges at a huge rate; what it uploads does not hang on it."""
-    settings = {"personal_optim.epochs": 1, "personal_optim.lr": 1e30}
+    settings = {"personal_optim.epochs": 5, "personal_optim.lr": 1e30}
     plain, result = run("ditto", **QUICK), conduct(assemble(replace(setup("ditto", **QUICK).config, settings=settings)))
     assert equal(result.server, plain.server)
     assert list(result.backend.store) == []
@@ -389,7 +395,7 @@ def test_a_state_that_diverges_is_not_kept() -> None:
 
 
 def test_of_many_clients_that_diverge_a_few_are_named() -> None:
-    result = conduct(broken("fedavg", *range(7), clients=9, rounds=1, eval_every=1))
+    result = conduct(broken("fedavg", *range(7), clients=9, rounds=1, eval_every=1, rows=500))
     assert result.notes[0].count("of client") == 5
     assert "and those of 2 more clients" in result.notes[0]
 

@@ -112,9 +112,11 @@ def _held(tensors: Params, mark: Marks) -> Tensor | None:
 
 
 def _allowed(new: Tensor, old: Tensor, held: Tensor | None, mark: Marks) -> Tensor:
-    """As the server wants it: nothing of classes that are not held, and probabilities that sum to what they did."""
+    """As the server wants it: nothing of classes not held, symmetric, and probabilities that sum to what they did."""
     if held is not None:
         new = torch.where(held.reshape(-1, *[1] * (new.ndim - 1)), new, torch.zeros_like(new))
+    if mark.symmetric:
+        new = (new + new.mT) / 2
     if mark.probabilities:
         new = new.clamp(min=0)
         new = new * (old.sum(-1, keepdim=True) / new.sum(-1, keepdim=True).clamp(min=1e-12))
