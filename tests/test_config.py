@@ -57,6 +57,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "terms": (["--with", "dw:mu=0.1,form=ata", "--with", "proximal"], ("dw:mu=0.1,form=ata", "proximal")),
     "seed": (["--seed", "9"], 9),
     "backend": (["--backend", "loop"], "loop"),
+    "device": (["--device", "cuda"], "cuda"),
     "workers": (["--workers", "2"], 2),
     "store": (["--store", "disk"], "disk"),
     "cache": (["--cache", "5"], 5),
