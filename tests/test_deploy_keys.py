@@ -88,6 +88,8 @@ def test_a_servers_certificate_cannot_sign_others() -> None:
         handshake(pki.Pair(forged.private, forged.public + stolen.public), authority.public, "localhost")
     limits = x509.load_pem_x509_certificate(authority.public).extensions.get_extension_for_class(x509.BasicConstraints)
     assert (limits.value.ca, limits.value.path_length) == (True, 0)
+    own = x509.load_pem_x509_certificate(stolen.public).extensions.get_extension_for_class(x509.BasicConstraints)
+    assert not own.value.ca
 
 
 def test_expiry_is_so_many_days_from_now() -> None:
@@ -209,6 +211,12 @@ def test_a_site_does_not_start_with_a_key_that_others_can_read(home: Home, place
     (site.path / place).chmod(0o750)
     with pytest.raises(AtollError, match="chmod"):
         site.check()
+
+
+def test_a_folder_that_was_open_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir(mode=0o755)
+    Home(tmp_path / "f").create(["north"], ["localhost"], 8443, 30)
+    check_private(tmp_path / "f")
 
 
 def test_private_files_are_private_whatever_was_there(tmp_path: Path) -> None:
