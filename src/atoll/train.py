@@ -240,16 +240,13 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     kinds: dict[str, torch.dtype] = {}
     for upload in uploads:
         w = getattr(upload, weight).double() if weight else 1.0
-        mass, values = mass + w, getattr(upload, field)
-        kinds |= {name: v.dtype for name, v in values.items()}
-        parts = {name: v.to(torch.double, copy=True) for name, v in values.items() if v.is_floating_point()}
-        if parts:
-            torch._foreach_mul_(list(parts.values()), w)  # all at once: one by one, small models are all overhead
-        if known := [name for name in parts if name in total]:
-            torch._foreach_add_([total[name] for name in known], [parts[name] for name in known])
-        total |= {name: v for name, v in parts.items() if name not in total}
-        for name, v in values.items():
-            if name not in parts:
+        mass = mass + w
+        for name, v in getattr(upload, field).items():
+            kinds[name] = v.dtype
+            if v.is_floating_point():
+                share = v.to(torch.double, copy=True).mul_(w)
+                total[name] = total[name].add_(share) if name in total else share
+            else:
                 total[name] = torch.maximum(total[name], v) if name in total else v
     return {name: (v / mass).to(kinds[name]) if v.is_floating_point() else v for name, v in total.items()}
 
