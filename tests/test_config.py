@@ -38,6 +38,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "max_norm": (["--max-norm", "50"], 50.0),
     "robust": (["--robust", "trimmed:0.2"], "trimmed:0.2"),
     "sums": (["--sums", "fixed"], "fixed"),
+    "track": (["--track", "wandb", "--track", "mlflow"], ("wandb", "mlflow")),
     "drop": (["--drop", "0.3:before"], "0.3:before"),
     "slow": (["--slow", "0.2:4"], "0.2:4"),
     "stragglers": (["--stragglers", "0.1:10"], "0.1:10"),

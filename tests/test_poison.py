@@ -141,7 +141,7 @@ def test_lies_have_the_form_that_the_server_asks_for(name: str) -> None:
     """Checks of form do not find them out; and every kind is a lie, where there is something to lie about."""
     made = setup(name)
     checks, marks, k = Validator(made.method, made.fleet, 0), promises(made.method), key(1)
-    for _, i, down, up in rehearse(made.method, made.fleet, 0):
+    for _, i, down, up, _ in rehearse(made.method, made.fleet, 0):
         for kind in ALONE:
             assert checks.flaw(i, down, lie(kind, up, down, 10, marks, k)) is None, kind
         (agreed, _) = conspire([Outcome(i, up), Outcome("other", up)], frozenset({i, "other"}), marks)

@@ -71,7 +71,7 @@ class Saved:
         if i not in self.clients:
             raise unknown("client", i, self.clients)
         method, fleet, seed = self.setup.method, self.setup.fleet, self.setup.config.seed
-        kept, own = Checkpoints(self.path, contract(method)), MemoryStore()
+        kept, own = _checkpoints(self.path, self.setup), MemoryStore()
         if i in self.desks:
             own.put(i, kept.get_desk(self.desks[i]))
         client = fleet.client(i)
@@ -89,7 +89,11 @@ def open_run(path: Path | str) -> Saved:
     if not (folder / "config.yaml").exists():
         raise AtollError(f"{str(folder)!r} holds no run: there is no config.yaml. Give the directory of a run.")
     setup = assemble(from_dict(read_yaml(folder / "config.yaml"), str(folder / "config.yaml")))
-    found = Checkpoints(folder, contract(setup.method)).load(lambda note: None)
+    found = _checkpoints(folder, setup).load(lambda note: None)
     if found is None:
         raise AtollError(f"The run in {str(folder)!r} has no checkpoint yet. Wait for one, or finish it with --resume.")
     return Saved(folder, setup, found.round, found.server, found.states, found.desks)
+
+
+def _checkpoints(folder: Path, setup: Setup) -> Checkpoints:
+    return Checkpoints(folder, contract(setup.method), setup.config.identity())

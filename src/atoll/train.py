@@ -107,7 +107,7 @@ class Optimiser:
 
     def run(self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None = None) -> Params:
         """Train on given batches; ``correct`` may change each gradient before it is used."""
-        params = _training_copy(params)
+        params = clientwise.copies(params) if mapping_clients() else _training_copy(params)
         memory: dict[str, Params] = {}
         for batch in batches if not _idle.get() else ():
             grads, stats = self._gradient(loss, params, batch)
@@ -205,8 +205,6 @@ def _norm(grads: Params) -> Tensor:
 
 def _training_copy(params: Params) -> Params:
     """Copies to write into, laid out once as the model would otherwise do at every step."""
-    if mapping_clients():
-        return {name: v.clone() for name, v in params.items()}
     return {name: laid(v.clone(), torch.channels_last) for name, v in params.items()}
 
 
