@@ -187,12 +187,12 @@ class Validator:
 def tensors_of(p: Any) -> Params:
     """All tensors of a payload, under the names that they travel by."""
     found: Params = {}
-    for f in fields(p):
-        value = getattr(p, f.name)
+    for field in kinds_of(type(p)):
+        value = getattr(p, field)
         if isinstance(value, dict):
-            found |= {f"{f.name}/{name}": v for name, v in value.items()}
+            found |= {f"{field}/{name}": v for name, v in value.items()}
         elif isinstance(value, Tensor):
-            found[f.name] = value
+            found[field] = value
     return found
 
 
@@ -306,8 +306,7 @@ def _by_value(upload: Any, marks: Mapping[str, Marks], rows: int | None) -> Iter
 
 def _all_finite(tensors: Params) -> bool:
     """Whether that is sure at first sight: NaN spreads to sums, but a sum may also overflow."""
-    floats = [v for v in tensors.values() if v.is_floating_point()]
-    return not floats or isfinite(float(torch.stack([v.sum().double() for v in floats]).sum()))
+    return all(isfinite(v.sum().item()) for v in tensors.values() if v.is_floating_point())
 
 
 def _finite(v: Tensor) -> bool:
