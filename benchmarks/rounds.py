@@ -322,7 +322,7 @@ def figures(quick: bool = False) -> dict[str, float]:
     """``quick``: a few steps of each work, to see that everything runs."""
     found: dict[str, float] = {}
     for work in WORKS:
-        times = compared(replace(work, clients=4, sampled=2, rows=16), 1) if quick else compared(work, REPEATS)
+        times = compared(replace(work, clients=4, sampled=2, rows=20), 1) if quick else compared(work, REPEATS)
         for kind in KINDS:
             found[f"vs_{kind}.{work.name}"] = median(ratios(times, kind, "wall"))
             found[f"cpu.vs_{kind}.{work.name}"] = median(ratios(times, kind, "cpu"))

@@ -17,7 +17,7 @@ from benchmarks import page, scale, timing  # noqa: E402
 from benchmarks.targets import Target, target  # noqa: E402
 
 OWN = {
-    "vmap": {"vmap_speedup.W3", "vmap_speedup.W3_E5"},
+    "vmap": {"vmap_speedup.W3", "vmap_speedup.W3_E5", "vmap_speedup.W3_training"},
     "growth": {"growth.sampled_clients", "growth.model_size", "growth.dcpfl_server_classes"},
     "startup": {"startup.help_seconds", "startup.first_round_digits_seconds"},
     "overhead": {f"overhead.{name}" for name in registry.methods()},

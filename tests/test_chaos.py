@@ -355,9 +355,9 @@ def shuffle_completion(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Workers answer in another order each time."""
     carry_out = process._carry_out
 
-    def dawdling(fleet: Any, outlet: Any, order: Any, pipe: Any) -> None:
+    def dawdling(fleet: Any, outlet: Any, order: Any, *rest: Any) -> None:
         time.sleep(random.Random(f"{seed} {order.at} {order.job.round}").random() * 0.05)
-        carry_out(fleet, outlet, order, pipe)
+        carry_out(fleet, outlet, order, *rest)
 
     monkeypatch.setattr(process, "_carry_out", dawdling)
 

@@ -147,7 +147,8 @@ class Optimiser:
             return grads
         norm = _norm(grads)
         scale = (self.clip / (norm + 1e-6)).clamp(max=1.0)
-        if not mapping_clients() and scale == 1:  # a common case that spares a pass over memory
+        unclipped = scale == 1
+        if clientwise.everybody(unclipped) if mapping_clients() else unclipped:  # common, and spares a pass over memory
             return grads
         return {name: g * scale for name, g in grads.items()}
 

@@ -213,12 +213,12 @@ class Validator:
 def tensors_of(p: Any) -> Params:
     """All tensors of a payload, under the names that they travel by."""
     found: Params = {}
-    for f in fields(p):
-        value = getattr(p, f.name)
+    for field in kinds_of(type(p)):
+        value = getattr(p, field)
         if isinstance(value, dict):
-            found |= {f"{f.name}/{name}": v for name, v in value.items()}
+            found |= {f"{field}/{name}": v for name, v in value.items()}
         elif isinstance(value, Tensor):
-            found[f.name] = value
+            found[field] = value
     return found
 
 
