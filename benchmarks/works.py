@@ -16,7 +16,7 @@ from atoll.config import Config
 from atoll.costs import Operations
 from atoll.data.dataset import Dataset
 from atoll.key import key
-from atoll.rounds import play
+from atoll.rounds import Rules, play
 from atoll.store import MemoryStore
 from atoll.validation import Validator
 
@@ -69,14 +69,14 @@ class Rounds:
         self.setup, self.task, self.rate, self.t = setup, setup.fleet.task(), rate, 0
         seed = setup.config.seed
         self.backend, self.desks = backend(setup.fleet, MemoryStore()), MemoryStore()
-        self.checks = Validator(setup.method, setup.fleet, seed)
+        self.rules = Rules(Validator(setup.method, setup.fleet, seed))
         with torch.no_grad():
             self.server = setup.method.init_server(self.task, key(seed, "init", "server"))
 
     def __call__(self) -> None:
         method, seed = self.setup.method, self.setup.config.seed
         self.server, log = play(
-            method, self.task, self.backend, self.server, self.t, seed, self.rate, (), self.desks, self.checks
+            method, self.task, self.backend, self.server, self.t, seed, self.rate, (), self.desks, self.rules
         )
         assert len(log.accepted) == len(log.cohort) * method.phases, log.rejected
         self.t += 1

@@ -37,7 +37,7 @@ from atoll.key import key
 from atoll.ledger import Ledger, from_json
 from atoll.payload import equal, nbytes
 from atoll.result import Result
-from atoll.rounds import Log, play
+from atoll.rounds import Log, Rules, play
 from atoll.rundir import RunDir
 from atoll.store import MemoryStore
 from atoll.validation import is_finite
@@ -161,7 +161,9 @@ def played(made: Setup, gone: dict[ClientId, str], **more: Any) -> tuple[Any, Lo
     store, task = MemoryStore(), made.fleet.task()
     server = made.method.init_server(task, key(0))
     trouble = CALM._replace(gone=gone.get)
-    after, log = play(made.method, task, Loop(made.fleet, store), server, 0, 0, 1.0, (), trouble=trouble, **more)
+    after, log = play(
+        made.method, task, Loop(made.fleet, store), server, 0, 0, 1.0, (), rules=Rules(trouble=trouble, **more)
+    )
     return after, log, store
 
 
@@ -353,7 +355,7 @@ def test_without_overlap_personal_training_counts_and_with_it_does_not() -> None
     made = setup("ditto", **QUICK)
     experiment = Experiment(made, None)
     costs = operations(made.method, made.fleet, 0, 5)
-    times = experiment._times(0, "0", costs, 10_000, 10_000)
+    times = experiment.times.of(0, "0", costs, 10_000, 10_000)
     waiting, overlapping = (clock.arrival("0", times) for clock in experiment.ledger.clocks.values())
     assert waiting - overlapping == pytest.approx(times.personal)
 

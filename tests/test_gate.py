@@ -22,7 +22,7 @@ from atoll.methods.dcpfl import DCPFL, Gaussians
 from atoll.payload import pack
 from atoll.privacy.gate import Gate, class_tables, rows_of_classes
 from atoll.privacy.policy import Privacy
-from atoll.rounds import Job, play
+from atoll.rounds import Job, Rules, play
 from atoll.settings import make
 from atoll.statistics import Pool, class_means, covariances
 from atoll.store import MemoryStore
@@ -123,7 +123,7 @@ def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
     watched, task = Watched(plain.fleet, MemoryStore(), privacy.outlet), plain.fleet.task()
     server = plain.method.init_server(task, key(0, "init", "server"))
     checks = Validator(plain.method, plain.fleet, 0)
-    _, log = play(plain.method, task, watched, server, 0, 0, 1.0, (), None, checks)
+    _, log = play(plain.method, task, watched, server, 0, 0, 1.0, (), None, Rules(checks))
     assert not log.rejected
     assert len(set(log.accepted)) == 5
     covered = privacy.record()["gate"]["covers"]

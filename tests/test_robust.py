@@ -24,7 +24,7 @@ from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.fedproto import FedProto, Means, Prototypes
 from atoll.payload import Params, equal, pack, unpack
 from atoll.robust import Guard, by_columns, capped, clipped, geometric, krum, median, parse, trimmed, using
-from atoll.rounds import play
+from atoll.rounds import Rules, play
 from atoll.settings import make
 from atoll.store import MemoryStore, Store
 from atoll.train import mean
@@ -317,7 +317,7 @@ def attacked(
     task, clients = made.fleet.task(), backend(made.fleet, MemoryStore())
     server = made.method.init_server(task, key(0))
     for t in range(rounds):
-        server, log = play(made.method, task, clients, server, t, 0, 1.0, (), guard=guard)
+        server, log = play(made.method, task, clients, server, t, 0, 1.0, (), rules=Rules(guard=guard))
         assert not log.rejected
     return server, notes
 

@@ -22,7 +22,7 @@ from atoll.experiment import Experiment, conduct
 from atoll.key import key
 from atoll.ledger import Ledger, from_json
 from atoll.payload import Nothing, about, equal, nbytes, payload
-from atoll.rounds import Desks, Rejection, play
+from atoll.rounds import Desks, Rejection, Rules, play
 from atoll.rundir import RunDir
 from atoll.settings import make
 from atoll.store import MemoryStore
@@ -246,7 +246,7 @@ def played(made: Setup, backend: Any, rounds: int = 1, max_norm: float | None = 
     task, desks = made.fleet.task(), MemoryStore()
     server, checks = made.method.init_server(task, key(0)), Validator(made.method, made.fleet, 0, max_norm)
     for t in range(rounds):
-        server, log = play(made.method, task, backend, server, t, 0, 1.0, (), desks, checks)
+        server, log = play(made.method, task, backend, server, t, 0, 1.0, (), desks, Rules(checks))
     states = [backend.state(made.method, 0, i) for i in made.fleet.ids]
     return [server, *states, *(desks.get(i) for i in desks)], log
 
@@ -409,7 +409,7 @@ def answered(name: str, t: int, **changes: Any) -> tuple[Validator, str, Any, An
     task, backend, desks = made.fleet.task(), Loop(made.fleet, MemoryStore()), MemoryStore()
     server, checks = made.method.init_server(task, key(0)), Validator(made.method, made.fleet, 0)
     for earlier in range(t):
-        server, _ = play(made.method, task, backend, server, earlier, 0, 1.0, (), desks, checks)
+        server, _ = play(made.method, task, backend, server, earlier, 0, 1.0, (), desks, Rules(checks))
     i = made.fleet.ids[BAD]
     download = Desks(made.method, task, 0, desks).download(server, i, Round(t))
     with torch.no_grad():
@@ -634,7 +634,7 @@ def test_a_round_of_excluded_clients_leaves_the_server_alone() -> None:
     made = setup("fedavg", **SMALL)
     task, backend = made.fleet.task(), Loop(made.fleet, MemoryStore())
     server = made.method.init_server(task, key(0))
-    after, log = play(made.method, task, backend, server, 0, 0, 1.0, (), excluded=made.fleet.ids)
+    after, log = play(made.method, task, backend, server, 0, 0, 1.0, (), rules=Rules(excluded=made.fleet.ids))
     assert equal(after, server)
     assert (log.cohort, log.down, log.rejected) == ([], {}, [])
 

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
@@ -16,24 +15,24 @@ from .auditlog import AuditLog
 from .backends.inprocess import Loop, Outlet, Vmap, as_made
 from .backends.process import Processes
 from .checkpoint import Checkpoints, Snapshot
-from .clock import Times, Work
 from .compat import affects
 from .core import ClientId, Round, contract
 from .costs import Costs, operations, seconds
 from .errors import AtollError
 from .examiner import Examiner
-from .faults import Trouble, ordered
+from .faults import ordered
 from .ledger import Ledger, Line, from_json
 from .privacy.policy import Privacy
 from .result import Result
 from .robust import Guard
-from .rounds import Backend, Log, Outcome, play, sample
+from .rounds import Backend, Log, Outcome, Rules, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
 from .securesum import Fixed, largest
 from .stopping import stoppable, undisturbed
 from .store import DiskStore, Kept, MemoryStore, Store, state_digest
 from .summary import incidents, summarise
 from .threads import kept_memory, on_device, one_thread
+from .timekeeper import Timekeeper
 from .validation import LARGEST, Flaw, Validator, promises
 from .wire import digest
 
@@ -83,9 +82,10 @@ class Experiment:
             self._open_store("desks", self.types.desk),
         )
         self.privacy = Privacy(self.config, self.method, self.fleet, run_dir.path if run_dir else None)
-        self.faults, self._marks = ordered(self.config, self.fleet.ids), promises(self.method)
+        self.faults = ordered(self.config, self.fleet.ids)
+        self.times = Timekeeper(setup, self.faults)
         honest: Outlet = self.privacy.outlet if self.privacy.on else as_made
-        self.outlet = self.faults.outlet(honest, self._marks)
+        self.outlet = self.faults.outlet(honest, promises(self.method))
         self.backend = self._open_backend()
         self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed, self.desks)
         self.examiner.liars = self.faults.poisoned
@@ -163,25 +163,18 @@ class Experiment:
         t, started, config = self.ledger.round, time.perf_counter(), self.config
         self._open = Open(self.server, self.ledger.copy(), set(self._changed))
         self.privacy.reserve(t)
-        self.server, log = play(
-            self.method,
-            self.task,
-            self.backend,
-            self.server,
-            t,
-            config.seed,
-            config.rate,
-            self._examinees(t),
-            self.desks,
+        rules = Rules(
             self.checks,
             self.ledger.excluded(config.strikes),
             self.guard,
-            self._note if self._audit else None,
             self.fixed,
-            self._trouble(t, work),
+            self.times.trouble(t, work, self.ledger.clocks["wait_free" if config.wait_free else "waiting"]),
+            self._note if self._audit else None,
         )
+        place = self.method, self.task, self.backend, self.server
+        self.server, log = play(*place, t, config.seed, config.rate, self._examinees(t), self.desks, rules)
         self._count(log, flops)
-        self._tell_time(log, work)
+        self.stamps = self.times.stamps(log, work, self.ledger.clocks)
         if self._is_over(log):
             self.ledger.status = "diverged"
         elif t + 1 < config.rounds:
@@ -255,32 +248,6 @@ class Experiment:
         excluded = self.ledger.excluded(self.config.strikes)
         return len(excluded) == len(self.fleet.ids) or bool(log.rejected and not log.accepted)
 
-    def _trouble(self, t: int, costs: Costs) -> Trouble:
-        """What goes wrong in round ``t``; late is what comes after the deadline on the clock that the run follows."""
-        clock = self.ledger.clocks["wait_free" if self.config.wait_free else "waiting"]
-        deadline = self.config.deadline
-
-        def late(i: ClientId, up: int, down: int) -> bool:
-            if deadline is None:
-                return False
-            return clock.arrival(i, self._times(t, i, costs, up, down)) > clock.server + deadline
-
-        return Trouble(partial(self.faults.gone, t), late, partial(self.faults.tampered, marks=self._marks))
-
-    def _times(self, t: int, i: ClientId, costs: Costs, up: int, down: int) -> Times:
-        """How long one client takes in round ``t``."""
-        work = Work(*costs.of(self.fleet, i), up, down)
-        return self.faults.delayed(self.setup.devices.times(work, i, self.config.seed), t, i)
-
-    def _tell_time(self, log: Log, costs: Costs) -> None:
-        """Let both clocks run: what the round would have taken between real devices."""
-        missed = {dropped.client for dropped in log.dropped}
-        present = [i for i in log.cohort if i not in missed]
-        times = {i: self._times(log.t, i, costs, log.up.get(i, 0), log.down[i]) for i in present}
-        aggregation = self.setup.devices.aggregation(0 if log.empty else costs.server)
-        limit = self.config.deadline if missed else None
-        self.stamps = {name: clock.round(times, aggregation, limit) for name, clock in self.ledger.clocks.items()}
-
     def _cohort(self, t: int) -> list[ClientId]:
         return sample(self.fleet.ids, self.config.rate, self.config.seed, t)
 
@@ -290,9 +257,8 @@ class Experiment:
     def _examinees(self, t: int) -> set[ClientId]:
         """Clients whose model after round ``t`` is the one that the next evaluation reports."""
         examinees, later = self._answering(t), t
-        while (
-            examinees and not self._evaluated(later) and self.config.deadline is None
-        ):  # who will be late cannot be foreseen
+        # With a deadline nobody can tell who will be late, so everybody is examined.
+        while examinees and not self._evaluated(later) and self.config.deadline is None:
             later += 1
             examinees -= self._answering(later)
         return examinees

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -154,6 +153,22 @@ class Desks:
             yield reply
 
 
+@dataclass(frozen=True)
+class Rules:
+    """How a server treats clients and their uploads in a round. By default: it trusts them, as far as types go."""
+
+    checks: Validator | None = None  # without them an upload is judged by its class alone
+    excluded: Collection[ClientId] = ()  # absent if sampled
+    guard: robust.Guard | None = None  # in place of means
+    fixed: securesum.Fixed | None = None  # sums in fixed point
+    trouble: Trouble = CALM  # faults to order
+    note: Note | None = None  # told of every upload that arrives, once it has been judged
+
+    def judged(self, r: Round, outcome: Outcome, fault: Flaw | None) -> None:
+        if self.note is not None:
+            self.note(r, outcome, fault)
+
+
 def play(
     method: AnyMethod,
     task: Task,
@@ -164,19 +179,10 @@ def play(
     rate: float,
     examine: Collection[str],
     desks: Store | None = None,
-    checks: Validator | None = None,
-    excluded: Collection[ClientId] = (),
-    guard: robust.Guard | None = None,
-    note: Note | None = None,
-    fixed: securesum.Fixed | None = None,
-    trouble: Trouble = CALM,
+    rules: Rules = Rules(),
 ) -> tuple[Any, Log]:
-    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured.
-
-    Without ``checks`` an upload is judged by its class alone. Clients who are ``excluded`` are absent if sampled.
-    ``note`` is told of every upload that arrives, once it has been judged.
-    """
-    away = set(excluded)
+    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured."""
+    away, trouble = set(rules.excluded), rules.trouble
     log = Log(t, [i for i in sample(task.clients, rate, seed, t) if i not in away])
     office = Desks(method, task, seed, MemoryStore() if desks is None else desks)
     _lose(log, trouble, lambda i: nbytes(office.download(server, i, Round(t))))
@@ -189,14 +195,12 @@ def play(
         for job in jobs:
             log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
         outcomes = trouble.tampered(backend.train(method, seed, jobs))
-        accepted = _accepted(
-            outcomes, _judge(method, jobs, checks), trouble.late, log, partial(_ignore if note is None else note, r)
-        )
+        accepted = _accepted(outcomes, _judge(method, jobs, rules.checks), rules, log, r)
         replies = office.served(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
             received = robust.unguarded(chain([first], replies))
-            with torch.no_grad(), robust.using(guard, server), securesum.using(fixed):
+            with torch.no_grad(), robust.using(rules.guard, server), securesum.using(rules.fixed):
                 server = plain(method.aggregate(server, received, task, r, key(seed, "server", *r)))
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
             pass
@@ -212,10 +216,6 @@ def _judge(method: AnyMethod, jobs: Sequence[Job], checks: Validator | None) -> 
     return lambda outcome: checks.flaw(outcome.sender, downloads[outcome.sender], outcome.upload)
 
 
-def _ignore(r: Round, outcome: Outcome, fault: Flaw | None) -> None:
-    """Nobody keeps a log."""
-
-
 def _lose(log: Log, trouble: Trouble, size: Callable[[ClientId], int]) -> None:
     """Clients that will not answer; most have received the download, whose size is counted."""
     for i in log.cohort:
@@ -226,11 +226,7 @@ def _lose(log: Log, trouble: Trouble, size: Callable[[ClientId], int]) -> None:
 
 
 def _accepted(
-    outcomes: Iterable[Outcome],
-    judge: Callable[[Outcome], Flaw | None],
-    late: Callable[[ClientId, int, int], bool],
-    log: Log,
-    note: Callable[[Outcome, Flaw | None], None],
+    outcomes: Iterable[Outcome], judge: Callable[[Outcome], Flaw | None], rules: Rules, log: Log, r: Round
 ) -> Iterator[Reply[Any]]:
     """Uploads that pass, one at a time; a client whose upload fails or comes too late counts as absent."""
     for outcome in outcomes:
@@ -239,11 +235,11 @@ def _accepted(
             continue
         fault = judge(outcome)
         up = log.up.get(outcome.sender, 0) + (0 if fault else nbytes(outcome.upload))
-        if fault is None and late(outcome.sender, up, log.down[outcome.sender]):
+        if fault is None and rules.trouble.late(outcome.sender, up, log.down[outcome.sender]):
             log.dropped.append(Dropped(outcome.sender, log.t + 1, LATE))
-            note(outcome, Flaw("upload", "came too late"))
+            rules.judged(r, outcome, Flaw("upload", "came too late"))
             continue
-        note(outcome, fault)
+        rules.judged(r, outcome, fault)
         if fault:
             log.rejected.append(Rejection(outcome.sender, log.t + 1, *fault))
             continue
