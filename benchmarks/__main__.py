@@ -16,6 +16,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from atoll.threads import kept_memory
+
 from . import __doc__ as ABOUT
 from . import __path__ as FOLDERS
 from . import page
@@ -32,9 +34,9 @@ def benchmarks() -> dict[str, ModuleType]:
 
 
 def measured(name: str, quick: bool) -> dict[str, float]:
-    """The figures of a benchmark, in one thread and away from the user's own data."""
+    """The figures of a benchmark, with threads and memory as in a run, and away from the user's own data."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, _environment(ATOLL_DATA=folder):
+    with tempfile.TemporaryDirectory() as folder, _environment(ATOLL_DATA=folder), kept_memory():
         figures: dict[str, float] = benchmarks()[name].figures(quick)
         return figures
 
