@@ -134,7 +134,7 @@ def test_a_site_that_keeps_its_covariances_says_so_before_anything_runs(tmp_path
     sites = guarded(tmp_path, "dcpfl", "off")
     sites.write("1", privacy={"min_class_count": 10})
     line = sites.line()
-    with pytest.raises(AtollError, match="Site '1' cannot take part: keeps covariances .* --cov-source means"):
+    with pytest.raises(AtollError, match=r"Site '1' cannot take part: keeps covariances .* --cov-source means"):
         sites.run(line)
     assert {frame.kind for _, frame in line.asked} == {"hello"}
     result = sites.run(config={"cov_source": "means"}, min_clients=3)
