@@ -72,6 +72,7 @@ class Sites:
                 data=str(self.folder / "data" / f"{name}.npz"),
                 model=self.setup.fleet.models[name].name,
                 public=self.public,
+                privacy="off",
             )
 
     def write(self, name: str, **values: Any) -> None:

@@ -253,3 +253,8 @@ def test_the_identity_leaves_out_what_does_not_change_the_numbers() -> None:
 def test_optimiser_options_are_those_that_were_given() -> None:
     assert Config().optimiser_options == {}
     assert Config(lr=0.1, epochs=2).optimiser_options == {"lr": 0.1, "epochs": 2}
+
+
+def test_none_is_a_choice_where_it_is_listed_and_nothing_elsewhere() -> None:
+    assert (Config(cov_source="none").cov_source, Config(cov_source=None).cov_source) == ("none", None)
+    assert Config(dp="none").dp is None

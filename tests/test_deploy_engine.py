@@ -24,6 +24,7 @@ from atoll.deploy.worker import Desk, local
 from atoll.errors import AtollError
 from atoll.evaluate import accuracy
 from atoll.experiment import conduct
+from atoll.privacy.policy import Privacy
 from atoll.report import html
 from atoll.rundir import RunDir
 
@@ -332,7 +333,7 @@ def test_a_state_that_was_changed_on_the_disk_is_noticed(tmp_path: Path) -> None
 
 def test_nothing_leaves_that_the_method_does_not_declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = deployed(tmp_path, "fedavg")
-    monkeypatch.setattr("atoll.deploy.engagement._outlet", lambda site: lambda job, client, upload: client)
+    monkeypatch.setattr(Privacy, "outlet", lambda self, job, client, upload: client)
     result = sites.run()
     assert [rejected["field"] for rejected in result.history[0]["rejected"]] == ["payload"] * 3
     assert not (tmp_path / "0" / "state" / "sent.jsonl").exists()
@@ -345,13 +346,6 @@ def test_an_upload_with_nan_is_rejected_as_in_a_simulation(tmp_path: Path) -> No
     assert result.summary["status"] == expected.summary["status"] == "diverged"
     assert result.summary["digest"] == expected.summary["digest"]
     assert not (tmp_path / "0" / "state" / "sent.jsonl").exists()
-
-
-def test_rules_that_a_site_cannot_keep_keep_it_away(tmp_path: Path) -> None:
-    sites = deployed(tmp_path, "fedavg")
-    sites.write("1", privacy={"epsilon": 1})
-    with pytest.raises(AtollError, match="Site '1' cannot take part: does not let the upload out"):
-        sites.run()
 
 
 # -- who may take part ------------------------------------------------------------------------------------------------

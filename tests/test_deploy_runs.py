@@ -17,7 +17,7 @@ from atoll.deploy.cut import cut
 
 pytestmark = pytest.mark.deploy
 METHODS = ("fedavg", "dcpfl", "feddw", "fedpd", "pfedes", "scd")
-SHARED = {"data": "digits", "rounds": 2, "epochs": 1, "seed": 3}
+SHARED = {"data": "digits", "rounds": 2, "epochs": 1, "seed": 3, "min_class_count": 10}  # as sites do by themselves
 SPEED = ("--round-timeout", 300, "--wait", 300, "--json")
 
 

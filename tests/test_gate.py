@@ -26,7 +26,7 @@ from atoll.rounds import Job, Rules, play
 from atoll.settings import make
 from atoll.statistics import Pool, class_means, covariances
 from atoll.store import MemoryStore
-from atoll.validation import Validator, declared, marks_of, tensors_of
+from atoll.validation import Validator, marks_of, promises, tensors_of
 
 MODEL = identity_body(2, 6)
 
@@ -94,7 +94,7 @@ def test_the_number_of_all_rows_does_not_give_away_those_kept_back() -> None:
     up, _ = _local(plain, method, c)
     counts = rows_of_classes(c)
     least = int(counts[counts > 0].median()) + 1
-    gated = Gate(least).passed(up, counts, declared(method))
+    gated = Gate(least).passed(up, counts, promises(method))
     assert float(counts[counts < least].sum()) > 0
     assert float(gated.n) == float(gated.extra["DW.count"].sum()) == float(counts[counts >= least].sum())
     assert not gated.extra["DW.sum"][counts < least].any()
@@ -129,7 +129,7 @@ def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
     covered = privacy.record()["gate"]["covers"]
     for up in seen:
         tensors = tensors_of(up)
-        assert set(class_tables(tensors, declared(plain.method))) <= set(covered)
+        assert set(class_tables(tensors, promises(plain.method))) <= set(covered)
         assert not any(bool(tensors[field].any()) for field in covered if field in tensors)
 
 

@@ -109,9 +109,10 @@ class Config:
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
         for f in fields(self):
-            object.__setattr__(self, f.name, _read(getattr(self, f.name), hints[f.name], f.name))
-            choices = f.metadata.get("choices")
-            value = getattr(self, f.name)
+            choices, value = f.metadata.get("choices", ()), getattr(self, f.name)
+            if value not in choices:  # the word "none" may be one, and is not the same as nothing then
+                value = _read(value, hints[f.name], f.name)
+                object.__setattr__(self, f.name, value)
             if choices and value is not None and value not in choices:
                 raise unknown(flag(f.name), value, choices)
         self._check_ranges()

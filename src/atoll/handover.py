@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from . import __version__
 from .core import ClientId
-from .data.transforms import preset
 from .errors import AtollError, unknown
 from .files import to_json, write_whole
-from .saved import Saved
+from .saved import Models
 
 Reader = Callable[[Tensor], Tensor]
 
@@ -27,13 +26,13 @@ TOLERANCE = 1e-4  # of logits: another runtime sums in another order
 MANIFEST = "manifest.json"
 
 
-def hand_over(saved: Saved, client: ClientId, form: str, folder: Path) -> dict[str, Any]:
+def hand_over(models: Models, client: ClientId, form: str, folder: Path) -> dict[str, Any]:
     """Write the model and its manifest to ``folder``; returns the manifest."""
     if form not in FORMS:
         raise unknown("form", form, FORMS)
     name, write, read = FORMS[form]
-    net, at = saved.module(client), saved.setup.fleet.position(client)
-    x = saved.setup.fleet.test[at].x if saved.setup.fleet.test.size(at) else saved.setup.fleet.train[at].x
+    net, fleet, at = models.module(client), models.fleet, models.fleet.position(client)
+    x = fleet.test[at].x if fleet.test.size(at) else fleet.train[at].x
     folder.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
         write(net, x[:2], folder / name)
@@ -44,14 +43,13 @@ def hand_over(saved: Saved, client: ClientId, form: str, folder: Path) -> dict[s
         raise AtollError(
             f"{folder / name} does not give what the model gives: logits differ by {gap:.2g}. Do not use it."
         )
-    manifest = _manifest(saved, client, form, folder / name) | {"checked": {"rows": len(x), "largest_gap": gap}}
+    manifest = _manifest(models, client, form, folder / name) | {"checked": {"rows": len(x), "largest_gap": gap}}
     write_whole(folder / MANIFEST, (to_json(manifest, indent=1) + "\n").encode())
     return manifest
 
 
-def _manifest(saved: Saved, client: ClientId, form: str, file: Path) -> dict[str, Any]:
-    config, data = saved.setup.config, saved.setup.federation.dataset
-    transform = preset(config.transform, data.name, data.shape)
+def _manifest(models: Models, client: ClientId, form: str, file: Path) -> dict[str, Any]:
+    config, data, transform = models.config, models.data, models.transform
     return {
         "form": form,
         "file": file.name,
@@ -59,12 +57,12 @@ def _manifest(saved: Saved, client: ClientId, form: str, file: Path) -> dict[str
         "atoll": __version__,
         "method": config.method,
         "client": client,
-        "architecture": saved.setup.fleet.models[client].name,
-        "round": saved.round,
+        "architecture": models.fleet.models[client].name,
+        "round": models.round,
         "classes": list(data.classes),
         "input": {
             "kind": data.kind,
-            "shape": list(saved.setup.fleet.test.all.x.shape[1:]),
+            "shape": list(models.fleet.test.all.x.shape[1:]),
             "preparation": {"scale": 255, "mean": transform.mean, "std": transform.std, "border": transform.border}
             if data.kind == "image"
             else "none",

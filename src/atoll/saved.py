@@ -1,7 +1,7 @@
-"""A run directory opened again: the models of its latest checkpoint, to predict with and to take away."""
+"""Models that a run left, to predict with and to take away; in a run directory, those of its latest checkpoint."""
 
 import copy
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -9,68 +9,93 @@ import torch
 from torch import Tensor, nn
 
 from .assemble import Setup, assemble
-from .checkpoint import Checkpoints
-from .config import from_dict, read_yaml
+from .checkpoint import Checkpoints, Snapshot
+from .config import Config, from_dict, read_yaml
 from .core import BUFFERS, Client, ClientId, Method, Predictor, Round, contract
-from .data.dataset import Array
-from .data.transforms import preset
+from .data.dataset import Array, Dataset
+from .data.transforms import Transform, preset
 from .errors import AtollError, unknown
+from .fleet import Fleet
 from .key import key
 from .payload import Params
-from .rounds import Desks
+from .rounds import AnyMethod, Desks
 from .store import MemoryStore
 
+Moment = tuple[Any, Any, Any, Client]  # message, upload (if there is one), state: what a client's model follows from
 
-@dataclass(frozen=True)
-class Saved:
-    """What every client would predict by, once it has received the server's last message."""
 
-    path: Path
-    setup: Setup
+class Models(ABC):
+    """Clients' models, wherever they are kept."""
+
+    config: Config
+    method: AnyMethod
+    fleet: Fleet
+    data: Dataset
+    transform: Transform  # of its rows
     round: int  # rounds completed
-    server: Any
-    states: dict[ClientId, str]
-    desks: dict[ClientId, str]
+
+    @abstractmethod
+    def moment(self, i: ClientId) -> Moment:
+        """The last that is known of a client."""
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        return self.setup.fleet.ids
+        return self.fleet.ids
+
+    def client(self, name: str | None) -> ClientId:
+        """The client of that name; without one, the only client there is."""
+        if name is None and len(self.clients) == 1:
+            return self.clients[0]
+        if name is None:
+            raise AtollError(f"Say whose model is meant: --client with one of {', '.join(self.clients)}.")
+        if name not in self.clients:
+            raise unknown("client", name, self.clients)
+        return name
 
     def personal(self, i: ClientId) -> Predictor:
         """Inputs, prepared as for training, to logits."""
-        return self.setup.method.personal(*self._moment(i))
+        return self.method.personal(*self.moment(i))
 
     def params(self, i: ClientId) -> Params:
         """The weights of the client's own model."""
-        return self.setup.method.own(*self._moment(i))
+        return self.method.own(*self.moment(i))
 
     def module(self, i: ClientId) -> nn.Module:
         """The client's own model as an ordinary module, in evaluation mode."""
-        method = self.setup.method
+        method = self.method
         if type(method).personal is not Method.personal:
             raise AtollError(
                 f"A client of {type(method).__name__} does not predict by its own model alone, so there is no single "
                 "model to take away. `atoll predict` does what the method does."
             )
-        net = copy.deepcopy(self.setup.fleet.models[i].net).eval()
+        net = copy.deepcopy(self.fleet.models[i].net).eval()
         net.load_state_dict({name.removeprefix(BUFFERS): v for name, v in self.params(i).items()})
         return net
 
-    def generic(self) -> Predictor | None:
-        """The server's model, if the method has one."""
-        return self.setup.method.generic(self.server, self.setup.fleet.task())
-
     def prepared(self, rows: Array) -> Tensor:
         """Raw rows (images as bytes, numbers of a table, words as numbers) as the models take them."""
-        data = self.setup.federation.dataset
+        data = self.data
         if tuple(rows.shape[1:]) != tuple(data.shape):
             raise AtollError(f"The rows have shape {tuple(rows.shape[1:])}, but {data.name!r} has {tuple(data.shape)}.")
-        return preset(self.setup.config.transform, data.name, data.shape).prepare(rows)
+        return self.transform.prepare(rows)
 
-    def _moment(self, i: ClientId) -> tuple[Any, None, Any, Client]:
-        if i not in self.clients:
-            raise unknown("client", i, self.clients)
-        method, fleet, seed = self.setup.method, self.setup.fleet, self.setup.config.seed
+
+class Saved(Models):
+    """What every client would predict by, once it has received the server's last message."""
+
+    def __init__(self, path: Path, setup: Setup, found: Snapshot):
+        self.path, self.setup, self.data = path, setup, setup.federation.dataset
+        self.config, self.method, self.fleet = setup.config, setup.method, setup.fleet
+        self.transform = preset(self.config.transform, self.data.name, self.data.shape)
+        self.round, self.server, self.states, self.desks = found.round, found.server, found.states, found.desks
+
+    def generic(self) -> Predictor | None:
+        """The server's model, if the method has one."""
+        return self.method.generic(self.server, self.fleet.task())
+
+    def moment(self, i: ClientId) -> Moment:
+        i = self.client(i)
+        method, fleet, seed = self.method, self.fleet, self.config.seed
         kept, own = _checkpoints(self.path, self.setup), MemoryStore()
         if i in self.desks:
             own.put(i, kept.get_desk(self.desks[i]))
@@ -92,7 +117,7 @@ def open_run(path: Path | str) -> Saved:
     found = _checkpoints(folder, setup).load(lambda note: None)
     if found is None:
         raise AtollError(f"The run in {str(folder)!r} has no checkpoint yet. Wait for one, or finish it with --resume.")
-    return Saved(folder, setup, found.round, found.server, found.states, found.desks)
+    return Saved(folder, setup, found)
 
 
 def _checkpoints(folder: Path, setup: Setup) -> Checkpoints:

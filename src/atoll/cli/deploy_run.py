@@ -15,6 +15,7 @@ from ..deploy.control import Control
 from ..deploy.flower import require, write_app
 from ..deploy.follow import Book, Tail, follow, going_on
 from ..deploy.layout import Home, private_folder, write_private
+from ..deploy.rules import FLOOR
 from ..deploy.server import reached, running
 from ..errors import AtollError
 from ..files import to_json
@@ -25,7 +26,7 @@ from .options import config_options, given
 # What a simulation decides and sites decide for themselves, and what has no meaning outside of a simulation.
 NOT_HERE = (
     "method", "data", "data_dir", "rows", "clients", "partition", "models", "public", "public_data",
-    "backend", "workers", "store", "cache", "clock", "global_test", "out",
+    "backend", "workers", "store", "cache", "clock", "global_test", "min_class_count", "out",
 )  # fmt: skip
 
 
@@ -36,6 +37,11 @@ NOT_HERE = (
 @click.option("--data", help="What the sites' data are called; known names have their statistics.  [default: sites]")
 @click.option("--out", help="Run directory.  [default: DIR/runs/METHOD-SEED]")
 @click.option("--public", help="File of public rows, for methods that distil; the same as at the sites.")
+@click.option(
+    "--min-class-count",
+    type=int,
+    help=f"Classes of which a site has fewer rows do not leave it; 0: as sites decide.  [default: {FLOOR}]",
+)
 @click.option("--sites", help="Only these sites, such as north,south.  [default: all that are not revoked]")
 @click.option("--round-timeout", type=float, default=600.0, show_default=True, help="Seconds a round waits for sites.")
 @click.option("--min-clients", type=int, help="Sites that a round needs at least.  [default: all]")
@@ -54,7 +60,12 @@ def run(
     """
     require()
     home = Home(folder)
-    values = {"data": "sites", **given(options, config_file), **({"data": data} if data else {})}
+    values = {
+        "data": "sites",
+        "min_class_count": FLOOR,
+        **given(options, config_file),
+        **({"data": data} if data else {}),
+    }
     config = configs([method], values)[0]
     place = Path(out).absolute() if out else home.runs / f"{safe(config.label)}-{config.seed}"
     job = Job(

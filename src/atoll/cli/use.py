@@ -15,27 +15,37 @@ from ..data.images import SUFFIXES, Layout, Source, pixels
 from ..errors import AtollError
 from ..files import to_json
 from ..handover import FORMS, hand_over
-from ..saved import Saved, open_run
+from ..saved import Models, open_run
 from .show import console
 
 
+def _opened(folder: Path) -> Models:
+    """The models of a run directory, or the one that a site has for itself."""
+    if (folder / "site.yaml").exists():
+        from ..deploy.personal import open_site  # for those who have no sites, not worth the time
+
+        return open_site(folder)
+    return open_run(folder)
+
+
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN|SITE_DIR")
 @click.argument("inputs", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@click.option("--client", required=True, help="Whose model.")
+@click.option("--client", help="Whose model; a site has only its own.")
 @click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Classes shown of each row.")
 @click.option("--json", "as_json", is_flag=True, help="Print all probabilities as JSON.")
-def predict(run: Path, inputs: tuple[Path, ...], client: str, top: int, as_json: bool) -> None:
+def predict(run: Path, inputs: tuple[Path, ...], client: str | None, top: int, as_json: bool) -> None:
     """Predict with a client's personalised model.
 
     FILE is an image, or a NumPy file (.npy) with raw rows as the data set of the run has them. Without one, the test
-    rows of the client are predicted.
+    rows of the client are predicted. With SITE_DIR, the folder of a site, it is the site's model of its latest run.
     """
-    saved = open_run(run)
-    rows = _rows(saved, client, inputs)
+    models = _opened(run)
+    whose = models.client(client)
+    rows = _rows(models, whose, inputs)
     with torch.no_grad():
-        chances = saved.personal(client)(rows[1]).softmax(1)
-    named = [dict(zip(saved.setup.federation.dataset.classes, c, strict=True)) for c in chances.tolist()]
+        chances = models.personal(whose)(rows[1]).softmax(1)
+    named = [dict(zip(models.data.classes, c, strict=True)) for c in chances.tolist()]
     if as_json:
         click.echo(
             to_json([{"row": name, "probabilities": p} for name, p in zip(rows[0], named, strict=True)], indent=1)
@@ -44,15 +54,13 @@ def predict(run: Path, inputs: tuple[Path, ...], client: str, top: int, as_json:
         console().print(_table(rows[0], named, top))
 
 
-def _rows(saved: Saved, client: str, inputs: tuple[Path, ...]) -> tuple[list[str], torch.Tensor]:
+def _rows(models: Models, client: str, inputs: tuple[Path, ...]) -> tuple[list[str], torch.Tensor]:
     if inputs:
-        data = saved.setup.federation.dataset
+        data = models.data
         found = [(f"{path}{f'[{i}]' if len(rows) > 1 else ''}", row) for path in inputs
                  for rows in [_read(path, data)] for i, row in enumerate(rows)]  # fmt: skip
-        return [name for name, _ in found], saved.prepared(np.stack([row for _, row in found]))
-    if client not in saved.clients:
-        saved.personal(client)  # says which clients there are
-    x = saved.setup.fleet.test[saved.setup.fleet.position(client)].x
+        return [name for name, _ in found], models.prepared(np.stack([row for _, row in found]))
+    x = models.fleet.test[models.fleet.position(client)].x
     if not len(x):
         raise AtollError(f"Client {client!r} has no test rows. Give a file to predict.")
     return [f"test row {i}" for i in range(len(x))], x
@@ -88,19 +96,19 @@ def _table(names: list[str], chances: list[dict[str, float]], top: int) -> Table
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN|SITE_DIR")
 @click.option("--client", "clients", multiple=True, help="Whose model; may be repeated.  [default: everybody's]")
 @click.option("--form", type=click.Choice(tuple(FORMS)), default="safetensors", show_default=True, help="For whom.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: RUN/export]")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: export in RUN or SITE_DIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests as JSON.")
 def export(run: Path, clients: tuple[str, ...], form: str, out: Path | None, as_json: bool) -> None:
     """Write personalised models for other programs, each with a manifest, checked on the client's test rows."""
-    saved = open_run(run)
+    models = _opened(run)
     root = out or run / "export"
     manifests: list[dict[str, Any]] = []
-    for client in clients or saved.clients:
+    for client in clients or models.clients:
         folder = root / quote(client, safe="").replace(".", "%2E") / form
-        manifests.append(hand_over(saved, client, form, folder) | {"folder": str(folder)})
+        manifests.append(hand_over(models, client, form, folder) | {"folder": str(folder)})
     if as_json:
         click.echo(to_json(manifests, indent=1))
     else:

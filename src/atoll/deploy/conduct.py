@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..assemble import Setup
+from ..assemble import Setup, method_of
 from ..checkpoint import Snapshot
 from ..config import Config, from_dict, read_yaml
 from ..core import ClientId, contract
@@ -28,6 +28,7 @@ from .caller import Caller, Patience
 from .line import Line
 from .muster import Card, compare, hello, holdings, introduction, prepare, read_card
 from .protocol import AWAY, CODES, Frame
+from .rules import FLOOR
 from .site import read_public
 
 DEPLOYMENT, EVENTS = "deployment.json", "events.jsonl"
@@ -70,7 +71,8 @@ class Job:
         return Patience(self.round_timeout, self.wait_limit, self.retry_pause)
 
     def configured(self) -> Config:
-        return from_dict({**self.config, "checkpoint_every": 1, "out": self.run_dir})
+        fixed = {"checkpoint_every": 1, "out": self.run_dir}
+        return from_dict({"min_class_count": FLOOR, **self.config, **fixed})
 
 
 def read_job(path: Path) -> Job:
@@ -135,6 +137,7 @@ class _Run:
 
     def play(self, watch: Watch) -> Result:
         config = self.job.configured()
+        method_of(config)  # a mistake in it is told before anybody is asked
         known = self._known() if not self.job.force else None
         cards = self._muster(config, known)
         setup = prepare(config, cards, self.public)

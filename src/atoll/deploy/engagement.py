@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import __version__
 from ..assemble import method_of, shares_of
-from ..backends.inprocess import Loop, Outlet, as_made
+from ..backends.inprocess import Loop
 from ..config import Config, from_dict
 from ..core import Client, Need, Round, contract
 from ..data.transforms import preset
@@ -17,6 +17,8 @@ from ..errors import AtollError
 from ..evaluate import Score
 from ..fleet import Fleet
 from ..networks import Networks
+from ..privacy.policy import Privacy
+from ..privacy.prepare import prepare
 from ..rounds import AnyMethod, Job
 from ..store import MemoryStore
 from ..validation import flaw, is_finite
@@ -42,6 +44,11 @@ def check_version(document: Mapping[str, Any]) -> None:
         raise Refusal("version", f"The server has atoll {document.get('version')}, this site {__version__}.")
 
 
+def check_rules(site: Site, config: Config) -> None:
+    """Whether the site's own rules let it take part at all."""
+    site.privacy.check(config, _method(config, site))
+
+
 class Flawed(AtollError):
     """An upload that does not leave: it holds what the method does not declare, or NaN."""
 
@@ -56,13 +63,16 @@ class Engagement:
             raise Refusal("request") from reason
         self.site, self.config = site, config_of(document)
         self.shelf = Shelf(site.state, self.run)
-        self.method = _method(self.config, site)
-        self.types, self.outlet = contract(self.method), _outlet(site)
-        self.fleet = self._fleet()
+        method = _method(self.config, site)
+        self.config, self.method, self.fleet = prepare(self.config, method, self._fleet(method))
+        self.types = contract(self.method)
+        rules = site.privacy.combined(self.config, self.method)
+        self.privacy = Privacy(rules, self.method, self.fleet, self.shelf.folder)
+        self.privacy.take_over(None)  # what the journal says of the budget
 
-    def _fleet(self) -> Fleet:
+    def _fleet(self, method: AnyMethod) -> Fleet:
         """The site alone. All architectures are needed only to find the smallest, where that one travels."""
-        site, config, method = self.site, self.config, self.method
+        site, config = self.site, self.config
         data, name = site.rows.data, site.name
         transform = preset(config.transform, config.data, data.shape)
         train, val, test = shares_of(site.federation(config), transform)
@@ -85,6 +95,7 @@ class Engagement:
     def compare(self) -> None:
         """What the server takes for granted about this site has to be so."""
         site, expected = self.site, self._expected
+        site.privacy.check(self.config, self.method)
         found = {
             "contract": method_digest(self.method),
             "model": models_digest([self.fleet.models[site.name], self.fleet.proxy]),
@@ -137,6 +148,13 @@ class Engagement:
         self.shelf.begin(self.shelf.document() | {"last": last})
         return Frame("ended", {})
 
+    def account(self) -> dict[str, Any]:
+        """What the gate and the budget say of an upload: for the site's own book, and for nobody else."""
+        gate, budget = self.privacy.gate, self.privacy.budget
+        rules = {"min_class_count": gate.least, "cov_source": gate.cov_source}
+        spent = {"epsilon": budget.spent} if budget else {}
+        return rules | self.privacy.tally(self.site.name)._asdict() | spent
+
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _entry(self, request: Frame) -> Entry:
@@ -155,8 +173,11 @@ class Engagement:
     def _carry_out(
         self, request: Frame, data: bytes, entry: Entry, base: Tag | None
     ) -> tuple[Frame, Afterwards | None]:
+        if not self.privacy.affordable(exchanges=1):
+            raise Refusal("budget", self.privacy.exhausted())
         made: list[Any] = []
         loop = self._loop(base, made)
+        self.privacy.reserve(request.head["round"], exchanges=1)
         (outcome,) = loop.train(self.method, self.config.seed, [self._job(request)])
         if fault := flaw(outcome.upload, self.types.upload):
             raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
@@ -188,7 +209,7 @@ class Engagement:
 
         def way_out(job: Job, client: Client, upload: Any) -> Any:
             made.append(upload)
-            return self.outlet(job, client, upload)
+            return self.privacy.outlet(job, client, upload)
 
         store = MemoryStore()
         if base is not None:
@@ -219,13 +240,6 @@ def _method(config: Config, site: Site) -> AnyMethod:
         return method_of(config)
     except AtollError as reason:
         raise Refusal("method", str(reason)) from reason
-
-
-def _outlet(site: Site) -> Outlet:
-    """The site's rules for what may leave it."""
-    if site.privacy:
-        raise Refusal("outlet", "site.yaml has rules under 'privacy' that this version cannot keep.")
-    return as_made
 
 
 def _rest(entry: Entry) -> dict[str, Any]:

@@ -42,6 +42,11 @@ model: null
 
 # For methods that distil: public rows, the same file at all sites and at the server.
 public: null
+
+# What may leave the site: classes with fewer rows stay here, and so do covariances that give rows away. `privacy: off`
+# lets out whatever the method sends.
+privacy:
+  min_class_count: 10
 """
 
 GATE_YAML = """\

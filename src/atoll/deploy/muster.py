@@ -24,6 +24,7 @@ from ..errors import AtollError
 from ..files import to_json
 from ..fleet import Fleet, Shares
 from ..networks import Networks
+from ..privacy import prepare as privacy
 from ..settings import filled
 from .agreement import method_digest, models_digest, rows_digest
 from .protocol import VERSION, Frame
@@ -126,6 +127,7 @@ def prepare(config: Config, cards: Sequence[Card], public: Array | None) -> Setu
         remote=True,
     )
     compat.check(method, fleet, config.method, config.backend, config.robust)
+    config, method, fleet = privacy.prepare(config, method, fleet)
     federation = Federation(data, ids, (), (), (), np.arange(0), (), _name(cards))
     return Setup(config, method, federation, fleet, filled(Devices(), config.clock, "--clock"))
 

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core import Method, Model, Predictor
+from ..core import ClientId, Method, Model, Predictor
+from ..data.transforms import preset
 from ..errors import AtollError
 from ..payload import Params
+from ..saved import Models, Moment
 from ..wire import decode
 from .engagement import Engagement
 from .protocol import Refusal, unpack
@@ -29,28 +31,61 @@ def runs(folder: Path) -> list[str]:
 
 def personal_model(folder: Path, run: str | None = None) -> Personal:
     """The site's model and its params, of a run or of the latest one."""
-    part, entry = _last(folder, run)
-    if type(part.method).own is Method.own:
-        raise AtollError(f"{part.config.label} predicts by more than one model. Use predictor() for its predictions.")
-    params = part.method.own(*_pieces(part, entry), part.fleet.client(part.site.name))
-    model = part.fleet.models[part.site.name]
-    return Personal(model, params, _metadata(part, entry))
+    found = open_site(folder, run)
+    if type(found.method).own is Method.own:
+        raise AtollError(f"{found.config.label} predicts by more than one model. Use predictor() for its predictions.")
+    model = found.fleet.models[found.name]
+    return Personal(model, found.params(found.name), found.metadata())
 
 
 def predictor(folder: Path, run: str | None = None) -> Predictor:
     """How the site predicts: prepared rows to logits."""
-    part, entry = _last(folder, run)
-    return part.method.personal(*_pieces(part, entry), part.fleet.client(part.site.name))
+    found = open_site(folder, run)
+    return found.personal(found.name)
 
 
-def _last(folder: Path, run: str | None) -> tuple[Engagement, Entry]:
+class SiteModels(Models):
+    """The one model that a site has of a run."""
+
+    def __init__(self, part: Engagement, entry: Entry):
+        self.name, self.run, self._part, self._entry = part.site.name, part.run, part, entry
+        self.config, self.method, self.fleet, self.data = part.config, part.method, part.fleet, part.site.rows.data
+        self.transform = preset(self.config.transform, self.config.data, self.data.shape)
+        self.round = unpack(entry.read("request.frame")).head["round"] + 1
+
+    def moment(self, i: ClientId) -> Moment:
+        """The message, the upload and the state that the model follows from."""
+        client, types, entry = self.fleet.client(self.client(i)), self._part.types, self._entry
+        download = decode(types.download, unpack(entry.read("request.frame")).body)
+        made = decode(types.upload, entry.read("made.safetensors"))
+        return download, made, decode(types.state, entry.read("state.safetensors")), client
+
+    def metadata(self) -> dict[str, Any]:
+        data, config = self.data, self.config
+        return {
+            "site": self.name,
+            "run": self.run,
+            "method": config.label,
+            "model": self.fleet.models[self.name].name,
+            "round": self.round,
+            "kind": data.kind,
+            "shape": list(data.shape),
+            "classes": list(data.classes),
+            "data": config.data,
+            "transform": config.transform,
+            "scores": self._entry.notes()["after"],
+        }
+
+
+def open_site(folder: Path, run: str | None = None) -> SiteModels:
+    """What a site has of a run, or of the latest one."""
     site, found = read_site(folder), runs(folder)
     if run is None and not found:
         raise AtollError(f"Site {site.name!r} has not taken part in a run yet: there is no model in {str(folder)!r}.")
     try:
         shelf = Shelf(site.state, run or found[-1])
         document = shelf.document()
-        return Engagement(site, document), _entry(shelf, document.get("last"), site)
+        return SiteModels(Engagement(site, document), _entry(shelf, document.get("last"), site))
     except Refusal as reason:
         raise AtollError(f"Cannot read the model of run {run or found[-1]} in {str(folder)!r}: {reason}") from reason
 
@@ -63,27 +98,3 @@ def _entry(shelf: Shelf, last: Any, site: Site) -> Entry:
     if not done:
         raise AtollError(f"Site {site.name!r} has no model of that run yet.")
     return done[-1]
-
-
-def _pieces(part: Engagement, entry: Entry) -> tuple[Any, Any, Any]:
-    """The message, the upload and the state that the model follows from."""
-    download = decode(part.types.download, unpack(entry.read("request.frame")).body)
-    made = decode(part.types.upload, entry.read("made.safetensors"))
-    return download, made, decode(part.types.state, entry.read("state.safetensors"))
-
-
-def _metadata(part: Engagement, entry: Entry) -> dict[str, Any]:
-    data, config = part.site.rows.data, part.config
-    return {
-        "site": part.site.name,
-        "run": part.run,
-        "method": config.label,
-        "model": part.fleet.models[part.site.name].name,
-        "round": unpack(entry.read("request.frame")).head["round"] + 1,
-        "kind": data.kind,
-        "shape": list(data.shape),
-        "classes": list(data.classes),
-        "data": config.data,
-        "transform": config.transform,
-        "scores": entry.notes()["after"],
-    }

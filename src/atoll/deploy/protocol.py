@@ -35,7 +35,11 @@ CODES = {
     "public": "has no public rows, or other ones than the server. Copy the server's file there",
     "run": "does not know the run",
     "state": "lacks the state that the run needs, or the state was changed there",
-    "outlet": "does not let the upload out, by its own rules",
+    "covariances": (
+        "keeps covariances of features to itself, by its own rules. Start the run with --cov-source means, "
+        "or with --min-class-count 10"
+    ),
+    "budget": "has spent the privacy budget of this run",
     "failed": "failed in its part of the method. The log there says why",
 }
 PASSING = frozenset({"worker", "offline"})  # what may mend itself: worth another try

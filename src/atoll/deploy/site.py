@@ -5,6 +5,7 @@
     model: cnn1                # architecture, with options as for --models; default: one that suits the data
     public: public.npz         # for methods that distil: the same file at all sites and at the server
     methods: [mine.py]         # methods of your own that the server may ask for
+    privacy: {min_class_count: 10}  # what may leave: see rules.py; off: whatever the method sends
 
 An .npz file with x_train, y_train, x_test, y_test and perhaps x_val, y_val is used as it is divided. So is other data
 with a test part of its own. All other rows are divided by the run's --split.
@@ -32,6 +33,7 @@ from ..errors import AtollError, unknown
 from ..networks import default_model
 from .agreement import rows_digest, words_digest
 from .protocol import VERSION
+from .rules import Rules, read_rules
 
 NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 PARTS = ("train", "val", "test")
@@ -47,7 +49,7 @@ class Site:
     model: str = ""
     public: str = ""
     methods: tuple[str, ...] = ()
-    privacy: Mapping[str, Any] | None = None  # rules of the site's own for what may leave it
+    privacy: Rules = Rules()
 
     @property
     def state(self) -> Path:
@@ -119,7 +121,8 @@ def read_site(folder: Path) -> Site:
     if not isinstance(methods, list | tuple) or not all(isinstance(m, str) and m.endswith(".py") for m in methods):
         raise AtollError(f"{str(path)!r}: 'methods' is a list of Python files.")
     texts = {name: str(values.get(name) or "") for name in ("model", "public")}
-    return Site(folder, values["name"], values["data"], **texts, methods=tuple(methods), privacy=values.get("privacy"))
+    rules = read_rules(values.get("privacy"), repr(str(path)))
+    return Site(folder, values["name"], values["data"], **texts, methods=tuple(methods), privacy=rules)
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..errors import AtollError
 from ..files import to_json
-from .engagement import Engagement, Flawed, check_version, config_of
+from .engagement import Engagement, Flawed, check_rules, check_version, config_of
 from .protocol import Frame, ProtocolError, Refusal, error, pack, receive, unpack
 from .shelf import Shelf
 from .site import Site, read_site
@@ -63,7 +63,9 @@ class Desk:
                 return Answer(pack(Frame("name", {"site": self.site.name})))
             case "hello":
                 check_version(request.head)
-                return Answer(pack(Frame("card", self.site.card(config_of(request.head)))))
+                config = config_of(request.head)
+                check_rules(self.site, config)
+                return Answer(pack(Frame("card", self.site.card(config))))
             case "begin":
                 return self._begin(request.head)
             case "exchange":
@@ -94,25 +96,26 @@ class Desk:
         except Flawed as reason:
             _tell(str(reason))
             return Answer(pack(Frame("flawed", {})))
-        self._record(engagement.run, request, reply, again)
+        self._record(engagement, request, reply, again)
         return Answer(pack(reply), afterwards)
 
     def _engagement(self, request: Frame) -> Engagement:
         run = str(request.head.get("run"))
         return self._engaged.get(run) or self._engage(Shelf(self.site.state, run).document())
 
-    def _record(self, run: str, request: Frame, reply: Frame, again: bool) -> None:
+    def _record(self, engagement: Engagement, request: Frame, reply: Frame, again: bool) -> None:
         """The site's own book of everything that left it."""
         scores = {name: reply.head[name] for name in ("before", "after") if reply.head.get(name)}
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "run": run,
+            "run": engagement.run,
             "round": request.head["round"] + 1,
             "phase": request.head["phase"],
             "bytes": len(reply.body),
             "sha256": sha256(reply.body).hexdigest(),
             "again": again,
             "scores": scores,
+            "privacy": engagement.account(),
         }
         with (self.site.state / "sent.jsonl").open("a") as book:
             book.write(to_json(line) + "\n")

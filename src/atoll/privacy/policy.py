@@ -14,7 +14,7 @@ from .budget import Budget, Journal
 from .dp import Statistics, Updates
 from .dpsgd import DPSGD
 from .gate import Tally, class_tables, rows_of_classes
-from .prepare import budget_of, gate_of, releases_per_round
+from .prepare import budget_of, gate_of, releases_per_exchange
 from .randomness import Normal, secure, seeded
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ GATED = (
     "The gate acted on {covers}: it prevents exact reconstruction from few rows. It gives no formal guarantee; who "
     "knows the distribution can still guess membership from means."
 )
+AT_SITES = "The server asked for no privacy mechanism; sites hold back what their own rules say."
 PASSED = "The gate let {passes} pass as the method made it: nothing there goes by class."
 
 
@@ -94,18 +95,22 @@ class Privacy:
 
     # -- the budget ---------------------------------------------------------------------------------------------------
 
-    def affordable(self) -> bool:
-        """Whether another round may be released."""
-        return self.budget is None or self.budget.allows(releases_per_round(self._method))
+    def affordable(self, exchanges: int | None = None) -> bool:
+        """Whether another round, or so many exchanges, may be released."""
+        return self.budget is None or self.budget.allows(self._releases(exchanges))
 
-    def reserve(self, t: int) -> None:
-        """Write down that round ``t`` is about to be released; only then may it be."""
+    def reserve(self, t: int, exchanges: int | None = None) -> None:
+        """Write down that round ``t``, or so many exchanges of it, is about to be released; only then may it be."""
         if self.budget is None:
             return
-        more = releases_per_round(self._method)
+        more = self._releases(exchanges)
         assert self.budget.allows(more)
         self._journal.write(more, t + 1, self.budget.after(self.budget.made + more))
         self.budget.made += more
+
+    def _releases(self, exchanges: int | None) -> int:
+        each = releases_per_exchange(self._method)
+        return each * (self._method.phases if exchanges is None else exchanges)
 
     def exhausted(self) -> str:
         assert self.budget is not None
@@ -132,16 +137,23 @@ class Privacy:
         return self.gate.on or self.budget is not None
 
     def count(self, senders: Collection[ClientId]) -> None:
-        """Add up what the gate kept back from uploads of these clients; it goes by their rows alone."""
-        if self.gate.on and self._tables and self.kind is None:
+        """Add up what the gate kept back from uploads of these clients; sites count for themselves."""
+        if not self._fleet.remote:
             for i in senders:
-                counts = rows_of_classes(self._fleet.client(i))
-                self._tally = self._tally.plus(self.gate.tally(counts, self._widths.get(self._fleet.models[i].name)))
+                self._tally = self._tally.plus(self.tally(i))
+
+    def tally(self, i: ClientId) -> Tally:
+        """What the gate keeps back from an upload of client ``i``; it goes by the client's rows alone."""
+        if not (self.gate.on and self._tables and self.kind is None):
+            return Tally()
+        counts = rows_of_classes(self._fleet.client(i))
+        return self.gate.tally(counts, self._widths.get(self._fleet.models[i].name))
 
     def progress(self) -> dict[str, Any]:
         """For a line of metrics."""
         spent = {"epsilon": self.budget.spent} if self.budget else {}
-        return spent | ({"withheld": self._tally._asdict()} if self.gate.on and self.kind is None else {})
+        counted = self.gate.on and self.kind is None and not self._fleet.remote
+        return spent | ({"withheld": self._tally._asdict()} if counted else {})
 
     def record(self) -> dict[str, Any]:
         """For the summary: what was on, what it did, and what is and is not guaranteed by it."""
@@ -159,14 +171,16 @@ class Privacy:
                 f"{noise}Differential privacy, epsilon {self.budget.spent:.4g} and delta {self.budget.delta:g} spent: "
                 f"{SCOPES[self.kind]}; {NOT_COVERED}."
             )
-        return said or [OFF]
+        return said or [AT_SITES if self._fleet.remote else OFF]
 
     def _gate_record(self) -> dict[str, Any] | None:
         if not self.gate.on:
             return None
         rule = {"min_class_count": self.gate.least, "cov_source": self.gate.cov_source}
         reach = {"covers": self._tables, "passes": self._passes}
-        return rule | reach | ({"by": "noisy counts"} if self.kind == "statistics" else self._tally._asdict())
+        if self.kind == "statistics":
+            return rule | reach | {"by": "noisy counts"}
+        return rule | reach | ({"by": "the sites"} if self._fleet.remote else self._tally._asdict())
 
     def _dp_record(self) -> dict[str, Any] | None:
         if self.budget is None or self.kind is None:

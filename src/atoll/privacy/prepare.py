@@ -49,12 +49,17 @@ def prepare(config: "Config", method: AnyMethod, fleet: Fleet) -> tuple["Config"
 
 def _without_covariances(config: "Config", method: AnyMethod) -> AnyMethod:
     """The method with covariances from means, if that is asked for and it uses any."""
-    if gate_of(config, method).cov_source != "means" or not any(marks.psd for marks in promises(method).values()):
+    if gate_of(config, method).cov_source != "means" or not sends_covariances(method):
         return method
     if not hasattr(method, "cov_source"):
         raise AtollError(f"{config.method} cannot do without covariances of clients. Use --cov-source diag or none.")
     changed: AnyMethod = replace(cast(Any, method), cov_source="means")
     return changed
+
+
+def sends_covariances(method: AnyMethod) -> bool:
+    """Whether covariances of features may be in an upload."""
+    return getattr(method, "cov_source", "client") != "means" and any(m.psd for m in promises(method).values())
 
 
 def _mechanism(config: "Config", method: AnyMethod, fleet: Fleet, private: list[str]) -> str:
@@ -112,6 +117,10 @@ def rows_one_by_one(method: AnyMethod) -> bool:
     return isinstance(getattr(method, "optim", None), DPSGD)
 
 
+def releases_per_exchange(method: AnyMethod) -> int:
+    """With dpsgd one for each epoch, in which every row is used once."""
+    return cast(Any, method).optim.epochs if rows_one_by_one(method) else 1
+
+
 def releases_per_round(method: AnyMethod) -> int:
-    """With dpsgd one for each epoch, in which every row is used once; otherwise one for each exchange."""
-    return cast(Any, method).optim.epochs if rows_one_by_one(method) else method.phases
+    return releases_per_exchange(method) * method.phases
