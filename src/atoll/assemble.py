@@ -117,11 +117,13 @@ def _device(config: Config) -> str:
     there = torch.cuda.is_available()
     if config.device == "cuda" and not there:
         raise AtollError("--device cuda: torch finds no CUDA device here. Use --device cpu.")
-    if config.device == "cuda" and config.backend == "processes":
-        raise AtollError("--backend processes runs on the CPU only. Use --backend loop or vmap, or --device cpu.")
+    if config.device == "cuda" and config.backend in ("processes", "ray"):
+        raise AtollError(
+            f"--backend {config.backend} runs on the CPU only. Use --backend loop or vmap, or --device cpu."
+        )
     if config.device != "auto":
         return config.device
-    return "cuda" if there and config.backend != "processes" else "cpu"
+    return "cuda" if there and config.backend not in ("processes", "ray") else "cpu"
 
 
 def _backend(method: AnyMethod, fleet: Fleet, device: str) -> str:

@@ -16,7 +16,7 @@ from .robust import parse
 from .securesum import SUMS
 from .settings import OPTIMISERS, convert
 
-BACKENDS = ("auto", "loop", "processes", "vmap")
+BACKENDS = ("auto", "loop", "processes", "vmap", "ray")
 STORES = ("memory", "disk")
 DEVICES = ("auto", "cpu", "cuda")
 INITS = ("shared", "per_client")
@@ -92,7 +92,9 @@ class Config:
     terms: tuple[str, ...] = option((), "a regulariser to add, such as dw:mu=0.1; may be repeated", flag="with")
     seed: int = option(0, "decides the partition, the initial weights, the samples and the order of the data")
     backend: str = option(
-        "auto", "where clients run: one by one, in processes, or small models batched", choices=BACKENDS
+        "auto",
+        "where clients run: one by one, in processes, small models batched, or on a Ray cluster",
+        choices=BACKENDS,
     )
     device: str = option("auto", "where arithmetic runs; auto: on CUDA if there is any", choices=DEVICES)
     workers: int | None = option(None, "processes: runs at the same time if there are several, else clients")
@@ -169,7 +171,7 @@ class Config:
         """What decides the numbers: two runs with the same identity give the same results, round by round."""
         decisive = {name: value for name, value in self.to_dict().items() if name not in NEUTRAL}
         same = {  # to the bit; "auto" stands only in the files of runs from before there was a choice
-            "backend": "loop" if self.backend == "processes" else self.backend,
+            "backend": "loop" if self.backend in ("processes", "ray") else self.backend,
             "device": "cpu" if self.device == "auto" else self.device,
         }
         return decisive | same

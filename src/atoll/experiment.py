@@ -14,6 +14,7 @@ from .assemble import Setup
 from .auditlog import AuditLog
 from .backends.inprocess import Loop, Outlet, Vmap, as_made
 from .backends.process import Processes
+from .backends.rays import Cluster
 from .checkpoint import Checkpoints, Snapshot
 from .compat import affects
 from .core import ClientId, Round, contract
@@ -144,6 +145,8 @@ class Experiment:
     def _open_backend(self) -> Backend:
         if self.config.backend == "vmap":
             return Vmap(self.fleet, self.store, self.outlet)
+        if self.config.backend == "ray":
+            return Cluster(self.fleet, self.store, self.config.workers, self.outlet)
         workers = min(self.config.workers or os.cpu_count() or 1, len(self._cohort(0)))
         if self.config.backend == "processes" and workers > 1:
             return Processes(self.fleet, self.store, workers, self.outlet)
