@@ -10,7 +10,7 @@ import lab
 import numpy as np
 import pytest
 import torch
-from crashes import Crash, crash_at
+from crashes import Crash, trouble_at
 from sites import SMALL, Sites, Wire, personal
 
 from atoll import registry
@@ -182,11 +182,11 @@ def test_a_crash_at_any_step_that_touches_a_disk_resumes_to_the_same_end(method:
     changes = FEW | {"clients": 2, "wait_free": method == "ditto"}
     expected = lab.run(method, **changes).summary["digest"]
     whole = Sites(tmp_path / "whole", lab.setup(method, **changes))
-    with crash_at(10**6) as steps:
+    with trouble_at(10**6) as steps:
         whole.run()
     for at in range(len(steps) // 12, len(steps), len(steps) // 6):
         sites = Sites(tmp_path / str(at), lab.setup(method, **changes))
-        with crash_at(at), pytest.raises(Crash):
+        with trouble_at(at), pytest.raises(Crash):
             sites.run()
         assert sites.run().summary["digest"] == expected, at
 
