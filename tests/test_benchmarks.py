@@ -7,20 +7,18 @@ from typing import Any
 
 import pytest
 
-from atoll import registry
-
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import __main__ as harness  # noqa: E402
-from benchmarks import page, scale, timing  # noqa: E402
+from benchmarks import overhead, page, scale, timing  # noqa: E402
 from benchmarks.targets import Target, target  # noqa: E402
 
 OWN = {
     "vmap": {"vmap_speedup.W3", "vmap_speedup.W3_E5", "vmap_speedup.W3_training"},
     "growth": {"growth.sampled_clients", "growth.model_size", "growth.dcpfl_server_classes"},
     "startup": {"startup.help_seconds", "startup.first_round_digits_seconds"},
-    "overhead": {f"overhead.{name}" for name in registry.methods()},
+    "overhead": {f"overhead.{name}" for name in overhead.QUICK},
     "scale": {
         f"{what}.clients_{n}" for what in ("rss_mb", "seconds_per_round", "seconds_first_round") for n in (20, 40)
     }
