@@ -58,12 +58,13 @@ def kill_when_busy(node: int, sign: Path) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def stranger() -> int:
+def stranger() -> tuple[int, str]:
     """Somebody without the token tries to run something; what comes of it."""
     command = [sys.executable, "-m", "atoll", "run", "fedavg", "--rounds", "1", "--backend", "ray", "--out", "stranger"]
     env = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path("wrong").absolute())}
     Path("wrong").write_text("f" * 64)
-    return subprocess.run(command, env=env, capture_output=True, timeout=120, check=False).returncode
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return ran.returncode, ran.stderr
 
 
 def main(folder: Path) -> dict[str, Any]:
