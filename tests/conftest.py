@@ -1,5 +1,6 @@
 """What all tests share. Its presence also puts this folder on the import path, so that every test can import toys."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ Atoll = Callable[..., Result]
 
 # Tests run side by side: more than one thread each would make them wait for one another.
 torch.set_num_threads(1)
+
+# A shell starts background jobs deaf to Ctrl-C, and so would be every process that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -353,13 +353,13 @@ def hashed(seed: int) -> str:
 
 def shuffle_completion(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Workers answer in another order each time."""
-    carry_out = process._carry_out
+    carry_out = process.carry_out
 
-    def dawdling(fleet: Any, outlet: Any, order: Any, *rest: Any) -> None:
+    def dawdling(fleet: Any, outlet: Any, order: Any, download: Any) -> Any:
         time.sleep(random.Random(f"{seed} {order.at} {order.job.round}").random() * 0.05)
-        carry_out(fleet, outlet, order, *rest)
+        return carry_out(fleet, outlet, order, download)
 
-    monkeypatch.setattr(process, "_carry_out", dawdling)
+    monkeypatch.setattr(process, "carry_out", dawdling)
 
 
 def resumed(after: int, out: Path) -> str:

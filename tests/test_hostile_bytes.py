@@ -295,8 +295,8 @@ FORBIDDEN_CALLS = {
     "eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "yaml.load_all", "yaml.full_load",
     "yaml.unsafe_load", "os.system", "os.popen", "pd.read_pickle",
 }  # fmt: skip
-# A reader of foreign pickles that builds nothing but our own stand-ins, by a list of seven names. And the nodes of a Ray
-# cluster, who run what the machine sends that starts the simulation: that is what such a cluster is for.
+# A reader of foreign pickles that builds nothing but our own stand-ins, by a list of seven names. And the nodes of a
+# Ray cluster, who run what the machine sends that starts the simulation: that is what such a cluster is for.
 ALLOWED = {("data/pickles.py", "import pickle")} | {
     ("backends/rays.py", fault) for fault in ("import pickle", "exec", "compile")
 }
