@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from atoll.core import Need
 from atoll.experiment import conduct
 from atoll.payload import pack
 from atoll.result import Result
+from atoll.rundir import RunDir
 from atoll.settings import make
 
 PUBLIC = 60  # rows, for methods that need some
@@ -53,6 +55,15 @@ def setup(name: str, **changes: Any) -> Setup:
 @cache
 def run(name: str, **changes: Any) -> Result:
     return conduct(setup(name, **changes))
+
+
+def resumed(made: Setup, folder: Path, done: int = 1) -> Result:
+    """The same run, ended after so many rounds and continued from its checkpoint."""
+    short = replace(made, config=replace(made.config, rounds=done, checkpoint_every=1))
+    with RunDir(folder) as run_dir:
+        run_dir.start(short.config, resume=False, force=False)
+        conduct(short, run_dir)
+        return conduct(made, run_dir)
 
 
 def gap(a: Any, b: Any) -> float:

@@ -11,7 +11,7 @@ from atoll.assemble import Setup
 from atoll.deploy.conduct import Job, conduct
 from atoll.deploy.cut import PUBLIC, cut
 from atoll.deploy.line import Arrival, LocalLine
-from atoll.deploy.protocol import Frame, unpack
+from atoll.deploy.protocol import Frame, pack, unpack
 from atoll.deploy.site import Site, read_site
 from atoll.deploy.worker import local
 from atoll.result import Result
@@ -21,6 +21,16 @@ SMALL = {"clients": 3, "rounds": 2, "rows": 300, "eval_every": 1}
 LATE = 1000.0  # seconds: longer than a round may take
 
 Fate = Callable[[str, Frame], str]  # of a request to a site: "" if it arrives, "lost", "late", or the code it ends with
+
+
+def babbling(answer: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """A site whose uploads are bytes without sense."""
+
+    def babble(data: bytes) -> bytes:
+        reply = unpack(answer(data))
+        return pack(reply._replace(body=b"babble")) if reply.kind == "upload" else pack(reply)
+
+    return babble
 
 
 class Wire(LocalLine):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from crashes import Crash, trouble_at
-from sites import SMALL, Sites, Wire, personal
+from sites import SMALL, Sites, Wire, babbling, personal
 
 from atoll import registry
 from atoll.assemble import assemble
@@ -309,13 +309,7 @@ def test_uploads_that_the_server_rejects_leave_no_state(tmp_path: Path, monkeypa
 def test_bytes_that_are_no_payload_are_a_rejected_upload(tmp_path: Path) -> None:
     sites = deployed(tmp_path, "fedavg")
     line = sites.line()
-    answer = line.sites["1"]
-
-    def babble(data: bytes) -> bytes:
-        reply = unpack(answer(data))
-        return pack(reply._replace(body=b"babble")) if reply.kind == "upload" else pack(reply)
-
-    line.sites["1"] = babble
+    line.sites["1"] = babbling(line.sites["1"])
     result = sites.run(line)
     assert [r["field"] for metrics in result.history for r in metrics["rejected"]] == ["payload", "payload"]
 

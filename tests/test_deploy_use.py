@@ -8,11 +8,10 @@ import lab
 import numpy as np
 import pytest
 import torch
-from sites import SMALL, Sites
+from sites import SMALL, Sites, babbling
 
 from atoll import auditlog, handover
 from atoll.deploy.personal import open_site
-from atoll.deploy.protocol import pack, unpack
 from atoll.evaluate import accuracy
 
 
@@ -102,13 +101,7 @@ def test_the_audit_of_a_deployed_run_lists_what_was_rejected(atoll: Any, tmp_pat
     """Bytes that are no payload have a size and a digest all the same."""
     sites = Sites(tmp_path, lab.setup("fedavg", **SMALL))
     line = sites.line()
-    answer = line.sites["1"]
-
-    def babble(data: bytes) -> bytes:
-        reply = unpack(answer(data))
-        return pack(reply._replace(body=b"babble")) if reply.kind == "upload" else pack(reply)
-
-    line.sites["1"] = babble
+    line.sites["1"] = babbling(line.sites["1"])
     sites.run(line)
     listed = json.loads(atoll("audit", tmp_path / "run", "--json").stdout)
     assert [(r["client"], r["bytes"]) for r in listed if r["verdict"] == "rejected"] == [("1", 6), ("1", 6)]

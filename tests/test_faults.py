@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Atoll
-from lab import run, setup
+from lab import resumed, run, setup
 
 from atoll import api, registry
 from atoll.assemble import Setup, assemble
@@ -38,7 +38,6 @@ from atoll.ledger import Ledger, from_json
 from atoll.payload import equal, nbytes
 from atoll.result import Result
 from atoll.rounds import Log, Rules, play
-from atoll.rundir import RunDir
 from atoll.store import MemoryStore
 from atoll.validation import is_finite
 from atoll.wire import digest
@@ -285,13 +284,9 @@ def test_faults_survive_a_resume(done: int, tmp_path: Path) -> None:
     """Some lines are written after two rounds, and what was dropped in between is in the checkpoint."""
     options = {**TROUBLE, "drop": "0.7", "poison": "0.4:random", "eval_every": 2}
     made, whole = setup("ditto", **options), run("ditto", **options)
-    short = replace(made, config=replace(made.config, rounds=done, checkpoint_every=1))
-    with RunDir(tmp_path) as folder:
-        folder.start(short.config, resume=False, force=False)
-        conduct(short, folder)
-        resumed = conduct(made, folder)
-    assert stripped(resumed) == stripped(whole)
-    assert resumed.notes == whole.notes
+    again = resumed(made, tmp_path, done)
+    assert stripped(again) == stripped(whole)
+    assert again.notes == whole.notes
 
 
 def test_a_ledger_of_an_older_version_knows_of_no_faults() -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from lab import PERSONAL, PUBLIC, gap, gap_params, made_with, run, same_models, setup
+from lab import PERSONAL, PUBLIC, gap, gap_params, made_with, resumed, run, same_models, setup
 
 from atoll import registry
 from atoll.assemble import Setup
@@ -21,7 +21,6 @@ from atoll.fleet import Fleet
 from atoll.key import key
 from atoll.payload import equal, pack, unpack
 from atoll.rounds import Desks, Job, play
-from atoll.rundir import RunDir
 from atoll.store import DiskStore, MemoryStore, Store
 from atoll.wire import decode, encode, schema
 
@@ -124,12 +123,7 @@ def test_worker_processes_give_the_bits_of_the_loop(name: str) -> None:
 def test_resuming_after_any_round_changes_nothing(name: str, tmp_path: Path) -> None:
     made = setup(name, rate=0.6)
     whole = conduct(made)
-    short = replace(made, config=replace(made.config, rounds=1, checkpoint_every=1))
-    with RunDir(tmp_path) as folder:
-        folder.start(short.config, resume=False, force=False)
-        conduct(short, folder)
-        resumed = conduct(made, folder)
-    assert resumed.summary["digest"] == whole.summary["digest"]
+    assert resumed(made, tmp_path).summary["digest"] == whole.summary["digest"]
 
 
 # -- law 3: payloads survive the wire ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lab import PUBLIC, setup
+from lab import PUBLIC, resumed, setup
 from torch import Tensor
 
 from atoll import registry
@@ -23,7 +23,6 @@ from atoll.key import key
 from atoll.ledger import Ledger, from_json
 from atoll.payload import Nothing, about, equal, nbytes, payload
 from atoll.rounds import Desks, Rejection, Rules, play
-from atoll.rundir import RunDir
 from atoll.settings import make
 from atoll.store import MemoryStore
 from atoll.validation import STAND_INS, Leaf, Validator, flaw, marks_of, tensors_of
@@ -614,14 +613,10 @@ def test_strikes_survive_a_resume(hostile: set[str], tmp_path: Path) -> None:
     made = setup("fedavg", strikes=2, **FIVE | {"rate": 1.0})
     hostile.add(made.fleet.ids[0])
     whole = conduct(made)
-    short = replace(made, config=replace(made.config, rounds=1, checkpoint_every=1))
-    with RunDir(tmp_path) as folder:
-        folder.start(short.config, resume=False, force=False)
-        conduct(short, folder)
-        resumed = conduct(made, folder)
-    assert resumed.summary["digest"] == whole.summary["digest"]
-    assert [line.get("excluded") for line in resumed.history] == [line.get("excluded") for line in whole.history]
-    assert resumed.notes == whole.notes
+    again = resumed(made, tmp_path)
+    assert again.summary["digest"] == whole.summary["digest"]
+    assert [line.get("excluded") for line in again.history] == [line.get("excluded") for line in whole.history]
+    assert again.notes == whole.notes
 
 
 def test_a_run_ends_when_nobody_is_left(hostile: set[str]) -> None:
