@@ -99,7 +99,7 @@ def test_an_exported_model_predicts_the_same(form: str, ditto: tuple[Path, Resul
     assert shown.exit_code == 0, shown.output
     (manifest,) = json.loads(shown.stdout)
     folder = Path(manifest["folder"])
-    kept = handover.read_manifest(folder)
+    kept = json.loads((folder / handover.MANIFEST).read_text())
     assert kept["checked"]["rows"] == ditto[1].fleet.test.size(2)
     assert kept["classes"] == [str(i) for i in range(10)]
     read = handover.FORMS[form][2](folder / kept["file"], open_run(ditto[0]).module("0"))

@@ -3,7 +3,6 @@
 What is written is read again, and must give on the client's test rows what the model gives here.
 """
 
-import json
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -133,11 +132,3 @@ FORMS: dict[str, tuple[str, Callable[[nn.Module, Tensor, Path], None], Callable[
     "torch": ("model.pt2", _write_program, _read_program),
     "onnx": ("model.onnx", _write_onnx, _read_onnx),
 }
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError) as reason:
-        raise AtollError(f"{str(folder)!r} holds no exported model: {reason}") from reason
-    return found

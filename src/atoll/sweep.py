@@ -20,7 +20,7 @@ from .report.runs import Run, value
 
 Point = dict[str, str]  # settings as a user would write them: {"lam": "0.1"}
 
-MODELS = {"personal": "personal", "generic": "generic"}  # whose validation accuracy decides
+MODELS = ("personal", "generic")  # whose validation accuracy decides
 DIGITS = 4  # of a number that a search draws: more would only make names long
 
 

@@ -1,13 +1,12 @@
 """``atoll sweep``."""
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.progress import Progress
 from rich.table import Table
 
 from ..compare import configs, run_all, safe
@@ -15,7 +14,8 @@ from ..config import Config
 from ..errors import AtollError
 from ..files import to_json, write_whole
 from ..report import html, runs
-from ..sweep import MODELS, Bayes, Grid, Random, Search, Tried, at, axis, best, folder, is_matrix, tried
+from ..report.export import Sheet, as_csv
+from ..sweep import MODELS, Bayes, Grid, Point, Random, Search, Tried, at, axis, best, folder, is_matrix, tried
 from .options import config_options, given
 from .run import fresh, read_seeds, shared_options
 from .show import console, follow, progress
@@ -43,7 +43,7 @@ from .show import console, follow, progress
 @click.option(
     "--by",
     "model",
-    type=click.Choice(tuple(MODELS)),
+    type=click.Choice(MODELS),
     default="personal",
     show_default=True,
     help="Whose validation accuracy decides.",
@@ -69,7 +69,7 @@ def sweep(
     results = _carry_out(search, base, numbers, root, model, resume, force, quiet or as_json)
     _write(root, results, model)
     if as_json:
-        click.echo(to_json({"best": best(results).to_json(), "tried": [t.to_json() for t in results]}, indent=1))
+        click.echo(to_json(_document(results, model), indent=1))
     elif not quiet:
         _show(results, model)
         click.echo(f"Report: {root / 'report.html'}")
@@ -89,40 +89,37 @@ def _search(axes: Sequence[Any], draws: int | None, trials: int | None, base: Co
 def _carry_out(
     search: Search, base: Config, seeds: Sequence[int], root: Path, model: str, resume: bool, force: bool, quiet: bool
 ) -> list[Tried]:
-    results: dict[str, Tried] = {}
+    results: dict[tuple[str, ...], Tried] = {}  # by the values of the point: a search may come back to one
     with progress(quiet) as bars:
         for points in search.batches():
-            planned = [
-                replace(at(base, p), seed=seed, out=str(folder(root, p, seed))) for p in points for seed in seeds
-            ]
-            fresh_ones = list(
-                {c.out: c for c in planned if c.out not in results}.values()
-            )  # a search may repeat itself
-            watches = [follow(bars, Path(str(c.out)).name, c.rounds) for c in fresh_ones]
-            run_all(fresh_ones, watches, resume, force, base.workers or 1)
-            scores = []
-            for p in points:
-                folders = [folder(root, p, seed) for seed in seeds]
-                outcome = tried(p, [runs.load(path) for path in folders], model)
-                results.update({str(path): outcome for path in folders})
-                scores.append(outcome.val)
-            search.learn(points, scores)
-    html.write([Path(path) for path in results], root / "report.html")
-    return list({id(t): t for t in results.values()}.values())
+            fresh_ones = {tuple(p.values()): p for p in points if tuple(p.values()) not in results}
+            _run(fresh_ones.values(), base, seeds, root, bars, resume, force)
+            for values, p in fresh_ones.items():
+                results[values] = tried(p, [runs.load(folder(root, p, seed)) for seed in seeds], model)
+            search.learn(points, [results[tuple(p.values())].val for p in points])
+    html.write([folder(root, t.point, seed) for t in results.values() for seed in seeds], root / "report.html")
+    return list(results.values())
+
+
+def _run(
+    points: Iterable[Point], base: Config, seeds: Sequence[int], root: Path, bars: Progress, resume: bool, force: bool
+) -> None:
+    planned = [replace(at(base, p), seed=seed, out=str(folder(root, p, seed))) for p in points for seed in seeds]
+    if planned:
+        watches = [follow(bars, Path(str(c.out)).name, c.rounds) for c in planned]
+        run_all(planned, watches, resume, force, base.workers or 1)
+
+
+def _document(results: Sequence[Tried], model: str) -> dict[str, Any]:
+    tells = {"best": best(results).to_json(), "tried": [t.to_json() for t in results]}
+    return {"by": f"validation accuracy, {model}", **tells}
 
 
 def _write(root: Path, results: Sequence[Tried], model: str) -> None:
-    document = {
-        "by": f"validation accuracy, {model}",
-        "best": best(results).to_json(),
-        "tried": [t.to_json() for t in results],
-    }
-    write_whole(root / "sweep.json", (to_json(document, indent=1) + "\n").encode())
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow([*results[0].point, "val", "val_std", "test", "test_std", "finished"])
-    writer.writerows([*t.point.values(), t.val, t.val_std, t.test, t.test_std, t.finished] for t in results)
-    write_whole(root / "sweep.csv", text.getvalue().encode())
+    write_whole(root / "sweep.json", (to_json(_document(results, model), indent=1) + "\n").encode())
+    measured = ("val", "val_std", "test", "test_std", "finished")
+    rows = [[*t.point.values(), *(str(getattr(t, name)) for name in measured)] for t in results]
+    write_whole(root / "sweep.csv", as_csv(Sheet("", [*results[0].point, *measured], rows)).encode())
 
 
 def _show(results: Sequence[Tried], model: str) -> None:

@@ -61,7 +61,6 @@ class Server:
         self.home, self.host, self.gate_port, self.insecure, self.say = home, host, port, insecure, say
         self.port = free_port()
         self.ca = None if insecure else home.ca
-        self._control: control.Control | None = None
         self._synced: Any = None
         self._ready = False
 
