@@ -20,7 +20,7 @@ from ..core import contract
 from ..fleet import Fleet
 from ..store import Store
 from ..threads import kept_memory
-from ..wire import decode
+from ..wire import OWN, decode
 from .elsewhere import Done, Elsewhere, Order, Sent, carry_out
 from .inprocess import Outlet, as_made
 
@@ -133,7 +133,7 @@ def _obey(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
             return
         try:
             if order.data is not None:
-                download = decode(contract(order.method).download, order.data)
+                download = decode(contract(order.method).download, order.data, OWN)
             for answer in carry_out(fleet, outlet, order, download):
                 pipe.send(answer)
         except Exception as error:  # it must reach the parent, whatever it is

@@ -27,7 +27,7 @@ from ..fleet import Fleet
 from ..rounds import AnyMethod
 from ..store import Store
 from ..threads import kept_memory, one_thread
-from ..wire import decode
+from ..wire import OWN, decode
 from .elsewhere import Done, Elsewhere, Order, Sent, carry_out
 from .inprocess import Outlet, as_made
 
@@ -209,7 +209,7 @@ def _task(order: Order, references: list[Any]) -> Iterator[Sent | Done]:
     with one_thread(), kept_memory():
         method = _once("method", cooked, method_from)
         fleet, outlet = _once("fleet", shared, tuple)
-        download = _once("download", posted, lambda data: decode(contract(method).download, data))
+        download = _once("download", posted, lambda data: decode(contract(method).download, data, OWN))
         yield from carry_out(fleet, outlet, order._replace(method=method), download)
 
 

@@ -22,7 +22,7 @@ from ..privacy.prepare import prepare
 from ..rounds import AnyMethod, Job
 from ..store import MemoryStore
 from ..validation import flaw, is_finite
-from ..wire import WireError, decode, encode
+from ..wire import OWN, WireError, decode, encode
 from .agreement import method_digest, models_digest, rows_digest
 from .protocol import VERSION, Frame, Refusal, pack, unpack
 from .shelf import Entry, Shelf, Tag
@@ -217,7 +217,7 @@ class Engagement:
         return Loop(self.fleet, store, way_out)
 
     def state(self, tag: Tag) -> Any:
-        return decode(self.types.state, self.shelf.find(tag).read("state.safetensors"))
+        return decode(self.types.state, self.shelf.find(tag).read("state.safetensors"), OWN)
 
     def _job(self, request: Frame) -> Job:
         head = request.head

@@ -8,7 +8,7 @@ from ..data.transforms import preset
 from ..errors import AtollError
 from ..payload import Params
 from ..saved import Models, Moment
-from ..wire import decode
+from ..wire import OWN, decode
 from .engagement import Engagement
 from .protocol import Refusal, unpack
 from .shelf import Entry, Shelf, Tag
@@ -57,8 +57,8 @@ class SiteModels(Models):
         """The message, the upload and the state that the model follows from."""
         client, types, entry = self.fleet.client(self.client(i)), self._part.types, self._entry
         download = decode(types.download, unpack(entry.read("request.frame")).body)
-        made = decode(types.upload, entry.read("made.safetensors"))
-        return download, made, decode(types.state, entry.read("state.safetensors")), client
+        made = decode(types.upload, entry.read("made.safetensors"), OWN)
+        return download, made, decode(types.state, entry.read("state.safetensors"), OWN), client
 
     def metadata(self) -> dict[str, Any]:
         data, config = self.data, self.config
