@@ -11,7 +11,7 @@ from atoll.cli import main
 from atoll.config import Config
 from atoll.errors import AtollError
 from atoll.report.runs import Run
-from atoll.sweep import Axis, Grid, Random, Tried, at, axis, best, is_matrix, tried
+from atoll.sweep import Axis, Grid, Random, Tried, at, axis, best, folder, is_matrix, tried
 
 QUICK = ["--clients", "4", "--rounds", "2", "--epochs", "1"]
 
@@ -146,3 +146,11 @@ def test_a_setting_the_method_does_not_have(tmp_path: Path) -> None:
 )
 def test_contradictions_are_refused(words: list[str]) -> None:
     assert sweep("fedprox", *words, *QUICK).exit_code == 2
+
+
+def test_points_with_long_names_have_places_of_their_own(tmp_path: Path) -> None:
+    points = [
+        {"personal_optim.weight_decay": "0.001", "personal_optim.batch_size": "32", "mu": mu} for mu in ("1", "2")
+    ]
+    assert len({folder(tmp_path, p, 0) for p in points}) == 2
+    assert all(len(folder(tmp_path, p, 0).name) < 100 for p in points)

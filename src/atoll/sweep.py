@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
@@ -160,7 +161,9 @@ def at(config: Config, point: Point) -> Config:
 
 
 def folder(root: Path, point: Point, seed: int) -> Path:
-    return root / f"{safe(','.join(f'{name}={v}' for name, v in point.items()))}-seed{seed}"
+    """The directory of a run; names are cut to a length that file systems take, and a mark keeps them apart."""
+    words = ",".join(f"{name}={v}" for name, v in point.items())
+    return root / f"{safe(words)}-{sha256(words.encode()).hexdigest()[:6]}-seed{seed}"
 
 
 @dataclass(frozen=True)
