@@ -82,8 +82,7 @@ def population(scores: Mapping[str, Score]) -> Score:
         "worst_decile": float(worst.mean()),
     }
     for name in ("val", "global", *DETAILS):
-        known_to_some = any(name in s for s in each)  # with many clients, looking up what nobody has takes longest
-        values = np.array([s.get(name, math.nan) for s in each] if known_to_some else [math.nan])
+        values = np.array([s.get(name, math.nan) for s in each])
         out[name] = float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
     return out
 

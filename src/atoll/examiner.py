@@ -1,6 +1,6 @@
 """Marks for a whole round: every client's personal model, and the server's model on everybody's rows."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,11 +27,19 @@ class _Own(NamedTuple):
 class Examiner:
     """Clients are examined while they take part; this collects their marks and fills the gaps."""
 
-    def __init__(self, method: AnyMethod, fleet: Fleet, backend: Backend, seed: int, desks: Store):
-        self._method, self._fleet, self._backend, self._seed = method, fleet, backend, seed
+    def __init__(
+        self,
+        method: AnyMethod,
+        fleet: Fleet,
+        backend: Backend,
+        seed: int,
+        desks: Store,
+        liars: Collection[ClientId] = (),
+    ):
+        """Without ``liars``, honest clients are not told apart."""
+        self._method, self._fleet, self._backend, self._seed, self._liars = method, fleet, backend, seed, set(liars)
         self._task = fleet.task()
         self._office = Desks(method, self._task, seed, desks)
-        self.liars: frozenset[ClientId] = frozenset()
 
     def first_server(self) -> Any:
         """The server's state before the first round."""
@@ -44,9 +52,9 @@ class Examiner:
         # In one order of clients: that in which they were examined would show in the last digit of a mean.
         after, before = ({i: marks[i] for i in self._fleet.ids} for marks in (ledger.after, ledger.before))
         both = {"post": population(after), "pre": population(before)}
-        if not self.liars:
+        if not self._liars:
             return both
-        return both | {"honest": population({i: score for i, score in after.items() if i not in self.liars})}
+        return both | {"honest": population({i: score for i, score in after.items() if i not in self._liars})}
 
     def _fill_gaps(self, ledger: Ledger, server: Any, known: set[ClientId]) -> None:
         """Clients that have not taken part yet are measured with the model they start from.

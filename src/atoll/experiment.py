@@ -88,8 +88,8 @@ class Experiment:
         honest: Outlet = self.privacy.outlet if self.privacy.on else as_made
         self.outlet = self.faults.outlet(honest, promises(self.method))
         self.backend = self._open_backend()
-        self.examiner = Examiner(self.method, self.fleet, self.backend, self.config.seed, self.desks)
-        self.examiner.liars = self.faults.poisoned
+        place = self.method, self.fleet, self.backend, self.config.seed, self.desks
+        self.examiner = Examiner(*place, liars=self.faults.poisoned)
         self.server = self.examiner.first_server()
         limits = self.config.max_norm, self._largest(), self.privacy.spare_rows
         self.checks = Validator(self.method, self.fleet, self.config.seed, *limits)
