@@ -35,6 +35,7 @@ test-chaos: setup
 
 # Real servers and sites on the loopback, with TLS and keys: minutes, and best on a machine with nothing else to do.
 test-deploy: setup
+	$(BIN)/python -m pip install --quiet --editable ".[dev,ray]"
 	$(BIN)/python -m pytest -m deploy
 
 # Figures go to build/bench.json; `bench-page` puts them into docs/explanation-performance.md.
