@@ -161,8 +161,15 @@ class Federation:
 
     def finish(self, seconds: float = 240) -> dict[str, Any]:
         """The summary, once the run has ended."""
-        wait_for("the end of the run", (self.run_dir / "summary.json").exists, seconds)
+        wait_for("the end of the run", self._ended, seconds)
         return dict(json.loads((self.run_dir / "summary.json").read_text()))
+
+    def _ended(self) -> bool:
+        events = self.run_dir / "events.jsonl"
+        said = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
+        errors = [event["text"] for event in said if event["event"] == "error"]
+        assert not errors, errors
+        return (self.run_dir / "summary.json").exists()
 
 
 @contextmanager
