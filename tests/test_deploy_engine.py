@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,42 @@ def test_bytes_that_are_no_payload_are_a_rejected_upload(tmp_path: Path) -> None
     line.sites["1"] = babbling(line.sites["1"])
     result = sites.run(line)
     assert [r["field"] for metrics in result.history for r in metrics["rejected"]] == ["payload", "payload"]
+
+
+STRAY: dict[str, Callable[[Frame, list[Frame]], Frame]] = {
+    "of another round": lambda reply, before: told(reply, round=reply.head["round"] + 1),
+    "of another exchange": lambda reply, before: told(reply, phase=reply.head["phase"] + 1),
+    "of another run": lambda reply, before: told(reply, run="another"),
+    "in another site's name": lambda reply, before: told(reply, site="0"),
+    "in nobody's name": lambda reply, before: reply._replace(head={}),
+    "said before": lambda reply, before: before[0] if before else told(reply, round=-1),
+    "many times as long as it can be": lambda reply, before: reply._replace(body=reply.body + bytes(2**22)),
+}
+
+
+def told(reply: Frame, **values: object) -> Frame:
+    return reply._replace(head=reply.head | values)
+
+
+@pytest.mark.parametrize("kind", STRAY)
+@pytest.mark.parametrize("name", ["dcpfl", "feddw", "fedpd", "pfedes", "scd"])
+def test_answers_to_other_questions_leave_the_run_as_without_their_sender(name: str, kind: str, tmp_path: Path) -> None:
+    sites = deployed(tmp_path, name, strikes=0, rows=160)
+    line, said = sites.line(), list[Frame]()
+    answer = line.sites["1"]
+
+    def stray(data: bytes) -> bytes:
+        reply = unpack(answer(data))
+        if reply.kind != "upload":
+            return pack(reply)
+        said.append(reply)
+        return pack(STRAY[kind](reply, said[:-1]))
+
+    line.sites["1"] = stray
+    result = sites.run(line)
+    rejected = [(r["client"], r["field"]) for metrics in result.history for r in metrics["rejected"]]
+    assert rejected == [("1", "payload")] * 2
+    assert result.summary["digest"] == simulated(name, strikes=0, rows=160, drop="client:1").summary["digest"]
 
 
 def test_a_state_that_was_changed_on_the_disk_is_noticed(tmp_path: Path) -> None:

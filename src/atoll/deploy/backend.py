@@ -9,12 +9,13 @@ from ..core import ClientId, Contract
 from ..evaluate import DETAILS, Score
 from ..rounds import AnyMethod, Job, Lost, Outcome, Rest
 from ..store import Kept, Store
-from ..wire import WireError, decode, encode
+from ..wire import Limits, Unreadable, encode, received
 from .caller import Caller
-from .protocol import Frame
+from .protocol import Frame, answers
 from .shelf import Tag
 
 Needed = Callable[[], Mapping[ClientId, Collection[Kept]]]  # states that the server may have to go back to
+Sizes = Callable[[ClientId, Any], Limits]  # of the answer of a client to a message
 _BRIEF = ("n", "accuracy", "val")
 
 
@@ -28,9 +29,11 @@ class _Asked(NamedTuple):
 class SiteBackend:
     """Runs clients through a line. The store holds only which state of a client was accepted last."""
 
-    def __init__(self, caller: Caller, run: str, store: Store, types: Contract, least: int, needed: Needed):
+    def __init__(
+        self, caller: Caller, run: str, store: Store, types: Contract, least: int, needed: Needed, sizes: Sizes
+    ):
         self.caller, self.run, self.store = caller, run, store
-        self._types, self._least, self._needed = types, least, needed
+        self._types, self._least, self._needed, self._sizes = types, least, needed, sizes
         self._asked: dict[ClientId, _Asked] = {}
         self._replies: dict[ClientId, Frame] = {}
         self._last = 0  # exchange of a round
@@ -73,12 +76,20 @@ class SiteBackend:
         if reply.kind == "flawed":  # the site saw by itself that its upload cannot be used
             return Outcome(job.client, None, data=b"")
         self._replies[job.client] = reply._replace(body=b"")
-        try:
-            upload = decode(self._types.upload, reply.body)
-        except WireError:
-            upload = None  # no payload at all: that is how it will be judged
+        upload = self._stray(reply, job) or self._read(reply, job)
         before = _score(reply.head.get("before"), _BRIEF) if job.examine and job.round.phase == 0 else None
         return Outcome(job.client, upload, before, reply.body)
+
+    def _stray(self, reply: Frame, job: Job) -> Unreadable | None:
+        """Whether a site answers something that it was not asked: another round, or in another's name."""
+        asked = answers(self.run, job.client, *job.round)
+        for name, value in asked.items():
+            if (told := reply.head.get(name)) != value:
+                return Unreadable(f"it is of {name} {str(told)[:80]!r}, and {value!r} was asked for")
+        return None
+
+    def _read(self, reply: Frame, job: Job) -> Any:
+        return received(self._types.upload, reply.body, self._sizes(job.client, job.download))
 
     def rest(self) -> Iterator[Rest]:
         asked = {i: self._asked[i] for i in self._replies}

@@ -23,6 +23,7 @@ from ..rounds import Backend, Log
 from ..rundir import InUse, RunDir
 from ..store import Kept
 from ..threads import one_thread
+from ..wire import Limits
 from .backend import SiteBackend
 from .caller import Caller, Patience
 from .line import Line
@@ -210,8 +211,13 @@ class Deployment(Experiment):
 
     def _open_backend(self) -> Backend:
         types = contract(self.method)
-        self._sites = SiteBackend(self._caller, self._name, self.store, types, self._least, self._needed)
+        self._sites = SiteBackend(
+            self._caller, self._name, self.store, types, self._least, self._needed, self._most_bytes
+        )
         return self._sites
+
+    def _most_bytes(self, site: ClientId, download: Any) -> Limits:
+        return self.checks.limits(site, download)
 
     def _needed(self) -> dict[ClientId, list[Kept]]:
         """States of clients that a checkpoint may bring back."""

@@ -24,7 +24,7 @@ from ..store import MemoryStore
 from ..validation import flaw, is_finite
 from ..wire import OWN, WireError, decode, encode
 from .agreement import method_digest, models_digest, rows_digest
-from .protocol import VERSION, Frame, Refusal, pack, unpack
+from .protocol import VERSION, Frame, Refusal, answers, pack, unpack
 from .shelf import Entry, Shelf, Tag
 from .site import Site
 
@@ -182,7 +182,8 @@ class Engagement:
         if fault := flaw(outcome.upload, self.types.upload):
             raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
         entry.begin(data, encode(made[0]))
-        head: dict[str, Any] = {"before": _plain(outcome.before)}
+        asked = answers(self.run, self.site.name, request.head["round"], request.head["phase"])
+        head: dict[str, Any] = asked | {"before": _plain(outcome.before)}
         conclude = partial(self._conclude, loop, entry)
         if self.method.after_upload is None:
             conclude()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..errors import AtollError
 
-VERSION = 1
+VERSION = 2
 MOST_HEAD = 1 << 20
 MOST_BODY = 1 << 32
 _MAGIC = b"ATL1"
@@ -69,6 +69,11 @@ class Frame(NamedTuple):
     def code(self) -> str | None:
         """Why there is nothing, if so."""
         return known_code(self.head.get("code")) if self.kind == "error" else None
+
+
+def answers(run: str, site: str, round: int, phase: int) -> dict[str, Any]:
+    """What an upload says of itself, so that none passes for the answer to another question, or for another site's."""
+    return {"run": run, "site": site, "round": round, "phase": phase}
 
 
 def error(code: str) -> Frame:
