@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,15 @@ def test_claims_are_judged_over_seeds_and_clients(tmp_path: Path) -> None:
     assert (verdict.better, verdict.worse, verdict.seeds, verdict.holds) == ("Ours", "Alone", "1 of 2", True)
     assert verdict.difference == pytest.approx(4)
     assert 0 < verdict.p <= 1
-    assert not math.isnan(verdict.p)
+
+
+def test_claims_are_judged_by_what_the_recipe_measures(tmp_path: Path) -> None:
+    """By seconds, entries of the summary like any other: both took 2.5; no client has them, so there is no test."""
+    recipe = replace(papers.read("paper/table", shelve(tmp_path)), measures={"time": "seconds", "bytes": "=seconds"})
+    loaded = {("few", name): [finished(0, score)] for name, score in (("Ours", 0.7), ("Alone", 0.6))}
+    (verdict,) = papers.verdicts(recipe, loaded)
+    assert (verdict.metric, verdict.difference, verdict.holds) == ("time", 0, False)
+    assert math.isnan(verdict.p)
 
 
 def test_the_list_of_recipes() -> None:

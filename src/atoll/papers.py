@@ -218,7 +218,8 @@ def _placed(planned: Planned, root: Path) -> Planned:
     config = planned.config
     decisive = json.dumps({**config.identity(), "rounds": config.rounds}, sort_keys=True, default=str)
     mark = sha256(decisive.encode()).hexdigest()[:8]
-    folder = root / safe(planned.case) / f"{safe(planned.method)}-seed{config.seed}-{mark}"
+    case, method = (safe(text.replace("/", "-")) for text in planned[:2])  # "w/o" is no path
+    folder = root / case / f"{method}-seed{config.seed}-{mark}"
     return planned._replace(config=replace(config, out=str(folder)))
 
 
@@ -242,11 +243,15 @@ def compared(recipe: Recipe, loaded: Mapping[tuple[str, str], Sequence[Run]]) ->
     """Every number that is printed or measured; accuracies in percent."""
     out = []
     for (case, method), runs in loaded.items():
-        own = recipe.methods[method].get("measures", {})
-        for metric, dotted in {**recipe.measures, **own}.items():
+        for metric, dotted in dotted_of(recipe, method).items():
             cell = Cell(case, method, metric)
             out.append(Compared(cell, recipe.printed.get(cell), measured(runs, dotted)))
     return out
+
+
+def dotted_of(recipe: Recipe, method: str) -> dict[str, str]:
+    """Which entry of a summary each metric is for a method."""
+    return {**recipe.measures, **recipe.methods[method].get("measures", {})}
 
 
 def measured(runs: Sequence[Run], dotted: str) -> Stat | None:
@@ -261,14 +266,15 @@ def measured(runs: Sequence[Run], dotted: str) -> Stat | None:
 
 
 class Verdict(NamedTuple):
-    """Whether one method came out above another in a case."""
+    """Whether one method came out above another in a case, by one of the printed metrics."""
 
     case: str
     better: str
     worse: str
-    difference: float  # in points of mean accuracy
+    metric: str
+    difference: float  # in points of the mean
     seeds: str  # in how many of them it is above: "2 of 3"
-    p: float  # over clients and seeds
+    p: float  # over clients and seeds; NaN for metrics that no client has by itself
 
     @property
     def holds(self) -> bool:
@@ -277,26 +283,35 @@ class Verdict(NamedTuple):
 
 def verdicts(recipe: Recipe, loaded: Mapping[tuple[str, str], Sequence[Run]]) -> list[Verdict]:
     """Every neighbouring pair of every claim such as ``DC-PFL > FedGH > Local-T``, in every case that was run."""
-    found = []
-    for claim in recipe.claims:
-        ranked = [word.strip() for word in claim.split(">")]
-        for better, worse in pairwise(ranked):
-            for case in recipe.cases:
-                if (case, better) in loaded and (case, worse) in loaded:
-                    found.append(_verdict(case, better, worse, loaded[case, better], loaded[case, worse]))
-    return found
+    shares = [metric for metric, dotted in recipe.measures.items() if not dotted.startswith("=")]
+    return [
+        _verdict(recipe, case, pair, metric, loaded)
+        for claim in recipe.claims
+        for pair in pairwise(word.strip() for word in claim.split(">"))
+        for case in recipe.cases
+        if all((case, method) in loaded for method in pair)
+        for metric in shares
+    ]
 
 
-def _verdict(case: str, better: str, worse: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Verdict:
+def _verdict(
+    recipe: Recipe,
+    case: str,
+    pair: tuple[str, str],
+    metric: str,
+    loaded: Mapping[tuple[str, str], Sequence[Run]],
+) -> Verdict:
+    entries = [dotted_of(recipe, method)[metric] for method in pair]
+    sides = [loaded[case, method] for method in pair]
     mine, other = (
-        {run.seed: value(run.summary, MEASURES["accuracy"]) or 0.0 for run in side} for side in (ours, theirs)
+        {run.seed: value(run.summary, dotted) or 0.0 for run in side}
+        for side, dotted in zip(sides, entries, strict=True)
     )
     gaps = [100 * (mine[seed] - other[seed]) for seed in mine if seed in other]
-    test = paired(ours, theirs)
+    test = paired(*sides) if set(entries) == {MEASURES["accuracy"]} else None
     mean = sum(gaps) / len(gaps) if gaps else math.nan
-    return Verdict(
-        case, better, worse, mean, f"{sum(g > 0 for g in gaps)} of {len(gaps)}", test.p if test else math.nan
-    )
+    won = f"{sum(g > 0 for g in gaps)} of {len(gaps)}"
+    return Verdict(case, *pair, metric, mean, won, test.p if test else math.nan)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -330,7 +345,16 @@ def _texts(c: Compared) -> tuple[str, str, str]:
 
 def claim_sheet(found: Sequence[Verdict]) -> Sheet:
     rows = [
-        [f"{v.better} > {v.worse}", v.case, "yes" if v.holds else "no", f"{v.difference:+.2f}", v.seeds, f"{v.p:.2g}"]
+        [
+            f"{v.better} > {v.worse}",
+            v.case,
+            v.metric,
+            "yes" if v.holds else "no",
+            f"{v.difference:+.2f}",
+            v.seeds,
+            NONE if math.isnan(v.p) else f"{v.p:.2g}",
+        ]
         for v in found
     ]
-    return Sheet("What the paper concludes", ["claim", "case", "holds", "points", "in seeds", "p"], rows)
+    columns = ["claim", "case", "by", "holds", "points", "in seeds", "p"]
+    return Sheet("What the paper concludes", columns, rows)
