@@ -73,7 +73,7 @@ def test_a_run_leaves_what_a_simulation_leaves(fed: Deployed) -> None:
 
 def test_a_run_that_cannot_be_ends_with_an_error(fed: Deployed) -> None:
     """The server's part raises, and Flower's own command would say that all is well."""
-    done = fed.run("fedavg", *options(SHARED), "--robust", "krum:7", "--out", fed.folder / "wrong", *SPEED)
+    done = fed.run("fedavg", *options(SHARED), "--global-test", "--out", fed.folder / "wrong", *SPEED)
     assert done.returncode == 2
     assert "Error: " in done.stderr
     assert "Traceback" not in done.stderr
