@@ -18,12 +18,15 @@ from atoll.deploy.cut import cut
 pytestmark = pytest.mark.deploy
 METHODS = ("fedavg", "dcpfl", "feddw", "fedpd", "pfedes", "scd")
 SHARED = {"data": "digits", "rounds": 2, "epochs": 1, "seed": 3, "min_class_count": 10}  # as sites do by themselves
+PUBLIC = 60  # rows
+OWN: dict[str, dict[str, object]] = {"fedpd": {"server_model": "mlp_a"}}  # one that takes rows of eight by eight
 SPEED = ("--round-timeout", 300, "--wait", 300, "--json")
 
 
 def config(method: str, **more: object) -> Config:
     """Three clients with rows enough for each, in one process."""
-    return Config(method=method, **{**SHARED, "rows": 300, "clients": 3, "backend": "loop", **more})  # type: ignore[arg-type]
+    shape = {"rows": 360, "public": PUBLIC, "clients": 3, "backend": "loop"}
+    return Config(method=method, **{**SHARED, **OWN.get(method, {}), **shape, **more})  # type: ignore[arg-type]
 
 
 def options(values: dict[str, object]) -> list[object]:
@@ -35,10 +38,10 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     """A server and three sites that have the rows of a simulation's clients."""
     folder = tmp_path_factory.mktemp("r")
     setup = assemble(config("fedavg"))
-    files = cut(setup.federation, folder / "rows")
+    *files, public = cut(setup.federation, folder / "rows")
     made = Deployed(folder, setup.fleet.ids).ready()
     for name, file in zip(setup.fleet.ids, files, strict=True):
-        made.site(name, file, "--model", setup.fleet.models[name].name)
+        made.site(name, file, "--model", setup.fleet.models[name].name, "--public", public)
     for standing in made.sites.values():
         standing.said("Connected")
     yield made
@@ -46,7 +49,8 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
 
 
 def digest(fed: Deployed, method: str, *more: object) -> str:
-    done = fed.run(method, *options(SHARED), *SPEED, *more)
+    taught = ("--public", fed.folder / "rows" / "public.npz") if method == "fedpd" else ()
+    done = fed.run(method, *options(SHARED | OWN.get(method, {})), *taught, *SPEED, *more)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["digest"]
     assert isinstance(found, str)
@@ -73,7 +77,7 @@ def test_a_run_leaves_what_a_simulation_leaves(fed: Deployed) -> None:
 
 def test_a_run_that_cannot_be_ends_with_an_error(fed: Deployed) -> None:
     """The server's part raises, and Flower's own command would say that all is well."""
-    done = fed.run("fedavg", *options(SHARED), "--global-test", "--out", fed.folder / "wrong", *SPEED)
+    done = fed.run("fedavg", *options(SHARED), "--drop", 0.3, "--out", fed.folder / "wrong", *SPEED)
     assert done.returncode == 2
     assert "Error: " in done.stderr
     assert "Traceback" not in done.stderr

@@ -81,13 +81,14 @@ def server(folder: Path, host: str | None, port: int | None, insecure: bool) -> 
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="SITE_DIR")
 @click.option("--data", help="The site's rows: .npz, image folder, CSV or Parquet. Kept for the next time.")
 @click.option("--model", help="The site's architecture, see `atoll models`. Kept for the next time.")
+@click.option("--public", help="File of public rows, for methods that distil. Kept for the next time.")
 @click.option("--server", help="HOST:PORT of the gate, if not as in the folder. Kept for the next time.")
 @INSECURE
-def client(folder: Path, data: str | None, model: str | None, server: str | None, insecure: bool) -> None:
+def client(folder: Path, insecure: bool, **given: str | None) -> None:
     """Run a site until Ctrl-C: its worker, and the connection to the server."""
-    from ..deploy.client import take_part
+    from ..deploy.client import Given, take_part
 
-    take_part(folder, data, model, server, insecure, _say)
+    take_part(folder, Given(**given), insecure, _say)
 
 
 @deploy.command()

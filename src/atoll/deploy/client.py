@@ -7,6 +7,7 @@ import socket
 import ssl
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import AtollError
 from . import pki
@@ -120,16 +121,25 @@ def _distrust(server: str, reason: ssl.SSLCertVerificationError) -> str:
     return f"The certificate of {server} is not to be trusted: {said}. {remedy}"
 
 
-def take_part(folder: Path, data: str | None, model: str | None, server: str | None, insecure: bool, say: Say) -> None:
+class Given(NamedTuple):
+    """What is said at the start of a site, and kept for the next one."""
+
+    data: str | None = None
+    model: str | None = None
+    public: str | None = None
+    server: str | None = None
+
+
+def take_part(folder: Path, given: Given, insecure: bool, say: Say) -> None:
     """Start a site and keep it running."""
     site = SiteFolder(folder)
     name = site.name()
     site.check()
-    address = server or site.server()
+    address = given.server or site.server()
     host, _ = split(address)
     if insecure and not is_loopback(host):
         raise AtollError(f"--insecure is for trials on one machine, and {host} is another one.")
-    _settle(site, data, model, server)
+    _settle(site, given)
     for place in (site.state, site.logs):
         private_folder(place)
     with alone(site.state / "client.lock", f"This site is running already, from {str(site.path)!r}."):
@@ -137,18 +147,19 @@ def take_part(folder: Path, data: str | None, model: str | None, server: str | N
         Client(site, name, address, insecure, say).run()
 
 
-def _settle(site: SiteFolder, data: str | None, model: str | None, server: str | None) -> None:
+def _settle(site: SiteFolder, given: Given) -> None:
     """Keep what was given, so that the next start needs no options."""
-    own = {"data": data and _data_path(data), "model": model}
-    if given := {name: value for name, value in own.items() if value}:
-        site.set(site.file, **given)
-    if server:
-        site.set(site.gate, server=server)
+    places = {name: _lasting(text) for name in ("data", "public") if (text := getattr(given, name))}
+    own = places | ({"model": given.model} if given.model else {})
+    if own:
+        site.set(site.file, **own)
+    if given.server:
+        site.set(site.gate, server=given.server)
     if not site.data():
         raise AtollError(f"Which data? Give --data PATH, or put it into {site.file}.")
 
 
-def _data_path(data: str) -> str:
+def _lasting(data: str) -> str:
     """A path that stays right wherever the site is started from; other names are left to the loader."""
     path = Path(data).expanduser()
     return str(path.absolute()) if path.exists() else data
