@@ -43,7 +43,7 @@ def wait_for_nodes(count: int) -> None:
     import ray
 
     ray.init(address=os.environ["RAY_ADDRESS"], logging_level="ERROR", log_to_driver=False)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while sum(node["Alive"] for node in ray.nodes()) < count:
         assert time.monotonic() < deadline, "the second node never came"
         time.sleep(0.2)
