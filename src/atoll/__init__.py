@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .adaptation import adapt
     from .api import run
     from .core import Client, Method, Model, Task
     from .data.dataset import Dataset
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from .result import Result
 
 __version__ = "0.1.0"
-__all__ = ["AtollError", "Client", "Dataset", "Method", "Model", "Result", "Task", "__version__", "run"]
+__all__ = ["AtollError", "Client", "Dataset", "Method", "Model", "Result", "Task", "__version__", "adapt", "run"]
 
 # Loaded when first asked for: most commands need little of it, and torch alone takes seconds.
 _HOMES = {
@@ -22,6 +23,7 @@ _HOMES = {
     "Model": "core",
     "Result": "result",
     "Task": "core",
+    "adapt": "adaptation",
     "run": "api",
 }
 

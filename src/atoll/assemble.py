@@ -41,6 +41,7 @@ class Setup:
     federation: Federation
     fleet: Fleet
     devices: Devices = Devices()
+    newcomers: Federation | None = None  # who stays out of the run
 
 
 def assemble(
@@ -55,6 +56,7 @@ def assemble(
     own_public = 0 if config.public_data else config.public
     request = (_clients(config), config.partition, config.split, config.seed, own_public)
     federation = federate(data, *request, cache=_partition_cache(config))
+    federation, newcomers = federation.parted(config.newcomers) if config.newcomers else (federation, None)
     config = replace(config, device=_device(config))
     transform = preset(config.transform, data.name, data.shape)
     fleet = _fleet(config, method, federation, transform, nets)
@@ -68,7 +70,7 @@ def assemble(
     compat.check_clock(devices, config.deadline)
     faults.ordered(config, fleet.ids)  # names of clients must be right
     config, method, fleet = prepare(config, method, fleet)
-    return Setup(config, method, federation, fleet, devices)
+    return Setup(config, method, federation, fleet, devices, newcomers)
 
 
 def method_of(config: Config) -> AnyMethod:

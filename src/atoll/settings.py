@@ -38,6 +38,13 @@ def make(
     return _add_terms(built, terms, base) if terms else built
 
 
+def changed(method: Method[Any, Any, Any, Any], settings: Mapping[str, Any], where: str) -> Method[Any, Any, Any, Any]:
+    """The method with other values in some of its fields."""
+    for path, value in settings.items():
+        method = _set(method, path, value, where)
+    return method
+
+
 def split_variant(name: str) -> tuple[str, str | None]:
     base, _, variant = name.partition(":")
     return base, variant or None

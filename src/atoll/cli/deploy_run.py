@@ -25,7 +25,7 @@ from .options import config_options, given
 
 # What a simulation decides and sites decide for themselves, and what has no meaning outside of a simulation.
 NOT_HERE = (
-    "method", "data", "data_dir", "rows", "clients", "partition", "models", "public", "public_data",
+    "method", "data", "data_dir", "rows", "clients", "newcomers", "partition", "models", "public", "public_data",
     "backend", "workers", "store", "cache", "clock", "global_test", "min_class_count", "out",
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """What commands share in showing things to people."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,6 +45,16 @@ def follow(bars: Progress, label: str, rounds: int) -> Watch:
         bars.update(task, completed=done)
         if line:
             bars.update(task, score=_score(line))
+
+    return watch
+
+
+def counted(bars: Progress, label: str) -> Callable[[int, int], None]:
+    """A bar for things that are done one after the other; told how many of how many."""
+    task = bars.add_task(label, total=None, score="")
+
+    def watch(done: int, total: int) -> None:
+        bars.update(task, completed=done, total=total)
 
     return watch
 

@@ -20,11 +20,15 @@ from .show import console
 
 
 def _opened(folder: Path) -> Models:
-    """The models of a run directory, or the one that a site has for itself."""
+    """The models of a run directory or of its newcomers, or the one that a site has for itself."""
     if (folder / "site.yaml").exists():
         from ..deploy.personal import open_site  # for those who have no sites, not worth the time
 
         return open_site(folder)
+    if (folder / "adapt.json").exists():
+        from ..adaptation import open_adapted
+
+        return open_adapted(folder)
     return open_run(folder)
 
 

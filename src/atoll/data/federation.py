@@ -54,6 +54,28 @@ class Federation:
     def part(self, part: Part) -> tuple[Array, ...]:
         return {"train": self.train, "val": self.val, "test": self.test}[part]
 
+    def parted(self, last: int) -> tuple["Federation", "Federation"]:
+        """The clients without the last so many, and these; both know the public rows."""
+        count = len(self.clients)
+        if not 0 < last < count:
+            raise AtollError(
+                f"--newcomers {last}: of {count} clients, 1 to {count - 1} can stay out of the run. Change the number, "
+                "or have more --clients."
+            )
+        return self._only(0, count - last), self._only(count - last, count)
+
+    def _only(self, start: int, end: int) -> "Federation":
+        recipe = f"{self.recipe}, clients {start} to {end - 1}"
+        return replace(
+            self,
+            clients=self.clients[start:end],
+            train=self.train[start:end],
+            val=self.val[start:end],
+            test=self.test[start:end],
+            name=_short(self.name, start, end),
+            recipe=recipe,
+        )
+
     def counts(self, part: Part = "train") -> Array:
         """Rows of each class that each client holds, [clients, classes]."""
         return holdings(self.part(part), _pool_labels(self.dataset), self.dataset.num_classes)
