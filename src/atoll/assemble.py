@@ -32,7 +32,7 @@ DEFAULT_CLIENTS = 10
 VMAP_LIMIT = 200_000  # weights up to which a step costs more in overhead than in arithmetic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Setup:
     """A run that is ready to start."""
 
@@ -42,6 +42,9 @@ class Setup:
     fleet: Fleet
     devices: Devices = Devices()
     newcomers: Federation | None = None  # who stays out of the run
+
+    def __repr__(self) -> str:
+        return f"<Setup {self.config.label}, {', '.join(self.fleet.architectures())} on {self.federation!r}>"
 
 
 def assemble(

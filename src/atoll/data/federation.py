@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 from zipfile import BadZipFile
 
@@ -17,17 +17,22 @@ from numpy.random import Generator
 
 from ..documents import from_json
 from ..errors import AtollError
+from ..frames import html
 from .dataset import Array, Dataset
 from .partition import File, Natural, Pool, Scheme, parse
 from .split import Parts, apportion, check, gaps, grouped, holdings, mirror, pick, within
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Part = Literal["train", "val", "test"]
 PARTS: tuple[Part, ...] = ("train", "val", "test")
 VERSION = 1  # of the divisions and of their files: raised when the same request would give other rows
 CHUNK = 1 << 24  # bytes hashed at a time
+SHOWN = 20  # clients in a notebook
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Federation:
     """Clients with their rows, as indices into the pool: the training part followed by the test part.
 
@@ -50,6 +55,33 @@ class Federation:
                 raise AtollError(
                     f"The name of client {client!r} has half a character, which no file can hold. Mend it."
                 )
+
+    def __repr__(self) -> str:
+        train, val, test = (sum(map(len, self.part(part))) for part in PARTS)
+        rows = f"{train} rows to train, {val} to validate, {test} to test"
+        public = f", {len(self.public)} public" if len(self.public) else ""
+        return f"<Federation {self.name} of {self.dataset.name}: {len(self.clients)} clients, {rows}{public}>"
+
+    def _repr_html_(self) -> str:
+        counts = self.counts()[:SHOWN].tolist()
+        rows = [[client, sum(held), *held] for client, held in zip(self.clients, counts, strict=False)]
+        return html(repr(self)[1:-1], ("client", "train", *self.dataset.classes), rows)
+
+    def plot(self) -> "Figure":
+        """Who holds what."""
+        from ..report import plots  # drawing takes long to import
+
+        return plots.holdings(self.counts().tolist(), self.clients, self.dataset.classes)
+
+    def holdings(self) -> dict[str, Any]:
+        """Rows of each class by client and part, as holdings.json has them."""
+        return {
+            "name": self.name,
+            "clients": list(self.clients),
+            "classes": list(self.dataset.classes),
+            **{part: self.counts(part).tolist() for part in PARTS},
+            "notes": list(self.notes),
+        }
 
     def part(self, part: Part) -> tuple[Array, ...]:
         return {"train": self.train, "val": self.val, "test": self.test}[part]
