@@ -1,7 +1,7 @@
 """From a configuration to everything a run needs: data, clients, models, method."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,9 @@ from .data.excerpt import excerpt, guests
 from .data.federation import PARTS, Federation, federate, stream
 from .data.transforms import Transform, preset
 from .errors import AtollError
+from .evaluate import OWN
 from .fleet import Fleet, Shares
+from .metrics import Metric, metrics
 from .networks import Networks, given, proxy
 from .privacy.prepare import prepare, rows_one_by_one
 from .rounds import AnyMethod
@@ -48,9 +50,13 @@ class Setup:
 
 
 def assemble(
-    config: Config, dataset: Dataset | None = None, nets: Sequence[nn.Module] = (), method: AnyMethod | None = None
+    config: Config,
+    dataset: Dataset | None = None,
+    nets: Sequence[nn.Module] = (),
+    method: AnyMethod | None = None,
+    measures: Mapping[str, Metric] | None = None,
 ) -> Setup:
-    """Build and check everything; a data set, networks or a method given as objects stand in for their names."""
+    """Build and check everything; a data set, networks, a method or metrics given as objects stand for their names."""
     devices = filled(Devices(), config.clock, "--clock")
     method = _timed(config, method) if method else method_of(config)
     data = dataset if dataset is not None else load(config.data, config.data_dir)
@@ -63,6 +69,7 @@ def assemble(
     config = replace(config, device=_device(config))
     transform = preset(config.transform, data.name, data.shape)
     fleet = _fleet(config, method, federation, transform, nets)
+    fleet = replace(fleet, metrics=metrics(config.metric, OWN) if measures is None else measures)
     config = replace(
         config,
         models=tuple(fleet.architectures()) if not config.models else config.models,

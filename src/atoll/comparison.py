@@ -22,8 +22,6 @@ from .sweeps import Request, carry_out, document
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PLOTS = ("curves", "boxes", "bytes")
-
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
@@ -44,8 +42,9 @@ class Comparison:
         return f"<Comparison on {data}: {_many(len(rows), 'method')}, {_many(seeds, 'seed')}; {rows[0].name} {lead} %>"
 
     def _repr_html_(self) -> str:
-        shown = [column for column in table.COLUMNS if column.printed]
-        cells = [[row.name, len(row.seeds), *(table.cell(row, column) for column in shown)] for row in self.rows]
+        rows = self.rows
+        shown = [column for column in table.columns(rows) if column.printed]
+        cells = [[row.name, len(row.seeds), *(table.cell(row, column) for column in shown)] for row in rows]
         return html(repr(self)[1:-1], ("method", "n", *(column.short for column in shown)), cells)
 
     def to_table(self) -> pa.Table:
@@ -58,12 +57,9 @@ class Comparison:
 
     def plot(self, kind: str = "curves") -> "Figure":
         """Accuracy by round (``curves``), by client (``boxes``) or by bytes (``bytes``)."""
-        from .report import plots  # drawing takes long to import
+        from .report.drawing import draw  # takes long to import
 
-        if kind not in PLOTS:
-            raise unknown("plot", kind, PLOTS)
-        draw = {"curves": plots.curves, "boxes": plots.boxes, "bytes": plots.bytes_accuracy}[kind]
-        return draw(self.runs)
+        return draw(kind, self.runs)
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,7 +173,7 @@ def _flat(row: table.Row) -> dict[str, Any]:
         told[column.field] = entry.mean if isinstance(entry, Stat) else entry
         if column.family in (table.PERSONAL, table.GENERIC):
             told[f"{column.field}_std"] = entry.std if isinstance(entry, Stat) else None
-    return told
+    return told | {name: stat and stat.mean for name, stat in row.own.items()}
 
 
 def _many(n: int, noun: str) -> str:

@@ -103,6 +103,7 @@ class Config:
     cache: int = option(32, "states kept in memory when the store is on disk")
     clock: str = option("", "devices of the simulated clock, such as speed=1e9,spread=4,up=1e6")
     global_test: bool = option(False, "also test personal models on everybody's test rows together")
+    metric: tuple[str, ...] = option((), "also measure this: a name, or ./file.py:function; may be repeated")
     target: float | None = option(None, "accuracy for which rounds, bytes, operations and time are reported")
     eval_every: int = option(1, "rounds between evaluations; the last round is always evaluated")
     checkpoint_every: int = option(5, "rounds between checkpoints")

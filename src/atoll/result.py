@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from .core import ClientId, Predictor, Round
-from .errors import unknown
 from .fleet import Fleet
 from .frames import dataframe, html
 from .report.runs import Run
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .assemble import Setup
-
-PLOTS = ("curves", "boxes", "holdings")
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,14 +56,10 @@ class Result:
         return dataframe(self.to_table())
 
     def plot(self, kind: str = "curves") -> "Figure":
-        """Accuracy by round (``curves``), by client (``boxes``), or who holds what (``holdings``)."""
-        from .report import plots  # drawing takes long to import
+        """Accuracy by round (``curves``), by client (``boxes``), by bytes (``bytes``); ``holdings``: who holds what."""
+        from .report.drawing import draw  # takes long to import
 
-        if kind not in PLOTS:
-            raise unknown("plot", kind, PLOTS)
-        if kind == "holdings":
-            return self.setup.federation.plot()
-        return plots.curves([self.as_run()]) if kind == "curves" else plots.boxes([self.as_run()])
+        return self.setup.federation.plot() if kind == "holdings" else draw(kind, [self.as_run()])
 
     def as_run(self) -> Run:
         """As reports know it."""

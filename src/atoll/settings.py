@@ -153,10 +153,7 @@ def _add_terms(method: Any, terms: Sequence[str], base: str) -> Any:
 def regulariser(text: str) -> Regulariser:
     """A regulariser from ``"dw:mu=0.1,form=ata"``."""
     name, _, options = text.partition(":")
-    known = registry.regularisers()
-    if name not in known:
-        raise unknown("regulariser", name, known)
-    return filled(known[name](), options, name)
+    return filled(registry.regulariser(name)(), options, name)
 
 
 def filled(value: T, options: str, where: str) -> T:

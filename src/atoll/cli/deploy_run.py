@@ -26,7 +26,7 @@ from .options import config_options, given
 # What a simulation decides and sites decide for themselves, and what has no meaning outside of a simulation.
 NOT_HERE = (
     "method", "data", "data_dir", "rows", "clients", "newcomers", "partition", "models", "public", "public_data",
-    "backend", "workers", "store", "cache", "clock", "global_test", "min_class_count", "out",
+    "backend", "workers", "store", "cache", "clock", "global_test", "metric", "min_class_count", "out",
 )  # fmt: skip
 
 

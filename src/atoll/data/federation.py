@@ -20,6 +20,7 @@ from ..errors import AtollError
 from ..frames import html
 from .dataset import Array, Dataset
 from .partition import File, Natural, Pool, Scheme, parse
+from .pickles import division
 from .split import Parts, apportion, check, gaps, grouped, holdings, mirror, pick, within
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def _own_tests(owners: Array, clients: tuple[str, ...]) -> tuple[Array, ...]:
 def _imported(dataset: Dataset, content: str, path: Path, clients: int | None, public: int) -> Federation:
     where = f"Partition 'file:{path}'"
     try:
-        body = from_json(path.read_text(encoding="utf-8"))
+        body = _body(path, dataset, content)
         ids = tuple(client["id"] for client in body["clients"])
         rows = {part: [client[part] for client in body["clients"]] for part in PARTS}
         federation = _assembled(dataset, content, body, ids, rows | {"public": [body["public"]]}, where)
@@ -266,6 +267,16 @@ def _imported(dataset: Dataset, content: str, path: Path, clients: int | None, p
         if asked not in (given, 0):
             raise AtollError(f"{where} has {given} {what}, not {asked}. Ask for {given} or leave the number out.")
     return federation
+
+
+def _body(path: Path, dataset: Dataset, content: str) -> Any:
+    """What the file says, in our form. FL-bench's pickles name rows alone, also of clients without training rows."""
+    if path.suffix != ".pkl":
+        return from_json(path.read_text(encoding="utf-8"))
+    told = division(path)
+    clients = [{"id": str(i), **rows} for i, rows in enumerate(told) if rows["train"]]
+    head = {"version": VERSION, "dataset": dataset.name, "fingerprint": content, "digest": "", "name": "", "recipe": ""}
+    return head | {"notes": [], "public": [], "clients": clients}
 
 
 def _assembled(
