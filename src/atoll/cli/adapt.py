@@ -11,7 +11,7 @@ from ..adaptation import adapt as adapt_run
 from ..errors import AtollError
 from ..files import to_json
 from ..settings import pair
-from .show import console, counted, progress
+from .show import console, counted, progress, quiet_option
 
 
 @click.command()
@@ -28,7 +28,7 @@ from .show import console, counted, progress
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides rows and orders.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: adapt in RUN]")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress bar and no table.")
+@quiet_option
 def adapt(
     run: Path, data: str | None, newcomers: bool, settings: tuple[str, ...], out: Path | None, as_json: bool,
     quiet: bool, **options: Any,

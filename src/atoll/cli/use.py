@@ -16,7 +16,7 @@ from ..errors import AtollError
 from ..files import to_json
 from ..handover import FORMS, hand_over
 from ..saved import Models, open_run
-from .show import console
+from .show import console, counted, progress
 
 
 def _opened(folder: Path) -> Models:
@@ -110,9 +110,13 @@ def export(run: Path, clients: tuple[str, ...], form: str, out: Path | None, as_
     models = _opened(run)
     root = out or run / "export"
     manifests: list[dict[str, Any]] = []
-    for client in clients or models.clients:
-        folder = root / quote(client, safe="").replace(".", "%2E") / form
-        manifests.append(hand_over(models, client, form, folder) | {"folder": str(folder)})
+    chosen = clients or models.clients
+    with progress(as_json) as bars:
+        watch = counted(bars, "models")
+        for at, client in enumerate(chosen):
+            folder = root / quote(client, safe="").replace(".", "%2E") / form
+            manifests.append(hand_over(models, client, form, folder) | {"folder": str(folder)})
+            watch(at + 1, len(chosen))
     if as_json:
         click.echo(to_json(manifests, indent=1))
     else:
