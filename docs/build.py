@@ -25,12 +25,15 @@ from atoll.traffic import Nominal
 
 FOLDER = Path(__file__).parent
 NOTE = "*Made from the code by [`docs/build.py`](build.py): change the code and run it again, not this page.*"
+NEW_CLIENTS = "how-to-new-clients.md"
 PLACES = {"down": "Down, to a client", "up": "Up, to the server", "state": "Kept by a client", "server": "Server"}
 
 
 def pages() -> dict[str, str]:
     """Generated pages by their file names; all but that of bytes, which takes minutes."""
-    return {"ref-options.md": options_page(), "ref-methods.md": methods_page(), "results.md": results_page()}
+    return {"ref-options.md": options_page(), "ref-methods.md": methods_page(), "results.md": results_page()} | {
+        NEW_CLIENTS: new_clients_page()
+    }
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -53,6 +56,36 @@ def shown(value: object) -> str:
 
 def joined(parts: Iterable[str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+# -- newcomers --------------------------------------------------------------------------------------------------------
+
+BEGIN, END = "<!-- made from the code by build.py -->", "<!-- until here -->"
+
+
+def new_clients_page() -> str:
+    """The page as it is, with the table of methods as it should be."""
+    text = (FOLDER / NEW_CLIENTS).read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{newcomers_table()}\n\n{END}{rest.partition(END)[2]}"
+
+
+def newcomers_table() -> str:
+    """What a client that comes after the run receives from each method, by the fields of its message."""
+    head = ("method", "what a newcomer receives", "what it does", "server model")
+    return table(head, (_newcomer_row(name, cls()) for name, cls in registry.methods().items()))
+
+
+def _newcomer_row(name: str, method: Any) -> list[str]:
+    if reason := method.closed():
+        return [code(name), f"nothing: {reason}", "refused", ""]
+    message = contract(method).download
+    parts = [f"{code(f.name)}: {f.metadata['about']}" for f in fields(message)]
+    own = "trains alone" if message is Nothing else "a client's part of a round"
+    if method.adapt:
+        own = "its own rule: " + (inspect.getdoc(method.adapt) or "").partition(": ")[2].rstrip(".")
+    has = "yes" if type(method).generic is not Method.generic else ""
+    return [code(name), "; ".join(parts) or "nothing", own, has]
 
 
 # -- options ----------------------------------------------------------------------------------------------------------

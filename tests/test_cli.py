@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from rich.console import Console
 
 from atoll import __version__, registry
 from atoll.report import html
@@ -142,7 +143,8 @@ def test_quiet_means_quiet(command: tuple[str, ...], atoll: Atoll, drawn: list[P
     assert result.stderr == ""
 
 
-def test_progress_goes_to_standard_error(atoll: Atoll, drawn: list[Path]) -> None:
+def test_progress_goes_to_standard_error(atoll: Atoll, drawn: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Console, "is_terminal", property(lambda self: True))  # elsewhere there is none
     result = atoll("run", "fedavg", *QUICK, "--out", "run")
     assert "2/2" in result.stderr
     assert "2/2" not in result.stdout

@@ -20,6 +20,8 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "data_dir": (["--data-dir", "d"], "d"),
     "rows": (["--rows", "500"], 500),
     "clients": (["--clients", "7"], 7),
+    "metric": (["--metric", "./m.py:f", "--metric", "g"], ("./m.py:f", "g")),
+    "newcomers": (["--newcomers", "2"], 2),
     "partition": (["--partition", "iid"], "iid"),
     "split": (["--split", "client_82"], "client_82"),
     "public": (["--public", "30"], 30),

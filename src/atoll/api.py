@@ -12,8 +12,10 @@ from .assemble import assemble
 from .config import Config, from_dict
 from .data.dataset import Dataset
 from .errors import AtollError
+from .evaluate import OWN
 from .experiment import Watch, conduct
 from .ledger import Line
+from .metrics import Metric, check_name, metrics
 from .result import Result
 from .rounds import AnyMethod
 from .rundir import RunDir
@@ -25,6 +27,7 @@ def run(
     data: str | Dataset = "digits",
     models: str | nn.Module | Sequence[str | nn.Module] = (),
     *,
+    metric: str | Metric | Sequence[str | Metric] = (),
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -33,8 +36,8 @@ def run(
 ) -> Result:
     """Run one method; ``options`` are those of the command line, such as ``clients=20`` or ``partition="iid"``.
 
-    Names may be replaced by objects: a method, a data set, networks with ``body`` and ``head`` (see ``models.split``).
-    With ``out``, everything is also written to a run directory.
+    Names may be replaced by objects: a method, a data set, networks with ``body`` and ``head`` (see ``models.split``),
+    metrics (functions of logits and labels). With ``out``, everything is also written to a run directory.
     """
     if not isinstance(method, str):
         _check_unused(options, method)
@@ -42,10 +45,12 @@ def run(
     nets = [m for m in given if isinstance(m, nn.Module)]
     if nets and len(nets) < len(given):
         raise AtollError("Give models by name or as modules, not both in one run.")
+    measures = [metric] if isinstance(metric, str) or callable(metric) else list(metric)
     named: dict[str, Any] = {
         "method": method if isinstance(method, str) else type(method).__name__.lower(),
         "data": data if isinstance(data, str) else data.name,
         "models": [] if nets else given,
+        "metric": [m if isinstance(m, str) else m.__name__ for m in measures],
         "out": None if out is None else str(out),
     }
     if not isinstance(method, str):  # so that a resumed run can tell whether it is the same method
@@ -53,9 +58,22 @@ def run(
     objects = {
         "dataset": None if isinstance(data, str) else data,
         "nets": nets,
+        "measures": _measures(measures),
         "method": None if isinstance(method, str) else method,
     }
     return run_config(from_dict({**options, **named}), resume=resume, force=force, watch=watch, **objects)
+
+
+def _measures(given: Sequence[str | Metric]) -> dict[str, Metric] | None:
+    """Metrics by name, if some are objects."""
+    found: dict[str, Metric] = {}
+    for metric in given:
+        if isinstance(metric, str):
+            found |= metrics([metric], [*OWN, *found])
+        else:
+            check_name(metric.__name__, [*OWN, *found])
+            found[metric.__name__] = metric
+    return found if any(not isinstance(metric, str) for metric in given) else None
 
 
 def _check_unused(options: Mapping[str, Any], method: AnyMethod) -> None:

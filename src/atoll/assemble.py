@@ -1,7 +1,7 @@
 """From a configuration to everything a run needs: data, clients, models, method."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,9 @@ from .data.excerpt import excerpt, guests
 from .data.federation import PARTS, Federation, federate, stream
 from .data.transforms import Transform, preset
 from .errors import AtollError
+from .evaluate import OWN
 from .fleet import Fleet, Shares
+from .metrics import Metric, metrics
 from .networks import Networks, given, proxy
 from .privacy.prepare import prepare, rows_one_by_one
 from .rounds import AnyMethod
@@ -32,7 +34,7 @@ DEFAULT_CLIENTS = 10
 VMAP_LIMIT = 200_000  # weights up to which a step costs more in overhead than in arithmetic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Setup:
     """A run that is ready to start."""
 
@@ -41,12 +43,20 @@ class Setup:
     federation: Federation
     fleet: Fleet
     devices: Devices = Devices()
+    newcomers: Federation | None = None  # who stays out of the run
+
+    def __repr__(self) -> str:
+        return f"<Setup {self.config.label}, {', '.join(self.fleet.architectures())} on {self.federation!r}>"
 
 
 def assemble(
-    config: Config, dataset: Dataset | None = None, nets: Sequence[nn.Module] = (), method: AnyMethod | None = None
+    config: Config,
+    dataset: Dataset | None = None,
+    nets: Sequence[nn.Module] = (),
+    method: AnyMethod | None = None,
+    measures: Mapping[str, Metric] | None = None,
 ) -> Setup:
-    """Build and check everything; a data set, networks or a method given as objects stand in for their names."""
+    """Build and check everything; a data set, networks, a method or metrics given as objects stand for their names."""
     devices = filled(Devices(), config.clock, "--clock")
     method = _timed(config, method) if method else method_of(config)
     data = dataset if dataset is not None else load(config.data, config.data_dir)
@@ -55,9 +65,11 @@ def assemble(
     own_public = 0 if config.public_data else config.public
     request = (_clients(config), config.partition, config.split, config.seed, own_public)
     federation = federate(data, *request, cache=_partition_cache(config))
+    federation, newcomers = federation.parted(config.newcomers) if config.newcomers else (federation, None)
     config = replace(config, device=_device(config))
     transform = preset(config.transform, data.name, data.shape)
     fleet = _fleet(config, method, federation, transform, nets)
+    fleet = replace(fleet, metrics=metrics(config.metric, OWN) if measures is None else measures)
     config = replace(
         config,
         models=tuple(fleet.architectures()) if not config.models else config.models,
@@ -68,7 +80,7 @@ def assemble(
     compat.check_clock(devices, config.deadline)
     faults.ordered(config, fleet.ids)  # names of clients must be right
     config, method, fleet = prepare(config, method, fleet)
-    return Setup(config, method, federation, fleet, devices)
+    return Setup(config, method, federation, fleet, devices, newcomers)
 
 
 def method_of(config: Config) -> AnyMethod:

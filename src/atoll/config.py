@@ -42,6 +42,7 @@ class Config:
     data_dir: str | None = option(None, "folder with data sets; default: ATOLL_DATA or a cache folder")
     rows: int | None = option(None, "use only so many rows, drawn from all classes in proportion; default: all")
     clients: int | None = option(None, "number of clients; default: 10, or all whom the partition names itself")
+    newcomers: int = option(0, "how many of the clients, the last ones, stay out of the run, for `atoll adapt`")
     partition: str = option("dirichlet:0.5", "division: iid, pathological:K, dirichlet:BETA, natural, or file:PATH")
     split: str = option("client_811", "how a client's rows become train, validation and test rows")
     public: int = option(0, "rows set aside as public data, seen by everybody and owned by nobody")
@@ -102,6 +103,7 @@ class Config:
     cache: int = option(32, "states kept in memory when the store is on disk")
     clock: str = option("", "devices of the simulated clock, such as speed=1e9,spread=4,up=1e6")
     global_test: bool = option(False, "also test personal models on everybody's test rows together")
+    metric: tuple[str, ...] = option((), "also measure this: a name, or ./file.py:function; may be repeated")
     target: float | None = option(None, "accuracy for which rounds, bytes, operations and time are reported")
     eval_every: int = option(1, "rounds between evaluations; the last round is always evaluated")
     checkpoint_every: int = option(5, "rounds between checkpoints")
@@ -128,7 +130,7 @@ class Config:
         least = {
             "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
             "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1, "strikes": 0,
-            "min_class_count": 0, "dp_rounds": 1, "dp_seed": 0,
+            "min_class_count": 0, "newcomers": 0, "dp_rounds": 1, "dp_seed": 0,
         }  # fmt: skip
         for name, low in least.items():
             value = getattr(self, name)

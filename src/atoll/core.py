@@ -345,6 +345,14 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     # Optional: (down, up, state, client, k) -> state, done while the upload is under way. ``k`` is that of ``local``.
     after_upload: ClassVar[Callable[..., Any] | None] = None
 
+    # Optional: (server, client, k) -> state, the method's own rule for a client that comes after the run. Without it, a
+    # newcomer does what any client does in a round.
+    adapt: ClassVar[Callable[..., Any] | None] = None
+
+    def closed(self) -> str | None:
+        """Why a client that comes after the run can learn nothing from what the server has left, if so."""
+        return None
+
     def bias_free(self) -> bool:
         """Whether the models' heads must have no bias."""
         return False

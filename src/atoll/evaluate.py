@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .core import CHUNK, Predictor
+from .metrics import Metric, value
 
 Score = dict[str, float]  # of one client, or the summary of many; NaN where a measure is undefined
 DETAILS = ("precision", "recall", "f1", "auc", "macro_precision", "macro_recall", "macro_f1", "macro_auc")
+OWN = ("n", "accuracy", "val", "global", "weighted", "worst_decile", *DETAILS)  # names that are taken
 
 
 def predict(predictor: Predictor, x: Tensor) -> Tensor:
@@ -26,14 +28,15 @@ def accuracy(logits: Tensor, y: Tensor) -> float:
     return (logits.argmax(1) == y).double().mean().item()
 
 
-def measure(logits: Tensor, y: Tensor) -> Score:
-    """All measures of one client on its rows.
+def measure(logits: Tensor, y: Tensor, more: Mapping[str, Metric] = {}) -> Score:
+    """All measures of one client on its rows, those of the user's own included.
 
     Precision, recall, F1 and AUC are averaged over classes by support, and plainly (``macro``). AUC is one against the
     rest, over the classes that have both kinds of rows; a client with one class has none.
     """
     logits, y = logits.cpu(), y.cpu()
     score = {"n": float(len(y)), "accuracy": accuracy(logits, y)}
+    score |= {name: value(name, metric, logits, y) for name, metric in more.items()}
     if len(y) == 0:
         return score | dict.fromkeys(DETAILS, math.nan)
     truth, guess = y.numpy(), logits.argmax(1).numpy()
@@ -81,7 +84,8 @@ def population(scores: Mapping[str, Score]) -> Score:
         "weighted": float(np.average(accuracies[known], weights=n[known])),
         "worst_decile": float(worst.mean()),
     }
-    for name in ("val", "global", *DETAILS):
+    more = dict.fromkeys(name for score in each for name in score if name not in OWN)
+    for name in ("val", "global", *DETAILS, *more):
         values = np.array([s.get(name, math.nan) for s in each])
         out[name] = float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
     return out

@@ -38,7 +38,7 @@ class Examiner:
     ):
         """Without ``liars``, honest clients are not told apart."""
         self._method, self._fleet, self._backend, self._seed, self._liars = method, fleet, backend, seed, set(liars)
-        self._task = fleet.task()
+        self._task, self._thorough = fleet.task(), (*DETAILS, *fleet.metrics)
         self._office = Desks(method, self._task, seed, desks)
 
     def first_server(self) -> Any:
@@ -67,7 +67,7 @@ class Examiner:
             download = self._office.download(server if i in known else first, i, Round(0))
             score = self._backend.assess(self._method, self._seed, i, download)
             ledger.after[i] = score
-            ledger.before.setdefault(i, {name: v for name, v in score.items() if name not in DETAILS})
+            ledger.before.setdefault(i, {name: v for name, v in score.items() if name not in self._thorough})
 
     def generic(
         self, server: Any, t: int, cohort: Sequence[ClientId]
@@ -86,7 +86,7 @@ class Examiner:
             return None, None
         test, val = self._fleet.test, self._fleet.val
         logits = predict(predictor, test.all.x)
-        together = measure(logits, test.all.y)
+        together = measure(logits, test.all.y, self._fleet.metrics)
         together["val"] = accuracy(predict(predictor, val.all.x), val.all.y) if len(val.all.y) else float("nan")
         # All at once: with many clients, one call for each would take longer than the round.
         each = test.shares(logits.argmax(1) == test.all.y)
@@ -118,7 +118,7 @@ class Examiner:
                 "val": [score["val"] for score in after],
                 "pre_accuracy": [score["accuracy"] for score in before],
                 "generic_accuracy": nothing if generic is None else generic,
-                **{name: [score[name] for score in after] for name in DETAILS},
+                **{name: [score[name] for score in after] for name in self._thorough},
             }
         )
 

@@ -400,11 +400,4 @@ class Experiment:
         return whole.hexdigest()
 
     def _holdings(self) -> dict[str, Any]:
-        federation = self.setup.federation
-        return {
-            "name": federation.name,
-            "clients": list(federation.clients),
-            "classes": list(federation.dataset.classes),
-            **{part: federation.counts(part).tolist() for part in ("train", "val", "test")},
-            "notes": list(federation.notes),
-        }
+        return self.setup.federation.holdings()

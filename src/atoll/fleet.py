@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .core import Augment, Client, ClientId, Model, Task
+from .metrics import Metric
 
 
 class Rows(NamedTuple):
@@ -52,6 +53,7 @@ class Fleet:
     augment: Augment | None = None
     bound: float | None = None  # largest norm of a row's features in statistics that leave a client
     global_test: bool = False  # whether personal models are also tested on the test rows of all clients
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # what else is measured, by name
     remote: bool = False  # whether rows and states are at the clients' own sites, and what is here only has their form
 
     def __post_init__(self) -> None:

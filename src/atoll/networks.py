@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from . import models
 from .config import Config
@@ -66,8 +66,7 @@ class Networks:
         return min(dealt.values(), key=lambda model: trainable(model.init()))
 
     def _build(self, name: str, bias: bool, owner: ClientId | None) -> Model:
-        base, _, text = name.partition(":")
-        options = read_options(text)
+        base, options = _parts(name)
         if unfit := {"width", "head_bias"} & options.keys():
             raise AtollError(
                 f"Model {name!r}: {unfit.pop()} is the same for all models of a run. Use --width for widths."
@@ -79,8 +78,24 @@ class Networks:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(key(self.config.seed, "model", name, owner or "")))
             classes, width = self.data.num_classes, self.config.width
-            net = models.build(base, self.shape, classes, head_bias=bias, width=width, **options)
+            net: nn.Module
+            if models.is_foreign(base):
+                net = models.foreign(base, self.shape, classes, self._sample(), bias, width, options)
+            else:
+                net = models.build(base, self.shape, classes, head_bias=bias, width=width, **options)
         return Model(net, name, _vectorisable(net))
+
+    def _sample(self) -> Tensor:
+        """Two rows like those of the data, for a network that has to be tried."""
+        text = self.data.kind == "text"
+        return torch.zeros(2, *self.shape, dtype=torch.long) if text else torch.randn(2, *self.shape)
+
+
+def _parts(name: str) -> tuple[str, dict[str, Any]]:
+    """``mlp:hidden=8`` as name and options; a network from elsewhere has two names before them."""
+    words = name.split(":")
+    count = 2 if models.is_foreign(name) else 1
+    return ":".join(words[:count]), read_options(":".join(words[count:]))
 
 
 def given(nets: Sequence[nn.Module], federation: Federation) -> dict[ClientId, Model]:

@@ -4,7 +4,6 @@ Other packages add theirs by entry points of the groups ``atoll.methods`` and ``
 """
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import re
@@ -13,7 +12,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +21,7 @@ from . import methods as package
 from .core import Method, contract
 from .errors import AtollError, unknown
 from .terms import Regulariser
+from .userfile import imported
 
 MethodType = type[Method[Any, Any, Any, Any]]
 
@@ -48,6 +47,18 @@ def method(name: str) -> MethodType:
     if name not in methods():
         raise unknown("method", name, methods())
     return methods()[name]
+
+
+def regulariser(name: str) -> type[Regulariser]:
+    """The regulariser called ``name``, or the one in the file ``name`` if it ends in ``.py``."""
+    if name.endswith(".py"):
+        found = _defined(imported(Path(name), "Regulariser file"), Regulariser)
+        if len(found) != 1:
+            raise AtollError(f"Regulariser file {name!r} must define exactly one Regulariser; it has {len(found)}.")
+        return found[0]
+    if name not in regularisers():
+        raise unknown("regulariser", name, regularisers())
+    return regularisers()[name]
 
 
 class Card(NamedTuple):
@@ -108,31 +119,11 @@ def _method_of(module: ModuleType, name: str) -> MethodType:
 
 
 def _from_file(path: Path) -> MethodType:
-    if not path.is_file():
-        raise AtollError(f"There is no method file {str(path)!r}. Check the path.")
-    found = _defined(_imported(path), Method)
+    found = _defined(imported(path, "Method file"), Method)
     if len(found) != 1:
         raise AtollError(f"Method file {str(path)!r} must define exactly one Method class; it has {len(found)}.")
     _check_form(found[0], f"Method file {str(path)!r}: {found[0].__name__}")
     return found[0]
-
-
-def _imported(path: Path) -> ModuleType:
-    """The file as a module; one that was edited is another module."""
-    source = path.resolve()
-    stamp = sha256(str(source).encode() + source.read_bytes()).hexdigest()[:12]
-    name = f"atoll_user_{source.stem}_{stamp}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, source)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except (Exception, SystemExit) as reason:
-            del sys.modules[name]
-            raise AtollError(f"Method file {str(path)!r} cannot be imported: {reason!r}") from reason
-    return sys.modules[name]
 
 
 def _check_form(cls: MethodType, where: str) -> None:

@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from .core import ClientId, Predictor, Round
 from .fleet import Fleet
+from .frames import dataframe, html
+from .report.runs import Run
 from .rounds import Backend, Desks
 from .store import Store
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from .assemble import Setup
 
 
@@ -37,6 +42,32 @@ class Result:
             f"after {s['rounds']} rounds, {s['clients']} clients>"
         )
 
+    def _repr_html_(self) -> str:
+        shown = ("round", "personal", "worst_decile", "generic", "up", "down")
+        last = self.to_table().slice(len(self.history) - 1).to_pylist()
+        return html(repr(self)[1:-1], shown, [[_short(row[name]) for name in shown] for row in last])
+
+    def to_table(self) -> pa.Table:
+        """One row for each evaluated round; ``table`` has one for each client beside."""
+        return pa.Table.from_pylist([_line(line) for line in self.history])
+
+    def to_dataframe(self) -> Any:
+        """``to_table`` for pandas."""
+        return dataframe(self.to_table())
+
+    def plot(self, kind: str = "curves") -> "Figure":
+        """Accuracy by round (``curves``), by client (``boxes``), by bytes (``bytes``); ``holdings``: who holds what."""
+        from .report.drawing import draw  # takes long to import
+
+        return self.setup.federation.plot() if kind == "holdings" else draw(kind, [self.as_run()])
+
+    def as_run(self) -> Run:
+        """As reports know it."""
+        config = self.setup.config
+        path = Path(config.out or config.label)
+        holdings = self.setup.federation.holdings()
+        return Run(path, self.summary, tuple(self.history), self.table, holdings, config.to_dict())
+
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
         """One row for each client and evaluated round."""
@@ -60,3 +91,21 @@ class Result:
     def generic(self) -> Predictor | None:
         """The server's model, if the method has one."""
         return self.setup.method.generic(self.server, self.fleet.task())
+
+
+def _line(line: dict[str, Any]) -> dict[str, Any]:
+    """What a table tells of a round."""
+    post, generic = line["personal"]["post"], line["generic"]
+    return {
+        "round": line["round"],
+        "personal": post["accuracy"],
+        "worst_decile": post.get("worst_decile"),
+        "val": post.get("val"),
+        "generic": generic["global"]["accuracy"] if generic else None,
+        **{name: line["bytes"][name] for name in ("up", "down")},
+        "seconds": line["seconds"],
+    }
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else f"{value:,}"

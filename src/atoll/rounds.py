@@ -13,6 +13,7 @@ from .evaluate import Score
 from .faults import CALM, LATE, LOST, UNREACHED, Dropped, Trouble
 from .key import key, permutation
 from .payload import nbytes, plain
+from .steps import told
 from .store import MemoryStore, Store
 from .validation import Flaw, Validator, flaw, is_finite
 
@@ -194,7 +195,7 @@ def play(
         jobs = [Job(i, r, office.download(server, i, r), i in examine) for i in present]
         for job in jobs:
             log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
-        outcomes = trouble.tampered(backend.train(method, seed, jobs))
+        outcomes = trouble.tampered(told("clients", backend.train(method, seed, jobs), len(jobs)))
         accepted = _accepted(outcomes, _judge(method, jobs, rules.checks), rules, log, r)
         replies = office.served(server, accepted, r)
         first = next(replies, None)
@@ -253,7 +254,7 @@ def _accepted(
 def _conclude(backend: Backend, log: Log) -> None:
     """Keep the states of the clients whose uploads passed, unless their own training has diverged."""
     absent = log.absent
-    for rest in backend.rest():
+    for rest in told("personal models", backend.rest(), len(log.accepted)):
         if rest.sender in absent:
             continue
         if isinstance(rest.state, Lost):  # after its upload: that counts, and the client is where it was before

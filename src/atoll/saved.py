@@ -38,6 +38,9 @@ class Models(ABC):
     def moment(self, i: ClientId) -> Moment:
         """The last that is known of a client."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.config.label}: {len(self.clients)} models after round {self.round}>"
+
     @property
     def clients(self) -> tuple[ClientId, ...]:
         return self.fleet.ids

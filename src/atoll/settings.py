@@ -38,6 +38,13 @@ def make(
     return _add_terms(built, terms, base) if terms else built
 
 
+def changed(method: Method[Any, Any, Any, Any], settings: Mapping[str, Any], where: str) -> Method[Any, Any, Any, Any]:
+    """The method with other values in some of its fields."""
+    for path, value in settings.items():
+        method = _set(method, path, value, where)
+    return method
+
+
 def split_variant(name: str) -> tuple[str, str | None]:
     base, _, variant = name.partition(":")
     return base, variant or None
@@ -146,10 +153,7 @@ def _add_terms(method: Any, terms: Sequence[str], base: str) -> Any:
 def regulariser(text: str) -> Regulariser:
     """A regulariser from ``"dw:mu=0.1,form=ata"``."""
     name, _, options = text.partition(":")
-    known = registry.regularisers()
-    if name not in known:
-        raise unknown("regulariser", name, known)
-    return filled(known[name](), options, name)
+    return filled(registry.regulariser(name)(), options, name)
 
 
 def filled(value: T, options: str, where: str) -> T:

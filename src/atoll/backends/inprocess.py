@@ -72,7 +72,8 @@ class Loop:
         at = self.fleet.position(i)
         test, val = self.fleet.test[at], self.fleet.val[at]
         logits = predict(predictor, test.x)
-        score = measure(logits, test.y) if thorough else {"n": float(len(test.y)), "accuracy": accuracy(logits, test.y)}
+        brief = {"n": float(len(test.y)), "accuracy": accuracy(logits, test.y)}
+        score = measure(logits, test.y, self.fleet.metrics) if thorough else brief
         score["val"] = accuracy(predict(predictor, val.x), val.y) if len(val.y) else float("nan")
         if self.fleet.global_test:
             everybody = self.fleet.test.all

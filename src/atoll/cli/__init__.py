@@ -26,6 +26,7 @@ COMMANDS = {
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
     "predict": ("use", "predict", "Predict with a client's personalised model."),
     "export": ("use", "export", "Write personalised models for other programs: safetensors, torch.export, ONNX."),
+    "adapt": ("adapt", "adapt", "Personal models for clients that were not in a run, with curves over few rows."),
     "deploy": ("deploy", "deploy", "Federations between real machines: make one, serve it, take part, run methods."),
     "speedup": ("report", "speed_up", "How much sooner a wait-free run reaches an accuracy."),
 }

@@ -16,7 +16,7 @@ from ..privacy.attacks import attack as attack_method
 from ..privacy.policy import Privacy
 from ..threads import one_thread
 from .options import config_options, given
-from .show import console
+from .show import console, working
 
 GATE = 10  # rows of a class, unless --min-class-count says otherwise
 WITHOUT = ("method", "rate", "eval_every", "checkpoint_every", "store", "cache", "out", "strikes", "max_norm", "robust")
@@ -41,7 +41,7 @@ def attack(name: str, config_file: Path | None, gate: bool | None, as_json: bool
         "noise": assemble(from_dict(values)) if "dp" in values else None,
     }
     figures: list[list[Figure]] = []
-    with one_thread():
+    with one_thread(), working(f"attacking {name}"):
         for column, setup in setups.items():
             if setup is not None:
                 privacy = Privacy(setup.config, setup.method, setup.fleet)

@@ -25,8 +25,8 @@ from .options import config_options, given
 
 # What a simulation decides and sites decide for themselves, and what has no meaning outside of a simulation.
 NOT_HERE = (
-    "method", "data", "data_dir", "rows", "clients", "partition", "models", "public", "public_data",
-    "backend", "workers", "store", "cache", "clock", "global_test", "min_class_count", "out",
+    "method", "data", "data_dir", "rows", "clients", "newcomers", "partition", "models", "public", "public_data",
+    "backend", "workers", "store", "cache", "clock", "global_test", "metric", "min_class_count", "out",
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ NOT_HERE = (
 @click.option("--min-clients", type=int, help="Sites that a round needs at least.  [default: all]")
 @click.option("--wait", type=float, default=3600.0, show_default=True, help="Seconds to wait for enough sites.")
 @click.option("--force", is_flag=True, help="Replace the run that is in the directory.")
-@click.option("--quiet", is_flag=True, help="No progress bar and no table.")
+@show.quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run(
     folder: Path, method: str, config_file: Path | None, data: str | None, out: str | None, sites: str | None,

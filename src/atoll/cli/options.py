@@ -30,7 +30,7 @@ def config_options(*without: str) -> Callable[[F], F]:
 
 
 def _option(f: Any, kind: Any) -> Callable[[F], F]:
-    repeated = f.name in ("settings", "terms", "track")
+    repeated = f.name in ("settings", "terms", "track", "metric")
     if kind is bool:
         return click.option(flag(f.name), f.name, is_flag=True, default=None, help=_help(f))
     return click.option(

@@ -19,7 +19,7 @@ from ..ledger import Line
 from ..papers import SCALES, Planned, Recipe, Scale
 from ..report import html, runs
 from ..report.export import Sheet, as_csv, latex, markdown
-from .show import console, progress
+from .show import console, progress, quiet_option
 
 WHERE = Path("runs") / "papers"
 
@@ -71,7 +71,7 @@ def show(name: str) -> None:
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at the same time.")
 @click.option("--data-dir", help="Folder with data sets; default: ATOLL_DATA or a cache folder.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where results go; default: below runs/papers.")
-@click.option("--quiet", is_flag=True, help="No progress bar and no table.")
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def run(
     name: str, scale: str, workers: int, data_dir: str | None, out: Path | None, quiet: bool, as_json: bool

@@ -16,7 +16,7 @@ from ..report import html, runs, table
 from ..settings import make, split_variant
 from ..stopping import Stopped, stoppable
 from .options import config_options, given
-from .show import console, follow, progress
+from .show import console, follow, progress, quiet_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 DIVERGED, DIVERGED_CODE = "diverged", 3
@@ -26,7 +26,7 @@ def shared_options(command: F) -> F:
     """Options that say how runs are carried out, not what comes out of them."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON."),
-        click.option("--quiet", is_flag=True, help="No progress bar and no table."),
+        quiet_option,
         click.option("--force", is_flag=True, help="Replace the run that is in the directory."),
         click.option("--seeds", help="Several seeds, such as 0,1,2: one run for each."),
     ):

@@ -1,15 +1,19 @@
 """What commands share in showing things to people."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..errors import AtollError
 from ..experiment import Watch
 from ..ledger import Line
+from ..steps import Observer, hushed, is_hushed, observed
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def console(stderr: bool = False) -> Console:
@@ -20,7 +24,7 @@ def console(stderr: bool = False) -> Console:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Progress]:
-    """Bars that go to standard error, so that standard output stays readable by machines."""
+    """Bars that go to standard error, so that standard output stays readable by machines; in logs there are none."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -28,13 +32,53 @@ def progress(quiet: bool) -> Iterator[Progress]:
         TextColumn("{task.fields[score]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=console(stderr=True), disable=quiet) as bars:
+    out = console(stderr=True)
+    with Progress(*columns, console=out, disable=quiet or not out.is_terminal) as bars:
         try:
-            yield bars
+            with observed(_steps(bars)):
+                yield bars
         except (AtollError, OSError):
             for task in bars.task_ids:
                 bars.remove_task(task)  # the message that follows should stand alone
             raise
+
+
+def _steps(bars: Progress) -> Observer:
+    """One more bar, below the others, for what goes on within a round; it comes when it has something to say."""
+    tasks: dict[str, TaskID] = {}
+
+    def observer(what: str, done: int, total: int) -> None:
+        if bars.disable or total < 2:
+            return
+        if not tasks:
+            tasks[""] = bars.add_task(what, total=total, score="")
+        bars.update(tasks[""], description=what, completed=done, total=total)
+
+    return observer
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """A sign of life for what has no steps to count; in logs, and with --quiet, there is none."""
+    out = console(stderr=True)
+    if is_hushed() or not out.is_terminal:
+        yield
+        return
+    with out.status(text):
+        yield
+
+
+def quiet_option(command: F) -> F:
+    """``--quiet``, which also silences what draws bars of its own, such as downloads."""
+
+    def hush(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+        if value:
+            ctx.with_resource(hushed())
+        return value
+
+    return click.option("--quiet", is_flag=True, is_eager=True, callback=hush, help="No progress bar and no table.")(
+        command
+    )
 
 
 def follow(bars: Progress, label: str, rounds: int) -> Watch:
@@ -45,6 +89,16 @@ def follow(bars: Progress, label: str, rounds: int) -> Watch:
         bars.update(task, completed=done)
         if line:
             bars.update(task, score=_score(line))
+
+    return watch
+
+
+def counted(bars: Progress, label: str) -> Callable[[int, int], None]:
+    """A bar for things that are done one after the other; told how many of how many."""
+    task = bars.add_task(label, total=None, score="")
+
+    def watch(done: int, total: int) -> None:
+        bars.update(task, completed=done, total=total)
 
     return watch
 

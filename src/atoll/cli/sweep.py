@@ -1,21 +1,20 @@
 """``atoll sweep``."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import Progress
 from rich.table import Table
 
-from ..compare import configs, run_all, safe
+from ..compare import configs, safe
 from ..config import Config
 from ..errors import AtollError
 from ..files import to_json, write_whole
-from ..report import html, runs
+from ..report import html
 from ..report.export import Sheet, as_csv
-from ..sweep import MODELS, Bayes, Grid, Point, Random, Search, Tried, at, axis, best, folder, is_matrix, tried
+from ..sweep import MODELS, Bayes, Grid, Random, Search, Tried, axis, best, is_matrix
+from ..sweeps import Request, carry_out, document
 from .options import config_options, given
 from .run import fresh, read_seeds, shared_options
 from .show import console, follow, progress
@@ -66,10 +65,14 @@ def sweep(
         raise AtollError("Resume what? Name the directory with --out.")
     root = Path(base.out or fresh(f"sweep-{safe(base.label)}-{safe(base.data)}"))
     search = _search([axis(text) for text in axes], draws, trials, base)
-    results = _carry_out(search, base, numbers, root, model, resume, force, quiet or as_json)
+    request = Request(base, tuple(numbers), root, model, resume, force)
+    with progress(quiet or as_json) as bars:
+        found = carry_out(search, request, lambda c: follow(bars, Path(str(c.out)).name, c.rounds))
+    html.write(found.folders, root / "report.html")
+    results = found.results
     _write(root, results, model)
     if as_json:
-        click.echo(to_json(_document(results, model), indent=1))
+        click.echo(to_json(document(results, model), indent=1))
     elif not quiet:
         _show(results, model)
         click.echo(f"Report: {root / 'report.html'}")
@@ -86,37 +89,8 @@ def _search(axes: Sequence[Any], draws: int | None, trials: int | None, base: Co
     return Grid(axes) if trials is None else Bayes(axes, trials, base.seed, base.workers or 1)
 
 
-def _carry_out(
-    search: Search, base: Config, seeds: Sequence[int], root: Path, model: str, resume: bool, force: bool, quiet: bool
-) -> list[Tried]:
-    results: dict[tuple[str, ...], Tried] = {}  # by the values of the point: a search may come back to one
-    with progress(quiet) as bars:
-        for points in search.batches():
-            fresh_ones = {tuple(p.values()): p for p in points if tuple(p.values()) not in results}
-            _run(fresh_ones.values(), base, seeds, root, bars, resume, force)
-            for values, p in fresh_ones.items():
-                results[values] = tried(p, [runs.load(folder(root, p, seed)) for seed in seeds], model)
-            search.learn(points, [results[tuple(p.values())].val for p in points])
-    html.write([folder(root, t.point, seed) for t in results.values() for seed in seeds], root / "report.html")
-    return list(results.values())
-
-
-def _run(
-    points: Iterable[Point], base: Config, seeds: Sequence[int], root: Path, bars: Progress, resume: bool, force: bool
-) -> None:
-    planned = [replace(at(base, p), seed=seed, out=str(folder(root, p, seed))) for p in points for seed in seeds]
-    if planned:
-        watches = [follow(bars, Path(str(c.out)).name, c.rounds) for c in planned]
-        run_all(planned, watches, resume, force, base.workers or 1)
-
-
-def _document(results: Sequence[Tried], model: str) -> dict[str, Any]:
-    tells = {"best": best(results).to_json(), "tried": [t.to_json() for t in results]}
-    return {"by": f"validation accuracy, {model}", **tells}
-
-
 def _write(root: Path, results: Sequence[Tried], model: str) -> None:
-    write_whole(root / "sweep.json", (to_json(_document(results, model), indent=1) + "\n").encode())
+    write_whole(root / "sweep.json", (to_json(document(results, model), indent=1) + "\n").encode())
     measured = ("val", "val_std", "test", "test_std", "finished")
     rows = [[*t.point.values(), *(str(getattr(t, name)) for name in measured)] for t in results]
     write_whole(root / "sweep.csv", as_csv(Sheet("", [*results[0].point, *measured], rows)).encode())

@@ -16,15 +16,19 @@ from ..errors import AtollError
 from ..files import to_json
 from ..handover import FORMS, hand_over
 from ..saved import Models, open_run
-from .show import console
+from .show import console, counted, progress
 
 
 def _opened(folder: Path) -> Models:
-    """The models of a run directory, or the one that a site has for itself."""
+    """The models of a run directory or of its newcomers, or the one that a site has for itself."""
     if (folder / "site.yaml").exists():
         from ..deploy.personal import open_site  # for those who have no sites, not worth the time
 
         return open_site(folder)
+    if (folder / "adapt.json").exists():
+        from ..adaptation import open_adapted
+
+        return open_adapted(folder)
     return open_run(folder)
 
 
@@ -106,9 +110,13 @@ def export(run: Path, clients: tuple[str, ...], form: str, out: Path | None, as_
     models = _opened(run)
     root = out or run / "export"
     manifests: list[dict[str, Any]] = []
-    for client in clients or models.clients:
-        folder = root / quote(client, safe="").replace(".", "%2E") / form
-        manifests.append(hand_over(models, client, form, folder) | {"folder": str(folder)})
+    chosen = clients or models.clients
+    with progress(as_json) as bars:
+        watch = counted(bars, "models")
+        for at, client in enumerate(chosen):
+            folder = root / quote(client, safe="").replace(".", "%2E") / form
+            manifests.append(hand_over(models, client, form, folder) | {"folder": str(folder)})
+            watch(at + 1, len(chosen))
     if as_json:
         click.echo(to_json(manifests, indent=1))
     else:

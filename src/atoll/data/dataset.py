@@ -12,7 +12,7 @@ Array = NDArray[Any]
 Kind = Literal["image", "table", "text"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Training and test rows. A set without an official test part has empty test arrays."""
 
@@ -36,6 +36,10 @@ class Dataset:
                 f"Data set {self.name!r}: test rows have shape {self.x_test.shape[1:]}, "
                 f"training rows {self.x_train.shape[1:]}. Give both the same shape."
             )
+
+    def __repr__(self) -> str:
+        rows = f"{len(self.y_train)} rows to train, {len(self.y_test)} to test"
+        return f"<Dataset {self.name}: {self.kind} rows of shape {self.shape}, {self.num_classes} classes, {rows}>"
 
     @property
     def num_classes(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 from zipfile import BadZipFile
 
@@ -17,17 +17,23 @@ from numpy.random import Generator
 
 from ..documents import from_json
 from ..errors import AtollError
+from ..frames import html
 from .dataset import Array, Dataset
 from .partition import File, Natural, Pool, Scheme, parse
+from .pickles import division
 from .split import Parts, apportion, check, gaps, grouped, holdings, mirror, pick, within
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Part = Literal["train", "val", "test"]
 PARTS: tuple[Part, ...] = ("train", "val", "test")
 VERSION = 1  # of the divisions and of their files: raised when the same request would give other rows
 CHUNK = 1 << 24  # bytes hashed at a time
+SHOWN = 20  # clients in a notebook
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Federation:
     """Clients with their rows, as indices into the pool: the training part followed by the test part.
 
@@ -51,8 +57,57 @@ class Federation:
                     f"The name of client {client!r} has half a character, which no file can hold. Mend it."
                 )
 
+    def __repr__(self) -> str:
+        train, val, test = (sum(map(len, self.part(part))) for part in PARTS)
+        rows = f"{train} rows to train, {val} to validate, {test} to test"
+        public = f", {len(self.public)} public" if len(self.public) else ""
+        return f"<Federation {self.name} of {self.dataset.name}: {len(self.clients)} clients, {rows}{public}>"
+
+    def _repr_html_(self) -> str:
+        counts = self.counts()[:SHOWN].tolist()
+        rows = [[client, sum(held), *held] for client, held in zip(self.clients, counts, strict=False)]
+        return html(repr(self)[1:-1], ("client", "train", *self.dataset.classes), rows)
+
+    def plot(self) -> "Figure":
+        """Who holds what."""
+        from ..report import plots  # drawing takes long to import
+
+        return plots.holdings(self.counts().tolist(), self.clients, self.dataset.classes)
+
+    def holdings(self) -> dict[str, Any]:
+        """Rows of each class by client and part, as holdings.json has them."""
+        return {
+            "name": self.name,
+            "clients": list(self.clients),
+            "classes": list(self.dataset.classes),
+            **{part: self.counts(part).tolist() for part in PARTS},
+            "notes": list(self.notes),
+        }
+
     def part(self, part: Part) -> tuple[Array, ...]:
         return {"train": self.train, "val": self.val, "test": self.test}[part]
+
+    def parted(self, last: int) -> tuple["Federation", "Federation"]:
+        """The clients without the last so many, and these; both know the public rows."""
+        count = len(self.clients)
+        if not 0 < last < count:
+            raise AtollError(
+                f"--newcomers {last}: of {count} clients, 1 to {count - 1} can stay out of the run. Change the number, "
+                "or have more --clients."
+            )
+        return self._only(0, count - last), self._only(count - last, count)
+
+    def _only(self, start: int, end: int) -> "Federation":
+        recipe = f"{self.recipe}, clients {start} to {end - 1}"
+        return replace(
+            self,
+            clients=self.clients[start:end],
+            train=self.train[start:end],
+            val=self.val[start:end],
+            test=self.test[start:end],
+            name=_short(self.name, start, end),
+            recipe=recipe,
+        )
 
     def counts(self, part: Part = "train") -> Array:
         """Rows of each class that each client holds, [clients, classes]."""
@@ -194,7 +249,7 @@ def _own_tests(owners: Array, clients: tuple[str, ...]) -> tuple[Array, ...]:
 def _imported(dataset: Dataset, content: str, path: Path, clients: int | None, public: int) -> Federation:
     where = f"Partition 'file:{path}'"
     try:
-        body = from_json(path.read_text(encoding="utf-8"))
+        body = _body(path, dataset, content)
         ids = tuple(client["id"] for client in body["clients"])
         rows = {part: [client[part] for client in body["clients"]] for part in PARTS}
         federation = _assembled(dataset, content, body, ids, rows | {"public": [body["public"]]}, where)
@@ -212,6 +267,16 @@ def _imported(dataset: Dataset, content: str, path: Path, clients: int | None, p
         if asked not in (given, 0):
             raise AtollError(f"{where} has {given} {what}, not {asked}. Ask for {given} or leave the number out.")
     return federation
+
+
+def _body(path: Path, dataset: Dataset, content: str) -> Any:
+    """What the file says, in our form. FL-bench's pickles name rows alone, also of clients without training rows."""
+    if path.suffix != ".pkl":
+        return from_json(path.read_text(encoding="utf-8"))
+    told = division(path)
+    clients = [{"id": str(i), **rows} for i, rows in enumerate(told) if rows["train"]]
+    head = {"version": VERSION, "dataset": dataset.name, "fingerprint": content, "digest": "", "name": "", "recipe": ""}
+    return head | {"notes": [], "public": [], "clients": clients}
 
 
 def _assembled(

@@ -492,5 +492,5 @@ _FORMS = {
     "dirichlet": "dirichlet:BETA, dirichlet:BETA:capped, dirichlet:BETA:masked=P or dirichlet:BETA:client, "
     "for example dirichlet:0.5",
     "natural": "natural",
-    "file": "file:PATH, with the file an exported partition is in",
+    "file": "file:PATH, with the file an exported partition, or a partition.pkl of FL-bench, is in",
 }

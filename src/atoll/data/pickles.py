@@ -98,6 +98,9 @@ class _ArraysOnly(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
+PARTS = ("train", "val", "test")
+
+
 def client_part(path: Path) -> Part:
     """One client's rows: an npz file whose array ``data`` is a pickled dictionary of x and y."""
     with reading(path), zipfile.ZipFile(path) as archive:
@@ -108,6 +111,21 @@ def client_part(path: Path) -> Part:
     if not isinstance(data, dict) or not {"x", "y"} <= data.keys():
         raise AtollError(f"{path}: 'data' should be a dictionary with x and y.")
     return Part(_array(path, data["x"]), _array(path, data["y"]))
+
+
+def division(path: Path) -> list[dict[str, list[int]]]:
+    """FL-bench's partition.pkl: for every client its rows to train, validate and test, counted as we count them."""
+    try:
+        told = _plain(_ArraysOnly(io.BytesIO(path.read_bytes())).load())
+        clients = [{part: np.asarray(own[part]).tolist() for part in PARTS} for own in told["data_indices"]]
+    except OSError:
+        raise
+    except Exception as error:  # a hostile pickle can make the unpickler raise anything
+        raise AtollError(
+            f"{path} is no partition.pkl of FL-bench ({type(error).__name__}: {error}): it should hold 'data_indices', "
+            "for each client with train, val and test. Nothing but arrays and plain containers is read from pickles."
+        ) from error
+    return clients
 
 
 def _unpickled(path: Path, content: bytes) -> Any:

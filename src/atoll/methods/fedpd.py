@@ -244,6 +244,11 @@ class FedPD(Method[Server, State, Features, Features]):
                 sums[circle] = sums.get(circle, torch.zeros(())) + share.z.double()
         return Server(centre, {circle: (v / counts[circle]).float() for circle, v in sums.items()})
 
+    def closed(self) -> str | None:
+        if self.knowledge == "mean":
+            return "the mean of features is made anew in every round from what its clients send, and nobody keeps it"
+        return None
+
     def degenerate(self) -> str | None:
         return "With lam = 0 every client trains alone, as by Local." if self.lam == 0 else None
 

@@ -2,6 +2,7 @@
 
 from .adapt import split
 from .fit import Fit
+from .foreign import foreign, is_foreign
 from .proxy import proxy
 from .registry import Net
 from .zoo import Row, build, catalogue, describe, feature_dim, kinds, names, options, table
@@ -14,6 +15,8 @@ __all__ = [
     "catalogue",
     "describe",
     "feature_dim",
+    "foreign",
+    "is_foreign",
     "kinds",
     "names",
     "options",

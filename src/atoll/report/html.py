@@ -71,6 +71,7 @@ def render(runs: Sequence[Run], base: Path) -> str:
     """The page; directories are told as seen from `base`."""
     comparable = settings(runs)
     chapters = [_chapter(members, f"c{i}") for i, members in enumerate(comparable)]
+    columns = table.columns([row for chapter in chapters for row in chapter.rows])
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -81,9 +82,9 @@ def render(runs: Sequence[Run], base: Path) -> str:
     return environment.get_template("report.html.j2").render(
         heading=_heading(runs),
         chapters=chapters,
-        columns=table.COLUMNS,
+        columns=columns,
         averaged=table.AVERAGED,
-        families=Counter(column.family for column in table.COLUMNS),
+        families=Counter(column.family for column in columns),
         cell=table.cell,
         state=_state(runs),
         holdings=_holdings(runs),
@@ -107,7 +108,7 @@ def _chapter(runs: Sequence[Run], prefix: str) -> Chapter:
         standing=_standing(rows),
         cards=_cards(rows),
         rows=rows,
-        leaders={column.field: table.leaders(rows, column) for column in table.COLUMNS},
+        leaders={column.field: table.leaders(rows, column) for column in table.columns(rows)},
         extra=extra,
         extra_columns=names,
         curves=_picture(lambda width: plots.curves(runs, width), f"{prefix}-curves"),

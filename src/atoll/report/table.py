@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich import box
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from ..evaluate import OWN as KNOWN
 from .export import Sheet
 from .groups import Group, Stat, groups
 from .paired import Paired, paired
@@ -40,6 +41,7 @@ class Row:
     gflops: float | None  # all clients, whole run
     simulated: float | None  # seconds between the devices of the simulated clock
     seconds: float | None
+    own: dict[str, Stat | None] = field(default_factory=dict)  # the user's metrics, in their own units
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Column:
 
 
 PERSONAL, GENERIC = "Personal accuracy, %", "Generic, %"
+OWN, METRIC = "Own metrics, of the round chosen by validation", "own."
 MB, COST = "MB per client and round", "Whole run"
 COLUMNS = (
     Column("best_by_val", "best by validation", "by val", PERSONAL),
@@ -68,6 +71,12 @@ COLUMNS = (
     Column("simulated", "simulated seconds", "sim s", COST, printed=False),
     Column("seconds", "seconds", "s", COST, 5),
 )
+
+
+def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """All columns, with one for each metric of the user's own."""
+    names = dict.fromkeys(name for row in rows for name in row.own)
+    return (*COLUMNS, *(Column(f"{METRIC}{name}", name, name, OWN, 7) for name in names))
 
 
 def rows(runs: Iterable[Run]) -> list[Row]:
@@ -90,7 +99,13 @@ def row(group: Group) -> Row:
         gflops=_cost(group, "flops.clients", 1e9),
         simulated=_cost(group, "clock.seconds", 1.0),
         seconds=_cost(group, "seconds", 1.0),
+        own={name: group.stat(f"personal.metrics.best_by_val.{name}") for name in _metrics(group)},
     )
+
+
+def _metrics(group: Group) -> list[str]:
+    """The names of the user's metrics in a group: they have the same in all its runs."""
+    return [name for name in group.runs[0].summary["personal"]["metrics"]["best_by_val"] if name not in KNOWN]
 
 
 def remark(group: Group) -> str:
@@ -122,6 +137,8 @@ def _cost(group: Group, dotted: str, unit: float) -> float | None:
 
 def cell(row: Row, column: Column, sign: str = " ± ") -> str:
     """The text of one cell."""
+    if column.field.startswith(METRIC):
+        return _measure(row.own.get(column.field.removeprefix(METRIC)), sign)
     entry: Stat | float | None = getattr(row, column.field)
     if not isinstance(entry, Stat):
         return quantity(entry)
@@ -132,6 +149,13 @@ def accuracy(stat: Stat | None, sign: str = " ± ") -> str:
     if stat is None:
         return NONE
     return f"{stat.mean:.2f}" if stat.std is None else f"{stat.mean:.2f}{sign}{stat.std:.2f}"
+
+
+def _measure(stat: Stat | None, sign: str) -> str:
+    """Four digits: nobody knows of what size a user's metric is."""
+    if stat is None:
+        return NONE
+    return f"{stat.mean:.4g}" + ("" if stat.std is None else f"{sign}{stat.std:.2g}")
 
 
 def quantity(x: float | None) -> str:
@@ -154,6 +178,8 @@ def _digits(x: float) -> str:
 
 def leaders(rows: Sequence[Row], column: Column) -> set[str]:
     """The names of the rows that lead an accuracy column, ties as they are printed; nobody leads alone."""
+    if column.field.startswith(METRIC):  # whether more of it is better, only its author knows
+        return set()
     entries = {row.name: stat for row in rows if isinstance(stat := getattr(row, column.field), Stat)}
     if len(entries) < 2:
         return set()
@@ -163,14 +189,14 @@ def leaders(rows: Sequence[Row], column: Column) -> set[str]:
 
 def print_table(console: Console, rows: Sequence[Row]) -> None:
     """Print the rows; on a terminal too narrow for all columns the least telling ones are left out, and named."""
-    columns, left_out = [c for c in COLUMNS if c.printed], list[Column]()
-    while _width(console, rows, columns) > console.width and any(c.spare for c in columns):
-        left_out.append(columns.pop(max(range(len(columns)), key=lambda i: columns[i].spare)))
-    console.print(_rich_table(rows, columns))
+    shown, left_out = [c for c in columns(rows) if c.printed], list[Column]()
+    while _width(console, rows, shown) > console.width and any(c.spare for c in shown):
+        left_out.append(shown.pop(max(range(len(shown)), key=lambda i: shown[i].spare)))
+    console.print(_rich_table(rows, shown))
     for row in rows:
         if row.remark:
             console.print(f"[yellow]*[/] {escape(row.name)}: {escape(row.remark)}", highlight=False)
-    if any(row.averaged for row in rows) and any(c.field == "generic" for c in columns):
+    if any(row.averaged for row in rows) and any(c.field == "generic" for c in shown):
         console.print(AVERAGED, style="dim", highlight=False)
     if left_out:
         console.print(f"Not shown at this width: {', '.join(c.short for c in left_out)}.", style="dim", highlight=False)
@@ -205,11 +231,12 @@ def sheet(runs: Iterable[Run]) -> Sheet:
     made = [row(group) for group in found]
     against = ["", *(_against(paired(found[0].runs, group.runs)) for group in found[1:])]
     title = f"means over seeds ± standard deviation; p: Wilcoxon's test against {found[0].name} over clients and seeds"
+    told = columns(made)
     lines = [
-        [r.name, str(len(r.seeds)), *(cell(r, column) for column in COLUMNS), versus]
+        [r.name, str(len(r.seeds)), *(cell(r, column) for column in told), versus]
         for r, versus in zip(made, against, strict=True)
     ]
-    return Sheet(title, ["method", "seeds", *(f"{c.family}: {c.title}" for c in COLUMNS), "p"], lines)
+    return Sheet(title, ["method", "seeds", *(f"{c.family}: {c.title}" for c in told), "p"], lines)
 
 
 def _against(test: Paired | None) -> str:

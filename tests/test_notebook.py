@@ -1,0 +1,128 @@
+"""Results as notebooks show them: short texts, small tables, figures, data frames."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import matplotlib.figure
+import pytest
+
+import atoll
+from atoll import frames
+from atoll.comparison import Comparison, Sweep, open_compare, run_compare, run_sweep
+from atoll.errors import AtollError
+from atoll.report import html
+from atoll.result import Result
+from atoll.saved import open_run
+
+SHORT: dict[str, Any] = {"clients": 3, "rounds": 2, "rows": 300, "epochs": 1, "models": "mlp:hidden=8"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_report() -> Iterator[None]:
+    """Drawing takes longer than a small run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(html, "write", lambda folders, path: path)
+        yield
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return atoll.run("fedavg", **SHORT)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Comparison]:
+    folder = tmp_path_factory.mktemp("compared") / "both"
+    return folder, run_compare(["local", "fedavg"], seeds=(0, 1), out=folder, **SHORT)
+
+
+def test_a_result_is_a_line_a_table_and_figures(result: Result) -> None:
+    assert repr(result).startswith("<Result fedavg on digits: personal ")
+    table = result.to_table()
+    assert table["round"].to_pylist() == [1, 2]
+    assert table["personal"].to_pylist() == [line["personal"]["post"]["accuracy"] for line in result.history]
+    assert table["generic"].to_pylist() == [line["generic"]["global"]["accuracy"] for line in result.history]
+    shown = result._repr_html_()
+    assert f"<td>{result.history[-1]['personal']['post']['accuracy']:.4f}</td>" in shown
+    assert shown.count("<tr>") == 2
+    for kind in ("curves", "boxes", "holdings"):
+        assert isinstance(result.plot(kind), matplotlib.figure.Figure)
+    drawn: Any = result.plot().axes[0].get_lines()[0].get_ydata()
+    assert list(drawn) == pytest.approx([100 * v for v in table["personal"].to_pylist()])
+    with pytest.raises(AtollError, match="plot 'curve'"):
+        result.plot("curve")
+
+
+def test_what_a_run_is_made_of_fits_on_a_line(result: Result, tmp_path: Path) -> None:
+    federation = result.setup.federation
+    rows = [sum(len(part) for part in parts) for parts in (federation.train, federation.val, federation.test)]
+    assert repr(federation) == (
+        f"<Federation {federation.name} of digits: 3 clients, {rows[0]} rows to train, {rows[1]} to validate, "
+        f"{rows[2]} to test>"
+    )
+    assert federation._repr_html_().count("<tr>") == 4
+    assert len(federation.plot().axes) >= 1
+    assert repr(federation.dataset).startswith("<Dataset digits: image rows of shape (1, 8, 8), 10 classes, ")
+    assert repr(result.setup).startswith("<Setup fedavg, mlp:hidden=8 on <Federation ")
+    atoll.run("local", out=tmp_path / "kept", **SHORT)
+    assert repr(open_run(tmp_path / "kept")) == "<Saved of local: 3 models after round 2>"
+
+
+def test_a_comparison_ranks_methods_over_seeds(compared: tuple[Path, Comparison]) -> None:
+    folder, made = compared
+    table = made.to_table().to_pylist()
+    assert {row["method"] for row in table} == {"local", "fedavg"}
+    assert [row["seeds"] for row in table] == [2, 2]
+    assert table[0]["best_by_val"] >= table[1]["best_by_val"]
+    means = [run.summary["personal"]["best_by_val"] for run in made.runs if run.label == table[0]["method"]]
+    assert table[0]["best_by_val"] == pytest.approx(100 * sum(means) / 2)
+    assert repr(made).startswith(f"<Comparison on digits: 2 methods, 2 seeds; {table[0]['method']} ")
+    assert made._repr_html_().count("<tr>") == 3
+    for kind in ("curves", "boxes", "bytes"):
+        assert isinstance(made.plot(kind), matplotlib.figure.Figure)
+    assert open_compare(folder).to_table().equals(made.to_table())
+    with pytest.raises(AtollError, match="plot 'lines'"):
+        made.plot("lines")
+
+
+def test_without_a_folder_nothing_stays_on_the_disk(tmp_path: Path) -> None:
+    made = run_compare("local", **SHORT)
+    assert len(made.rows) == 1
+    assert not made.runs[0].path.exists()
+    assert list(tmp_path.glob("runs*")) == []
+
+
+def test_a_sweep_chooses_by_validation(tmp_path: Path) -> None:
+    told: list[int] = []
+    made = run_sweep("fedavg", {"lr": [0.01, 0.1]}, watch=lambda done, line: told.append(done), **SHORT)
+    assert isinstance(made, Sweep)
+    assert told == [1, 2, 1, 2]
+    table = made.to_table().to_pylist()
+    assert [row["lr"] for row in table] == ["0.01", "0.1"]
+    assert made.best.val == max(row["val"] for row in table)
+    assert repr(made).startswith(f"<Sweep over 2 points: best lr={made.best.point['lr']} (validation ")
+    assert made._repr_html_().count("<tr>") == 3
+    assert isinstance(made.plot(), matplotlib.figure.Figure)
+    with pytest.raises(AtollError, match="needs settings and their values"):
+        run_sweep("fedavg", {})
+    with pytest.raises(AtollError, match="model to choose by"):
+        run_sweep("fedavg", {"lr": [1]}, by="test")
+
+
+def test_data_frames_are_for_those_who_have_pandas(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Table:
+        def to_pandas(self) -> str:
+            return "a frame"
+
+    monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
+    assert frames.dataframe(Table()) == "a frame"
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(AtollError, match=r"pip install 'atoll\[pandas\]'"):
+        result.to_dataframe()
+
+
+def test_names_with_marks_are_shown_as_they_are() -> None:
+    assert "<td>a&lt;b&amp;c</td>" in frames.html("title", ["name"], [["a<b&c"]])

@@ -1,0 +1,95 @@
+"""Bars are for people at a terminal: never in logs, never with --quiet."""
+
+from pathlib import Path
+from typing import Any
+
+import pooch
+import pytest
+import rich.console
+from conftest import Atoll
+
+import atoll as package
+from atoll import steps
+from atoll.cli import show
+from atoll.data import downloads
+
+SHORT = ("--clients", "3", "--rounds", "2", "--rows", "300", "--epochs", "1", "--backend", "loop")
+
+
+@pytest.fixture
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rich.console.Console, "is_terminal", property(lambda self: True))
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "local"), ("compare", "local", "fedavg"), ("sweep", "local", "--grid", "lr=0.1,0.2")]
+)
+def test_logs_have_no_bars(command: tuple[str, ...], atoll: Atoll, without_report: None) -> None:
+    assert "━" not in atoll(*command, *SHORT, "--out", "r").stderr
+
+
+def test_a_terminal_has_bars_for_rounds_and_for_what_goes_on_in_them(
+    atoll: Atoll, without_report: None, at_a_terminal: None
+) -> None:
+    shown = atoll("run", "fedavg", *SHORT, "--out", "r").stderr
+    assert "fedavg seed 0" in shown
+    assert "clients" in shown or "personal models" in shown
+    assert "3/3" in shown
+    later = atoll("adapt", "r", "--data", "digits", "--shots", "1,2").stderr
+    assert "newcomers" in later
+    assert "2/2" in later
+    assert "3/3" in atoll("export", "r").stderr
+
+
+@pytest.mark.parametrize("command", [("run", "local"), ("compare", "local"), ("sweep", "local", "--grid", "lr=0.1")])
+def test_quiet_commands_say_nothing(
+    command: tuple[str, ...], atoll: Atoll, without_report: None, at_a_terminal: None
+) -> None:
+    done = atoll(*command, *SHORT, "--out", "r", "--quiet")
+    assert (done.stdout, done.stderr) == ("", "")
+    assert not steps.is_hushed()  # the next command is not
+
+
+def test_observers_hear_of_every_client_in_turn() -> None:
+    heard: list[tuple[str, int, int]] = []
+    with steps.observed(lambda *step: heard.append(step)):
+        package.run("fedavg", clients=3, rounds=1, rows=300, epochs=1, backend="loop")
+    assert heard == [(what, done, 3) for what in ("clients", "personal models") for done in range(4)]
+    assert list(steps.told("x", [1, 2], 2)) == [1, 2]
+    assert len(heard) == 8  # nobody listens any more
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the bars of downloads are drawn."""
+    drawn: list[bool] = []
+
+    def retrieve(url: str, *args: Any, downloader: Any) -> str:
+        drawn.append(not downloader.progressbar.progress.disable)
+        return "file"
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    return drawn
+
+
+def test_downloads_have_bars_at_a_terminal_unless_hushed(
+    bars: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = downloads.File("x.gz", "https://example.org/x.gz", "0" * 32, 10)
+    downloads.fetch(file, tmp_path)
+    monkeypatch.setattr(rich.console.Console, "is_terminal", property(lambda self: True))
+    downloads.fetch(file, tmp_path)
+    with steps.hushed():
+        downloads.fetch(file, tmp_path)
+    assert bars == [False, True, False]
+
+
+def test_a_sign_of_life_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+    with show.working("thinking"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_mistake_stands_alone(atoll: Atoll, at_a_terminal: None) -> None:
+    done = atoll("run", "fedavg", *SHORT, "--models", "mlp,linear", "--out", "r", code=2)
+    assert done.stderr.count("Error: ") == 1
