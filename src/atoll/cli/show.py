@@ -11,6 +11,8 @@ from ..errors import AtollError
 from ..experiment import Watch
 from ..ledger import Line
 
+MEMORY = 600.0  # seconds of progress that the time left is estimated from: rounds may take minutes
+
 
 def console(stderr: bool = False) -> Console:
     """Wide enough for our tables where the output is not a terminal."""
@@ -28,7 +30,7 @@ def progress(quiet: bool) -> Iterator[Progress]:
         TextColumn("{task.fields[score]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=console(stderr=True), disable=quiet) as bars:
+    with Progress(*columns, console=console(stderr=True), disable=quiet, speed_estimate_period=MEMORY) as bars:
         try:
             yield bars
         except (AtollError, OSError):
