@@ -1,11 +1,12 @@
 """Tables and figures of papers as recipes: what to run, at which scale, and the printed numbers to hold it against.
 
 A recipe is a YAML file, ``papers/PAPER/ITEM.yaml``; the numbers that the paper prints stand beside it in ``ITEM.csv``,
-one line for each case, method and metric. What a recipe says, from top to bottom: a title, ``notes`` on what the paper
-leaves open or misprints, ``options`` that all runs share, ``cases`` (the columns of a table, or the points of a sweep),
-``methods`` by their printed names, ``measures`` (which entry of a run's summary each printed metric is; shares come in
-percent, and an entry with a ``=`` before it comes as it is), ``figure`` (which picture it makes, with settings),
-``claims`` (what the paper concludes, as an order of methods) and ``scales``. Later ones overrule: the options of all, of a case, of a method, of a scale.
+one line for each case, method and metric. What a recipe says, from top to bottom: a title, ``figure`` (which picture it
+makes, with settings), ``notes`` on what the paper leaves open or misprints, ``options`` that all runs share, ``cases``
+(the columns of a table, or the points of a sweep), ``methods`` by their printed names, ``measures`` (which entry of a
+run's summary each printed metric is; shares come in percent, and an entry with a ``=`` before it comes as it is),
+``claims`` (what the paper concludes, as an order of methods) and ``scales``. Later ones overrule: the options of all,
+of a case, of a method, of a scale.
 """
 
 import csv

@@ -29,7 +29,7 @@ MEASURE = "Mean over all test rows, or over clients."
     "kinds",
     multiple=True,
     metavar="KIND[:SETTING=VALUE&...]",
-    help=f"A figure for that folder and the report, such as tsne:client=3; may be repeated: {', '.join(figures.KINDS)}.",
+    help=f"A figure for the report and that folder, such as tsne:rows=50; may be repeated: {', '.join(figures.KINDS)}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON and write nothing.")
 def report(

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from ..style import MUTED, PAPER, WIDE, colour, mark, styled
 from .shared import entitle, grid, handle, is_wide, legend, legend_height, percent, quantity, size
 
-LARGEST, SMALLEST = 24.0, 4.0  # points, the diameters of marks
+LARGEST, SMALLEST = 20.0, 4.0  # points, the diameters of marks
 TICKS = 6  # of a logarithmic axis
 
 
@@ -30,7 +30,7 @@ class Dot(NamedTuple):
 @styled
 def trade_off(dots: Sequence[Dot], label: str, width: float = WIDE) -> Figure:
     """Further left and smaller is cheaper, further up is better; a hollow mark did not reach its target."""
-    panels = list(dict.fromkeys(dot.panel for dot in dots))
+    panels = list(dict.fromkeys(dot.panel for dot in dots)) or [""]
     names = list(dict.fromkeys(dot.name for dot in dots))
     top = max((dot.operations for dot in dots), default=0.0) or 1.0
     extras = [_size(n, top) for n in _sizes(top)]
@@ -39,7 +39,7 @@ def trade_off(dots: Sequence[Dot], label: str, width: float = WIDE) -> Figure:
     if not all(dot.sent for dot in dots):
         extras.append(Line2D([], [], color=MUTED, linestyle=":", label="sends nothing"))
     height = (4.2 if len(panels) == 1 else 3.2) if is_wide(width) else 3.2
-    fig, axes = grid(len(panels), width, height, legend_height([*names, *[""] * (len(extras) + 2)], width))
+    fig, axes = grid(len(panels), width, height, legend_height([*names, *[""] * 2 * len(extras)], width))
     for ax, panel in zip(axes, panels, strict=True):
         for dot in sorted((dot for dot in dots if dot.panel == panel), key=lambda dot: -dot.operations):
             _dot(ax, names.index(dot.name), dot, top)
@@ -47,7 +47,7 @@ def trade_off(dots: Sequence[Dot], label: str, width: float = WIDE) -> Figure:
         entitle(ax, panel if len(panels) > 1 else "")
     fig.supxlabel(label, fontsize=9.5)
     fig.supylabel("personal accuracy, %", fontsize=9.5)
-    legend(fig, [*(handle(i, name, linestyle="") for i, name in enumerate(names)), *extras], width)
+    legend(fig, [*(handle(i, name, linestyle="") for i, name in enumerate(names)), *extras], width, 1.1)
     return fig
 
 

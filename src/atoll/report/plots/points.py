@@ -12,6 +12,7 @@ from ..style import INK, PAPER, WIDE, colour, mark, styled
 from .shared import Array, Labels, entitle, grid, handle, legend, legend_height, short
 
 MOST = 35  # classes that look different
+LONE = 7.8  # inches: a single map is no wider, as it is about half as high
 
 
 class Cloud(NamedTuple):
@@ -29,7 +30,9 @@ def points(clouds: Sequence[Cloud], classes: Sequence[str], width: float = WIDE)
     """A panel for each model; axes have no scale, as these maps keep neighbourhoods alone."""
     held = sorted({int(c) for cloud in clouds for c in cloud.labels})
     names = [classes[c] for c in held]
-    fig, axes = grid(len(clouds), width, 3.9 if len(clouds) < 3 else 3.5, legend_height(names, width))
+    if len(clouds) == 1:
+        width = min(width, LONE)
+    fig, axes = grid(len(clouds), width, 4.4 if len(clouds) < 3 else 3.5, legend_height(names, width))
     for ax, cloud in zip(axes, clouds, strict=True):
         _cloud(ax, cloud, classes)
         entitle(ax, cloud.title)

@@ -70,17 +70,19 @@ def handle(i: int, name: str, **changes: Any) -> Line2D:
     return Line2D([], [], **shown | changes)
 
 
-def legend(fig: Figure, entries: Sequence[Line2D], width: float) -> None:
+def legend(fig: Figure, entries: Sequence[Line2D], width: float, spacing: float = 0.5) -> None:
+    """At the right of a wide figure, below a narrow one; ``spacing`` between entries is in letters."""
     if not entries:
         return
     if is_wide(width):
-        fig.legend(handles=entries, loc="outside right upper", ncols=1 + len(entries) // 20)
+        fig.legend(handles=entries, loc="outside right upper", ncols=1 + len(entries) // 20, labelspacing=spacing)
     else:
         fig.legend(
             handles=entries,
             loc="outside lower left",
             ncols=_legend_columns([str(entry.get_label()) for entry in entries]),
             columnspacing=1.2,
+            labelspacing=spacing,
         )
 
 
