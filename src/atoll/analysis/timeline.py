@@ -10,6 +10,7 @@ from ..config import from_dict, read_yaml
 from ..core import ClientId
 from ..costs import operations
 from ..faults import ordered
+from ..report.runs import load
 from ..threads import one_thread
 from ..timekeeper import Timekeeper
 
@@ -33,17 +34,13 @@ def course(times: Mapping[ClientId, Times], aggregation: float, rounds: int, ove
     clock, pieces, ends = Clock(overlap), list[Piece](), list[float]()
     for _ in range(rounds):
         for i, t in times.items():
-            idle, came = clock.free.get(i, 0.0), clock.server
-            start = clock.start(i, t)
+            start, sent = clock.start(i, t), clock.arrival(i, t)
             trained = start + t.local
-            done = trained + t.personal
-            sent = clock.arrival(i, t)
-            download = start - t.download
             pieces += [
-                Piece(i, "waiting", max(idle, _last_sent(pieces, i)), download),
-                Piece(i, "download", max(came, download), start),
+                Piece(i, "waiting", max(clock.free.get(i, 0.0), _last_sent(pieces, i)), clock.server),
+                Piece(i, "download", clock.server, clock.server + t.download),
                 Piece(i, "generic training", start, trained),
-                Piece(i, "personal training", trained, done),
+                Piece(i, "personal training", trained, trained + t.personal),
                 Piece(i, "upload", sent - t.upload, sent),
             ]
         ends.append(clock.round(times, aggregation).generic)
@@ -56,8 +53,6 @@ def _last_sent(pieces: list[Piece], i: ClientId) -> float:
 
 def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
     """The first clients of a run, with the work and the bytes that its method costs them, both ways."""
-    from ..report.runs import load
-
     run = load(path)
     setup = assemble(from_dict(read_yaml(path / "config.yaml"), str(path / "config.yaml")))
     config, fleet = setup.config, setup.fleet

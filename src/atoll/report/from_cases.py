@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import AtollError
 from .from_metrics import lines_of, plain
 from .plots.lines import Axis, Line, Panel
-from .runs import value
+from .runs import Run, value
 from .shown import Drawn, Shown, cases
 
 
@@ -36,11 +37,15 @@ def place(case: str) -> Place:
     return Place(before, re.sub(r"[\d.%]+", "", last).strip(), last)
 
 
-def sweep(shown: Shown, x: str = "", measure: str = "personal.best_by_val", log: bool | None = None) -> list[Drawn]:
+def sweep(
+    shown: Shown, x: str = "", measure: str = "personal.best_by_val", log: bool | None = None, by: str = ""
+) -> list[Drawn]:
     """Accuracy against what the cases differ in; a figure for each quantity.
 
-    ``x`` is the label of the axis, ``measure`` an entry of summaries.
+    ``x`` is the label of the axis, ``measure`` an entry of summaries. ``by`` takes places from the configurations of runs
+    in place of the names of their cases: an option such as ``rate`` or ``partition``, or a setting such as ``mu``.
     """
+    shown = _regrouped(shown, by) if by else shown
     quantities = defaultdict[str, list[str]](list)
     for case in cases(shown):
         quantities[place(case).quantity].append(case)
@@ -55,6 +60,19 @@ def sweep(shown: Shown, x: str = "", measure: str = "personal.best_by_val", log:
         )
         for quantity, own in quantities.items()
     ]
+
+
+def _regrouped(shown: Shown, by: str) -> Shown:
+    found = defaultdict[tuple[str, str], list[Run]](list)
+    for run in (run for runs in shown.values() for run in runs):
+        said = run.config.get(by, run.config.get("settings", {}).get(by))
+        if said is None:
+            raise AtollError(
+                f"The run in {run.path} says nothing of {by!r}. Name an option of `atoll run`, or a setting that all of "
+                "these runs were given."
+            )
+        found[f"{by}={said}", run.label].append(run)
+    return found
 
 
 def _swept(shown: Shown, label: str, measure: str, log: bool | None, name: str) -> Drawn:

@@ -10,6 +10,7 @@ from ..analysis.features import ROWS, embedded, features, separation
 from ..saved import open_run
 from . import plots
 from .export import Sheet
+from .from_metrics import plain
 from .shown import Drawn, Shown, pair, panel
 from .table import NONE
 
@@ -92,11 +93,12 @@ def images(shown: Shown, clients: int = 2, rows: int = 8) -> list[Drawn]:
 def timeline(shown: Shown, clients: int = 4, rounds: int = 3) -> list[Drawn]:
     """Some clients in simulated time, compute-and-wait above wait-free; a figure for each case and method."""
     made = []
-    for at, ((case, method), runs) in enumerate(shown.items()):
+    for (case, method), runs in shown.items():
         found = of_time.of_run(runs[0].path, clients, rounds)
-        bars = [plots.Bar(way, f"client {p.client}", *p[1:]) for way, course in found.items() for p in course.pieces]
-        ends = {way: course.ends for way, course in found.items()}
-        name = f"timeline-{at + 1}" if len(shown) > 1 else "timeline"
         words = ", ".join(filter(None, [method, panel(shown, case)]))
+        titled = {f"{words}: {way}": course for way, course in found.items()}
+        bars = [plots.Bar(way, f"client {p.client}", *p[1:]) for way, course in titled.items() for p in course.pieces]
+        ends = {way: course.ends for way, course in titled.items()}
+        name = f"timeline-{plain(words)}" if len(shown) > 1 else "timeline"
         made.append(Drawn(name, f"Rounds in simulated time: {words}.", partial(plots.timeline, bars, ends)))
     return made

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -16,6 +17,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "upload": {"facecolor": SERIES[2]},
     "waiting": {"facecolor": PAPER, "hatch": "////", "edgecolor": GRID},
 }
+MOVING = ("download", "upload")
 
 
 class Bar(NamedTuple):
@@ -34,23 +36,9 @@ def timeline(bars: Sequence[Bar], ends: Mapping[str, Sequence[float]], width: fl
     fig = figure(width, 0.75 + len(panels) * (0.45 + 0.34 * len(rows)) + (0 if is_wide(width) else 0.4))
     axes = fig.subplots(len(panels), 1, sharex=True, squeeze=False).ravel()
     for ax, panel in zip(axes, panels, strict=True):
-        for bar in bars:
-            if bar.panel == panel and bar.end > bar.start:
-                uploading = bar.what == "upload"  # others may be at work at the same time: thinner, below
-                height, at = (0.24, rows.index(bar.row) + 0.25) if uploading else (0.46, rows.index(bar.row) - 0.12)
-                ax.barh(
-                    at,
-                    bar.end - bar.start,
-                    height,
-                    bar.start,
-                    **{"edgecolor": PAPER, "linewidth": 0.6} | LOOKS[bar.what],
-                )
+        _panel(ax, [bar for bar in bars if bar.panel == panel], rows)
         for end in ends[panel]:
             ax.axvline(end, color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)))
-        ax.set_yticks(range(len(rows)), [short(row) for row in rows])
-        ax.set_ylim(len(rows) - 0.45, -0.55)
-        ax.tick_params(axis="y", length=0)
-        ax.grid(visible=False, axis="y")
         ax.set_title(panel, fontsize=9.5, loc="left")
     axes[-1].set_xlabel("simulated seconds; dashed: the server has aggregated a round")
     fig.legend(
@@ -60,3 +48,16 @@ def timeline(bars: Sequence[Bar], ends: Mapping[str, Sequence[float]], width: fl
         columnspacing=1.2,
     )
     return fig
+
+
+def _panel(ax: Axes, bars: Sequence[Bar], rows: Sequence[str]) -> None:
+    """Messages are thinner and lower than work, as both may be under way at the same time."""
+    for bar in bars:
+        moving = bar.what in MOVING
+        at, height = rows.index(bar.row) + (0.25 if moving else -0.12), 0.24 if moving else 0.46
+        looks = {"edgecolor": PAPER, "linewidth": 0.6} | LOOKS[bar.what]
+        ax.barh(at, bar.end - bar.start, height, bar.start, **looks)
+    ax.set_yticks(range(len(rows)), [short(row) for row in rows])
+    ax.set_ylim(len(rows) - 0.45, -0.55)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(visible=False, axis="y")

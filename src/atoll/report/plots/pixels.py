@@ -24,7 +24,7 @@ class Pair(NamedTuple):
 def pixels(pairs: Sequence[Pair], before: str, after: str, width: float = WIDE) -> Figure:
     """Two rows of images for each client."""
     count = max(1, min(max(len(pair.before) for pair in pairs), int((width - 1.6) / TILE)))
-    fig = figure(width, 2 * TILE * len(pairs) + 0.3 * len(pairs))
+    fig = figure(min(width, 1.2 + 1.08 * TILE * count), 2 * TILE * len(pairs) + 0.3 * len(pairs))
     axes = fig.subplots(2 * len(pairs), count, squeeze=False)
     for at, pair in enumerate(pairs):
         for line, (what, images) in enumerate(((before, pair.before), (after, pair.after))):
