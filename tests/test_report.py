@@ -22,11 +22,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from atoll.errors import AtollError
-from atoll.report import from_metrics, html, plots, style, table
+from atoll.report import figures, from_metrics, html, plots, style, table
 from atoll.report.groups import groups, settings
 from atoll.report.plots.shared import size
 from atoll.report.runs import FILES, find, load
-from atoll.report.shown import by_case
 
 ACCURACIES = (0.5, 0.7, 0.6)  # personal, by round
 VALIDATION = (0.4, 0.6, 0.5)
@@ -121,21 +120,6 @@ def make_comparison(root: Path, seeds: int = 3) -> list[Any]:
         make_run(root / f"fedavg-seed{seed}", "fedavg", seed, by_val=0.6, generic=0.55, sent=(40_000, 40_000))
         make_run(root / f"local-seed{seed}", "local", seed, by_val=0.65, sent=(0, 0))
     return [load(path) for path in find([root])]
-
-
-def curves(runs: Any, width: float = style.WIDE) -> Figure:
-    (one,) = from_metrics.curves(by_case(runs))
-    return one.draw(width)
-
-
-def boxes(runs: Any, width: float = style.WIDE) -> Figure:
-    (one,) = from_metrics.boxes(by_case(runs))
-    return one.draw(width)
-
-
-def traffic(runs: Any, width: float = style.WIDE) -> Figure:
-    (one,) = from_metrics.traffic(by_case(runs))
-    return one.draw(width)
 
 
 def drawn(fig: Figure) -> Figure:
@@ -390,7 +374,7 @@ def test_curves_show_mean_and_range_over_seeds(tmp_path: Path) -> None:
         load(make_run(tmp_path / "0", seed=0, generic=0.4)),
         load(make_run(tmp_path / "1", seed=1, generic=0.6, accuracies=(0.7, 0.7, 0.8))),
     ]
-    fig = curves(runs)
+    fig = figures.draw("curves", runs)
     (personal,) = lines_of(fig, style.colour(0))
     (generic,) = lines_of(fig, style.colour(0), dashed=True)
     assert personal.get_xdata().tolist() == [1, 2, 3]
@@ -408,7 +392,7 @@ def test_a_curve_ends_with_the_shortest_seed(tmp_path: Path) -> None:
         load(make_run(tmp_path / "0", seed=0)),
         load(make_run(tmp_path / "1", seed=1, accuracies=(0.1, 0.1), status="diverged", config={"rounds": 3})),
     ]
-    (line,) = lines_of(curves(runs), style.colour(0))
+    (line,) = lines_of(figures.draw("curves", runs), style.colour(0))
     assert line.get_xdata().tolist() == [1, 2]
 
 
@@ -418,7 +402,7 @@ def test_boxes_mark_the_mean_of_the_last_round(tmp_path: Path) -> None:
         load(make_run(tmp_path / "0", seed=0)),
         load(make_run(tmp_path / "1", seed=1, accuracies=(0.5, 0.7, 0.7))),
     ]
-    fig = boxes(runs)
+    fig = figures.draw("boxes", runs)
     means = [line for line in fig.axes[0].lines if line.get_marker() == "D"]
     assert [line.get_xdata().tolist() for line in means] == [[pytest.approx(66.5)]]
     assert [label.get_text() for label in fig.axes[0].get_yticklabels()] == ["dcpfl"]
@@ -428,7 +412,7 @@ def test_a_client_without_test_rows_is_not_in_the_box(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path / "r")
     columns = {"round": [1, 1], "client": ["a", "b"], "accuracy": [0.5, None]}
     pyarrow.parquet.write_table(pyarrow.table(columns), run_dir / "clients.parquet")
-    (mean,) = (line for line in boxes([load(run_dir)]).axes[0].lines if line.get_marker() == "D")
+    (mean,) = (line for line in figures.draw("boxes", [load(run_dir)]).axes[0].lines if line.get_marker() == "D")
     assert mean.get_xdata().tolist() == [pytest.approx(50)]
 
 
@@ -442,7 +426,7 @@ def test_accuracy_so_far_follows_validation(tmp_path: Path) -> None:
 def test_bytes_are_cumulative_and_silence_is_a_level(tmp_path: Path) -> None:
     """1,000 up and 500 down in each round: 1,500, 3,000, 4,500 bytes."""
     runs = [load(make_run(tmp_path / "a")), load(make_run(tmp_path / "b", "local", by_val=0.6, sent=(0, 0)))]
-    fig = traffic(runs)
+    fig = figures.draw("bytes", runs)
     (line,) = lines_of(fig, style.colour(0))
     assert list(line.get_xdata()) == [1500, 3000, 4500]
     assert line.get_ydata() == pytest.approx([50, 70, 70])
@@ -511,8 +495,8 @@ def test_thousands_of_clients_are_thinned_and_counted() -> None:
 @pytest.mark.parametrize("methods", [1, 24])
 def test_legends_are_whole(tmp_path: Path, methods: int, width: float) -> None:
     runs = [load(make_run(tmp_path / str(i), f"a-method-with-a-name-{i}", generic=0.5)) for i in range(methods)]
-    for draw in (curves, traffic):
-        fig = drawn(draw(runs, width))
+    for kind in ("curves", "bytes", "trade-off"):
+        fig = drawn(figures.draw(kind, runs, width))
         box, canvas = fig.legends[0].get_window_extent(), fig.bbox.padded(1)
         assert canvas.contains(box.x0, box.y0)
         assert canvas.contains(box.x1, box.y1)
@@ -526,20 +510,20 @@ def test_thirty_five_methods_look_different() -> None:
 
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
-    style.inline_svg(curves([load(make_run(tmp_path / "r"))]))
+    style.inline_svg(figures.draw("curves", [load(make_run(tmp_path / "r"))]))
     assert dict(matplotlib.rcParams) == before
 
 
 def test_save_by_extension(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "r"))
-    png = plots.save(boxes([run]), tmp_path / "new" / "a.png")
-    svgs = [plots.save(boxes([run]), tmp_path / name).read_bytes() for name in ("a.svg", "b.SVG")]
+    png = plots.save(figures.draw("boxes", [run]), tmp_path / "new" / "a.png")
+    svgs = [plots.save(figures.draw("boxes", [run]), tmp_path / name).read_bytes() for name in ("a.svg", "b.SVG")]
     assert png.read_bytes().startswith(b"\x89PNG")
     assert svgs[0] == svgs[1]
     assert b"<svg" in svgs[0]
     assert b"<text" not in svgs[0]
     with pytest.raises(AtollError, match=r"\.png or \.svg"):
-        plots.save(boxes([run]), tmp_path / "a.gif")
+        plots.save(figures.draw("boxes", [run]), tmp_path / "a.gif")
 
 
 def ids(page: str) -> list[str]:
@@ -550,9 +534,9 @@ def test_inline_pictures_share_a_page(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "r"))
     page = "".join(
         (
-            style.inline_svg(curves([run])),
-            style.inline_svg(boxes([run])),
-            style.inline_svg(boxes([run]), "again"),
+            style.inline_svg(figures.draw("curves", [run])),
+            style.inline_svg(figures.draw("boxes", [run])),
+            style.inline_svg(figures.draw("boxes", [run]), "again"),
         )
     )
     assert max(Counter(ids(page)).values()) == 1

@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from matplotlib.figure import Figure
+
 from ..errors import AtollError, unknown
 from ..networks import read_options
 from . import from_cases, from_metrics, from_models
-from .shown import Drawn, Shown
+from .runs import Run
+from .shown import Drawn, Shown, by_case
 from .style import WIDE, save
 
 KINDS: dict[str, Callable[..., list[Drawn]]] = {
@@ -63,6 +66,11 @@ def made(figures: Iterable[Wanted], shown: Shown) -> list[Drawn]:
 
 def usual(shown: Shown) -> list[Drawn]:
     return made(map(Wanted, USUAL), shown)
+
+
+def draw(figure: str, runs: Iterable[Run], width: float = WIDE) -> Figure:
+    """The figure of that name, with settings as on the command line; of several, the first."""
+    return made([asked(figure)], by_case(runs))[0].draw(width)
 
 
 def write(drawn: Sequence[Drawn], folder: Path) -> list[Path]:

@@ -42,8 +42,8 @@ def sweep(
 ) -> list[Drawn]:
     """Accuracy against what the cases differ in; a figure for each quantity.
 
-    ``x`` is the label of the axis, ``measure`` an entry of summaries. ``by`` takes places from the configurations of runs
-    in place of the names of their cases: an option such as ``rate`` or ``partition``, or a setting such as ``mu``.
+    ``x`` is the label of the axis, ``measure`` an entry of summaries. ``by`` takes places from what runs were told, not
+    from the names of their cases: an option such as ``rate`` or ``partition``, or a setting such as ``mu``.
     """
     shown = _regrouped(shown, by) if by else shown
     quantities = defaultdict[str, list[str]](list)
@@ -68,8 +68,8 @@ def _regrouped(shown: Shown, by: str) -> Shown:
         said = run.config.get(by, run.config.get("settings", {}).get(by))
         if said is None:
             raise AtollError(
-                f"The run in {run.path} says nothing of {by!r}. Name an option of `atoll run`, or a setting that all of "
-                "these runs were given."
+                f"The run in {run.path} says nothing of {by!r}. Name an option of `atoll run`, or a setting that all "
+                "of these runs were given."
             )
         found[f"{by}={said}", run.label].append(run)
     return found
