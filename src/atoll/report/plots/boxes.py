@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from ..style import INK, PAPER, WIDE, colour, styled
-from .shared import LONGEST, NAME, Array, columns, entitle, grid, is_wide, short
+from .shared import LONGEST, NAME, Array, columns, entitle, grid, is_wide, label, short
 
 
 class Box(NamedTuple):
@@ -20,7 +20,7 @@ class Box(NamedTuple):
 
 
 @styled
-def boxes(found: Sequence[Box], label: str, width: float = WIDE) -> Figure:
+def boxes(found: Sequence[Box], quantity: str, width: float = WIDE) -> Figure:
     """Quartiles in percent, whiskers to 1.5 times the box, a diamond at the mean; a panel for each case."""
     panels = list(dict.fromkeys(box.panel for box in found))
     names = list(dict.fromkeys(box.name for box in found))
@@ -33,10 +33,7 @@ def boxes(found: Sequence[Box], label: str, width: float = WIDE) -> Figure:
         _name(ax, names if at % across == 0 else [""] * len(names), width)
         entitle(ax, panel if len(panels) > 1 else "")
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    if len(panels) == 1:
-        axes[0].set_xlabel(label)
-    else:
-        fig.supxlabel(label, fontsize=9.5)
+    label(fig, axes, quantity, "", width)
     return fig
 
 

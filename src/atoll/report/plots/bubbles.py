@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ..style import MUTED, PAPER, WIDE, colour, mark, styled
-from .shared import entitle, grid, handle, is_wide, legend, legend_height, percent, quantity, size
+from .shared import entitle, grid, handle, is_wide, label, legend, legend_height, percent, quantity, size
 
 LARGEST, SMALLEST = 20.0, 4.0  # points, the diameters of marks
 TICKS = 6  # of a logarithmic axis
@@ -28,7 +28,7 @@ class Dot(NamedTuple):
 
 
 @styled
-def trade_off(dots: Sequence[Dot], label: str, width: float = WIDE) -> Figure:
+def trade_off(dots: Sequence[Dot], across: str, width: float = WIDE) -> Figure:
     """Further left and smaller is cheaper, further up is better; a hollow mark did not reach its target."""
     panels = list(dict.fromkeys(dot.panel for dot in dots)) or [""]
     names = list(dict.fromkeys(dot.name for dot in dots))
@@ -45,8 +45,7 @@ def trade_off(dots: Sequence[Dot], label: str, width: float = WIDE) -> Figure:
             _dot(ax, names.index(dot.name), dot, top)
         _axis(ax)
         entitle(ax, panel if len(panels) > 1 else "")
-    fig.supxlabel(label, fontsize=9.5)
-    fig.supylabel("personal accuracy, %", fontsize=9.5)
+    label(fig, axes, across, "personal accuracy, %", width)
     legend(fig, [*(handle(i, name, linestyle="") for i, name in enumerate(names)), *extras], width, 1.1)
     return fig
 

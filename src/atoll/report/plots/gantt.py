@@ -40,7 +40,7 @@ def timeline(bars: Sequence[Bar], ends: Mapping[str, Sequence[float]], width: fl
         for end in ends[panel]:
             ax.axvline(end, color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)))
         ax.set_title(panel, fontsize=9.5, loc="left")
-    axes[-1].set_xlabel("simulated seconds; dashed: the server has aggregated a round")
+    axes[-1].set_xlabel("simulated seconds (dashed: the end of a round)")
     fig.legend(
         handles=[Patch(label=what, **{"edgecolor": PAPER} | look) for what, look in LOOKS.items()],
         loc="outside upper right",
@@ -55,7 +55,7 @@ def _panel(ax: Axes, bars: Sequence[Bar], rows: Sequence[str]) -> None:
     for bar in bars:
         moving = bar.what in MOVING
         at, height = rows.index(bar.row) + (0.25 if moving else -0.12), 0.24 if moving else 0.46
-        looks = {"edgecolor": PAPER, "linewidth": 0.6} | LOOKS[bar.what]
+        looks: dict[str, Any] = {"edgecolor": PAPER, "linewidth": 0.6} | LOOKS[bar.what]
         ax.barh(at, bar.end - bar.start, height, bar.start, **looks)
     ax.set_yticks(range(len(rows)), [short(row) for row in rows])
     ax.set_ylim(len(rows) - 0.45, -0.55)

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from ..style import MUTED, WIDE, colour, styled
-from .shared import Array, entitle, grid, handle, is_wide, legend, legend_height, look, percent, short
+from .shared import Array, entitle, grid, handle, is_wide, label, legend, legend_height, look, percent, short
 
 DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 2)), "dotted": ":"}
 FEW = 8  # points of which each is marked, and has a tick of its own
@@ -65,7 +65,7 @@ def lines(
             ax.axhline(100 * panel.goal, color=MUTED, linestyle=(0, (1, 2)), linewidth=1)
         entitle(ax, panel.title)
         percent(ax)
-    _label(fig, axes, across.label, up)
+    label(fig, axes, across.label, up, width)
     only = [
         {line.dash for panel in panels for line in panel.lines if line.name == name} == {"dotted"} for name in names
     ]
@@ -113,16 +113,6 @@ def _axis(ax: Axes, across: Axis, panel: Panel, width: float) -> None:
         form = across.form
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: form(v)))
     ax.margins(x=0.02)
-
-
-def _label(fig: Figure, axes: Sequence[Axes], across: str, up: str) -> None:
-    """Once, where all panels share it."""
-    if len(axes) == 1:
-        axes[0].set_xlabel(across)
-        axes[0].set_ylabel(up)
-    else:
-        fig.supxlabel(across, fontsize=9.5)
-        fig.supylabel(up, fontsize=9.5)
 
 
 def _kind(dash: str, text: str) -> Line2D:

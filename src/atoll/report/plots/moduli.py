@@ -41,12 +41,12 @@ def moduli(draws: Sequence[Draw], classes: Sequence[str], width: float = WIDE) -
     for at, panel in enumerate(panels):
         own = [draw for draw in draws if draw.panel == panel]
         title = panel if len(panels) > 1 else ""
-        _circles(axes[2 * at], own[:SHOWN], classes, title)
+        _circles(axes[2 * at], own[:SHOWN], classes, title, 3 if wide else 2)
         _scatter(axes[2 * at + 1], own)
     return fig
 
 
-def _circles(ax: Axes, draws: Sequence[Draw], classes: Sequence[str], title: str) -> None:
+def _circles(ax: Axes, draws: Sequence[Draw], classes: Sequence[str], title: str, digits: int) -> None:
     """The number below a circle is the class's share of the sum of lengths."""
     top = max(float(draw.shares.max()) for draw in draws)
     small = len(classes) > 12
@@ -56,7 +56,7 @@ def _circles(ax: Axes, draws: Sequence[Draw], classes: Sequence[str], title: str
             ax.scatter(c, row, s=max(AREA * share / top, 6.0), facecolor=face, edgecolor=SERIES[0], linewidth=0.8)
             if not small:
                 shade = SERIES[1] if draw.contrary[c] else INK
-                ax.text(c, row + 0.42, f"{modulus:.3f}", ha="center", va="center", fontsize=7.5, color=shade)
+                ax.text(c, row + 0.42, f"{modulus:.{digits}f}", ha="center", va="center", fontsize=7.5, color=shade)
     ax.set_xticks(
         range(len(classes)), [short(name, 10) for name in classes], fontsize=8, rotation=90 if _long(classes) else 0
     )
@@ -65,7 +65,7 @@ def _circles(ax: Axes, draws: Sequence[Draw], classes: Sequence[str], title: str
     ax.set_xlim(-0.7, len(classes) - 0.3)
     ax.grid(visible=False)
     ax.tick_params(length=0)
-    ax.set_xlabel("class; circle: its share of the rows; number: its share of the lengths", fontsize=8.5)
+    ax.set_xlabel("class; circle: its share of the rows,\nnumber: its share of the sum of lengths", fontsize=8.5)
     entitle(ax, title)
 
 

@@ -47,10 +47,33 @@ def grid(
     return fig, axes[:panels]
 
 
-def entitle(ax: Axes, title: str, longest: int = 44) -> None:
-    """The name of a panel; a lone one has none."""
+def entitle(ax: Axes, title: str) -> None:
+    """The name of a panel, as much of it as there is room for; a lone one has none."""
     if title:
-        ax.set_title(short(title, longest), fontsize=9.5, color=INK, loc="left")
+        ax.set_title(short(title, _room(ax)), fontsize=9.5, color=INK, loc="left")
+
+
+def _room(ax: Axes) -> int:
+    """Letters that fit above a panel."""
+    spec, fig = ax.get_subplotspec(), ax.get_figure(root=True)
+    assert spec is not None
+    assert fig is not None
+    width = fig.get_figwidth()
+    across = spec.get_gridspec().ncols
+    beside = 1.7 if is_wide(width) or across > 1 else 0.6  # inches that a legend or a scale takes
+    return int((width - beside) / across / LETTER)
+
+
+def label(fig: Figure, axes: Sequence[Axes], across: str, up: str, width: float) -> None:
+    """Once, where all panels share it; below a narrow figure there is the legend, so the last panel has it."""
+    if len(axes) == 1 or not is_wide(width):
+        axes[-1].set_xlabel(across)
+    else:
+        fig.supxlabel(across, fontsize=9.5)
+    if len(axes) == 1:
+        axes[0].set_ylabel(up)
+    else:
+        fig.supylabel(up, fontsize=9.5)
 
 
 def look(i: int, points: int) -> dict[str, Any]:
