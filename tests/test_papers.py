@@ -224,7 +224,7 @@ def test_a_case_that_cannot_run_is_named_before_any_runs(tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
-def test_the_bar_counts_rounds_and_runs(tmp_path: Path) -> None:
+def test_the_bar_counts_rounds_and_runs(tmp_path: Path, without_report: None) -> None:
     recipe = papers.read("paper/table", shelve(tmp_path))
     planned = papers.plan(recipe, recipe.scale("full"), tmp_path / "out")
     with Progress(disable=True) as bars:

@@ -703,7 +703,7 @@ def test_one_run_makes_a_page(tmp_path: Path) -> None:
     assert out == tmp_path / "report.html"
     assert "dcpfl on digits" in reader.text
     assert "dcpfl reaches 50.00 % personal accuracy." in reader.text
-    assert reader.tags["figure"] == 4
+    assert reader.tags["figure"] == 5
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -725,7 +725,7 @@ def test_other_data_get_other_tables_and_holdings(tmp_path: Path) -> None:
         make_run(tmp_path / f"{label}-wine", label, data="wine", holdings={"name": "other"})
     reader = Reader(html.write([tmp_path], tmp_path / "r.html").read_text())
     assert "2 methods on digits, wine" in reader.text
-    assert reader.tags["figure"] == 2 * 3 + 2
+    assert reader.tags["figure"] == 2 * 4 + 2
     assert "wine, dirichlet:0.1, 4 clients, seed 0" in reader.text
     assert reader.text.count("Personal accuracy, %") == 2
 

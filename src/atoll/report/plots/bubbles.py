@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ..style import MUTED, PAPER, WIDE, colour, mark, styled
-from .shared import entitle, grid, handle, is_wide, label, legend, legend_height, percent, quantity, size
+from .shared import entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, percent, quantity, size
 
 LARGEST, SMALLEST = 20.0, 4.0  # points, the diameters of marks
 TICKS = 6  # of a logarithmic axis
@@ -66,11 +65,7 @@ def _axis(ax: Axes) -> None:
     if high < 10 * low:  # so that there is a power of ten, and so a tick, on the axis
         middle = math.sqrt(low * high)
         ax.set_xlim(middle / 4, middle * 4)
-    ax.xaxis.set_major_locator(
-        LogLocator(subs=(1.0, 2.0, 5.0), numticks=TICKS) if high < 100 * low else LogLocator(numticks=TICKS)
-    )
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: size(v)))
-    ax.xaxis.set_minor_formatter(NullFormatter())
+    log_ticks(ax, TICKS, size)
     percent(ax)
 
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ..style import MUTED, WIDE, colour, styled
-from .shared import Array, entitle, grid, handle, is_wide, label, legend, legend_height, look, percent, short
+from .shared import Array, entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, look, percent, short
 
 DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 2)), "dotted": ":"}
 FEW = 8  # points of which each is marked, and has a tick of its own
@@ -36,7 +36,7 @@ class Axis(NamedTuple):
     whole: bool = False  # whole numbers only
     names: Sequence[str] = ()  # what stands at 0, 1, 2, ... if these are no numbers
     each: bool = False  # a tick at each place where there is something
-    form: Callable[[float], str] | None = None  # of a tick
+    form: Callable[[float], str] | None = None  # of a tick on a logarithmic axis
 
 
 @styled
@@ -58,23 +58,25 @@ def lines(
         len(panels), width, height or _height(len(panels), width), legend_height([*names, *told.values()], width)
     )
     for ax, panel in zip(axes, panels, strict=True):
-        _axis(ax, across, panel, width)
+        ax.set_xscale("log" if across.log else "linear")
+        ax.margins(x=0.02)
         for line in panel.lines:
             _line(ax, names.index(line.name), line)
         if panel.goal is not None:
             ax.axhline(100 * panel.goal, color=MUTED, linestyle=(0, (1, 2)), linewidth=1)
+        _ticks(ax, across, panel, width)
         entitle(ax, panel.title)
         percent(ax)
     label(fig, axes, across.label, up, width)
-    only = [
-        {line.dash for panel in panels for line in panel.lines if line.name == name} == {"dotted"} for name in names
-    ]
-    dotted: dict[str, Any] = {"linestyle": ":", "marker": ""}
-    entries = [
-        handle(i, name, **(dotted if level else {})) for i, (name, level) in enumerate(zip(names, only, strict=True))
-    ]
+    entries = [_entry(i, name, panels) for i, name in enumerate(names)]
     legend(fig, [*entries, *(_kind(dash, text) for dash, text in told.items())], width)
     return fig
+
+
+def _entry(i: int, name: str, panels: Sequence[Panel]) -> Line2D:
+    """As the lines of that name look: those that are all levels have no marks."""
+    level = all(line.dash == "dotted" for panel in panels for line in panel.lines if line.name == name)
+    return handle(i, name, linestyle=":", marker="") if level else handle(i, name)
 
 
 def _height(panels: int, width: float) -> float:
@@ -95,13 +97,7 @@ def _line(ax: Axes, i: int, line: Line) -> None:
         ax.fill_between(line.x, 100 * line.y.min(0), 100 * line.y.max(0), color=colour(i), alpha=0.15, linewidth=0)
 
 
-def _axis(ax: Axes, across: Axis, panel: Panel, width: float) -> None:
-    if across.log:
-        ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(numticks=8 if is_wide(width) else 5))
-        ax.xaxis.set_minor_formatter(NullFormatter())
-    elif across.whole:
-        ax.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+def _ticks(ax: Axes, across: Axis, panel: Panel, width: float) -> None:
     places = sorted({float(x) for line in panel.lines for x in line.x})
     if across.names:
         ax.set_xticks(range(len(across.names)), [short(name) for name in across.names])
@@ -109,10 +105,10 @@ def _axis(ax: Axes, across: Axis, panel: Panel, width: float) -> None:
         ax.xaxis.set_major_locator(FixedLocator(places))
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    if across.form:
-        form = across.form
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: form(v)))
-    ax.margins(x=0.02)
+    elif across.log:
+        log_ticks(ax, 8 if is_wide(width) else 5, across.form)
+    elif across.whole:
+        ax.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
 
 
 def _kind(dash: str, text: str) -> Line2D:

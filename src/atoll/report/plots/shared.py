@@ -1,14 +1,14 @@
 """What the families of figures share: names, legends, and panels side by side."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from ..style import INK, NARROW, PAPER, WIDE, colour, figure, mark
@@ -118,6 +118,16 @@ def legend_height(names: Sequence[str], width: float) -> float:
 
 def _legend_columns(names: Sequence[str]) -> int:
     return 2 if max(map(len, names), default=0) <= 16 else 1
+
+
+def log_ticks(ax: Axes, most: int, form: Callable[[float], str] | None = None) -> None:
+    """Powers of ten, or 1, 2 and 5 of each where there are few of them on the axis."""
+    low, high = ax.get_xlim()
+    steps = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
+    ax.xaxis.set_major_locator(LogLocator(subs=steps, numticks=most))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    if form:
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: form(v)))
 
 
 def percent(ax: Axes) -> None:
