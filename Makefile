@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test test-chaos test-deploy bench bench-page docs clean
+.PHONY: setup demo check test test-chaos test-papers test-deploy bench bench-page docs clean
 
 setup: $(READY)
 
@@ -32,6 +32,10 @@ test: check
 # What the tests do briefly, at length: hundreds of kills, thousands of flipped bits, a thousand rounds.
 test-chaos: setup
 	$(BIN)/python -m pytest -n 2 -m chaos
+
+# Every recipe of every paper at its smallest scale, with its figures: minutes.
+test-papers: setup
+	$(BIN)/python -m pytest -n 2 -m papers
 
 # Real servers and sites on the loopback, with TLS and keys: minutes, and best on a machine with nothing else to do.
 test-deploy: setup

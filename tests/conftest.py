@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from atoll.cli import main
-from atoll.report import html
+from atoll.report import figures, html
 
 Atoll = Callable[..., Result]
 
@@ -37,10 +37,11 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than a small run."""
 
-    def write(folders: Any, path: Path) -> Path:
+    def write(folders: Any, path: Path, own: Any = ()) -> Path:
         return path
 
     monkeypatch.setattr(html, "write", write)
+    monkeypatch.setattr(figures, "write", lambda drawn, folder: [])
 
 
 @pytest.fixture

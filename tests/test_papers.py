@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from rich.progress import Progress
 
-from atoll import papers
+from atoll import compare, papers
 from atoll.cli import main
+from atoll.cli.paper import _carry_out
+from atoll.compare import run_cases
+from atoll.config import Config
 from atoll.errors import AtollError
 from atoll.papers import SCALES, Cell, Printed
+from atoll.report import figures, html
 from atoll.report.runs import Run
 from atoll.settings import make, settings_of, split_variant
 
@@ -119,17 +124,58 @@ def test_no_setting_of_a_recipe_is_lost(name: str) -> None:
     assert asked - known == set()
 
 
-@pytest.mark.parametrize("name", ["dcpfl/table1", "feddw/table4", "fedpd/table6", "pfedes/figure3", "scd/table1"])
-def test_the_smallest_scale_runs(name: str, tmp_path: Path, without_report: None) -> None:
-    shown = CliRunner().invoke(main, ["paper", "run", name, "--scale", "smoke", "--out", str(tmp_path)])
+def smoke(name: str, folder: Path) -> dict[str, Any]:
+    """Run a recipe at its smallest scale, and check what it leaves."""
+    shown = CliRunner().invoke(main, ["paper", "run", name, "--scale", "smoke", "--out", str(folder)])
     assert shown.exit_code == 0, shown.output
-    document = json.loads((tmp_path / "results.json").read_text())
+    document: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    recipe = papers.read(name)
     assert document["recipe"] == name
-    (table,) = document["tables"]
-    assert [row[0] for row in table["rows"]] == list(
-        papers.read(name).scale("smoke").methods or papers.read(name).methods
-    )
-    assert all((tmp_path / f"results.{ending}").exists() for ending in ("md", "csv", "tex"))
+    for table in document["tables"]:
+        assert [row[0] for row in table["rows"]] == list(recipe.scale("smoke").methods or recipe.methods)
+    assert all((folder / f"results.{ending}").exists() for ending in ("md", "csv", "tex"))
+    assert len(document["figures"]) >= len(recipe.figures)
+    return document
+
+
+@pytest.mark.parametrize("name", ["dcpfl/table1", "fedpd/table6", "scd/table1"])
+def test_the_smallest_scale_runs(name: str, tmp_path: Path, without_report: None) -> None:
+    smoke(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["dcpfl/figure2", "feddw/figure5", "fedpd/figure2", "pfedes/figure3", "scd/figure2"])
+def test_a_recipe_of_a_figure_makes_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "write", lambda folders, out, own=(): out)
+    monkeypatch.setattr(figures, "usual", lambda shown: [])
+    document = smoke(name, tmp_path)
+    text = (tmp_path / "results.md").read_text()
+    for figure in document["figures"]:
+        assert (tmp_path / figure["file"]).read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / figure["file"]).with_suffix(".svg").exists()
+        assert f"![{figure['caption']}]({figure['file']})" in text
+
+
+@pytest.mark.papers
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_runs_at_its_smallest_scale(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all figures and the report, but without a report for each single run."""
+    whole = html.write
+    monkeypatch.setattr(html, "write", lambda folders, out, own=(): whole(folders, out, own) if own else out)
+    document = smoke(name, tmp_path)
+    assert all((tmp_path / name).stat().st_size > 0 for name in document["files"])
+
+
+def test_every_figure_of_the_papers_has_a_recipe() -> None:
+    pictures = {
+        "dcpfl": ("figure2", "figure3", "personalisation"),
+        "feddw": ("figure4", "figure5", "figure6", "figure7", "figure8"),
+        "fedpd": ("figure2", "figure3", "figure4", "figure5"),
+        "pfedes": ("figure2", "figure3", "figure4", "personalisation", "enhanced", "sensitivity", "ablation"),
+        "scd": ("figure2",),
+    }
+    for paper, items in pictures.items():
+        for item in items:
+            assert papers.read(f"{paper}/{item}").figures, f"{paper}/{item}"
 
 
 # -- how a recipe becomes runs -----------------------------------------------------------------------------------------
@@ -147,6 +193,47 @@ def test_later_options_overrule(tmp_path: Path) -> None:
     assert [(p.case, p.method) for p in papers.plan(recipe, recipe.scale("full"), tmp_path)] == [("few", "Ours")]
 
 
+def by_case(planned: list[papers.Planned]) -> dict[str, list[Config]]:
+    cases: dict[str, list[Config]] = {}
+    for p in planned:
+        cases.setdefault(p.case, []).append(p.config)
+    return cases
+
+
+def test_all_cases_share_one_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep has one method in many cases: with a queue for each case, one worker would do it all."""
+    recipe = papers.read("paper/table", shelve(tmp_path))
+    cases = by_case(papers.plan(recipe, recipe.scale("smoke"), tmp_path))
+    queues: list[list[str | None]] = []
+
+    def note(configs: list[Config], watches: Any, **how: Any) -> list[str]:
+        queues.append([c.out for c in configs])
+        assert how == {"resume": True, "force": False, "workers": 2}
+        return []
+
+    monkeypatch.setattr(compare, "_in_processes", note)
+    run_cases(cases, lambda config: lambda done, line: None, workers=2)
+    assert queues == [[c.out for configs in cases.values() for c in configs]]
+
+
+def test_a_case_that_cannot_run_is_named_before_any_runs(tmp_path: Path) -> None:
+    said = SMALL | {"cases": {"good": {}, "bad": {"partition": "pathological:99"}}}
+    recipe = papers.read("paper/table", shelve(tmp_path, said))
+    cases = by_case(papers.plan(recipe, recipe.scale("smoke"), tmp_path / "out"))
+    with pytest.raises(AtollError, match="bad: "):
+        run_cases(cases, lambda config: lambda done, line: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_bar_counts_rounds_and_runs(tmp_path: Path, without_report: None) -> None:
+    recipe = papers.read("paper/table", shelve(tmp_path))
+    planned = papers.plan(recipe, recipe.scale("full"), tmp_path / "out")
+    with Progress(disable=True) as bars:
+        _carry_out(planned, bars, workers=1)
+        (task,) = bars.tasks
+    assert (task.completed, task.total, task.description) == (1, 1, "1 of 1 runs")
+
+
 def test_other_configurations_live_elsewhere(tmp_path: Path) -> None:
     recipe = papers.read("paper/table", shelve(tmp_path))
     scale = recipe.scale("full")
@@ -158,7 +245,14 @@ def test_other_configurations_live_elsewhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"titel": "x"}, {"scales": {"huge": {}}}, {"scales": {"smoke": {"seed": 1}}}, {"cases": {"a": {"date": 1}}}],
+    [
+        {"titel": "x"},
+        {"figure": "tsen"},
+        {"figure": {"kind": "tsne", "row": 5}},
+        {"scales": {"huge": {}}},
+        {"scales": {"smoke": {"seed": 1}}},
+        {"cases": {"a": {"date": 1}}},
+    ],
 )
 def test_a_misspelt_recipe_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     folder = shelve(tmp_path, SMALL | change)

@@ -22,8 +22,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from atoll.errors import AtollError
-from atoll.report import html, plots, style, table
+from atoll.report import figures, from_metrics, html, plots, style, table
 from atoll.report.groups import groups, settings
+from atoll.report.plots.shared import size
 from atoll.report.runs import FILES, find, load
 
 ACCURACIES = (0.5, 0.7, 0.6)  # personal, by round
@@ -373,7 +374,7 @@ def test_curves_show_mean_and_range_over_seeds(tmp_path: Path) -> None:
         load(make_run(tmp_path / "0", seed=0, generic=0.4)),
         load(make_run(tmp_path / "1", seed=1, generic=0.6, accuracies=(0.7, 0.7, 0.8))),
     ]
-    fig = plots.curves(runs)
+    fig = figures.draw("curves", runs)
     (personal,) = lines_of(fig, style.colour(0))
     (generic,) = lines_of(fig, style.colour(0), dashed=True)
     assert personal.get_xdata().tolist() == [1, 2, 3]
@@ -391,7 +392,7 @@ def test_a_curve_ends_with_the_shortest_seed(tmp_path: Path) -> None:
         load(make_run(tmp_path / "0", seed=0)),
         load(make_run(tmp_path / "1", seed=1, accuracies=(0.1, 0.1), status="diverged", config={"rounds": 3})),
     ]
-    (line,) = lines_of(plots.curves(runs), style.colour(0))
+    (line,) = lines_of(figures.draw("curves", runs), style.colour(0))
     assert line.get_xdata().tolist() == [1, 2]
 
 
@@ -401,7 +402,7 @@ def test_boxes_mark_the_mean_of_the_last_round(tmp_path: Path) -> None:
         load(make_run(tmp_path / "0", seed=0)),
         load(make_run(tmp_path / "1", seed=1, accuracies=(0.5, 0.7, 0.7))),
     ]
-    fig = plots.boxes(runs)
+    fig = figures.draw("boxes", runs)
     means = [line for line in fig.axes[0].lines if line.get_marker() == "D"]
     assert [line.get_xdata().tolist() for line in means] == [[pytest.approx(66.5)]]
     assert [label.get_text() for label in fig.axes[0].get_yticklabels()] == ["dcpfl"]
@@ -411,21 +412,21 @@ def test_a_client_without_test_rows_is_not_in_the_box(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path / "r")
     columns = {"round": [1, 1], "client": ["a", "b"], "accuracy": [0.5, None]}
     pyarrow.parquet.write_table(pyarrow.table(columns), run_dir / "clients.parquet")
-    (mean,) = (line for line in plots.boxes([load(run_dir)]).axes[0].lines if line.get_marker() == "D")
+    (mean,) = (line for line in figures.draw("boxes", [load(run_dir)]).axes[0].lines if line.get_marker() == "D")
     assert mean.get_xdata().tolist() == [pytest.approx(50)]
 
 
 def test_accuracy_so_far_follows_validation(tmp_path: Path) -> None:
     """Validation 0.4, 0.6, 0.5 is best in round 2, so round 3 still counts with the 0.7 of round 2."""
-    assert plots.so_far(load(make_run(tmp_path / "r"))) == [0.5, 0.7, 0.7]
-    assert plots.so_far(load(make_run(tmp_path / "s", validation=(None, None, None)))) == [0.5, 0.7, 0.6]
-    assert plots.so_far(load(make_run(tmp_path / "t", validation=(0.4, None, 0.3)))) == [0.5, 0.5, 0.5]
+    assert from_metrics.so_far(load(make_run(tmp_path / "r"))) == [0.5, 0.7, 0.7]
+    assert from_metrics.so_far(load(make_run(tmp_path / "s", validation=(None, None, None)))) == [0.5, 0.7, 0.6]
+    assert from_metrics.so_far(load(make_run(tmp_path / "t", validation=(0.4, None, 0.3)))) == [0.5, 0.5, 0.5]
 
 
 def test_bytes_are_cumulative_and_silence_is_a_level(tmp_path: Path) -> None:
     """1,000 up and 500 down in each round: 1,500, 3,000, 4,500 bytes."""
     runs = [load(make_run(tmp_path / "a")), load(make_run(tmp_path / "b", "local", by_val=0.6, sent=(0, 0)))]
-    fig = plots.bytes_accuracy(runs)
+    fig = figures.draw("bytes", runs)
     (line,) = lines_of(fig, style.colour(0))
     assert list(line.get_xdata()) == [1500, 3000, 4500]
     assert line.get_ydata() == pytest.approx([50, 70, 70])
@@ -437,7 +438,7 @@ def test_bytes_are_cumulative_and_silence_is_a_level(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("n", "text"), [(12, "12 B"), (1500, "1.5 kB"), (1e6, "1 MB"), (2.5e9, "2.5 GB")])
 def test_sizes_are_decimal(n: float, text: str) -> None:
-    assert plots.size(n) == text
+    assert size(n) == text
 
 
 def test_bubbles_have_areas_in_proportion_to_rows() -> None:
@@ -494,8 +495,8 @@ def test_thousands_of_clients_are_thinned_and_counted() -> None:
 @pytest.mark.parametrize("methods", [1, 24])
 def test_legends_are_whole(tmp_path: Path, methods: int, width: float) -> None:
     runs = [load(make_run(tmp_path / str(i), f"a-method-with-a-name-{i}", generic=0.5)) for i in range(methods)]
-    for draw in (plots.curves, plots.bytes_accuracy):
-        fig = drawn(draw(runs, width))
+    for kind in ("curves", "bytes", "trade-off"):
+        fig = drawn(figures.draw(kind, runs, width))
         box, canvas = fig.legends[0].get_window_extent(), fig.bbox.padded(1)
         assert canvas.contains(box.x0, box.y0)
         assert canvas.contains(box.x1, box.y1)
@@ -509,20 +510,20 @@ def test_thirty_five_methods_look_different() -> None:
 
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
-    style.inline_svg(plots.curves([load(make_run(tmp_path / "r"))]))
+    style.inline_svg(figures.draw("curves", [load(make_run(tmp_path / "r"))]))
     assert dict(matplotlib.rcParams) == before
 
 
 def test_save_by_extension(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "r"))
-    png = plots.save(plots.boxes([run]), tmp_path / "new" / "a.png")
-    svgs = [plots.save(plots.boxes([run]), tmp_path / name).read_bytes() for name in ("a.svg", "b.SVG")]
+    png = plots.save(figures.draw("boxes", [run]), tmp_path / "new" / "a.png")
+    svgs = [plots.save(figures.draw("boxes", [run]), tmp_path / name).read_bytes() for name in ("a.svg", "b.SVG")]
     assert png.read_bytes().startswith(b"\x89PNG")
     assert svgs[0] == svgs[1]
     assert b"<svg" in svgs[0]
     assert b"<text" not in svgs[0]
     with pytest.raises(AtollError, match=r"\.png or \.svg"):
-        plots.save(plots.boxes([run]), tmp_path / "a.gif")
+        plots.save(figures.draw("boxes", [run]), tmp_path / "a.gif")
 
 
 def ids(page: str) -> list[str]:
@@ -533,9 +534,9 @@ def test_inline_pictures_share_a_page(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "r"))
     page = "".join(
         (
-            style.inline_svg(plots.curves([run])),
-            style.inline_svg(plots.boxes([run])),
-            style.inline_svg(plots.boxes([run]), "again"),
+            style.inline_svg(figures.draw("curves", [run])),
+            style.inline_svg(figures.draw("boxes", [run])),
+            style.inline_svg(figures.draw("boxes", [run]), "again"),
         )
     )
     assert max(Counter(ids(page)).values()) == 1
@@ -622,8 +623,18 @@ def test_the_page_holds_the_numbers(page: str) -> None:
 def test_the_page_has_every_section_and_picture(page: str) -> None:
     reader = Reader(page)
     sections = [value for tag, name, value in reader.attributes if (tag, name) == ("section", "id")]
-    assert sections == ["comparison", "curves", "clients", "holdings", "bytes", "notes", "settings", "files"]
-    assert reader.tags["figure"] == 3 + 3  # three charts, and holdings for each of three seeds
+    assert sections == [
+        "comparison",
+        "curves",
+        "clients",
+        "holdings",
+        "bytes",
+        "trade-off",
+        "notes",
+        "settings",
+        "files",
+    ]
+    assert reader.tags["figure"] == 4 + 3  # four charts, and holdings for each of three seeds
     assert max(Counter(ids(page)).values()) == 1
     for name in FILES:
         assert name in reader.text
@@ -648,7 +659,7 @@ def test_the_page_has_a_dark_side_and_a_narrow_one(page: str) -> None:
     dark = page[page.index("prefers-color-scheme: dark") :]
     for name, colour in style.variables(dark=True).items():
         assert f"{name}: {colour};" in dark
-    assert page.count('class="scroll wide"') == page.count('class="scroll narrow"') == 6
+    assert page.count('class="scroll wide"') == page.count('class="scroll narrow"') == 7
     tables = [m.start() for m in re.finditer("<table", page)]
     assert all(re.search(r'<div class="scroll"[^>]*>$', page[:at]) for at in tables)
 
@@ -692,7 +703,7 @@ def test_one_run_makes_a_page(tmp_path: Path) -> None:
     assert out == tmp_path / "report.html"
     assert "dcpfl on digits" in reader.text
     assert "dcpfl reaches 50.00 % personal accuracy." in reader.text
-    assert reader.tags["figure"] == 4
+    assert reader.tags["figure"] == 5
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -714,7 +725,7 @@ def test_other_data_get_other_tables_and_holdings(tmp_path: Path) -> None:
         make_run(tmp_path / f"{label}-wine", label, data="wine", holdings={"name": "other"})
     reader = Reader(html.write([tmp_path], tmp_path / "r.html").read_text())
     assert "2 methods on digits, wine" in reader.text
-    assert reader.tags["figure"] == 2 * 3 + 2
+    assert reader.tags["figure"] == 2 * 4 + 2
     assert "wine, dirichlet:0.1, 4 clients, seed 0" in reader.text
     assert reader.text.count("Personal accuracy, %") == 2
 

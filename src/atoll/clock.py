@@ -96,7 +96,7 @@ class Clock:
 
     def arrival(self, i: ClientId, t: Times) -> float:
         """When the server will have a client's upload."""
-        trained = self._start(i, t) + t.local
+        trained = self.start(i, t) + t.local
         return (trained if self.overlap else trained + t.personal) + t.upload
 
     def round(self, clients: Mapping[ClientId, Times], aggregation: float, limit: float | None = None) -> Stamp:
@@ -106,12 +106,13 @@ class Clock:
         """
         sent, ready = [self.server if limit is None else self.server + limit], []
         for i, t in clients.items():
-            done = self._start(i, t) + t.local + t.personal
+            done = self.start(i, t) + t.local + t.personal
             sent.append(self.arrival(i, t))
             ready.append(done)
             self.free[i] = done
         self.server = max(sent) + aggregation
         return Stamp(self.server, max(ready, default=self.server))
 
-    def _start(self, i: ClientId, t: Times) -> float:
+    def start(self, i: ClientId, t: Times) -> float:
+        """When a client begins to train: it has the download, and is done with its own work."""
         return max(self.server + t.download, self.free.get(i, 0.0))

@@ -3,11 +3,11 @@
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from multiprocessing import active_children, get_context
 from multiprocessing.managers import SyncManager
 from multiprocessing.process import BaseProcess
@@ -123,6 +123,28 @@ def run_all(
     return _in_processes([replace(c, workers=1) for c in configs], watches, resume, force, workers)
 
 
+def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], Watch], workers: int = 1) -> list[str]:
+    """Several comparisons, each on clients of its own, in one queue; what is finished is not run again.
+
+    All of them are checked before anything runs, and an error names the case.
+    """
+    for case, configs in cases.items():
+        try:
+            _check(configs, load(configs[0].data, configs[0].data_dir), replacing=True)
+        except AtollError as reason:
+            raise AtollError(f"{case}: {reason}") from reason
+    planned = [c for configs in cases.values() for c in configs]
+    watches = [watch(c) for c in planned]
+    if workers > 1 and len(planned) > 1:
+        return _in_processes(
+            [replace(c, workers=1) for c in planned], watches, resume=True, force=False, workers=workers
+        )
+    notes = []
+    for c, told in zip(planned, watches, strict=True):
+        notes += _carry_out(c, True, False, told, _load_once(c.data, c.data_dir))
+    return notes
+
+
 def _check(configs: Sequence[Config], data: Dataset, replacing: bool) -> None:
     """All runs of a comparison have like clients, so the first one's can tell whether every method fits."""
     fleet = assemble(configs[0], data).fleet
@@ -231,7 +253,7 @@ def _is_done(config: Config, data: Dataset) -> bool:
     return kept.rounds == config.rounds and kept.identity() == assemble(config, data).config.identity()
 
 
-@cache  # a worker process has several runs, all on the same data
+@lru_cache(maxsize=1)  # runs on the same data follow one another
 def _load_once(name: str, data_dir: str | None) -> Dataset:
     return load(name, data_dir)
 

@@ -1,11 +1,12 @@
-"""Tables of papers as recipes: what to run, at which scale, and the printed numbers to hold it against.
+"""Tables and figures of papers as recipes: what to run, at which scale, and the printed numbers to hold it against.
 
 A recipe is a YAML file, ``papers/PAPER/ITEM.yaml``; the numbers that the paper prints stand beside it in ``ITEM.csv``,
-one line for each case, method and metric. What a recipe says, from top to bottom: a title, ``notes`` on what the paper
-leaves open or misprints, ``options`` that all runs share, ``cases`` (the columns of a table, or the points of a sweep),
-``methods`` by their printed names, ``measures`` (which entry of a run's summary each printed metric is; shares come in
-percent, and an entry with a ``=`` before it comes as it is), ``claims`` (what the paper concludes, as an order of
-methods) and ``scales``. Later ones overrule: the options of all, of a case, of a method, of a scale.
+one line for each case, method and metric. What a recipe says, from top to bottom: a title, ``figure`` (which picture it
+makes, with settings), ``notes`` on what the paper leaves open or misprints, ``options`` that all runs share, ``cases``
+(the columns of a table, or the points of a sweep), ``methods`` by their printed names, ``measures`` (which entry of a
+run's summary each printed metric is; shares come in percent, and an entry with a ``=`` before it comes as it is),
+``claims`` (what the paper concludes, as an order of methods) and ``scales``. Later ones overrule: the options of all,
+of a case, of a method, of a scale.
 """
 
 import csv
@@ -25,6 +26,7 @@ from .compare import entry, safe
 from .config import Config, from_dict
 from .errors import AtollError, unknown
 from .report.export import Sheet
+from .report.figures import Wanted, wanted
 from .report.groups import Stat, spread
 from .report.paired import paired
 from .report.runs import Run, value
@@ -32,7 +34,7 @@ from .report.table import NONE, accuracy
 
 SCALES = ("smoke", "cpu", "full")
 SCALE_ENTRIES = ("options", "cases", "methods", "seeds", "stand_ins", "note")
-ENTRIES = ("title", "kind", "notes", "options", "cases", "methods", "measures", "claims", "scales")
+ENTRIES = ("title", "figure", "notes", "options", "cases", "methods", "measures", "claims", "scales")
 MEASURES = {"accuracy": "personal.best_by_val"}
 
 
@@ -69,7 +71,7 @@ class Recipe:
     paper: str
     item: str
     title: str
-    kind: str
+    figures: Sequence[Wanted]
     notes: Sequence[str]
     options: Mapping[str, Any]
     cases: Mapping[str, Mapping[str, Any]]
@@ -128,7 +130,7 @@ def read(name: str, folder: Path | None = None) -> Recipe:
         paper,
         item,
         said["title"],
-        said.get("kind", "table"),
+        _figures(said.get("figure", []), path),
         said.get("notes", []),
         said.get("options", {}),
         {case: options or {} for case, options in said["cases"].items()},
@@ -138,6 +140,10 @@ def read(name: str, folder: Path | None = None) -> Recipe:
         {scale: _scale(scale, entries or {}, path) for scale, entries in said["scales"].items()},
         _printed(path.with_suffix(".csv")),
     )
+
+
+def _figures(said: Any, path: Path) -> list[Wanted]:
+    return [wanted(one, str(path)) for one in (said if isinstance(said, list) else [said])]
 
 
 def _scale(name: str, entries: Mapping[str, Any], path: Path) -> Scale:

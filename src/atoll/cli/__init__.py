@@ -17,7 +17,7 @@ COMMANDS = {
     "run": ("run", "run", "Run one METHOD."),
     "compare": ("run", "compare", "Run several METHODs on the same clients and seeds, and rank them."),
     "sweep": ("sweep", "sweep", "Run one METHOD over settings, and choose by validation accuracy."),
-    "paper": ("paper", "paper", "Tables of the papers: list them, run one, and see paper and measured side by side."),
+    "paper": ("paper", "paper", "Tables and figures of the papers: list them, run one, and see paper and measured."),
     "methods": ("methods", "methods", "List the methods, or show one."),
     "audit": ("audit", "audit", "Show what leaves a client in one round of METHOD, or what the clients of a run sent."),
     "attack": ("attack", "attack", "Show what a curious server can read off one round of METHOD."),

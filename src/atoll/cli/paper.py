@@ -1,4 +1,4 @@
-"""``atoll paper``: the tables of the papers, printed and measured."""
+"""``atoll paper``: the tables and figures of the papers, printed and measured."""
 
 import time
 from collections import defaultdict
@@ -11,28 +11,33 @@ from rich.progress import Progress
 from rich.table import Table
 
 from .. import __version__, papers
-from ..compare import run_all
-from ..errors import AtollError
+from ..compare import run_cases
+from ..config import Config
 from ..experiment import Watch
 from ..files import to_json, write_whole
 from ..ledger import Line
 from ..papers import SCALES, Planned, Recipe, Scale
-from ..report import html, runs
+from ..report import figures, html, runs
 from ..report.export import Sheet, as_csv, latex, markdown
+from ..report.shown import Drawn, Shown
 from .show import console, progress, quiet_option
 
 WHERE = Path("runs") / "papers"
+FIGURES = "figures"  # the folder of figures, among the results
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def paper(ctx: click.Context, as_json: bool) -> None:
-    """Tables of the papers: list them, run one, and see paper and measured side by side."""
+    """Tables and figures of the papers: list them, run one, and see paper and measured side by side."""
     if ctx.invoked_subcommand is None:
         recipes = [papers.read(name) for name in papers.names()]
         if as_json:
-            listed = [{"name": r.name, "title": r.title, "scales": list(r.scales)} for r in recipes]
+            listed = [
+                {"name": r.name, "title": r.title, "figures": [f.kind for f in r.figures], "scales": list(r.scales)}
+                for r in recipes
+            ]
             click.echo(to_json(listed, indent=1))
         else:
             console().print(_listing(recipes))
@@ -40,10 +45,12 @@ def paper(ctx: click.Context, as_json: bool) -> None:
 
 def _listing(recipes: Sequence[Recipe]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("recipe", "what it shows", "scales", "printed numbers"):
+    for title in ("recipe", "what it shows", "figure", "scales", "printed numbers"):
         table.add_column(title, justify="right" if title == "printed numbers" else "left")
     for r in recipes:
-        table.add_row(r.name, r.title, " ".join(r.scales), str(len(r.printed) or "–"))
+        table.add_row(
+            r.name, r.title, " ".join(f.kind for f in r.figures), " ".join(r.scales), str(len(r.printed) or "–")
+        )
     return table
 
 
@@ -63,6 +70,8 @@ def show(name: str) -> None:
         )
     ran = (f"{shown} ({said['run']})" for shown, said in recipe.methods.items())
     out.print(f"methods: {', '.join(ran)}")
+    if recipe.figures:
+        out.print(f"figures: {', '.join(f.kind for f in recipe.figures)}")
 
 
 @paper.command()
@@ -90,41 +99,45 @@ def run(
     if as_json:
         click.echo(to_json(document, indent=1))
     elif not quiet:
-        for sheet in [*map(_sheet, document["tables"]), _sheet(document["claims"])]:
+        numbers = [figure["numbers"] for figure in document["figures"] if figure["numbers"]]
+        for sheet in map(_sheet, [*document["tables"], *numbers, document["claims"]]):
             if sheet.rows:
                 console().print(_rich(sheet))
         click.echo(f"Results: {root / 'results.md'}")
+        click.echo(f"Figures: {root / FIGURES}")
 
 
 def _carry_out(planned: Sequence[Planned], bars: Progress, workers: int) -> None:
-    """Case by case, as the runs of a case share their clients; one bar over all rounds."""
-    bar = bars.add_task("rounds", total=sum(p.config.rounds for p in planned), score="")
-    for case in dict.fromkeys(p.case for p in planned):
-        bars.update(bar, description=case)
-        configs = [p.config for p in planned if p.case == case]
-        try:
-            run_all(configs, [_watch(bars, bar) for _ in configs], resume=True, workers=workers)
-        except AtollError as reason:
-            raise AtollError(f"{case}: {reason}") from reason
+    """All runs in one queue, so that no worker is idle while there are any; one bar over all their rounds."""
+    bar = bars.add_task(f"0 of {len(planned)} runs", total=sum(p.config.rounds for p in planned), score="")
+    cases: dict[str, list[Config]] = defaultdict(list)
+    for p in planned:
+        cases[p.case].append(p.config)
+    over = 0
 
+    def watch(config: Config) -> Watch:
+        before = 0
 
-def _watch(bars: Progress, bar: Any) -> Watch:
-    before = 0
+        def told(done: int, line: Line | None) -> None:
+            nonlocal before, over
+            over += done == config.rounds > before
+            bars.update(bar, advance=done - before, description=f"{over} of {len(planned)} runs")
+            before = done
 
-    def watch(done: int, line: Line | None) -> None:
-        nonlocal before
-        bars.update(bar, advance=done - before)
-        before = done
+        return told
 
-    return watch
+    for note in run_cases(cases, watch, workers):
+        bars.console.print(f"Note: {note}")
 
 
 def conclude(recipe: Recipe, scale: Scale, planned: Sequence[Planned], root: Path, seconds: float) -> dict[str, Any]:
-    """Write results.json, .md, .csv and .tex and the report, from the finished runs."""
+    """Write results.json, .md, .csv and .tex, the figures and the report, from the finished runs."""
     loaded: dict[tuple[str, str], list[runs.Run]] = defaultdict(list)
     for p in planned:
         loaded[p.case, p.method].append(runs.load(Path(str(p.config.out))))
     tables, claims = papers.sheets(recipe, papers.compared(recipe, loaded)), papers.verdicts(recipe, loaded)
+    own = figures.made(recipe.figures, loaded)
+    files = figures.write([*own, *_others(own, loaded)], root / FIGURES)
     document = {
         "recipe": recipe.name,
         "title": recipe.title,
@@ -138,10 +151,24 @@ def conclude(recipe: Recipe, scale: Scale, planned: Sequence[Planned], root: Pat
         "run_seconds": sum(float(run.summary["seconds"]) for side in loaded.values() for run in side),
         "tables": [sheet._asdict() for sheet in tables],
         "claims": papers.claim_sheet(claims)._asdict(),
+        "figures": [_figure(drawn) for drawn in own],
+        "files": [str(path.relative_to(root)) for path in files],
     }
-    _write(document, [*tables, papers.claim_sheet(claims)], root)
-    html.write([Path(str(p.config.out)) for p in planned], root / "report.html")
+    numbers = [drawn.numbers for drawn in own if drawn.numbers]
+    _write(document, [*tables, *numbers, papers.claim_sheet(claims)], root)
+    html.write([Path(str(p.config.out)) for p in planned], root / "report.html", own)
     return document
+
+
+def _others(own: Sequence[Drawn], shown: Shown) -> list[Drawn]:
+    """The figures that any runs have, but for those that the recipe asks for itself."""
+    there = {drawn.name for drawn in own}
+    return [drawn for drawn in figures.usual(shown) if drawn.name not in there]
+
+
+def _figure(drawn: Drawn) -> dict[str, Any]:
+    numbers = drawn.numbers._asdict() if drawn.numbers else None
+    return {"file": f"{FIGURES}/{drawn.name}.png", "caption": drawn.caption, "numbers": numbers}
 
 
 def _write(document: dict[str, Any], sheets: Sequence[Sheet], root: Path) -> None:
@@ -156,7 +183,10 @@ def _write(document: dict[str, Any], sheets: Sequence[Sheet], root: Path) -> Non
 def page(document: dict[str, Any]) -> str:
     """The results of a recipe as a Markdown section."""
     lines = [f"## {document['title']}", "", document["note"], "", "```", document["command"], "```", ""]
-    for table in [*document["tables"], document["claims"]]:
+    for figure in document["figures"]:
+        lines += [f"![{figure['caption']}]({figure['file']})", ""]
+    numbers = [figure["numbers"] for figure in document["figures"] if figure["numbers"]]
+    for table in [*document["tables"], *numbers, document["claims"]]:
         sheet = _sheet(table)
         if sheet.rows:
             lines += [f"**{sheet.title}**", "", markdown(sheet)]

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from ..files import to_json
-from ..report import export, html, runs, speedup, table
+from ..report import export, figures, html, runs, speedup, table
+from ..report.shown import by_case
 from .show import console
 
 MEASURE = "Mean over all test rows, or over clients."
@@ -22,13 +23,30 @@ MEASURE = "Mean over all test rows, or over clients."
     metavar="FILE",
     help="Also write the table as .md, .csv or .tex; may be repeated.",
 )
+@click.option("--figures", "folder", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures.")
+@click.option(
+    "--figure",
+    "kinds",
+    multiple=True,
+    metavar="KIND[:SETTING=VALUE&...]",
+    help=f"A figure for the report and that folder, such as tsne:rows=50; may be repeated: {', '.join(figures.KINDS)}.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON and write nothing.")
-def report(paths: tuple[Path, ...], out: Path | None, files: tuple[Path, ...], as_json: bool) -> None:
+def report(
+    paths: tuple[Path, ...],
+    out: Path | None,
+    files: tuple[Path, ...],
+    folder: Path | None,
+    kinds: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Compare runs: print the table and write one self-contained HTML report.
 
     RUN is a run directory, or a directory of runs. Exported tables tell for each method whether it differs from the
-    best one, by a paired test over clients and seeds.
+    best one, by a paired test over clients and seeds. Figures are written as PNG and SVG: those of the report, and
+    those asked for by --figure, some of which open the models of the runs.
     """
+    asked = [figures.asked(kind) for kind in kinds]
     for path in files:
         export.check_form(path)
     found = runs.find(paths)
@@ -40,7 +58,12 @@ def report(paths: tuple[Path, ...], out: Path | None, files: tuple[Path, ...], a
     table.print_table(console(), table.rows(loaded))
     for path in files:
         export.export(table.sheet(loaded), path)
-    click.echo(f"Report: {html.write(found, target)}")
+    shown = by_case(loaded)
+    own = figures.made(asked, shown)
+    if folder:
+        figures.write([*own, *figures.usual(shown)], folder)
+        click.echo(f"Figures: {folder}")
+    click.echo(f"Report: {html.write(found, target, own)}")
 
 
 @click.command("speedup")

@@ -12,7 +12,8 @@ from ..compare import configs, place, run_all, safe
 from ..config import Config, read_yaml
 from ..errors import AtollError
 from ..files import to_json
-from ..report import html, runs, table
+from ..report import figures, html, runs, table
+from ..report.shown import by_case
 from ..settings import make, split_variant
 from ..stopping import Stopped, stoppable
 from .options import config_options, given
@@ -122,9 +123,10 @@ def _launch(
         click.echo(f"Note: {note}", err=True)
     folders = [Path(str(c.out)) for c in planned]
     where = root / "report.html"
+    loaded = [runs.load(folder) for folder in folders]
     if folders != [root]:  # a single run has written its own
         html.write(folders, where)
-    loaded = [runs.load(folder) for folder in folders]
+        figures.write(figures.usual(by_case(loaded)), root / "figures")
     if as_json:
         summaries = [dict(r.summary) for r in loaded]
         click.echo(to_json(summaries[0] if folders == [root] else summaries, indent=1))

@@ -15,6 +15,8 @@ from ..steps import Observer, hushed, is_hushed, observed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MEMORY = 600.0  # seconds of progress that the time left is estimated from: rounds may take minutes
+
 
 def console(stderr: bool = False) -> Console:
     """Wide enough for our tables where the output is not a terminal."""
@@ -33,7 +35,7 @@ def progress(quiet: bool) -> Iterator[Progress]:
         TimeRemainingColumn(compact=True),
     )
     out = console(stderr=True)
-    with Progress(*columns, console=out, disable=quiet or not out.is_terminal) as bars:
+    with Progress(*columns, console=out, disable=quiet or not out.is_terminal, speed_estimate_period=MEMORY) as bars:
         try:
             with observed(_steps(bars)):
                 yield bars

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core import Client, ClientId, Method, Reply, Round, Task
+from ..core import Client, ClientId, Method, Reply, Round, Task, setting
 from ..key import Key
 from ..payload import Nothing, Params, about, payload
 from ..train import SGD, Optimiser, objective
@@ -22,6 +22,7 @@ class State:
 @dataclass(frozen=True)
 class Local(Method[Nothing, State, Nothing, Nothing]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+    bias_free_head: bool = setting(False, "the last layer has no bias", "chosen here; true for FedDW's Figure 4")
 
     family: ClassVar[str] = "none"
 
@@ -42,3 +43,6 @@ class Local(Method[Nothing, State, Nothing, Nothing]):
 
     def own(self, down: Nothing, up: Nothing | None, state: State, client: Client) -> Params:
         return state.params
+
+    def bias_free(self) -> bool:
+        return self.bias_free_head

@@ -12,9 +12,12 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ..errors import AtollError
-from . import plots, style, table
+from . import from_metrics, style, table
+from .export import Sheet
 from .groups import Group, groups, settings
+from .plots import holdings as holdings_chart
 from .runs import FILES, Document, Run, find, load
+from .shown import Drawn, title
 
 LISTED = 5  # rejected uploads named in a note before the rest is only counted
 
@@ -42,6 +45,7 @@ class Chapter:
     curves: Picture
     boxes: Picture
     traffic: Picture
+    trade_off: Picture
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,11 @@ class Holding:
     open: bool
 
 
-def write(run_dirs: list[Path], out: Path) -> Path:
-    """Write the report of the runs in `run_dirs` (or below them) to `out` and return its path."""
+def write(run_dirs: list[Path], out: Path, figures: Sequence[Drawn] = ()) -> Path:
+    """Write the report of the runs in `run_dirs` (or below them) to `out` and return its path.
+
+    `figures` come before all others: what the runs were made for.
+    """
     runs = [load(path) for path in find(run_dirs)]
     if not runs:
         raise AtollError("There is nothing to report on. Give the directory of a run or of a comparison.")
@@ -63,11 +70,11 @@ def write(run_dirs: list[Path], out: Path) -> Path:
     if out.is_dir():
         out = out / "report.html"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(render(runs, out.parent), encoding="utf-8")
+    out.write_text(render(runs, out.parent, figures), encoding="utf-8")
     return out
 
 
-def render(runs: Sequence[Run], base: Path) -> str:
+def render(runs: Sequence[Run], base: Path, figures: Sequence[Drawn] = ()) -> str:
     """The page; directories are told as seen from `base`."""
     comparable = settings(runs)
     chapters = [_chapter(members, f"c{i}") for i, members in enumerate(comparable)]
@@ -81,6 +88,7 @@ def render(runs: Sequence[Run], base: Path) -> str:
     )
     return environment.get_template("report.html.j2").render(
         heading=_heading(runs),
+        figures=_own(figures),
         chapters=chapters,
         columns=columns,
         averaged=table.AVERAGED,
@@ -102,8 +110,9 @@ def _chapter(runs: Sequence[Run], prefix: str) -> Chapter:
     found = groups(runs)
     rows = [table.row(group) for group in found]
     names, extra = _extra(found)
+    shown = {("", group.name): group.runs for group in found}
     return Chapter(
-        title=_title(runs[0].summary),
+        title=title(runs[0].summary),
         about=_about(found),
         standing=_standing(rows),
         cards=_cards(rows),
@@ -111,10 +120,20 @@ def _chapter(runs: Sequence[Run], prefix: str) -> Chapter:
         leaders={column.field: table.leaders(rows, column) for column in table.columns(rows)},
         extra=extra,
         extra_columns=names,
-        curves=_picture(lambda width: plots.curves(runs, width), f"{prefix}-curves"),
-        boxes=_picture(lambda width: plots.boxes(runs, width), f"{prefix}-boxes"),
-        traffic=_picture(lambda width: plots.bytes_accuracy(runs, width), f"{prefix}-bytes"),
+        curves=_drawn(from_metrics.curves(shown), prefix),
+        boxes=_drawn(from_metrics.boxes(shown), prefix),
+        traffic=_drawn(from_metrics.traffic(shown), prefix),
+        trade_off=_drawn(from_metrics.trade_off(shown), prefix),
     )
+
+
+def _own(figures: Sequence[Drawn]) -> list[tuple[str, Picture, Sheet | None]]:
+    return [(f.caption, _picture(f.draw, f"own{i}"), f.numbers) for i, f in enumerate(figures) if f.inline]
+
+
+def _drawn(figures: Sequence[Drawn], prefix: str) -> Picture:
+    (one,) = figures
+    return _picture(one.draw, f"{prefix}-{one.name}")
 
 
 def _picture(draw: Callable[[float], Figure], name: str) -> Picture:
@@ -132,10 +151,6 @@ def _heading(runs: Sequence[Run]) -> str:
     labels = list(dict.fromkeys(run.label for run in runs))
     data = dict.fromkeys(str(run.summary["data"]) for run in runs)
     return f"{labels[0] if len(labels) == 1 else _many(len(labels), 'method')} on {', '.join(data)}"
-
-
-def _title(summary: Document) -> str:
-    return f"{summary['data']}, {summary['partition']}, {_many(int(summary['clients']), 'client')}"
 
 
 def _about(found: Sequence[Group]) -> str:
@@ -255,9 +270,9 @@ def _holdings(runs: Sequence[Run]) -> list[Holding]:
     seen: set[str] = set()
     found = []
     for i, members in enumerate(_partitions(runs)):
-        title = _title(members[0].summary)
-        found.append(_holding(members, f"h{i}", is_open=title not in seen))
-        seen.add(title)
+        name = title(members[0].summary)
+        found.append(_holding(members, f"h{i}", is_open=name not in seen))
+        seen.add(name)
     return found
 
 
@@ -271,7 +286,7 @@ def _partitions(runs: Iterable[Run]) -> list[list[Run]]:
 
 def _split_title(runs: Sequence[Run]) -> str:
     seeds = sorted({run.seed for run in runs})
-    return f"{_title(runs[0].summary)}, {'seed' if len(seeds) == 1 else 'seeds'} {_listed(seeds)}"
+    return f"{title(runs[0].summary)}, {'seed' if len(seeds) == 1 else 'seeds'} {_listed(seeds)}"
 
 
 def _holding(runs: Sequence[Run], name: str, is_open: bool) -> Holding:
@@ -282,7 +297,7 @@ def _holding(runs: Sequence[Run], name: str, is_open: bool) -> Holding:
     told = f" of {_range(held)} of {len(classes)} classes" if len(classes) > 1 else ""  # sites do not tell of classes
     return Holding(
         title=_split_title(runs),
-        picture=_picture(lambda width: plots.holdings(train, clients, classes, width), name),
+        picture=_picture(lambda width: holdings_chart(train, clients, classes, width), name),
         totals=(
             f"{rows['train']:,} training, {rows['val']:,} validation and {rows['test']:,} test rows. "
             f"A client holds {_range(list(map(sum, train)))} training rows{told}."

@@ -1,0 +1,65 @@
+"""Rounds in simulated time, client by client: who trains, sends and waits when."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ..assemble import assemble
+from ..clock import Clock, Times
+from ..config import from_dict, read_yaml
+from ..core import ClientId
+from ..costs import operations
+from ..faults import ordered
+from ..report.runs import load
+from ..threads import one_thread
+from ..timekeeper import Timekeeper
+
+WAYS = {"compute and wait": False, "wait-free": True}  # whether personal training overlaps with communication
+
+
+class Piece(NamedTuple):
+    client: ClientId
+    what: str
+    start: float  # seconds since the federation began
+    end: float
+
+
+class Course(NamedTuple):
+    pieces: list[Piece]
+    ends: list[float]  # when the server has aggregated each round
+
+
+def course(times: Mapping[ClientId, Times], aggregation: float, rounds: int, overlap: bool) -> Course:
+    """The same clients in every round, by the rules of the virtual clock."""
+    clock, pieces, ends = Clock(overlap), list[Piece](), list[float]()
+    for _ in range(rounds):
+        for i, t in times.items():
+            start, sent = clock.start(i, t), clock.arrival(i, t)
+            trained = start + t.local
+            pieces += [
+                Piece(i, "waiting", max(clock.free.get(i, 0.0), _last_sent(pieces, i)), clock.server),
+                Piece(i, "download", clock.server, clock.server + t.download),
+                Piece(i, "generic training", start, trained),
+                Piece(i, "personal training", trained, trained + t.personal),
+                Piece(i, "upload", sent - t.upload, sent),
+            ]
+        ends.append(clock.round(times, aggregation).generic)
+    return Course([p for p in pieces if p.end > p.start], ends)
+
+
+def _last_sent(pieces: list[Piece], i: ClientId) -> float:
+    return max((p.end for p in pieces if p.client == i and p.what == "upload"), default=0.0)
+
+
+def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
+    """The first clients of a run, with the work and the bytes that its method costs them, both ways."""
+    run = load(path)
+    setup = assemble(from_dict(read_yaml(path / "config.yaml"), str(path / "config.yaml")))
+    config, fleet = setup.config, setup.fleet
+    with one_thread():
+        costs = operations(setup.method, fleet, config.seed, max(1, round(config.rate * len(fleet.ids))))
+    keeper = Timekeeper(setup, ordered(config, fleet.ids))
+    sent = run.summary["bytes"]["per_client_round"]
+    times = {i: keeper.of(0, i, costs, round(sent["up"]), round(sent["down"])) for i in fleet.ids[:clients]}
+    aggregation = setup.devices.aggregation(costs.server)
+    return {way: course(times, aggregation, rounds, overlap) for way, overlap in WAYS.items()}

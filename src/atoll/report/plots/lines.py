@@ -1,0 +1,115 @@
+"""Lines: one quantity against another, with the spread over seeds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from ..style import MUTED, WIDE, colour, styled
+from .shared import Array, entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, look, percent, short
+
+DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 2)), "dotted": ":"}
+FEW = 8  # points of which each is marked, and has a tick of its own
+
+
+class Line(NamedTuple):
+    """Shares by seed and place; without places it is a level across the panel."""
+
+    name: str
+    x: Sequence[float]
+    y: Array  # [seeds, places]
+    dash: str = "solid"
+
+
+class Panel(NamedTuple):
+    title: str
+    lines: Sequence[Line]
+    goal: float | None = None  # a share to be reached
+
+
+class Axis(NamedTuple):
+    label: str
+    log: bool = False
+    whole: bool = False  # whole numbers only
+    names: Sequence[str] = ()  # what stands at 0, 1, 2, ... if these are no numbers
+    each: bool = False  # a tick at each place where there is something
+    form: Callable[[float], str] | None = None  # of a tick on a logarithmic axis
+
+
+@styled
+def lines(
+    panels: Sequence[Panel],
+    across: Axis,
+    up: str,
+    kinds: Mapping[str, str] | None = None,
+    width: float = WIDE,
+    height: float | None = None,
+) -> Figure:
+    """Means over seeds in percent, each with a band from the lowest seed to the highest.
+
+    Lines of one name have one colour in all panels. ``kinds`` tell what dashes mean: ``{"dashed": "generic"}``.
+    """
+    names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
+    told = dict(kinds or {})
+    fig, axes = grid(
+        len(panels), width, height or _height(len(panels), width), legend_height([*names, *told.values()], width)
+    )
+    for ax, panel in zip(axes, panels, strict=True):
+        ax.set_xscale("log" if across.log else "linear")
+        ax.margins(x=0.02)
+        for line in panel.lines:
+            _line(ax, names.index(line.name), line)
+        if panel.goal is not None:
+            ax.axhline(100 * panel.goal, color=MUTED, linestyle=(0, (1, 2)), linewidth=1)
+        _ticks(ax, across, panel, width)
+        entitle(ax, panel.title)
+        percent(ax)
+    label(fig, axes, across.label, up, width)
+    entries = [_entry(i, name, panels) for i, name in enumerate(names)]
+    legend(fig, [*entries, *(_kind(dash, text) for dash, text in told.items())], width)
+    return fig
+
+
+def _entry(i: int, name: str, panels: Sequence[Panel]) -> Line2D:
+    """As the lines of that name look: those that are all levels have no marks."""
+    level = all(line.dash == "dotted" for panel in panels for line in panel.lines if line.name == name)
+    return handle(i, name, linestyle=":", marker="") if level else handle(i, name)
+
+
+def _height(panels: int, width: float) -> float:
+    if not is_wide(width):
+        return 3.4 if panels == 1 else 2.7
+    return 4.6 if panels == 1 else 3.0
+
+
+def _line(ax: Axes, i: int, line: Line) -> None:
+    if not line.y.size:
+        return
+    mean = 100 * line.y.mean(0)
+    if not len(line.x):
+        ax.axhline(float(mean[-1]), color=colour(i), linestyle=DASHES[line.dash])
+        return
+    ax.plot(line.x, mean, linestyle=DASHES[line.dash], **look(i, len(line.x)))
+    if len(line.y) > 1:
+        ax.fill_between(line.x, 100 * line.y.min(0), 100 * line.y.max(0), color=colour(i), alpha=0.15, linewidth=0)
+
+
+def _ticks(ax: Axes, across: Axis, panel: Panel, width: float) -> None:
+    places = sorted({float(x) for line in panel.lines for x in line.x})
+    if across.names:
+        ax.set_xticks(range(len(across.names)), [short(name) for name in across.names])
+    elif across.each and len(places) <= FEW:
+        ax.xaxis.set_major_locator(FixedLocator(places))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    elif across.log:
+        log_ticks(ax, 8 if is_wide(width) else 5, across.form)
+    elif across.whole:
+        ax.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+
+
+def _kind(dash: str, text: str) -> Line2D:
+    return Line2D([], [], color=MUTED, linestyle=DASHES[dash], label=text)

@@ -1,0 +1,503 @@
+"""Figures by kind: what they show of plain data, of runs, and of the models that runs left."""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from atoll.analysis.classes import Lengths, Relations, lengths, relations, tendency
+from atoll.analysis.enhanced import enhanced
+from atoll.analysis.features import Features, embedded, features, separation
+from atoll.analysis.timeline import course
+from atoll.api import run_config
+from atoll.clock import Clock, Times
+from atoll.config import Config
+from atoll.errors import AtollError
+from atoll.report import figures, from_cases, from_metrics, from_models, html, plots, style
+from atoll.report.from_cases import place
+from atoll.report.runs import Run, load
+from atoll.report.shown import Drawn, Shown, by_case, pair
+from atoll.saved import Saved, open_run
+
+CLASSES = [str(i) for i in range(10)]
+ANY = np.random.default_rng(0)
+TINY: dict[str, Any] = {"data": "digits", "clients": 3, "rounds": 1, "epochs": 1, "models": ("mlp:hidden=8",)}
+
+
+def told(
+    seed: int = 0,
+    accuracies: Sequence[float] = (0.5, 0.7),
+    sent: float = 1000.0,
+    operations: float = 1e6,
+    target: dict[str, Any] | None = None,
+    seconds: Sequence[tuple[float, float]] = ((4.0, 2.0), (8.0, 4.0)),
+    label: str = "dcpfl",
+    data: str = "digits",
+) -> Run:
+    """A run in memory: accuracies by round, and simulated seconds with waiting and without."""
+    lines = [
+        {
+            "round": t + 1,
+            "personal": {"post": {"accuracy": a, "val": a}},
+            "generic": None,
+            "bytes": {"up": sent * (t + 1) / len(accuracies), "down": 0},
+            "clock": {"waiting": {"personal": w}, "wait_free": {"personal": f}},
+            "rejected": [],
+        }
+        for t, (a, (w, f)) in enumerate(zip(accuracies, seconds, strict=True))
+    ]
+    summary = {
+        "label": label, "data": data, "partition": "iid", "split": "client_811", "models": ["mlp"], "clients": 2,
+        "rounds": len(lines), "seed": seed, "status": "finished", "target": target,
+        "personal": {"best_by_val": accuracies[-1], "final": accuracies[-1]}, "bytes": {"up": sent, "down": 0},
+        "flops": {"clients": operations},
+    }  # fmt: skip
+    held = {"clients": ["a", "b"], "classes": ["x", "y"], "train": [[1, 2], [3, 0]]}
+    rows = pa.table({"round": [1, 1], "client": ["a", "b"], "accuracy": [0.4, 0.6]})
+    return Run(Path(), summary, tuple(lines), rows, held, {})
+
+
+def drawn(fig: Figure) -> Figure:
+    FigureCanvasAgg(fig).draw()
+    return fig
+
+
+# -- looks -------------------------------------------------------------------------------------------------------------
+
+
+def some_figures(width: float) -> dict[str, Figure]:
+    """One of each kind, with many panels and long names."""
+    panels = [f"CIFAR-100, pathological, case {i}" for i in range(4)]
+    names = [f"a method called {i}" for i in range(5)]
+    y = ANY.random((2, 6))
+    lines = [plots.Panel(p, [plots.Line(n, range(1, 7), y * i / 5) for i, n in enumerate(names, 1)]) for p in panels]
+    dots = [plots.Dot(p, n, 10.0 ** (i + 3), i / 5, 10.0**i, i > 1) for p in panels[:2] for i, n in enumerate(names)]
+    clouds = [
+        plots.Cloud(p, "silhouette 0.12", ANY.random((40, 2)), np.arange(40) % 10, ANY.random((10, 2)))
+        for p in panels[:2]
+    ]
+    maps = [
+        [plots.Matrix(f"SL, {p}", ANY.random((10, 10))), plots.Matrix(f"CR, {p}", ANY.random((10, 10)))]
+        for p in panels[:2]
+    ]
+    draws = [plots.Draw(panels[0], *ANY.dirichlet(np.ones(10), 2)) for _ in range(4)]
+    bars = [
+        plots.Bar(way, f"client {i}", what, t, t + 1)
+        for way in panels[:2]
+        for i in range(3)
+        for t, what in enumerate(("download", "generic training", "upload"))
+    ]
+    return {
+        "lines": plots.lines(lines, plots.Axis("clients in a round"), "accuracy, %", {"dashed": "generic"}, width),
+        "boxes": plots.boxes([plots.Box(p, n, ANY.random(9)) for p in panels[:2] for n in names], "accuracy, %", width),
+        "trade-off": plots.trade_off(dots, "bytes sent, up and down, until the target was reached", width),
+        "points": plots.points(clouds, CLASSES, width),
+        "matrices": plots.matrices(maps, [f"class {c}" for c in CLASSES], width),
+        "moduli": plots.moduli(draws, [f"class {c}" for c in CLASSES], width),
+        "timeline": plots.timeline(bars, {way: [3.0] for way in panels[:2]}, width),
+        "pixels": plots.pixels([plots.Pair("client 0", *ANY.random((2, 12, 8, 8, 1)))], "image", "enhanced", width),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [style.WIDE, style.NARROW])
+def test_no_text_is_cut_and_no_legend_covers_a_panel(width: float) -> None:
+    for name, fig in some_figures(width).items():
+        all_of_it = drawn(fig).get_tightbbox()  # inches
+        assert min(all_of_it.x0, all_of_it.y0) > -0.02, name
+        assert all_of_it.x1 < fig.get_figwidth() + 0.02, name
+        assert all_of_it.y1 < fig.get_figheight() + 0.02, name
+        for legend in fig.legends:
+            for ax in fig.axes:
+                assert not legend.get_window_extent().padded(-2).overlaps(ax.get_window_extent()), name
+
+
+def test_a_line_is_a_mean_with_a_band_and_keeps_its_colour_in_every_panel() -> None:
+    """Seeds 0.2 and 0.4 at 1, 0.6 and 0.6 at 10: means 30 and 60 %, the band at 1 from 20 to 40."""
+    two = plots.Line("B", [1, 10], np.array([[0.2, 0.6], [0.4, 0.6]]))
+    one = plots.Line("A", [1, 10], np.array([[0.1, 0.2]]))
+    panels = [plots.Panel("p", [one, two], goal=0.5), plots.Panel("q", [two])]
+    first, second = plots.lines(panels, plots.Axis("x", log=True, each=True), "y").axes
+    assert first.lines[1].get_ydata() == pytest.approx([30, 60])
+    assert first.lines[1].get_color() == second.lines[0].get_color() == style.colour(1)
+    assert first.lines[2].get_ydata() == pytest.approx([50, 50])
+    band = first.collections[0].get_paths()[0].vertices
+    assert sorted(set(np.round(band[band[:, 0] == 1, 1], 6))) == [20, 40]
+    assert first.get_xscale() == "log"
+    assert [t.get_text() for t in first.get_xticklabels()] == ["1", "10"]
+
+
+def test_a_map_shows_its_numbers_and_thins_many_classes() -> None:
+    few, many = np.eye(3), np.arange(100.0 * 100).reshape(100, 100) / 1e4
+    shown, thinned = (
+        np.asarray(
+            plots.matrices([[plots.Matrix("SL", m)]], [str(i) for i in range(len(m))])
+            .axes[0]
+            .collections[0]
+            .get_array()
+        )
+        for m in (few, many)
+    )
+    assert shown.reshape(3, 3) == pytest.approx(few)
+    assert thinned.reshape(34, 34)[1, 2] == pytest.approx(many[3, 6])  # every third class
+
+
+def test_weight_vectors_are_crosses() -> None:
+    cloud = plots.Cloud(
+        "", "", np.zeros((4, 2)), np.array([0, 0, 2, 2]), np.array([[1.0, 2.0], [9.0, 9.0], [3.0, 4.0]])
+    )
+    crosses = [line for line in plots.points([cloud], CLASSES).axes[0].lines if line.get_marker() == "X"]
+    assert [(*line.get_xdata(), *line.get_ydata()) for line in crosses] == [
+        (1, 2),
+        (3, 4),
+    ]  # none for a class nobody has
+
+
+def test_contrary_classes_lie_on_the_same_side_twice() -> None:
+    """Averages are 1/4: frequent and long, frequent and short, rare and long, rare and short."""
+    draw = plots.Draw("", np.array([0.4, 0.4, 0.1, 0.1]), np.array([0.3, 0.2, 0.3, 0.2]))
+    assert draw.contrary.tolist() == [True, False, False, True]
+
+
+# -- from runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_runs_that_compare_are_a_case() -> None:
+    shown = by_case([told(0), told(1), told(0, label="local", accuracies=(0.1, 0.2)), told(0, data="mnist")])
+    assert [(*key, len(runs)) for key, runs in shown.items()] == [
+        ("digits, iid, 2 clients", "dcpfl", 2),
+        ("digits, iid, 2 clients", "local", 1),
+        ("mnist, iid, 2 clients", "dcpfl", 1),
+    ]
+    assert pair(shown, "mnist, iid, 2 clients", "dcpfl") == "dcpfl: mnist, iid, 2 clients"
+
+
+@pytest.mark.parametrize(
+    ("case", "panel", "quantity", "number"),
+    [
+        ("CIFAR-10, 2 classes", "CIFAR-10", "classes", 2.0),
+        ("CIFAR-100, 10 %", "CIFAR-100", "", 10.0),
+        ("CIFAR-10, practical, mu=0.01", "CIFAR-10, practical", "mu", 0.01),
+        ("epochs of the proxy=5", "", "epochs of the proxy", 5.0),
+        ("filters=8-16", "", "filters", None),
+        ("lr=1e-3", "", "lr", 0.001),
+    ],
+)
+def test_the_name_of_a_case_is_its_place_in_a_sweep(case: str, panel: str, quantity: str, number: float | None) -> None:
+    assert place(case)[:2] == (panel, quantity)
+    assert place(case).number == number
+
+
+def test_a_sweep_has_a_panel_for_what_stands_before_and_orders_its_points() -> None:
+    shown = {
+        ("A, 10 classes", "m"): [told(0, (0.1, 0.3)), told(1, (0.1, 0.5))],
+        ("A, 2 classes", "m"): [told(0, (0.1, 0.8)), told(1, (0.1, 0.6)), told(2, (0.1, 0.1))],  # a seed too many
+        ("B, 2 classes", "m"): [told(0, (0.1, 0.9))],
+    }
+    (one,) = from_cases.sweep(shown, x="classes of each client")
+    a, b = one.draw(style.WIDE).axes
+    assert (a.get_title(loc="left"), b.get_title(loc="left")) == ("A", "B")
+    assert list(a.lines[0].get_xdata()) == [2, 10]
+    assert a.lines[0].get_ydata() == pytest.approx([70, 40])
+    assert [d.name for d in from_cases.sweep({("mu=1", "m"): [told()], ("lr=1", "m"): [told()]})] == [
+        "sweep-mu",
+        "sweep-lr",
+    ]
+
+
+def test_runs_of_ones_own_are_swept_by_an_option_or_a_setting() -> None:
+    configs = [
+        {"partition": "dirichlet:0.5", "settings": {"mu": 1}},
+        {"partition": "dirichlet:10", "settings": {"mu": 2}},
+    ]
+    runs = [replace(told(accuracies=(0.1, a)), config=c) for a, c in zip((0.3, 0.6), configs, strict=True)]
+    shown = {("anything", f"dcpfl {i}"): [run] for i, run in enumerate(runs)}
+    for by, places in (("partition", [0.5, 10]), ("mu", [1, 2])):
+        (one,) = from_cases.sweep(shown, by=by)
+        (line,) = one.draw(style.WIDE).axes[0].lines
+        assert (list(line.get_xdata()), list(line.get_ydata())) == (places, pytest.approx([30, 60]))
+    with pytest.raises(AtollError, match="tau"):
+        from_cases.sweep(shown, by="tau")
+
+
+def test_places_without_numbers_stand_side_by_side() -> None:
+    shown: Shown = {(f"filters={f}", "m"): [told()] for f in ("4", "8-16")}
+    (one,) = from_cases.sweep(shown)
+    assert [t.get_text() for t in one.draw(style.WIDE).axes[0].get_xticklabels()] == ["4", "8-16"]
+
+
+def test_a_trade_off_counts_to_the_target_or_to_the_end() -> None:
+    """Areas are in proportion to operations: 4 to 1, so diameters 2 to 1."""
+    reached = {"accuracy": 0.6, "reached": {"bytes": {"up": 300, "down": 100}, "flops": {"clients": 4e6}}}
+    shown = {
+        ("c", "there"): [told(target=reached)],
+        ("c", "not there"): [told(target={"accuracy": 0.6, "reached": None}, operations=1e6)],
+        ("c", "silent"): [
+            told(sent=0, target=reached | {"reached": {"bytes": {"up": 0, "down": 0}, "flops": {"clients": 1}}})
+        ],
+    }
+    (one,) = from_metrics.trade_off(shown)
+    assert one.numbers is not None
+    assert [row[1:4] + row[5:] for row in one.numbers.rows] == [
+        ["there", "70.00", "400", "yes"], ["not there", "70.00", "1000", "no"], ["silent", "70.00", "0", "yes"]
+    ]  # fmt: skip
+    there, other, level = one.draw(style.WIDE).axes[0].lines
+    assert list(there.get_xdata()) == [400]
+    assert there.get_markersize() == pytest.approx(2 * other.get_markersize())
+    assert other.get_markerfacecolor() == style.PAPER != there.get_markerfacecolor()
+    assert level.get_linestyle() == ":"
+
+
+def test_arrivals_are_in_simulated_time() -> None:
+    """70 % come in round 2: after 8 s with waiting and 4 s without, twice as soon."""
+    target = {"accuracy": 0.6, "reached": None}
+    (one,) = from_metrics.arrivals({("c", "m"): [told(target=target)], ("c", "slow"): [told(accuracies=(0.1, 0.2))]})
+    assert one.numbers is not None
+    assert one.numbers.rows == [["c", "m", "2", "8", "4", "2.000"], ["c", "slow", "–", "–", "–", "–"]]
+    free, waiting, *_ = one.draw(style.WIDE).axes[0].lines
+    assert (list(free.get_xdata()), list(waiting.get_xdata())) == ([2, 4], [4, 8])
+
+
+def test_curves_on_all_rows_take_whichever_model_there_is() -> None:
+    run = told()
+    run.metrics[0]["personal"]["post"]["global"] = 0.25
+    run.metrics[1]["personal"]["post"]["global"] = 0.5
+    (one,) = from_metrics.curves({("c", "m"): [run]}, whose="global")
+    (line,) = one.draw(style.WIDE).axes[0].lines
+    assert line.get_ydata() == pytest.approx([25, 50])
+    with pytest.raises(AtollError, match="whose"):
+        from_metrics.curves({("c", "m"): [run]}, whose="mine")
+
+
+def test_holdings_are_a_figure_for_each_case() -> None:
+    made = from_metrics.holdings({("beta=0.5", "m"): [told()], ("beta=0.1", "m"): [told()]})
+    assert [d.name for d in made] == ["holdings-beta-0.5", "holdings-beta-0.1"]
+
+
+# -- simulated time ----------------------------------------------------------------------------------------------------
+
+
+def test_the_course_of_rounds_by_hand() -> None:
+    """Download 1, generic 2, personal 4, upload 3, aggregation 1.
+
+    Waiting: trained at 3, done at 7, sent at 10, aggregated at 11; the next download from 11 to 12. Wait-free: sent at
+    6, aggregated at 7, when the client is just done.
+    """
+    times = {"a": Times(2, 4, 3, 1)}
+    wait, free = (course(times, 1.0, 2, overlap) for overlap in (False, True))
+    assert wait.ends == [11, 22]
+    assert free.ends == [7, 14]
+    assert [(p.what, p.start, p.end) for p in wait.pieces[:5]] == [
+        ("download", 0, 1), ("generic training", 1, 3), ("personal training", 3, 7), ("upload", 7, 10),
+        ("waiting", 10, 11),
+    ]  # fmt: skip
+    assert [(p.start, p.end) for p in free.pieces if p.what == "upload"] == [(3, 6), (10, 13)]
+    assert not any(p.what == "waiting" for p in free.pieces)
+    clock = Clock(overlap=True)
+    assert [clock.round(times, 1.0).generic for _ in range(2)] == free.ends
+
+
+# -- from models -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Small runs with their models."""
+    root = tmp_path_factory.mktemp("ran")
+    keep = html.write
+    html.write = lambda folders, out, figures=(): out  # type: ignore[assignment]
+    try:
+        for name, changes in {
+            "dw": {"method": "fedavg", "terms": ("dw:mu=0",)}, "local": {"method": "local"},
+            "pfedes": {"method": "pfedes"}, "scd": {"method": "scd", "wait_free": True},
+        }.items():  # fmt: skip
+            run_config(Config(**TINY | changes, out=str(root / name)))
+    finally:
+        html.write = keep
+    return {path.name: path for path in root.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def dw(ran: dict[str, Path]) -> Saved:
+    return open_run(ran["dw"])
+
+
+def shown_of(*paths: Path) -> Shown:
+    return {("c", path.name): [load(path)] for path in paths}
+
+
+def test_features_are_those_of_the_saved_model(dw: Saved) -> None:
+    found = features(dw, ["1"], rows=5)
+    model, (x, y) = dw.fleet.models["1"], dw.fleet.test[1]
+    assert found.x == pytest.approx(model.features(dw.params("1"), x[:5]).numpy())
+    assert found.labels.tolist() == y[:5].tolist()
+    assert found.heads is not None  # one global model, so one head
+    assert np.linalg.norm(features(dw, unit=True).heads, axis=1) == pytest.approx(np.ones(10))
+
+
+def test_clients_with_heads_of_their_own_have_none_in_common(ran: dict[str, Path]) -> None:
+    assert features(open_run(ran["local"])).heads is None
+
+
+def test_separation_by_hand() -> None:
+    """Centres of class 0 (rows 0 and 2) and 1 (rows 10 and 3, which is nearer to 1 than to 6.5): three of four."""
+    x = np.array([[0.0, 1.0], [2.0, 1.0], [10.0, 1.0], [3.0, 1.0]])
+    heads = np.array([[0.9, 1.0], [1.0, 0.1]])  # centres (1, 1) and (6.5, 1): by angle, each to its own
+    found = Features(x, np.array([0, 0, 1, 1]), heads)
+    apart = separation(found)
+    assert apart.near == pytest.approx(0.75)
+    assert apart.heads == 1.0
+    assert separation(found._replace(heads=heads[::-1])).heads == 0.0
+    assert math.isnan(separation(found._replace(heads=None)).heads)
+
+
+def test_maps_are_the_same_every_time() -> None:
+    found = Features(ANY.random((20, 4)), np.arange(20) % 2, ANY.random((2, 4)))
+    (xy, heads), (again, _) = embedded(found), embedded(found)
+    assert (xy == again).all()
+    assert heads is not None
+    assert (xy.shape, heads.shape) == ((20, 2), (2, 2))
+    with pytest.raises(AtollError, match="more rows"):
+        embedded(Features(np.ones((3, 2)), np.zeros(3, int), None))
+
+
+def test_umap_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Features(ANY.random((8, 3)), np.arange(8) % 2, None)
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(AtollError, match=r"atoll\[umap\]"):
+        embedded(found, way="umap")
+
+    class UMAP:
+        def __init__(self, n_neighbors: int, random_state: int, n_jobs: int):
+            assert (n_neighbors, random_state) == (2, 7)
+
+        def fit_transform(self, x: Any) -> Any:
+            return x[:, :2]
+
+    stand_in = ModuleType("umap")
+    stand_in.UMAP = UMAP  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "umap", stand_in)
+    assert embedded(found, way="umap", seed=7)[0] == pytest.approx(found.x[:, :2], abs=1e-6)
+
+
+def test_soft_labels_and_relations_come_from_the_servers_state(dw: Saved, ran: dict[str, Path]) -> None:
+    found = relations(dw)
+    omega = dw.server.params["head.weight"]
+    assert found.weights == pytest.approx((omega @ omega.T).softmax(1).numpy(), abs=1e-6)
+    assert found.soft.sum(1) == pytest.approx(np.ones(10), abs=1e-5)
+    with pytest.raises(AtollError, match="dw:mu=0"):
+        relations(open_run(ran["local"]))
+
+
+def test_soft_labels_and_relations_are_compared_off_the_diagonal() -> None:
+    """Off-diagonals 1, 2, 3, ... against twice as much: correlation 1; Frobenius distance sqrt(1 + 4 + ... + 36)."""
+    a = np.array([[0.0, 1, 2], [3, 0, 4], [5, 6, 0]])
+    assert Relations(a, 2 * a).correlation == pytest.approx(1)
+    assert Relations(a, 2 * a).distance == pytest.approx(math.sqrt(91))
+    assert math.isnan(Relations(a, np.eye(3)).correlation)
+
+
+def test_lengths_are_shares_of_a_whole(ran: dict[str, Path]) -> None:
+    models = open_run(ran["local"])
+    first = lengths(models)[0]
+    norms = models.params("0")["head.weight"].norm(dim=1).numpy()
+    assert first.moduli == pytest.approx(norms / norms.sum(), abs=1e-6)
+    assert first.shares == pytest.approx(np.array(load(ran["local"]).holdings["train"][0]) / models.fleet.train.size(0))
+
+
+def test_a_tendency_is_the_mean_of_spearmans_correlations() -> None:
+    """Orders reversed: -1; equal: 1; no order at all in the third, which does not count."""
+    rising = np.array([0.1, 0.3, 0.6])
+    found = [Lengths(rising, rising[::-1]), Lengths(rising, rising), Lengths(np.full(3, 1 / 3), rising)]
+    assert tendency(found) == (2, pytest.approx(0), 1)
+
+
+def test_enhanced_images_are_those_of_the_proxy(ran: dict[str, Path]) -> None:
+    run = open_run(ran["pfedes"])
+    found = enhanced(run, "0", rows=3)
+    assert found.before.shape == found.after.shape == (3, 8, 8, 1)
+    made = run.fleet.proxy(run.server.params, run.fleet.test[0].x[:3])[1, 0].detach().numpy()  # type: ignore[misc]
+    assert found.after[1, :, :, 0] == pytest.approx((made - made.min()) / (made.max() - made.min()), abs=1e-5)
+    with pytest.raises(AtollError, match="pfedes"):
+        enhanced(open_run(ran["local"]), "0")
+
+
+def test_every_kind_that_opens_models_has_its_numbers(ran: dict[str, Path]) -> None:
+    (tsne,) = from_models.tsne(shown_of(ran["dw"], ran["local"]), rows=10, heads=True)
+    (matrices,) = from_models.relations(shown_of(ran["dw"]))
+    (moduli,) = from_models.moduli(shown_of(ran["local"]))
+    (images,) = from_models.images(shown_of(ran["pfedes"]))
+    made = from_models.timeline(shown_of(ran["scd"]), clients=2, rounds=1)
+    assert [d.name for d in (tsne, matrices, moduli, images, *made)] == [
+        "tsne",
+        "relations",
+        "moduli",
+        "images",
+        "timeline",
+    ]
+    for one in (tsne, matrices, moduli):
+        assert one.numbers is not None
+        assert {len(row) for row in one.numbers.rows} == {len(one.numbers.columns)}
+    assert [ax.get_title(loc="left") for ax in tsne.draw(style.WIDE).axes] == ["dw", "local"]
+    assert not images.inline
+
+
+# -- by name -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [("tsen", "tsne"), ({"kind": "tsne", "row": 3}, "rows"), ({"rows": 3}, "kind"), (["tsne"], "kind")],
+)
+def test_a_figure_that_is_misspelt_is_refused(said: Any, why: str) -> None:
+    with pytest.raises(AtollError, match=why):
+        figures.wanted(said, "a recipe")
+
+
+def test_figures_are_asked_for_by_words() -> None:
+    assert figures.asked("tsne:rows=50&unit=true") == ("tsne", {"rows": 50, "unit": True})
+    assert figures.asked("boxes") == ("boxes", {})
+
+
+def test_a_page_begins_with_its_own_figures(
+    tmp_path: Path, ran: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = html.Picture(html.Markup("<svg></svg>"), html.Markup("<svg></svg>"))
+    monkeypatch.setattr(html, "_picture", lambda draw, name: picture)
+    own = [Drawn("a", "What it was for.", lambda width: Figure(), from_metrics.Sheet("n", ["x"], [["17.5"]]))]
+    page = html.write(
+        [ran["local"]], tmp_path / "r.html", [*own, own[0]._replace(caption="A photograph.", inline=False)]
+    ).read_text()
+    assert (
+        page.index('id="figures"') < page.index("What it was for.") < page.index("17.5") < page.index('id="comparison"')
+    )
+    assert "A photograph." not in page
+
+
+def test_figures_of_runs_from_the_command_line(
+    tmp_path: Path, ran: dict[str, Path], atoll: Any, refused: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(html, "write", lambda folders, out, own=(): out)
+    monkeypatch.setattr(figures, "USUAL", ("boxes",))  # drawing takes long
+    atoll("report", ran["dw"], "--figures", tmp_path / "f", "--figure", "relations", "--out", tmp_path / "r.html")
+    assert "tsne" in refused("report", ran["dw"], "--figure", "tsen")
+    names = {path.name for path in (tmp_path / "f").iterdir()}
+    assert names == {f"{stem}{ending}" for stem in ("relations", "boxes") for ending in (".png", ".svg")}
+    assert (tmp_path / "f" / "relations.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_comparison_leaves_figures(tmp_path: Path, atoll: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "write", lambda folders, out, own=(): out)
+    monkeypatch.setattr(figures, "USUAL", ("curves", "holdings"))
+    monkeypatch.setattr(figures, "ENDINGS", (".svg",))
+    words = ("--clients", 3, "--rounds", 1, "--epochs", 1, "--models", "mlp:hidden=8", "--quiet")
+    atoll("compare", "local", "fedavg", *words, "--out", tmp_path / "c")
+    assert {path.name for path in (tmp_path / "c" / "figures").iterdir()} == {"curves.svg", "holdings.svg"}
