@@ -52,7 +52,7 @@ def test_a_result_is_a_line_a_table_and_figures(result: Result) -> None:
         assert isinstance(result.plot(kind), matplotlib.figure.Figure)
     drawn: Any = result.plot().axes[0].get_lines()[0].get_ydata()
     assert list(drawn) == pytest.approx([100 * v for v in table["personal"].to_pylist()])
-    with pytest.raises(AtollError, match="plot 'curve'"):
+    with pytest.raises(AtollError, match=r"plot\(\) 'curve'"):
         result.plot("curve")
 
 
@@ -84,7 +84,7 @@ def test_a_comparison_ranks_methods_over_seeds(compared: tuple[Path, Comparison]
     for kind in ("curves", "boxes", "bytes"):
         assert isinstance(made.plot(kind), matplotlib.figure.Figure)
     assert open_compare(folder).to_table().equals(made.to_table())
-    with pytest.raises(AtollError, match="plot 'lines'"):
+    with pytest.raises(AtollError, match=r"plot\(\) 'lines'"):
         made.plot("lines")
 
 

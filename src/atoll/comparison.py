@@ -57,7 +57,7 @@ class Comparison:
 
     def plot(self, kind: str = "curves") -> "Figure":
         """Accuracy by round (``curves``), by client (``boxes``) or by bytes (``bytes``)."""
-        from .report.drawing import draw  # takes long to import
+        from .report.figures import draw  # takes long to import
 
         return draw(kind, self.runs)
 

@@ -56,10 +56,10 @@ class Result:
         return dataframe(self.to_table())
 
     def plot(self, kind: str = "curves") -> "Figure":
-        """Accuracy by round (``curves``), by client (``boxes``), by bytes (``bytes``); ``holdings``: who holds what."""
-        from .report.drawing import draw  # takes long to import
+        """Accuracy by round (``curves``), by client (``boxes``), by bytes (``bytes``); rows held (``holdings``)."""
+        from .report.figures import draw  # takes long to import
 
-        return self.setup.federation.plot() if kind == "holdings" else draw(kind, [self.as_run()])
+        return draw(kind, [self.as_run()])
 
     def as_run(self) -> Run:
         """As reports know it."""

@@ -54,10 +54,10 @@ def wanted(said: Any, where: str) -> Wanted:
     return Wanted(kind, settings)
 
 
-def asked(text: str) -> Wanted:
+def asked(text: str, where: str = "--figure") -> Wanted:
     """As on the command line: ``tsne`` or ``tsne:client=3&rows=50``."""
     kind, _, options = text.partition(":")
-    return wanted({"kind": kind, **read_options(options)}, "--figure")
+    return wanted({"kind": kind, **read_options(options)}, where)
 
 
 def made(figures: Iterable[Wanted], shown: Shown) -> list[Drawn]:
@@ -70,7 +70,7 @@ def usual(shown: Shown) -> list[Drawn]:
 
 def draw(figure: str, runs: Iterable[Run], width: float = WIDE) -> Figure:
     """The figure of that name, with settings as on the command line; of several, the first."""
-    return made([asked(figure)], by_case(runs))[0].draw(width)
+    return made([asked(figure, "plot()")], by_case(runs))[0].draw(width)
 
 
 def write(drawn: Sequence[Drawn], folder: Path) -> list[Path]:
