@@ -131,7 +131,11 @@ def value(document: Document | None, dotted: str) -> float | None:
         if not isinstance(here, Mapping) or step not in here:
             return None
         here = here[step]
-    return float(here) if isinstance(here, int | float) and math.isfinite(here) else None
+    try:
+        number = float(here) if isinstance(here, int | float) else math.nan
+    except OverflowError:  # JSON has whole numbers of any length
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _below(path: Path, depth: int) -> list[Path]:

@@ -146,7 +146,7 @@ export class List {
       cell("Rounds", true, run.done === null ? "–" : run.done === run.planned ? `${run.done}` : `${run.done} / ${run.planned}`, run.status === "running" ? progress(run) : null),
       cell("Status", false, chip(run.status)),
       cell("Accuracy", true, percent(run.accuracy), run.generic === null ? null : h("small", { class: "wide-only" }, `generic ${percent(run.generic)}`)),
-      cell("Bytes", true, bytes(run.up === null ? null : run.up + run.down), run.up === null ? null : h("small", { class: "wide-only" }, `↑ ${bytes(run.up)}  ↓ ${bytes(run.down)}`)),
+      cell("Bytes", true, bytes(run.up === null ? null : run.up + run.down), run.up === null ? null : h("small", { class: "wide-only" }, `↑\u00a0${bytes(run.up)} ↓\u00a0${bytes(run.down)}`)),
       cell("Time", true, duration(run.seconds), run.left ? small(`${duration(run.left)} left`) : null));
   }
 

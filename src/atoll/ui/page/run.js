@@ -93,7 +93,7 @@ export class Run {
         card(facts.chosen_round ? `Chosen by validation, round ${facts.chosen_round}` : "Chosen by validation", percent(facts.chosen)),
         card("Worst decile of clients", percent(facts.worst_decile)),
         facts.generic === null ? null : card(facts.averaged ? "Average of personal models" : "Generic model", percent(facts.generic)),
-        card("Bytes, all clients", `↑ ${bytes(row.up)}  ↓ ${bytes(row.down)}`),
+        card("Bytes, all clients", `↑\u00a0${bytes(row.up)} ↓\u00a0${bytes(row.down)}`),
         !row.left ? card("Time", duration(row.seconds)) : card("Time, and left", `${duration(row.seconds)} + ${duration(row.left)}`),
         counts.dropped ? card("Answers that did not come", `${counts.dropped}`) : null,
         counts.rejected ? card("Uploads rejected", `${counts.rejected}`) : null,
