@@ -176,7 +176,7 @@ function traffic({ rounds, up, down, facts }) {
 
 function contract({ fields }) {
   if (!fields) return h("p", { class: "muted" }, "The method of this run is not an installed one, so what it declares to send is not known here. See atoll audit.");
-  const way = { up: "↑ up", down: "↓ down" };
+  const way = { up: "↑\u00a0up", down: "↓\u00a0down" };
   return [
     h("h3", {}, "What may leave a client, and reach it"),
     fields.length ? table(["Way", "Field", "Type", "Meaning"], fields.map((f) => [way[f.way], h("code", {}, f.field), f.type, f.meaning]), { caption: "Fields that travel" })
