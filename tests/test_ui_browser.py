@@ -103,7 +103,7 @@ class Visit:
         return bool(self.page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what a selector cannot tell; the page itself forbids to have code evaluated in it again and again."""
+        """Wait for what no selector can tell; the page forbids to evaluate code in it again and again."""
         give_up = time.monotonic() + PATIENCE / 1000
         while not condition():
             assert time.monotonic() < give_up
