@@ -168,7 +168,12 @@ export class List {
       return true;
     }
     if (typing && event.key === "Enter") { links[0]?.focus(); return true; }
-    if (typing && event.key === "Escape") { this.filter.value = state.text = ""; this.draw(); return true; }
+    if (typing && event.key === "Escape") {
+      if (!state.text) this.filter.blur();
+      this.filter.value = state.text = "";
+      this.draw();
+      return true;
+    }
     if (typing) return false;
     if (event.key === "/") { this.filter.focus(); this.filter.select(); return true; }
     if (event.key === " " && here && document.activeElement.dataset.kind === "link") { this.toggle(here); return true; }
