@@ -102,6 +102,9 @@ class Visit:
         """Whether the page needs no scrolling sideways."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
+    def select(self, name: str) -> Any:
+        return self.page.get_by_role("combobox", name=name, exact=True)
+
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what no selector can tell; the page forbids to evaluate code in it again and again."""
         give_up = time.monotonic() + PATIENCE / 1000
@@ -137,12 +140,12 @@ def test_runs_are_filtered_sorted_and_compared(visit: Visit) -> None:
     page.get_by_label("Filter").fill("few SEED1")
     assert sorted(visit.shown()) == ["few/dcpfl-seed1", "few/fedavg-seed1"]
     page.get_by_label("Filter").fill("")
-    page.get_by_label("Status").select_option("diverged")
+    visit.select("Status").select_option("diverged")
     assert visit.shown() == ["diverged"]
-    page.get_by_label("Status").select_option("")
-    page.get_by_label("Method").select_option("fedavg")
+    visit.select("Status").select_option("")
+    visit.select("Method").select_option("fedavg")
     assert len(visit.shown()) == 3
-    page.get_by_label("Method").select_option("")
+    visit.select("Method").select_option("")
     visit.picture("list")
     for box in page.get_by_label(re.compile("^Choose few/")).all():
         box.check()
@@ -152,7 +155,7 @@ def test_runs_are_filtered_sorted_and_compared(visit: Visit) -> None:
     assert "91.00 ± 1.00" in page.locator(".metrics tbody tr").first.inner_text()
     assert page.locator("polyline").count() == 2
     assert page.locator("polygon").count() == 1  # seeds of fedavg do not differ
-    page.get_by_label("Against").select_option("bytes")
+    visit.select("Against").select_option("bytes")
     page.get_by_text("bytes, up and down, all clients").wait_for()
     page.get_by_title("Show or hide").first.click()
     assert page.locator("polyline").count() == 1

@@ -26,7 +26,7 @@ export function table(heads, rows, { caption, numeric = [] } = {}) {
 
 export function select(label, options, chosen, onchange, attributes = {}) {
   return h("label", { class: "field", ...attributes }, h("span", {}, label),
-    h("select", { onchange: (event) => onchange(event.target.value) },
+    h("select", { "aria-label": label, onchange: (event) => onchange(event.target.value) },
       options.map(([value, text]) => h("option", { value, selected: value === chosen }, text))));
 }
 

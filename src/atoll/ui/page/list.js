@@ -50,6 +50,8 @@ export function visible(runs) {
 export class List {
   constructor(main) {
     this.runs = [];
+    this.back = state.opened; // where one left; an earlier list may still wait for an answer, and must not take it
+    state.opened = null;
     this.filter = h("input", {
       type: "search", placeholder: "Filter (press /)", "aria-label": "Filter", value: state.text, autocomplete: "off",
       oninput: () => { state.text = this.filter.value; state.most = AT_ONCE; this.draw(); },
@@ -70,8 +72,8 @@ export class List {
     const here = new Set(this.runs.map((run) => run.id));
     for (const id of state.chosen) if (!here.has(id)) state.chosen.delete(id);
     this.draw();
-    if (state.opened) this.at(state.opened, "link")?.focus({ preventScroll: false }); // back where one left
-    state.opened = null;
+    if (this.back) this.at(this.back, "link")?.focus();
+    this.back = null;
     return answer;
   }
 
