@@ -145,7 +145,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "no table": lambda p: (p / "clients.parquet").write_bytes(b"PAR1"),
     "crooked holdings": lambda p: (p / "holdings.json").write_text('{"name": "x"}'),
     "a pipe": lambda p: ((p / "metrics.jsonl").unlink(), os.mkfifo(p / "metrics.jsonl")),
-    "a link": lambda p: ((p / "config.yaml").unlink(), (p / "config.yaml").symlink_to("/etc/hostname")),
+    "a link": lambda p: ((p / "config.yaml").unlink(), (p / "config.yaml").symlink_to("../good/config.yaml")),
     "a folder": lambda p: ((p / "summary.json").unlink(), (p / "summary.json").mkdir()),
 }
 
