@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test test-chaos test-papers test-deploy bench bench-page docs clean
+.PHONY: setup demo check test test-chaos test-papers test-deploy test-ui bench bench-page docs clean
 
 setup: $(READY)
 
@@ -41,6 +41,11 @@ test-papers: setup
 test-deploy: setup
 	$(BIN)/python -m pip install --quiet --editable ".[dev,ray]"
 	$(BIN)/python -m pytest -m deploy
+
+# The dashboard in a real browser: needs chromium on the path. Pictures go to build/ui.
+test-ui: setup
+	$(BIN)/python -m pip install --quiet --editable ".[dev,browser]"
+	$(BIN)/python -m pytest -m browser
 
 # Figures go to build/bench.json; `bench-page` puts them into docs/explanation-performance.md.
 bench: setup

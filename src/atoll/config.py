@@ -1,6 +1,6 @@
 """Everything a run depends on, in one place: the command line, YAML files and Python calls all fill this in."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -165,9 +165,7 @@ class Config:
     @property
     def label(self) -> str:
         """What tables and directories call this run: the method with its variant and regularisers."""
-        base, sign, variant = self.method.partition(":")
-        name = Path(base).stem if base.endswith(".py") else base
-        return "+".join([name + sign + variant, *self.terms])
+        return label_of(self.method, self.terms)
 
     def identity(self) -> dict[str, Any]:
         """What decides the numbers: two runs with the same identity give the same results, round by round."""
@@ -206,6 +204,12 @@ def flag(name: str) -> str:
     """The command-line option of a field, for messages."""
     option_name = str(Config.__dataclass_fields__[name].metadata.get("flag", name))
     return "--" + option_name.replace("_", "-")
+
+
+def label_of(method: str, terms: Sequence[str]) -> str:
+    base, sign, variant = method.partition(":")
+    name = Path(base).stem if base.endswith(".py") else base
+    return "+".join([name + sign + variant, *terms])
 
 
 def from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Config:

@@ -1,8 +1,10 @@
 """Files that are either whole or not there, and JSON without NaN."""
 
+import errno
 import json
 import math
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,23 @@ def write(path: Path, data: bytes, how: int, sync: bool = False) -> None:
             os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_ordinary(path: Path, most: int, end: bool = False) -> bytes:
+    """A file that anybody may have put there: no link, no pipe that never ends, at most so many bytes; or OSError.
+
+    With ``end``, the last bytes of a larger file are read, and not none.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "It is not an ordinary file", str(path))
+        if end:
+            file.seek(max(0, found.st_size - most))
+        elif found.st_size > most:
+            raise OSError(errno.EFBIG, f"It has {found.st_size:,} bytes, and {most:,} are read at most", str(path))
+        return file.read(most)
 
 
 def sync_folder(path: Path) -> None:

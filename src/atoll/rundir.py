@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from .config import Config, from_dict, read_yaml
 from .errors import AtollError
-from .files import sync_folder, to_json, write, write_whole
+from .files import read_ordinary, sync_folder, to_json, write, write_whole
 from .privacy.budget import JOURNAL
 
 _FOLDERS = ("checkpoints", "objects", "states", "desks")
@@ -170,6 +170,26 @@ def _lives(process: int) -> bool:
     except PermissionError:  # somebody else's
         pass
     return True
+
+
+def holder(path: Path) -> int | None:
+    """The process that has a run directory; found out without its lock, as a run that starts meanwhile needs that."""
+    try:
+        signed, inode = read_ordinary(path / ".lock", 20), (path / ".lock").stat().st_ino
+        process = int(signed) if signed.isdigit() else None
+        return process if process and _lives(process) and _locks(process, inode) else None
+    except OSError:
+        return None
+
+
+def _locks(process: int, inode: int) -> bool:
+    """Whether the process, and not another of the same number, holds the lock: as far as the system tells."""
+    try:
+        known = Path("/proc/locks").read_text().split("\n")
+    except OSError:  # not Linux
+        return True
+    held = (line.split() for line in known)
+    return any(str(process) in words and any(word.endswith(f":{inode}") for word in words) for words in held)
 
 
 def check_free(path: Path) -> None:

@@ -24,6 +24,7 @@ COMMANDS = {
     "models": ("methods", "models", "List the architectures."),
     "data": ("data", "data", "Data sets: list them, divide one among clients and see who holds what."),
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
+    "ui": ("ui", "ui", "Open a page that lists runs, follows them live and compares them."),
     "predict": ("use", "predict", "Predict with a client's personalised model."),
     "export": ("use", "export", "Write personalised models for other programs: safetensors, torch.export, ONNX."),
     "adapt": ("adapt", "adapt", "Personal models for clients that were not in a run, with curves over few rows."),

@@ -101,7 +101,7 @@ def load(run_dir: Path) -> Run:
         raise AtollError(f"The run in {path} is not finished: it has no summary.json. {_resume(path)}")
     return Run(
         path=path,
-        summary=_checked(_json(path / "summary.json"), SUMMARY, path / "summary.json"),
+        summary=checked(_json(path / "summary.json"), SUMMARY, path / "summary.json"),
         metrics=_metrics(path / "metrics.jsonl"),
         clients=_clients(path / "clients.parquet"),
         holdings=_holdings(path / "holdings.json"),
@@ -131,7 +131,11 @@ def value(document: Document | None, dotted: str) -> float | None:
         if not isinstance(here, Mapping) or step not in here:
             return None
         here = here[step]
-    return float(here) if isinstance(here, int | float) and math.isfinite(here) else None
+    try:
+        number = float(here) if isinstance(here, int | float) else math.nan
+    except OverflowError:  # JSON has whole numbers of any length
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _below(path: Path, depth: int) -> list[Path]:
@@ -176,12 +180,12 @@ def _metrics(file: Path) -> tuple[Document, ...]:
     for i, line in enumerate(_text(file).splitlines(), start=1):
         if line.strip():
             where = f"{file}, line {i},"
-            rounds.append(_checked(_parsed(line, where, file), METRICS, file, where))
+            rounds.append(checked(_parsed(line, where, file), METRICS, file, where))
     return tuple(sorted(rounds, key=lambda m: int(m["round"])))
 
 
 def _holdings(file: Path) -> Document:
-    document = _checked(_json(file), HOLDINGS, file)
+    document = checked(_json(file), HOLDINGS, file)
     rows, columns = len(document["clients"]), len(document["classes"])
     for part in PARTS:
         if len(document[part]) != rows or any(not _is_counts(row, columns) for row in document[part]):
@@ -212,10 +216,10 @@ def _config(file: Path) -> Document:
         document = from_yaml(_text(file))
     except ValueError as e:
         raise AtollError(f"{file} is damaged: it is not YAML ({e}). {_again(file)}") from None
-    return _checked(document, {}, file)
+    return checked(document, {}, file)
 
 
-def _checked(document: Any, shape: Mapping[str, Kinds], file: Path, where: str | None = None) -> Document:
+def checked(document: Any, shape: Mapping[str, Kinds], file: Path, where: str | None = None) -> Document:
     """`document` if it holds everything in `shape`; otherwise an error naming the file and the entry."""
     where = where or str(file)
     if not isinstance(document, dict):

@@ -1,0 +1,45 @@
+// Numbers and names for people.
+
+const NONE = "–";
+const GAP = "\u00a0"; // a number and its unit stay together
+const known = (x) => typeof x === "number" && Number.isFinite(x);
+
+// 80 %, and 80.5 % between whole ones: for the ticks of an axis.
+export const tick = (x) => percent(x, 1).replace(`.0${GAP}%`, `${GAP}%`);
+export const percent = (x, digits = 2) => (known(x) ? `${(100 * x).toFixed(digits)}${GAP}%` : NONE);
+
+export function bytes(n) {
+  if (!known(n)) return NONE;
+  for (const [unit, factor] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+    if (n >= 0.9995 * factor) return `${digits(n / factor)}${GAP}${unit}`;
+  }
+  return `${Math.round(n)}${GAP}B`;
+}
+
+const digits = (x) => (x >= 99.95 ? x.toFixed(0) : x >= 9.995 ? x.toFixed(1) : x.toFixed(2));
+
+export function duration(seconds) {
+  if (!known(seconds)) return NONE;
+  if (seconds < 9.95) return `${seconds.toFixed(1)}${GAP}s`;
+  if (seconds < 59.5) return `${Math.round(seconds)}${GAP}s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 60) return `${minutes}${GAP}min`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours}${GAP}h${GAP}${minutes % 60}${GAP}min` : `${Math.round(hours / 24)}${GAP}d`;
+}
+
+export const count = (n, noun) => `${known(n) ? n.toLocaleString("en-GB") : NONE} ${noun}${n === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
+export const number = (x, places = 3) => (known(x) ? String(Number(x.toPrecision(places))) : NONE);
+export const measure = (name) => name.replaceAll("_", " ");
+
+// Shares are shown in percent; a loss is no share.
+export const asPercent = (name) => !name.includes("loss");
+
+export const STATUS = {
+  running: ["▶", "running"],
+  finished: ["✓", "finished"],
+  interrupted: ["❚❚", "interrupted"],
+  diverged: ["✕", "diverged"],
+  exhausted: ["∅", "exhausted"],
+  damaged: ["!", "damaged"],
+};
