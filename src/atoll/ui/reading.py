@@ -24,7 +24,6 @@ T = TypeVar("T")
 LARGEST = 2**28  # bytes of a file; no honest one that is read here comes near it
 EMPTY: Document = {}
 NOWHERE: Document = {"name": "", "clients": [], "classes": [], **{part: [] for part in PARTS}, "notes": []}
-STATUSES = ("running", "finished", "interrupted", "diverged", "exhausted", "damaged")
 
 
 class Stamp(NamedTuple):

@@ -199,7 +199,7 @@ const short = (name, most = 14) => (name.length > most ? `${name.slice(0, most -
 const margin = (names) => 28 + LETTER * Math.max(...names.map((n) => short(n).length));
 
 // Every n-th label, so that they do not run into one another.
-const sparse = (names, step, need) => Math.max(1, Math.ceil(need / step));
+const sparse = (step, need) => Math.max(1, Math.ceil(need / step));
 
 function frame(width, across, down, { tall, least, high }) {
   const left = margin(down.names);
@@ -213,8 +213,8 @@ function frame(width, across, down, { tall, least, high }) {
   const X = (i) => left + (i + 0.5) * stepX;
   const Y = (j) => 6 + (j + 0.5) * stepY;
   const bottom = 6 + stepY * down.names.length;
-  const everyX = sparse(across.names, stepX, turned ? 14 : letters + 6);
-  const everyY = sparse(down.names, stepY, 13);
+  const everyX = sparse(stepX, turned ? 14 : letters + 6);
+  const everyY = sparse(stepY, 13);
   const labels = [
     across.names.map((name, i) => i % everyX === 0 && s("text", {
       class: "tick", x: X(i), y: bottom + 15, "text-anchor": turned ? "end" : "middle",
@@ -231,9 +231,7 @@ function frame(width, across, down, { tall, least, high }) {
 export function bubbles({ counts, clients, classes, label }) {
   const draw = (width) => {
     const wide = width > 600;
-    const who = { title: clients.title, names: clients.names };
-    const what = { title: classes.title, names: classes.names };
-    const [across, down] = wide ? [who, what] : [what, who];
+    const [across, down] = wide ? [clients, classes] : [classes, clients];
     const f = frame(width, across, down, { tall: 26, least: 7, high: 900 });
     const top = Math.max(1, ...counts.flat());
     const largest = Math.min(f.stepX, f.stepY) * 0.47;
