@@ -181,7 +181,7 @@ def vmapped(optimiser: Optimiser, clients: list[Client], keys: list[Key]) -> lis
     params = [model.init() for _ in clients]
     with torch.no_grad(), functional_gradients():
         out = vmap(lambda p, c, k: optimiser.fit(objective(model), p, c, k))(
-            stack(params), stack(clients), torch.stack(keys)
+            stack(params), toys.side_by_side(clients), torch.stack(keys)
         )
     return unstack(out, len(clients))
 

@@ -198,14 +198,14 @@ class Client:
         """Shuffled, augmented batches; their order is a function of the key alone."""
         sizes = self._sizes(size)
         for epoch in range(epochs):
-            order, noise_key = fold(fold(k, epoch), 0), fold(fold(k, epoch), 1)
-            rows = permutation(order, len(self.x), self.n)
-            own = fold(noise_key, torch.arange(len(sizes), device=rows.device))  # at once: one by one costs more
-            real = (rows < self.n).float()
-            parts = zip(rows.split(sizes), real.split(sizes), fold(own, 0), fold(own, 1), strict=True)
-            for chosen, w, dropout, change in parts:
-                x = self.x[chosen] if self.augment is None else self.augment(self.x[chosen], change)
-                yield Batch(x, self.y[chosen], w, dropout, {})
+            this = fold(k, epoch)
+            rows = permutation(fold(this, 0), len(self.x), self.n)
+            own = fold(fold(this, 1), torch.arange(len(sizes), device=rows.device))  # at once: one by one costs more
+            real, dropout = (rows < self.n).float(), fold(own, 0)
+            changes = own if self.augment is None else fold(own, 1)
+            for chosen, w, k_drop, k_change in zip(rows.split(sizes), real.split(sizes), dropout, changes, strict=True):
+                x = self.x[chosen] if self.augment is None else self.augment(self.x[chosen], k_change)
+                yield Batch(x, self.y[chosen], w, k_drop, {})
 
     def _sizes(self, size: int) -> list[int]:
         """Batches of ``size``, the last one shorter; with batch statistics, never of one row, which has no variance."""

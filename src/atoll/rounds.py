@@ -1,6 +1,6 @@
 """The only round loop, the same for every method and every backend."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
@@ -28,6 +28,15 @@ class Job(NamedTuple):
     examine: bool = False  # measure the personal model before and after
 
 
+@dataclass(eq=False)
+class Party:
+    """Uploads that were made in one call: what is looked up for all of them at once need not be for each."""
+
+    stack: Any  # all of them in one payload, clients first
+    uploads: Mapping[ClientId, Any]  # the same, one by one
+    sound: bool | None = None  # whether none of them has a flaw; None: nobody has looked
+
+
 class Outcome(NamedTuple):
     """What the server waits for: the upload. With it, if asked for, the score of the model before training."""
 
@@ -35,6 +44,7 @@ class Outcome(NamedTuple):
     upload: Any
     before: Score | None = None
     data: bytes | None = None  # the bytes that the upload came as, if it did
+    party: Party | None = None  # with whom the upload was made, if with somebody; it may have been changed since
 
 
 class Lost(NamedTuple):
@@ -50,7 +60,7 @@ class Rest(NamedTuple):
     sender: ClientId
     state: Any
     after: Score | None = None
-    spoilt: bool = False  # whether the state holds NaN or infinity, as its owner says; otherwise that is looked up
+    spoilt: bool | None = None  # whether the state holds NaN or infinity; None: nobody has looked
 
 
 class Backend(Protocol):
@@ -213,7 +223,17 @@ def _judge(method: AnyMethod, jobs: Sequence[Job], checks: Validator | None) -> 
     downloads, kind = {job.client: job.download for job in jobs}, contract(method).upload
     if checks is None:
         return lambda outcome: flaw(outcome.upload, kind)
-    return lambda outcome: checks.flaw(outcome.sender, downloads[outcome.sender], outcome.upload)
+
+    def judge(outcome: Outcome) -> Flaw | None:
+        party, sender = outcome.party, outcome.sender
+        if party is not None and party.uploads.get(sender) is outcome.upload:
+            if party.sound is None:
+                party.sound = checks.sound(party.uploads, downloads[sender], party.stack)
+            if party.sound:
+                return None
+        return checks.flaw(sender, downloads[sender], outcome.upload)
+
+    return judge
 
 
 def _lose(log: Log, trouble: Trouble, size: Callable[[ClientId], int]) -> None:
@@ -258,7 +278,7 @@ def _conclude(backend: Backend, log: Log) -> None:
             continue
         if isinstance(rest.state, Lost):  # after its upload: that counts, and the client is where it was before
             log.lost[rest.sender] = rest.state.reason
-        elif rest.spoilt or not is_finite(rest.state):
+        elif not is_finite(rest.state) if rest.spoilt is None else rest.spoilt:
             log.spoilt.append(rest.sender)
         else:
             backend.commit(rest)

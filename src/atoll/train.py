@@ -19,6 +19,8 @@ from .mapping import mapping_clients
 from .payload import Params, flat, unflat
 from .securesum import Sum, note
 
+HANDFUL = 2**20  # bytes of uploads that a mean may hold
+
 Loss = Callable[[Params, Batch], Tensor]
 Term = Callable[[Step], Tensor]
 Correct = Callable[[Params], Params]
@@ -38,6 +40,8 @@ def objective(model: Model, *terms: Term) -> Loss:
 
 
 def cross_entropy(logits: Tensor, b: Batch) -> Tensor:
+    if mapping_clients():  # the same, but torch's own is slow in a batch of clients
+        return wmean(-logits.log_softmax(1).gather(1, b.y[:, None])[:, 0], b.w)
     return wmean(F.cross_entropy(logits, b.y, reduction="none"), b.w)
 
 
@@ -164,13 +168,23 @@ class SGD(Optimiser):
     momentum: float = setting(0.9, "share of the last step that is kept", "public code of FedGH and pFedES")
 
     def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
-        velocity = memory.setdefault("velocity", {})
-        for name, g in grads.items():
-            g = g.add(params[name], alpha=self.weight_decay) if self.weight_decay else g
-            if self.momentum:
-                g = velocity[name].mul_(self.momentum).add_(g) if name in velocity else g.clone()
-                velocity[name] = g
-            params[name].sub_(g, alpha=self.lr)
+        slot = memory.setdefault("velocity", {})
+        velocity = [slot[name] for name in grads if name in slot]  # of all of them or, before the first step, of none
+        moved = clientwise.elementwise(self._moved, [params[name] for name in grads], list(grads.values()), velocity)
+        if self.momentum:
+            slot.update(zip(grads, moved, strict=True))
+
+    def _moved(self, weights: list[Tensor], grads: list[Tensor], velocity: list[Tensor]) -> list[Tensor]:
+        """Take the step; the new velocity."""
+        step = list(torch._foreach_add(grads, weights, alpha=self.weight_decay)) if self.weight_decay else grads
+        if self.momentum and velocity:
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, step)
+            step = velocity
+        elif self.momentum and step is grads:
+            step = [g.clone() for g in grads]
+        torch._foreach_add_(weights, step, alpha=-self.lr)
+        return step
 
 
 @dataclass(frozen=True)
@@ -197,9 +211,8 @@ class Adam(Optimiser):
 
 
 def _norm(grads: Params) -> Tensor:
-    if mapping_clients():
-        return sqnorm(grads).sqrt()
-    norms = torch._foreach_norm(list(grads.values()))  # one pass over memory, no copies
+    each = list(grads.values())  # one pass over memory, no copies
+    norms = [torch.linalg.vector_norm(g) for g in each] if mapping_clients() else torch._foreach_norm(each)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return norm
 
@@ -230,7 +243,7 @@ def sqnorm(a: Params) -> Tensor:
 
 
 def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: Params | None = None) -> Params:
-    """Weighted mean of one field over a stream of uploads, of which it holds one at a time.
+    """Weighted mean of one field over a stream of uploads, of which it holds one at a time, or a few small ones.
 
     Sums are kept in double precision, so one upload comes back unchanged; integers (counters) take the largest.
     While a server aggregates under ``--robust``, a rule that holds all uploads takes its place. One that measures
@@ -240,17 +253,33 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     if robust.active():
         return robust.mean(uploads, field, weight, around)
     count, mass, total, like, counters = 0, Sum(), Sum(), Params(), Params()
-    for upload in uploads:
-        values = getattr(upload, field)
-        like = like or dict(values)
-        w = getattr(upload, weight).double() if weight else torch.ones((), dtype=torch.double)
-        mass.add(w)
-        total.add(flat(values, like).mul_(w))  # as one vector: tensor by tensor, small models would be all overhead
-        counters |= {n: torch.maximum(counters.get(n, v), v) for n, v in values.items() if not v.is_floating_point()}
-        count += 1
+    for few in _handfuls(uploads, field):
+        values = [getattr(upload, field) for upload in few]
+        like = like or dict(values[0])
+        w = torch.stack([getattr(u, weight) for u in few]).double() if weight else torch.ones(len(few)).double()
+        for share, row in zip(w, flat(values, like).mul_(w[:, None]), strict=True):
+            mass.add(share)
+            total.add(row)
+        for name in (name for name, v in like.items() if not v.is_floating_point()):
+            largest = torch.stack([own[name] for own in values]).amax(0)
+            counters[name] = torch.maximum(counters.get(name, largest), largest)
+        count += len(few)
     if count == 1:
         note("one", f"a round had one client, so the sum of {field} is what that client sent.")
     return like | unflat(total.value() / mass.value(), like) | counters
+
+
+def _handfuls(uploads: Iterable[Any], field: str) -> Iterator[list[Any]]:
+    """As many uploads at a time as are small together: one by one, small models would be all overhead."""
+    few, size = list[Any](), 0
+    for upload in uploads:
+        few.append(upload)
+        size += sum([v.nbytes for v in getattr(upload, field).values()])
+        if size > HANDFUL:
+            yield few
+            few, size = [], 0
+    if few:
+        yield few
 
 
 def trainable(params: Params) -> int:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
 from functools import partial
 from math import ceil
 from typing import Any
@@ -10,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.nn.utils.rnn import pad_sequence
-from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
 from ..core import Client, ClientId, Predictor
 from ..evaluate import Score, accuracy, measure, predict
 from ..fleet import Fleet
-from ..key import Key, key
+from ..key import Key, key, keys
 from ..mapping import functional_gradients
-from ..payload import plain, stack, unstack
-from ..rounds import AnyMethod, Job, Outcome, Rest
+from ..payload import kinds_of, plain, stack, unstack
+from ..rounds import AnyMethod, Job, Outcome, Party, Rest
 from ..store import Store
+from ..validation import not_finite
 
 ROOM = 2**28  # bytes that the clients of one batched call may take
 COPIES = 6  # of a client's message and state while it trains: initial and new weights, gradients, momentum, results
@@ -136,9 +135,10 @@ class Vmap(Loop):
 
         Batch statistics know no padding, so models with them need equal sizes.
         """
-        client = self.fleet.client(job.client)
-        size = len(client.x) if client.has_buffers else 0
-        return client.model.name, size, _form(job.download)
+        model, proxy = self.fleet.models[job.client], self.fleet.proxy
+        statistics = model.has_buffers or (proxy is not None and proxy.has_buffers)
+        size = self.fleet.train.size(self.fleet.position(job.client)) if statistics else 0
+        return model.name, size, _form(job.download)
 
     def _bytes(self, method: AnyMethod, seed: int, group: list[Job]) -> int:
         """What a client of the group takes in a call: its padded rows, and all that training keeps of its tensors."""
@@ -149,20 +149,28 @@ class Vmap(Loop):
         return int(rows * row + COPIES * sum(v.nbytes for v in tensors))
 
     def _together(self, method: AnyMethod, seed: int, jobs: list[Job]) -> dict[ClientId, tuple[Outcome, Rest]]:
-        alone = [self.fleet.client(job.client) for job in jobs]
-        states = [self.state(method, seed, job.client) for job in jobs]
-        keys = torch.stack([job_key(seed, job) for job in jobs])
-        down, clients = _downloads(jobs), padded(alone)
+        ids = [job.client for job in jobs]
+        states = [self.state(method, seed, i) for i in ids]
+        down, clients = stack([job.download for job in jobs]), self.fleet.together(ids)
+        own = keys(_use(seed, job) for job in jobs)
         with torch.no_grad(), functional_gradients():
-            ups, after = vmap(method.local)(down, stack(states), clients, keys)
+            ups, after = vmap(method.local)(down, stack(states), clients, own)
             if method.after_upload:
-                after = vmap(method.after_upload)(down, ups, after, clients, keys)
-        uploads, nexts = unstack(ups, len(jobs), views=True), unstack(after, len(jobs))
+                after = vmap(method.after_upload)(down, ups, after, clients, own)
+        uploads, nexts, spoilt = unstack(ups, len(jobs), views=True), unstack(after, len(jobs)), not_finite(after)
+        party = Party(ups, dict(zip(ids, uploads, strict=True)))
         done = {}
-        for job, client, state, up, new in zip(jobs, alone, states, uploads, nexts, strict=True):
-            outcome = Outcome(job.client, self.outlet(job, client, up), self._before(method, job, state, client))
-            done[job.client] = outcome, Rest(job.client, new, self._after(method, job, up, new, client))
+        for at, (job, state, up, new) in enumerate(zip(jobs, states, uploads, nexts, strict=True)):
+            before, later = self._scores(method, job, state, up, new) if job.examine else (None, None)
+            sent = up if self.outlet is as_made else self.outlet(job, self.fleet.client(job.client), up)
+            outcome = Outcome(job.client, sent, before, party=party)
+            done[job.client] = outcome, Rest(job.client, new, later, at in spoilt)
         return done
+
+    def _scores(self, method: AnyMethod, job: Job, state: Any, up: Any, new: Any) -> tuple[Score | None, Score | None]:
+        """Of the client's model, before and after training."""
+        client = self.fleet.client(job.client)
+        return self._before(method, job, state, client), self._after(method, job, up, new, client)
 
 
 def _given(rest: Rest) -> Rest:
@@ -171,30 +179,14 @@ def _given(rest: Rest) -> Rest:
 
 def job_key(seed: int, job: Job) -> Key:
     """The key of a client's work in one round: the same in all its exchanges, so a method folds it for each use."""
-    return key(seed, "local", job.round.t, job.client)
+    return key(*_use(seed, job))
+
+
+def _use(seed: int, job: Job) -> tuple[int | str, ...]:
+    return seed, "local", job.round.t, job.client
 
 
 def _form(p: Any) -> tuple[Any, ...]:
     """What two payloads of one class have in common if they can be stacked: names of tensors, values of scalars."""
-    values = (getattr(p, f.name) for f in fields(p))
-    return tuple(tuple(v) if isinstance(v, dict) else v if not isinstance(v, Tensor) else ... for v in values)
-
-
-def _downloads(jobs: list[Job]) -> Any:
-    """A stack of what the clients received; what is the very same tensor for all is repeated without a copy."""
-    leaves = zip(*(tree_leaves(job.download) for job in jobs), strict=True)
-
-    def stacked(same: Sequence[Tensor]) -> Tensor:
-        alike = all(v is same[0] for v in same)
-        return same[0].expand(len(same), *same[0].shape) if alike else torch.stack(list(same))
-
-    return tree_unflatten([stacked(same) for same in leaves], tree_structure(jobs[0].download))
-
-
-def padded(clients: Sequence[Client]) -> Client:
-    """Clients as one, with rows of zeros up to the largest; ``n`` still says how many are real.
-
-    Equal architectures may differ in their initial weights, which training never asks for: the first stands for all.
-    """
-    x, y = (pad_sequence([getattr(c, name) for c in clients], batch_first=True) for name in ("x", "y"))
-    return replace(clients[0], x=x, y=y, n=torch.stack([c.n for c in clients]))
+    values = [getattr(p, name) for name in kinds_of(type(p))]
+    return tuple([tuple(v) if isinstance(v, dict) else ... if isinstance(v, Tensor) else v for v in values])
