@@ -28,7 +28,7 @@ class Shares:
 
     def padded(self, positions: Sequence[int]) -> Rows:
         """The rows of some clients as one stack, with rows of zeros up to the largest client's."""
-        starts, sizes = (torch.tensor(v) for v in zip(*((self._starts[at], self.size(at)) for at in positions)))
+        starts, sizes = torch.tensor([[self._starts[at], self.size(at)] for at in positions]).T
         place = torch.arange(int(sizes.max()))
         missing = place >= sizes[:, None]
         rows = (starts[:, None] + place).masked_fill_(missing, 0)
@@ -79,7 +79,7 @@ class Fleet:
     def together(self, ids: Sequence[ClientId]) -> Client:
         """Clients of one architecture as one; rows past ``n`` are padding.
 
-        Equal architectures may differ in their initial weights, which training never asks for: the first stands for all.
+        Equal architectures may differ in initial weights, which training never asks for: the first stands for all.
         """
         positions = [self.position(i) for i in ids]
         n = torch.tensor([float(self.train.size(at)) for at in positions])

@@ -139,7 +139,7 @@ def _pack_rows(value: Tensor, p: Any, how: Any) -> Tensor:
 
 def unpack(cls: type[T], tensors: dict[str, Tensor], scalars: dict[str, Scalar], most: int = 2**62) -> T:
     """Inverse of :func:`pack`; a missing or surplus entry is a ValueError, and so is a table of over ``most`` bytes."""
-    left, hints = set(tensors) | {name for name in scalars if "#" not in name}, get_type_hints(cls)
+    left, hints = set(tensors) | {name for name in scalars if "#" not in name}, kinds_of(cls)
     markers = {f.metadata["rows"] for f in fields(cls) if f.metadata.get("rows")}  # type: ignore[arg-type]
     held = {name: _held(name, tensors, scalars) for name in markers}
     left -= {f"{name}#held" for name in markers}
@@ -277,7 +277,7 @@ def unstack(tree: T, n: int, views: bool = False) -> list[T]:
     """The payloads of ``n`` clients: each in memory of its own, or ``views`` of the stack, which stays as they do."""
     whole: Any = tree
     if isinstance(whole, Tensor):
-        return list(whole.unbind()) if views else [v.clone() for v in whole.unbind()]  # type: ignore[misc]
+        return list(whole.unbind() if views else map(torch.clone, whole.unbind()))  # type: ignore[arg-type]
     if isinstance(whole, dict):
         names, columns = list(whole), [unstack(v, n, views) for v in whole.values()]
         return [dict(zip(names, own, strict=True)) for own in _across(columns, n)]  # type: ignore[misc]
@@ -293,10 +293,10 @@ def _across(columns: list[list[Any]], n: int) -> Iterable[tuple[Any, ...]]:
 
 
 def flat(several: Sequence[Params], like: Params) -> Tensor:
-    """All numbers of each in double precision, a row for each, in the order of ``like`` and without its counters."""
+    """All numbers of each, a row for each, in the order of ``like`` and without its counters."""
     names = [name for name, v in like.items() if v.is_floating_point()]
     columns = [as_rows(_stacked([params[name] for params in several])) for name in names]
-    return torch.cat([torch.zeros(len(several), 0), *columns], 1).double()
+    return torch.cat([torch.zeros(len(several), 0), *columns], 1)
 
 
 def as_rows(stack: Tensor) -> Tensor:

@@ -108,10 +108,10 @@ class Sum:
             self._total.add_(part)
 
     def value(self) -> Tensor:
-        """The sum, in double precision."""
+        """The sum, in double precision; further numbers would change it."""
         if self._total is None:
             return torch.zeros((), dtype=torch.double)
-        return restored(self._total) if self._fixed else self._total.clone()
+        return restored(self._total) if self._fixed else self._total
 
 
 def total(parts: Iterable[Tensor]) -> Tensor:

@@ -1,6 +1,7 @@
 """The only training loop, the objective it minimises, and arithmetic on parameters."""
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from .payload import Params, flat, unflat
 from .securesum import Sum, note
 
 HANDFUL = 2**20  # bytes of uploads that a mean may hold
+PIECE = 2**17  # numbers of a model that are added up at a time: they stay near the processor until they have been
 
 Loss = Callable[[Params, Batch], Tensor]
 Term = Callable[[Step], Tensor]
@@ -40,6 +42,9 @@ def objective(model: Model, *terms: Term) -> Loss:
 
 
 def cross_entropy(logits: Tensor, b: Batch) -> Tensor:
+    """Its mean over the real rows of a batch."""
+    if b.full:
+        return F.cross_entropy(logits, b.y)
     if mapping_clients():  # the same, but torch's own is slow in a batch of clients
         return wmean(-logits.log_softmax(1).gather(1, b.y[:, None])[:, 0], b.w)
     return wmean(F.cross_entropy(logits, b.y, reduction="none"), b.w)
@@ -56,22 +61,32 @@ def wmean(v: Tensor, w: Tensor) -> Tensor:
 
 def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
     """The gradient with respect to the weights, and the new running statistics."""
+    if mapping_clients():
+        return _mapped_gradient(loss, params, batch)
+    leaves = {name: v if name.startswith(BUFFERS) else _leaf(v) for name, v in params.items()}
+    moving = {name: v for name, v in leaves.items() if v.requires_grad}
+    stats: Params = {}
+    with torch.enable_grad():
+        value = loss(leaves, batch._replace(stats=stats))
+    grads = torch.autograd.grad(value, tuple(moving.values()), materialize_grads=True, allow_unused=True)
+    return dict(zip(moving, grads, strict=True)), {name: v.detach() for name, v in stats.items()}
+
+
+def _leaf(v: Tensor) -> Tensor:
+    """What a gradient is taken with respect to; in a training loop it stays the same from step to step."""
+    return v if v.requires_grad and v.is_leaf else v.detach().requires_grad_()
+
+
+def _mapped_gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
     moving = weights(params)
     fixed = {name: v for name, v in params.items() if name not in moving}
-    if mapping_clients():
 
-        def with_stats(w: Params) -> tuple[Tensor, Params]:
-            b = batch._replace(stats={})
-            return loss(w | fixed, b), b.stats
+    def with_stats(w: Params) -> tuple[Tensor, Params]:
+        b = batch._replace(stats={})
+        return loss(w | fixed, b), b.stats
 
-        mapped, stats = clientwise.gradient(with_stats, moving)
-        return mapped, {name: v.detach() for name, v in stats.items()}
-    leaves = {name: v.detach().requires_grad_() for name, v in moving.items()}
-    batch = batch._replace(stats={})
-    with torch.enable_grad():
-        value = loss(leaves | fixed, batch)
-    grads = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True, allow_unused=True)
-    return dict(zip(leaves, grads, strict=True)), {name: v.detach() for name, v in batch.stats.items()}
+    grads, stats = clientwise.gradient(with_stats, moving)
+    return grads, {name: v.detach() for name, v in stats.items()}
 
 
 _idle: ContextVar[bool] = ContextVar("idle", default=False)
@@ -119,9 +134,10 @@ class Optimiser:
             if mapping_clients() and not clientwise.everybody(batch.w.sum() > 0):
                 params = self._masked(params, grads, stats, memory, batch)
             else:
-                self._apply(params, self._clipped(grads), memory)
+                with torch.no_grad():
+                    self._apply(params, self._clipped(grads), memory)
                 params |= stats
-        return {name: v.contiguous() for name, v in params.items()}
+        return {name: v.detach().contiguous() for name, v in params.items()}
 
     def _gradient(self, loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
         """What a step goes by, and the new running statistics."""
@@ -132,7 +148,7 @@ class Optimiser:
         for epoch in range(self.epochs):
             own = fold(k, epoch)
             for i, rows in enumerate(permutation(fold(own, 0), len(x)).split(self.batch_size)):
-                yield Batch(x[rows], y[rows], torch.ones(len(rows)), fold(fold(own, 1), i), {})
+                yield Batch(x[rows], y[rows], torch.ones(len(rows)), fold(fold(own, 1), i), {}, full=True)
 
     def _masked(self, params: Params, grads: Params, stats: Params, memory: dict[str, Params], b: Batch) -> Params:
         """One update that leaves a client whose batch is all padding as it was."""
@@ -218,8 +234,9 @@ def _norm(grads: Params) -> Tensor:
 
 
 def _training_copy(params: Params) -> Params:
-    """Copies to write into, laid out once as the model would otherwise do at every step."""
-    return {name: laid(v.clone(), torch.channels_last) for name, v in params.items()}
+    """Copies to write into, made once what they would otherwise be made at every step: laid out, and leaves."""
+    copies = {name: laid(v.detach().clone(), torch.channels_last) for name, v in params.items()}
+    return {name: v if name.startswith(BUFFERS) else _leaf(v) for name, v in copies.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -252,21 +269,25 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     """
     if robust.active():
         return robust.mean(uploads, field, weight, around)
-    count, mass, total, like, counters = 0, Sum(), Sum(), Params(), Params()
+    count, mass, like, counters = 0, Sum(), Params(), Params()
+    pieces: defaultdict[int, Sum] = defaultdict(Sum)
     for few in _handfuls(uploads, field):
         values = [getattr(upload, field) for upload in few]
         like = like or dict(values[0])
         w = torch.stack([getattr(u, weight) for u in few]).double() if weight else torch.ones(len(few)).double()
-        for share, row in zip(w, flat(values, like).mul_(w[:, None]), strict=True):
+        for share in w:
             mass.add(share)
-            total.add(row)
+        for at, columns in enumerate(flat(values, like).split(PIECE, 1)):
+            for row in columns.double().mul_(w[:, None]):
+                pieces[at].add(row)
         for name in (name for name, v in like.items() if not v.is_floating_point()):
             largest = torch.stack([own[name] for own in values]).amax(0)
             counters[name] = torch.maximum(counters.get(name, largest), largest)
         count += len(few)
     if count == 1:
         note("one", f"a round had one client, so the sum of {field} is what that client sent.")
-    return like | unflat(total.value() / mass.value(), like) | counters
+    total = torch.cat([piece.value() for piece in pieces.values()]) if pieces else torch.zeros(0).double()
+    return like | unflat(total.div_(mass.value()), like) | counters
 
 
 def _handfuls(uploads: Iterable[Any], field: str) -> Iterator[list[Any]]:
