@@ -10,6 +10,7 @@ import lab
 import pytest
 import torch
 
+from atoll import examiner
 from atoll.assemble import Setup
 from atoll.backends.inprocess import Loop
 from atoll.evaluate import accuracy
@@ -193,6 +194,26 @@ def test_shares_are_the_accuracies_of_clients_one_by_one() -> None:
     assert repr(shares) == repr(alone)
     assert math.isnan(shares[2])
     assert 0 < shares[4] < 1
+
+
+def test_rows_of_some_clients_are_padded_with_zeros() -> None:
+    """Clients of 2, 3 and 1 rows: the last and the first, up to two rows."""
+    rows = Shares(torch.arange(1.0, 7.0)[:, None], torch.arange(1, 7), [2, 3, 1])
+    x, y = rows.padded([2, 0])
+    assert x.tolist() == [[[6.0], [0.0]], [[1.0], [2.0]]]
+    assert y.tolist() == [[6, 0], [1, 2]]
+
+
+def test_a_server_that_has_not_changed_is_not_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, seen = lab.setup("fedavg"), list[int]()
+    real = examiner.predict
+    monkeypatch.setattr(examiner, "predict", lambda f, x: seen.append(len(x)) or real(f, x))
+    backend = Loop(made.fleet, MemoryStore())
+    tester = Examiner(made.method, made.fleet, backend, 0, MemoryStore())
+    first, other = tester.first_server(), tester.first_server()
+    marks = [tester.generic(server, t, ()) for t, server in enumerate((first, first, other))]
+    assert marks[0] == marks[1] == marks[2]
+    assert len(seen) == 4  # test rows and validation rows, of two servers
 
 
 def test_whole_numbers_stay_exact_beyond_single_precision() -> None:

@@ -369,7 +369,7 @@ class Contract(NamedTuple):
 
 def contract(method: Method[Any, Any, Any, Any]) -> Contract:
     """Read the payload types off the annotations of ``local``, ``init_server`` and ``init_desk``."""
-    return _contract(type(method))
+    return _contract(type(method))  # type: ignore[arg-type]  # a class is hashable, whatever its own objects are
 
 
 @cache
