@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -26,6 +27,7 @@ class Job(NamedTuple):
     round: Round
     download: Any
     examine: bool = False  # measure the personal model before and after
+    known: Score | None = None  # of the client's state as it is, if its model is in there and has been measured
 
 
 @dataclass(eq=False)
@@ -61,6 +63,7 @@ class Rest(NamedTuple):
     state: Any
     after: Score | None = None
     spoilt: bool | None = None  # whether the state holds NaN or infinity; None: nobody has looked
+    lasting: bool = False  # whether the score holds as long as the state does, whatever the client receives
 
 
 class Backend(Protocol):
@@ -116,6 +119,7 @@ class Log:
     lost: dict[ClientId, str] = field(default_factory=dict)  # whose work or personal training was lost, and why
     before: dict[ClientId, Score] = field(default_factory=dict)
     after: dict[ClientId, Score] = field(default_factory=dict)
+    lasting: set[ClientId] = field(default_factory=set)  # of these: whose scores hold as long as their states do
 
     @property
     def empty(self) -> bool:
@@ -190,8 +194,12 @@ def play(
     examine: Collection[str],
     desks: Store | None = None,
     rules: Rules = Rules(),
+    known: Mapping[ClientId, Score] = MappingProxyType({}),
 ) -> tuple[Any, Log]:
-    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured."""
+    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured.
+
+    Those of ``known`` clients are still what they were when they got these scores, if they are in the clients' states.
+    """
     away, trouble = set(rules.excluded), rules.trouble
     log = Log(t, [i for i in sample(task.clients, rate, seed, t) if i not in away])
     office = Desks(method, task, seed, MemoryStore() if desks is None else desks)
@@ -201,7 +209,7 @@ def play(
         # A client whose upload failed or never came in an earlier exchange of the round is absent from the others.
         absent = log.absent
         present = [i for i in log.cohort if i not in absent]
-        jobs = [Job(i, r, office.download(server, i, r), i in examine) for i in present]
+        jobs = [Job(i, r, office.download(server, i, r), i in examine, known.get(i)) for i in present]
         for job in jobs:
             log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
         outcomes = trouble.tampered(backend.train(method, seed, jobs))
@@ -284,6 +292,7 @@ def _conclude(backend: Backend, log: Log) -> None:
             backend.commit(rest)
             if rest.after is not None:
                 log.after[rest.sender] = rest.after
+                log.lasting |= {rest.sender} if rest.lasting else set()
 
 
 def sample(clients: Sequence[ClientId], rate: float, seed: int, t: int) -> list[ClientId]:

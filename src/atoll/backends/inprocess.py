@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_leaves
 
-from ..core import Client, ClientId, Predictor
-from ..evaluate import Score, accuracy, measure, predict
+from ..core import Client, ClientId, Method, Predictor
+from ..evaluate import DETAILS, Score, accuracy, measure, predict
 from ..fleet import Fleet
 from ..key import Key, key, keys
 from ..mapping import functional_gradients
@@ -89,7 +89,7 @@ class Loop:
             if method.after_upload:
                 with torch.no_grad():
                     after = plain(method.after_upload(job.download, up, trained, client, k))
-            return Rest(job.client, after, self._after(method, job, up, after, client))
+            return self._rested(method, job, up, after, client)
 
         # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
         self._rest.append(finish if method.after_upload else partial(_given, finish()))
@@ -98,12 +98,18 @@ class Loop:
     def _before(self, method: AnyMethod, job: Job, state: Any, client: Client) -> Score | None:
         if not job.examine or job.round.phase > 0:
             return None
+        if job.known is not None and _lasts(method, job, None, state, client):
+            return {name: v for name, v in job.known.items() if name not in DETAILS}
         return self.examine(method.personal(job.download, None, state, client), job.client, thorough=False)
 
-    def _after(self, method: AnyMethod, job: Job, up: Any, state: Any, client: Client) -> Score | None:
+    def _rested(
+        self, method: AnyMethod, job: Job, up: Any, state: Any, client: Client, spoilt: bool | None = None
+    ) -> Rest:
+        """With the score of the trained model, if asked for."""
         if not job.examine or job.round.phase < method.phases - 1:
-            return None
-        return self.examine(method.personal(job.download, up, state, client), job.client)
+            return Rest(job.client, state, None, spoilt)
+        score = self.examine(method.personal(job.download, up, state, client), job.client)
+        return Rest(job.client, state, score, spoilt, _lasts(method, job, up, state, client))
 
 
 class Vmap(Loop):
@@ -161,16 +167,22 @@ class Vmap(Loop):
         party = Party(ups, dict(zip(ids, uploads, strict=True)))
         done = {}
         for at, (job, state, up, new) in enumerate(zip(jobs, states, uploads, nexts, strict=True)):
-            before, later = self._scores(method, job, state, up, new) if job.examine else (None, None)
+            before, rest = None, Rest(job.client, new, None, at in spoilt)
+            if job.examine:
+                client = self.fleet.client(job.client)
+                before = self._before(method, job, state, client)
+                rest = self._rested(method, job, up, new, client, at in spoilt)
             sent = up if self.outlet is as_made else self.outlet(job, self.fleet.client(job.client), up)
-            outcome = Outcome(job.client, sent, before, party=party)
-            done[job.client] = outcome, Rest(job.client, new, later, at in spoilt)
+            done[job.client] = Outcome(job.client, sent, before, party=party), rest
         return done
 
-    def _scores(self, method: AnyMethod, job: Job, state: Any, up: Any, new: Any) -> tuple[Score | None, Score | None]:
-        """Of the client's model, before and after training."""
-        client = self.fleet.client(job.client)
-        return self._before(method, job, state, client), self._after(method, job, up, new, client)
+
+def _lasts(method: AnyMethod, job: Job, up: Any, state: Any, client: Client) -> bool:
+    """Whether the client predicts by a model that is in its state, so that nothing it receives can change it."""
+    if type(method).personal is not Method.personal:
+        return False
+    own, kept = method.own(job.download, up, state, client), {id(v) for v in tree_leaves(state)}
+    return bool(own) and all(id(v) in kept for v in own.values())
 
 
 def _given(rest: Rest) -> Rest:

@@ -159,13 +159,16 @@ def _obey(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
 
 def _send(pipe: Connection, answer: Sent | Done) -> None:
     """The payload goes by itself: pickled, it would be copied twice more."""
-    at, body, score = answer
-    pipe.send(type(answer)(at, b"", score))
-    pipe.send_bytes(body)
+    if isinstance(answer, Sent):
+        pipe.send(answer._replace(upload=b""))
+        pipe.send_bytes(answer.upload)
+    else:
+        pipe.send(answer._replace(state=b""))
+        pipe.send_bytes(answer.state)
 
 
 def _received(pipe: Connection) -> Sent | Done | Failed:
     answer: Sent | Done | Failed = pipe.recv()
-    if isinstance(answer, Failed):
-        return answer
-    return type(answer)(answer[0], pipe.recv_bytes(), answer[2])
+    if isinstance(answer, Sent):
+        return answer._replace(upload=pipe.recv_bytes())
+    return answer._replace(state=pipe.recv_bytes()) if isinstance(answer, Done) else answer
