@@ -26,7 +26,7 @@ from atoll.store import MemoryStore
 
 CORES = 2
 COLUMNS, SIDE, CLASSES = 64, 16, 10
-HIDDEN = ("32", "256", "400-400", "512-512", "1000-1000")  # 2,410 to 1,076,010 weights
+HIDDEN = ("32", "256", "512", "256-256", "512-512")  # 2,410 to 301,066 weights
 REPEATS = 5
 
 

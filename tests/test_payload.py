@@ -1,6 +1,6 @@
 """Payloads: what may be in them, what is left out of their packed form, and how much that weighs."""
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
@@ -176,6 +176,30 @@ def test_stack_and_unstack() -> None:
     assert both.mu.shape == (2, 3, 2)
     for one, back in zip(ps, unstack(both, 2), strict=True):
         assert equal(one, back)
+
+
+def test_what_is_the_same_in_all_is_stacked_without_a_copy() -> None:
+    p, q = mixed(), mixed()
+    shared = replace(q, params=p.params)
+    both = stack([p, shared])
+    assert all(v.stride(0) == 0 for v in both.params.values())
+    assert both.square.stride(0) != 0
+    assert all(equal(one, back) for one, back in zip((p, shared), unstack(both, 2), strict=True))
+
+
+def test_payloads_of_unlike_forms_cannot_be_stacked() -> None:
+    p = mixed()
+    fewer = dict(list(p.params.items())[1:])
+    for other in (replace(p, stage="cold"), replace(p, params=fewer), Nothing()):
+        with pytest.raises(ValueError, match="one form"):
+            stack([p, other])
+
+
+def test_views_share_the_memory_of_the_stack_and_others_do_not() -> None:
+    both = stack([mixed(), mixed()])
+    for views in (True, False):
+        one = unstack(both, 2, views=views)[1].square
+        assert (one.untyped_storage().data_ptr() == both.square.untyped_storage().data_ptr()) == views
 
 
 def test_vmap_maps_over_tensors_and_leaves_scalars_alone() -> None:

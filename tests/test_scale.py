@@ -10,7 +10,9 @@ import lab
 import pytest
 import torch
 
+from atoll import examiner
 from atoll.assemble import Setup
+from atoll.backends import inprocess
 from atoll.backends.inprocess import Loop
 from atoll.evaluate import accuracy
 from atoll.examiner import Examiner
@@ -193,6 +195,56 @@ def test_shares_are_the_accuracies_of_clients_one_by_one() -> None:
     assert repr(shares) == repr(alone)
     assert math.isnan(shares[2])
     assert 0 < shares[4] < 1
+
+
+def test_rows_of_some_clients_are_padded_with_zeros() -> None:
+    """Clients of 2, 3 and 1 rows: the last and the first, up to two rows."""
+    rows = Shares(torch.arange(1.0, 7.0)[:, None], torch.arange(1, 7), [2, 3, 1])
+    x, y = rows.padded([2, 0])
+    assert x.tolist() == [[[6.0], [0.0]], [[1.0], [2.0]]]
+    assert y.tolist() == [[6, 0], [1, 2]]
+
+
+def test_a_server_that_has_not_changed_is_not_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, seen = lab.setup("fedavg"), list[int]()
+    real = examiner.predict
+    monkeypatch.setattr(examiner, "predict", lambda f, x: seen.append(len(x)) or real(f, x))
+    backend = Loop(made.fleet, MemoryStore())
+    tester = Examiner(made.method, made.fleet, backend, 0, MemoryStore())
+    first, other = tester.first_server(), tester.first_server()
+    marks = [tester.generic(server, t, ()) for t, server in enumerate((first, first, other))]
+    assert marks[0] == marks[1] == marks[2]
+    assert len(seen) == 4  # test rows and validation rows, of two servers
+
+
+def examined(made: Setup, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, list[str]]:
+    """A run, and who was examined in it, one entry for each time."""
+    seen, real = list[str](), Loop.examine
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "examine", lambda self, f, i, *a, **k: seen.append(i) or real(self, f, i, *a, **k))
+        return conduct(made), seen
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize(("name", "times"), [("ditto", 4), ("local", 4), ("fedavg", 6), ("fedper", 6)])
+def test_a_model_that_a_client_kept_is_not_examined_again(
+    name: str, times: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rounds, each evaluated before and after training: what was kept since the last round is known by then."""
+    made = lab.setup(name, backend=backend, eval_every=1, clients=3, rows=240)
+    result, seen = examined(made, monkeypatch)
+    assert Counter(seen) == dict.fromkeys(made.fleet.ids, times)
+    monkeypatch.setattr(inprocess, "_lasts", lambda *a: False)
+    anew, seen = examined(made, monkeypatch)
+    assert len(seen) == 3 * 6
+    assert [line["personal"] for line in anew.history] == [line["personal"] for line in result.history]
+
+
+def test_who_trained_unexamined_is_examined_before_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluated after rounds 2 and 4: before them the last scores are those of older models."""
+    made = lab.setup("ditto", eval_every=2, rounds=4, clients=3, rows=240)
+    _, seen = examined(made, monkeypatch)
+    assert Counter(seen) == dict.fromkeys(made.fleet.ids, 4)
 
 
 def test_whole_numbers_stay_exact_beyond_single_precision() -> None:

@@ -1,6 +1,7 @@
 """The training loop against torch.optim and a plain module, in both of its gradient paths."""
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ import toys
 from torch import Tensor, nn
 from torch.func import vmap
 
+from atoll import train
 from atoll.core import Batch, Client, Model, weights
 from atoll.key import Key, fold, key, normal
 from atoll.mapping import functional_gradients
@@ -181,7 +183,7 @@ def vmapped(optimiser: Optimiser, clients: list[Client], keys: list[Key]) -> lis
     params = [model.init() for _ in clients]
     with torch.no_grad(), functional_gradients():
         out = vmap(lambda p, c, k: optimiser.fit(objective(model), p, c, k))(
-            stack(params), stack(clients), torch.stack(keys)
+            stack(params), toys.side_by_side(clients), torch.stack(keys)
         )
     return unstack(out, len(clients))
 
@@ -374,6 +376,33 @@ def test_mean_is_exact_where_it_must_be() -> None:
     assert torch.equal(mean([Sent(w, 0, 7.0)], "params", weight="n")["w"], torch.tensor(w))
     three = [Sent([1e8], 0, 1.0), Sent([1.0], 0, 1.0), Sent([-1e8], 0, 1.0)]
     assert mean(three, "params")["w"].item() == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("handful", "piece"), [(0, 2**17), (100, 7), (2**20, 1)])
+def test_in_whatever_portions_a_mean_is_taken_its_bits_are_the_same(
+    handful: int, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = [Sent(normal(key(i), 10).tolist(), i, 0.1 + i) for i in range(9)]
+    at_once = mean(sent, "params", weight="n")
+    monkeypatch.setattr(train, "HANDFUL", handful)
+    monkeypatch.setattr(train, "PIECE", piece)
+    again = mean(iter(sent), "params", weight="n")
+    assert all(torch.equal(v, again[name]) for name, v in at_once.items())
+
+
+def test_a_mean_holds_one_large_upload_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "HANDFUL", 10)
+    alive: list[weakref.ref[Sent]] = []
+
+    def uploads() -> Iterator[Sent]:
+        for _ in range(4):
+            assert not any(ref() for ref in alive[:-1])
+            sent = Sent([1.0, 2.0, 3.0], 0, 1.0)
+            alive.append(weakref.ref(sent))
+            yield sent
+            del sent
+
+    assert mean(uploads(), "params")["w"].tolist() == [1.0, 2.0, 3.0]
 
 
 def test_arithmetic() -> None:

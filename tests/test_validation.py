@@ -14,7 +14,7 @@ from torch import Tensor
 
 from atoll import registry
 from atoll.assemble import Setup
-from atoll.backends.inprocess import Loop
+from atoll.backends.inprocess import Loop, Vmap
 from atoll.backends.process import Processes, Sent
 from atoll.core import Round, contract
 from atoll.errors import AtollError
@@ -22,10 +22,10 @@ from atoll.experiment import Experiment, conduct
 from atoll.key import key
 from atoll.ledger import Ledger, from_json
 from atoll.payload import Nothing, about, equal, nbytes, payload
-from atoll.rounds import Desks, Rejection, Rules, play
+from atoll.rounds import Desks, Job, Party, Rejection, Rules, play
 from atoll.settings import make
 from atoll.store import MemoryStore
-from atoll.validation import STAND_INS, Leaf, Validator, flaw, marks_of, tensors_of
+from atoll.validation import STAND_INS, Leaf, Validator, flaw, marks_of, not_finite, tensors_of
 from atoll.wire import Limits, encode, received
 
 Damage = Callable[[Any], Any]
@@ -508,6 +508,86 @@ def test_no_private_row_is_looked_at(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_honest_clients_batched_by_vmap_pass(name: str) -> None:
     result = conduct(setup(name, backend="vmap", **SMALL))
     assert [line["rejected"] for line in result.history] == [[]]
+
+
+# -- uploads that were made together ----------------------------------------------------------------------------------
+
+
+def party(name: str) -> tuple[Validator, dict[str, Any], Party]:
+    """What vmap makes of one round, with the messages that were answered."""
+    made = setup(name, **SMALL)
+    task = made.fleet.task()
+    server = made.method.init_server(task, key(0))
+    jobs = [Job(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids]
+    outcomes = list(Vmap(made.fleet, MemoryStore()).train(made.method, 0, jobs))
+    assert outcomes[0].party is not None
+    return Validator(made.method, made.fleet, 0), {job.client: job.download for job in jobs}, outcomes[0].party
+
+
+def sound(checks: Validator, downloads: dict[str, Any], made: Party) -> bool:
+    return checks.sound(made.uploads, next(iter(downloads.values())), made.stack)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "dcpfl", "feddw", "fedproto"])
+def test_a_party_without_flaws_is_sound(name: str) -> None:
+    assert sound(*party(name))
+
+
+HURT: list[tuple[str, str, Callable[[Tensor], Any]]] = [
+    ("fedavg", "params/head.bias", lambda v: v[0].fill_(float("nan"))),
+    ("fedavg", "params/head.bias", lambda v: v[0].fill_(float("-inf"))),
+    ("fedavg", "params/head.weight", lambda v: v[0].fill_(-1e16)),
+    ("fedavg", "params/head.bias", lambda v: v.fill_(1e-40)),
+    ("fedavg", "n", lambda v: v.add_(0.5)),
+    ("fedavg", "n", lambda v: v.mul_(-1)),
+    ("fedavg", "n", lambda v: v.add_(1)),
+    ("fedavg", "n", lambda v: v.zero_()),
+    ("dcpfl", "sigma", lambda v: v.neg_()),
+    ("feddw", "extra/DW.count", lambda v: v.add_(1e4)),
+]
+
+
+@pytest.mark.parametrize(("name", "field", "hurt"), HURT)
+def test_one_flaw_in_a_party_is_found_and_is_its_sender_s_alone(
+    name: str, field: str, hurt: Callable[[Tensor], Any]
+) -> None:
+    checks, downloads, made = party(name)
+    bad = list(made.uploads)[BAD]
+    hurt(tensors_of(made.uploads[bad])[field])
+    assert not sound(checks, downloads, made)
+    flaws = {i: checks.flaw(i, downloads[i], up) for i, up in made.uploads.items()}
+    assert [i for i, why in flaws.items() if why is not None] == [bad]
+
+
+class Changed(Vmap):
+    """One client's upload is another one when it arrives."""
+
+    def train(self, method: Any, seed: int, jobs: Any) -> Any:
+        for outcome in super().train(method, seed, jobs):
+            mine = outcome.sender == self.fleet.ids[BAD]
+            yield outcome._replace(upload=replace(outcome.upload, n=torch.tensor(-1.0))) if mine else outcome
+
+
+def test_nobody_vouches_for_what_was_changed_later() -> None:
+    made = setup("fedavg", **SMALL)
+    _, log = played(made, Changed(made.fleet, MemoryStore()))
+    assert [r.client for r in log.rejected] == [made.fleet.ids[BAD]]
+
+
+def test_a_sound_party_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, looks = setup("fedavg", **SMALL), list[str]()
+    for name in ("sound", "flaw"):
+        real = getattr(Validator, name)
+        monkeypatch.setattr(Validator, name, lambda *a, real=real, name=name: looks.append(name) or real(*a))
+    _, log = played(made, Vmap(made.fleet, MemoryStore()))
+    assert log.accepted == list(made.fleet.ids)
+    assert looks == ["sound"]
+
+
+def test_states_that_are_not_finite_are_found_in_a_stack() -> None:
+    stacked = Marked(torch.tensor([1.0, float("nan"), 1.0]), torch.ones(3, 2), torch.ones(3, 2, 2), 0.0)
+    assert not_finite(stacked) == {1}
+    assert not_finite(Nothing()) == set()
 
 
 # -- marks ------------------------------------------------------------------------------------------------------------

@@ -95,11 +95,17 @@ def participate(method: Method[Any, Any, Any, Any], down: Any, state: Any, c: Cl
         return up, method.after_upload(down, up, state, c, k) if method.after_upload else state
 
 
+def side_by_side(clients: list[Client]) -> Client:
+    """Clients of equal size as one, along a new first dimension."""
+    x, y, n = (torch.stack([getattr(c, name) for c in clients]) for name in ("x", "y", "n"))
+    return replace(clients[0], x=x, y=y, n=n)
+
+
 def together(
     method: Method[Any, Any, Any, Any], down: Any, states: list[Any], clients: list[Client], keys: list[Tensor]
 ) -> list[tuple[Any, Any]]:
     """The same for several clients at once, under vmap; clients of unequal size come padded."""
-    cs, ks = stack(clients), torch.stack(keys)
+    cs, ks = side_by_side(clients), torch.stack(keys)
     with torch.no_grad(), functional_gradients():
         ups, after = vmap(method.local, (None, 0, 0, 0))(down, stack(states), cs, ks)
         if method.after_upload:

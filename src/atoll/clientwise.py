@@ -5,7 +5,7 @@ transformations, which for small models cost more than the arithmetic. Here only
 backward pass is autograd's own, on the tensors behind.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,13 +21,22 @@ from .payload import Params
 
 
 def copies(params: Params) -> Params:
-    """Copies to write into, one for each client."""
+    """Copies to write into, one for each client, laid out as their gradients will be."""
     vmap = _current()
     if vmap is None:
         return {name: v.clone() for name, v in params.items()}
     with temporarily_pop_interpreter_stack():
-        behind = {name: _behind(v, vmap).clone() for name, v in params.items()}
+        behind = {name: _as_gradients(_behind(v, vmap)) for name, v in params.items()}
     return {name: _batched(v, vmap) for name, v in behind.items()}
+
+
+def _as_gradients(v: Tensor) -> Tensor:
+    """A copy in which matrices lie transposed: so do the gradients of linear layers, and steps mix both."""
+    if v.ndim != 3:
+        return v.clone(memory_format=torch.contiguous_format)
+    if v.stride(0) == 0:  # the same for all
+        return v[0].mT.contiguous().expand(len(v), *v.mT.shape[1:]).clone(memory_format=torch.contiguous_format).mT
+    return v.mT.clone(memory_format=torch.contiguous_format).mT
 
 
 def gradient(loss: Callable[[Params], tuple[Tensor, Any]], params: Params) -> tuple[Params, Any]:
@@ -43,6 +52,20 @@ def gradient(loss: Callable[[Params], tuple[Tensor, Any]], params: Params) -> tu
             total = _behind(value, vmap).sum()  # clients share no parameter, so the sum has the gradients of all
             grads = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True, allow_unused=True)
     return {name: _batched(g, vmap) for name, g in zip(leaves, grads, strict=True)}, more
+
+
+def elementwise(f: Callable[..., Sequence[Tensor]], *several: Sequence[Tensor]) -> list[Tensor]:
+    """What ``f`` makes of lists of tensors, into which it may also write.
+
+    To ``f`` all elements are alike, so that it need not know of clients: it gets the tensors behind, and none of its
+    operations has to go through vmap.
+    """
+    vmap = _current()
+    if vmap is None:
+        return list(f(*several))
+    with temporarily_pop_interpreter_stack():
+        made = f(*([_behind(v, vmap) for v in some] for some in several))
+    return [_batched(v, vmap) for v in made]
 
 
 def everybody(flag: Tensor) -> bool:

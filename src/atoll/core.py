@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
 import torch
@@ -35,6 +36,7 @@ class Batch(NamedTuple):
     k: Key  # for dropout
     stats: Params  # filled by Model.step, read by the training loop
     extra: Mapping[str, Any] = {}  # what else a method hands to its own loss
+    full: bool = False  # whether it is known that all examples are real
 
 
 class Step(NamedTuple):
@@ -88,8 +90,10 @@ class Model:
 
     def step(self, params: Params, batch: Batch) -> Step:
         """Forward pass in training mode: batch statistics, dropout drawn from the batch's key."""
-        stats = {name: v.clone() for name, v in params.items() if name.startswith(BUFFERS)}
-        fresh = params | stats
+        stats: Params = {}
+        if self.has_buffers:
+            stats = {name: v.clone() for name, v in params.items() if name.startswith(BUFFERS)}
+        fresh = params | stats if stats else params
         with noise(batch.k):
             h = self._call("body", fresh, batch.x, training=True)
             logits = self._call("head", fresh, h, training=True)
@@ -197,15 +201,16 @@ class Client:
     def batches(self, k: Key, epochs: int, size: int) -> Iterator[Batch]:
         """Shuffled, augmented batches; their order is a function of the key alone."""
         sizes = self._sizes(size)
+        full = not mapping_clients() and float(self.n) == len(self.x)
         for epoch in range(epochs):
-            order, noise_key = fold(fold(k, epoch), 0), fold(fold(k, epoch), 1)
-            rows = permutation(order, len(self.x), self.n)
-            own = fold(noise_key, torch.arange(len(sizes), device=rows.device))  # at once: one by one costs more
-            real = (rows < self.n).float()
-            parts = zip(rows.split(sizes), real.split(sizes), fold(own, 0), fold(own, 1), strict=True)
-            for chosen, w, dropout, change in parts:
-                x = self.x[chosen] if self.augment is None else self.augment(self.x[chosen], change)
-                yield Batch(x, self.y[chosen], w, dropout, {})
+            this = fold(k, epoch)
+            rows = permutation(fold(this, 0), len(self.x), self.n)
+            own = fold(fold(this, 1), torch.arange(len(sizes), device=rows.device))  # at once: one by one costs more
+            real, dropout = (rows < self.n).float(), fold(own, 0)
+            changes = own if self.augment is None else fold(own, 1)
+            for chosen, w, k_drop, k_change in zip(rows.split(sizes), real.split(sizes), dropout, changes, strict=True):
+                x = self.x[chosen] if self.augment is None else self.augment(self.x[chosen], k_change)
+                yield Batch(x, self.y[chosen], w, k_drop, {}, full=full)
 
     def _sizes(self, size: int) -> list[int]:
         """Batches of ``size``, the last one shorter; with batch statistics, never of one row, which has no variance."""
@@ -372,16 +377,21 @@ class Contract(NamedTuple):
 
 def contract(method: Method[Any, Any, Any, Any]) -> Contract:
     """Read the payload types off the annotations of ``local``, ``init_server`` and ``init_desk``."""
-    hints = get_type_hints(type(method).local)
-    server = get_type_hints(type(method).init_server).get("return")
+    return _contract(type(method))  # type: ignore[arg-type]  # a class is hashable, whatever its own objects are
+
+
+@cache
+def _contract(kind: type[Any]) -> Contract:
+    hints = get_type_hints(kind.local)
+    server = get_type_hints(kind.init_server).get("return")
     returned = get_args(hints.get("return"))
     if "down" not in hints or len(returned) != 2 or server is None:
         raise TypeError(
-            f"{type(method).__name__}: annotate local(down: Down, state: State, ...) -> tuple[Up, State] and "
+            f"{kind.__name__}: annotate local(down: Down, state: State, ...) -> tuple[Up, State] and "
             "init_server(...) -> Server with payload classes: they say what may travel."
         )
     upload, state = returned
-    desk = get_type_hints(type(method).init_desk)["return"] if method.keeps_desks else Nothing
+    desk = get_type_hints(kind.init_desk)["return"] if kind.keeps_desks else Nothing
     return Contract(hints["down"], upload, state, server, desk)
 
 

@@ -40,6 +40,7 @@ class Examiner:
         self._method, self._fleet, self._backend, self._seed, self._liars = method, fleet, backend, seed, set(liars)
         self._task, self._thorough = fleet.task(), (*DETAILS, *fleet.metrics)
         self._office = Desks(method, self._task, seed, desks)
+        self._latest: tuple[Any, tuple[dict[str, Any], list[float]]] | None = None  # a server, and marks of its model
 
     def first_server(self) -> Any:
         """The server's state before the first round."""
@@ -79,11 +80,15 @@ class Examiner:
         """
         if self._fleet.remote:
             return None, None
-        predictor, source = self._method.generic(server, self._task), "server"
+        predictor = self._method.generic(server, self._task)
         if predictor is None:
-            predictor, source = self._average(server, t, cohort), "average"
-        if predictor is None:
-            return None, None
+            predictor = self._average(server, t, cohort)
+            return (None, None) if predictor is None else self._tested(predictor, "average")
+        if self._latest is None or self._latest[0] is not server:  # after a round without uploads it is what it was
+            self._latest = server, self._tested(predictor, "server")
+        return self._latest[1]
+
+    def _tested(self, predictor: Predictor, source: str) -> tuple[dict[str, Any], list[float]]:
         test, val = self._fleet.test, self._fleet.val
         logits = predict(predictor, test.all.x)
         together = measure(logits, test.all.y, self._fleet.metrics)

@@ -91,6 +91,7 @@ class Experiment:
         place = self.method, self.fleet, self.backend, self.config.seed, self.desks
         self.examiner = Examiner(*place, liars=self.faults.poisoned)
         self.server = self.examiner.first_server()
+        self._lasting: set[ClientId] = set()  # whose latest scores are those of the states that they have now
         limits = self.config.max_norm, self._largest(), self.privacy.spare_rows
         self.checks = Validator(self.method, self.fleet, self.config.seed, *limits)
         self.ledger, self.notes = Ledger(), list[str]()
@@ -175,7 +176,9 @@ class Experiment:
             self._note if self._audit else None,
         )
         place = self.method, self.task, self.backend, self.server
-        self.server, log = play(*place, t, config.seed, config.rate, self._examinees(t), self.desks, rules)
+        known = {i: self.ledger.after[i] for i in self._lasting}
+        self.server, log = play(*place, t, config.seed, config.rate, self._examinees(t), self.desks, rules, known)
+        self._lasting = (self._lasting - set(log.accepted)) | log.lasting
         self._count(log, flops)
         self.stamps = self.times.stamps(log, work, self.ledger.clocks)
         if self._is_over(log):

@@ -1,7 +1,7 @@
 """The clients of a federation as one machine holds them: their rows, their models, their exams."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -26,6 +26,16 @@ class Shares:
     def __getitem__(self, position: int) -> Rows:
         a, b = self._starts[position : position + 2]
         return Rows(self.all.x[a:b], self.all.y[a:b])
+
+    def padded(self, positions: Sequence[int]) -> Rows:
+        """The rows of some clients as one stack, with rows of zeros up to the largest client's."""
+        starts, sizes = torch.tensor([[self._starts[at], self.size(at)] for at in positions]).T
+        place = torch.arange(int(sizes.max()))
+        missing = place >= sizes[:, None]
+        rows = (starts[:, None] + place).masked_fill_(missing, 0)
+        x, y = self.all.x[rows], self.all.y[rows]
+        x[missing], y[missing] = 0, 0
+        return Rows(x, y)
 
     def shares(self, hits: Tensor) -> list[float]:
         """For each client, the share of its rows that are True in ``hits``, a value for each row; NaN without rows."""
@@ -67,6 +77,15 @@ class Fleet:
         x, y = self.train[self.position(i)]
         n = torch.tensor(float(len(y)))
         return Client(x, y, n, self.models[i], self.num_classes, self.proxy, self.public, self.augment, self.bound)
+
+    def together(self, ids: Sequence[ClientId]) -> Client:
+        """Clients of one architecture as one; rows past ``n`` are padding.
+
+        Equal architectures may differ in initial weights, which training never asks for: the first stands for all.
+        """
+        positions = [self.position(i) for i in ids]
+        n = torch.tensor([float(self.train.size(at)) for at in positions])
+        return replace(self.client(ids[0]), **self.train.padded(positions)._asdict(), n=n)
 
     def task(self) -> Task:
         """What the server knows; the model of the first client stands for all where they are alike."""

@@ -5,6 +5,7 @@ generators are not allowed. Not cryptographic: never a source of privacy noise.
 """
 
 import math
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import torch
@@ -21,9 +22,17 @@ _LARGEST = 2**63 - 1
 
 def key(*parts: int | str) -> Key:
     """A stable key from what names its use, such as ``key(seed, round, client)``."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    digest = blake2b(text.encode(), digest_size=8).digest()
-    return torch.tensor(int.from_bytes(digest, "little", signed=True))
+    return torch.tensor(_number(parts))
+
+
+def keys(uses: Iterable[tuple[int | str, ...]]) -> Tensor:
+    """The keys of several uses in one tensor."""
+    return torch.tensor([_number(parts) for parts in uses])
+
+
+def _number(parts: tuple[int | str, ...]) -> int:
+    text = "\x1f".join([f"{type(part).__name__}:{part}" for part in parts])
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def fold(k: Key, i: int | Tensor) -> Key:

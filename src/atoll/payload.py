@@ -1,6 +1,6 @@
 """Typed payloads: the only things that may cross the network or enter a checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from math import isqrt, prod
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_type_hints
@@ -65,6 +65,7 @@ def payload(cls: type[T]) -> type[T]:
 
     pytree.register_pytree_node(made, flatten, unflatten)
     made._kinds = kinds
+    made._dense = not any(f.metadata.get("rows") or f.metadata.get("symmetric") for f in fields(made))
     return made  # type: ignore[no-any-return]
 
 
@@ -94,8 +95,8 @@ class Packed(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in self.tensors.values()) + sum(
-            len(v.encode()) if isinstance(v, str) else 8 for name, v in self.scalars.items() if "#" not in name
+        return sum(t.nbytes for t in self.tensors.values()) + sum(
+            _scalar_bytes(v) for name, v in self.scalars.items() if "#" not in name
         )
 
 
@@ -138,7 +139,7 @@ def _pack_rows(value: Tensor, p: Any, how: Any) -> Tensor:
 
 def unpack(cls: type[T], tensors: dict[str, Tensor], scalars: dict[str, Scalar], most: int = 2**62) -> T:
     """Inverse of :func:`pack`; a missing or surplus entry is a ValueError, and so is a table of over ``most`` bytes."""
-    left, hints = set(tensors) | {name for name in scalars if "#" not in name}, get_type_hints(cls)
+    left, hints = set(tensors) | {name for name in scalars if "#" not in name}, kinds_of(cls)
     markers = {f.metadata["rows"] for f in fields(cls) if f.metadata.get("rows")}  # type: ignore[arg-type]
     held = {name: _held(name, tensors, scalars) for name in markers}
     left -= {f"{name}#held" for name in markers}
@@ -232,29 +233,79 @@ def _check_room(like: Tensor, shape: Sequence[int], most: int) -> None:
 
 
 def nbytes(p: Any) -> int:
-    """Bytes of the packed form."""
-    return pack(p).nbytes
+    """Bytes of the packed form; which need not be made where nothing is left out of it."""
+    if not p._dense:
+        return pack(p).nbytes
+    total = 0
+    for name in p._kinds:
+        value = getattr(p, name)
+        if isinstance(value, dict):
+            total += sum([v.nbytes for v in value.values()])
+        elif value is not None:
+            total += value.nbytes if isinstance(value, Tensor) else _scalar_bytes(value)
+    return total
 
 
-def stack(trees: list[T]) -> T:
-    """Payloads of several clients as one, along a new first dimension."""
-    leaves, forms = zip(*(pytree.tree_flatten(tree) for tree in trees), strict=True)
-    if any(form != forms[0] for form in forms):
+def _scalar_bytes(value: Scalar) -> int:
+    return len(value.encode()) if isinstance(value, str) else 8
+
+
+def stack(trees: Sequence[T]) -> T:
+    """Payloads (or dictionaries) of several clients as one, along a new first dimension.
+
+    A tensor that is the very same in all is repeated without a copy.
+    """
+    first: Any = trees[0]
+    if isinstance(first, Tensor):
+        same = all(v is first for v in trees)
+        return first.expand(len(trees), *first.shape) if same else torch.stack(trees)  # type: ignore[arg-type,return-value]
+    if any(type(tree) is not type(first) for tree in trees):
         raise ValueError("only payloads of one form can be stacked")
-    return pytree.tree_unflatten([torch.stack(same) for same in zip(*leaves, strict=True)], forms[0])  # type: ignore[no-any-return]
+    if isinstance(first, dict):
+        names = list(first)
+        if any(list(tree) != names for tree in trees if tree is not first):  # type: ignore[call-overload]
+            raise ValueError("only payloads of one form can be stacked")
+        return {name: stack([tree[name] for tree in trees]) for name in names}  # type: ignore[index,return-value]
+    if hasattr(first, "_kinds"):
+        return type(first)(**{name: stack([getattr(tree, name) for tree in trees]) for name in first._kinds})  # type: ignore[no-any-return]
+    if any(value != first for value in trees):
+        raise ValueError("only payloads of one form can be stacked")
+    return first  # type: ignore[no-any-return]
 
 
 def unstack(tree: T, n: int, views: bool = False) -> list[T]:
     """The payloads of ``n`` clients: each in memory of its own, or ``views`` of the stack, which stays as they do."""
-    leaves, form = pytree.tree_flatten(tree)
-    each = zip(*(leaf.unbind() for leaf in leaves), strict=True) if leaves else ((),) * n
-    return [pytree.tree_unflatten(own if views else [v.clone() for v in own], form) for own in each]
+    whole: Any = tree
+    if isinstance(whole, Tensor):
+        return list(whole.unbind() if views else map(torch.clone, whole.unbind()))  # type: ignore[arg-type]
+    if isinstance(whole, dict):
+        names, columns = list(whole), [unstack(v, n, views) for v in whole.values()]
+        return [dict(zip(names, own, strict=True)) for own in _across(columns, n)]  # type: ignore[misc]
+    if hasattr(whole, "_kinds"):
+        columns = [unstack(getattr(whole, name), n, views) for name in whole._kinds]
+        return [type(whole)(*own) for own in _across(columns, n)]
+    return [tree] * n
 
 
-def flat(params: Params, like: Params) -> Tensor:
-    """All numbers as one vector in double precision, in the order of ``like``, without its counters; a copy."""
-    parts = [params[name].reshape(-1).double() for name, v in like.items() if v.is_floating_point()]
-    return torch.cat([torch.zeros(0, dtype=torch.double), *parts])
+def _across(columns: list[list[Any]], n: int) -> Iterable[tuple[Any, ...]]:
+    """The entries of each of ``n`` clients."""
+    return zip(*columns, strict=True) if columns else ((),) * n
+
+
+def flat(several: Sequence[Params], like: Params) -> Tensor:
+    """All numbers of each, a row for each, in the order of ``like`` and without its counters."""
+    names = [name for name, v in like.items() if v.is_floating_point()]
+    columns = [as_rows(_stacked([params[name] for params in several])) for name in names]
+    return torch.cat([torch.zeros(len(several), 0), *columns], 1)
+
+
+def as_rows(stack: Tensor) -> Tensor:
+    """A stack of tensors with a row for each, also if they are scalars or empty."""
+    return stack.reshape(len(stack), prod(stack.shape[1:]))
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(tensors) if len(tensors) > 1 else tensors[0][None]  # type: ignore[arg-type]
 
 
 def unflat(row: Tensor, like: Params) -> Params:

@@ -333,7 +333,7 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None, around: Params 
     _tell_limits(guard, sent[0], field, weight, w if numbers else None)
     out = {name: torch.stack([v[name] for v in values]).amax(0) for name in values[0] if name not in numbers}
     if numbers:
-        x = torch.stack([flat(v, numbers) for v in values])
+        x = flat(values, numbers).double()
         centre = _centre(guard, around or getattr(server, field, None), numbers, field)
         out |= unflat(guard.rule.combine(x, w, centre), numbers)
     return {name: out[name] for name in values[0]}
@@ -395,4 +395,4 @@ def _centre(guard: Guard, around: Params | None, like: Params, field: str) -> Te
         return torch.zeros(())
     if around is None or any(name not in around or around[name].shape != v.shape for name, v in like.items()):
         raise guard.unlike(field)
-    return flat(around, like)
+    return flat([around], like)[0].double()

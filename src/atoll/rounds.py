@@ -1,8 +1,9 @@
 """The only round loop, the same for every method and every backend."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -27,6 +28,16 @@ class Job(NamedTuple):
     round: Round
     download: Any
     examine: bool = False  # measure the personal model before and after
+    known: Score | None = None  # of the client's state as it is, if its model is in there and has been measured
+
+
+@dataclass(eq=False)
+class Party:
+    """Uploads that were made in one call: what is looked up for all of them at once need not be for each."""
+
+    stack: Any  # all of them in one payload, clients first
+    uploads: Mapping[ClientId, Any]  # the same, one by one
+    sound: bool | None = None  # whether none of them has a flaw; None: nobody has looked
 
 
 class Outcome(NamedTuple):
@@ -36,6 +47,7 @@ class Outcome(NamedTuple):
     upload: Any
     before: Score | None = None
     data: bytes | None = None  # the bytes that the upload came as, if it did
+    party: Party | None = None  # with whom the upload was made, if with somebody; it may have been changed since
 
 
 class Lost(NamedTuple):
@@ -51,7 +63,8 @@ class Rest(NamedTuple):
     sender: ClientId
     state: Any
     after: Score | None = None
-    spoilt: bool = False  # whether the state holds NaN or infinity, as its owner says; otherwise that is looked up
+    spoilt: bool | None = None  # whether the state holds NaN or infinity; None: nobody has looked
+    lasting: bool = False  # whether the score holds as long as the state does, whatever the client receives
 
 
 class Backend(Protocol):
@@ -107,6 +120,7 @@ class Log:
     lost: dict[ClientId, str] = field(default_factory=dict)  # whose work or personal training was lost, and why
     before: dict[ClientId, Score] = field(default_factory=dict)
     after: dict[ClientId, Score] = field(default_factory=dict)
+    lasting: set[ClientId] = field(default_factory=set)  # of these: whose scores hold as long as their states do
 
     @property
     def empty(self) -> bool:
@@ -181,8 +195,12 @@ def play(
     examine: Collection[str],
     desks: Store | None = None,
     rules: Rules = Rules(),
+    known: Mapping[ClientId, Score] = MappingProxyType({}),
 ) -> tuple[Any, Log]:
-    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured."""
+    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured.
+
+    Those of ``known`` clients are still what they were when they got these scores, if they are in the clients' states.
+    """
     away, trouble = set(rules.excluded), rules.trouble
     log = Log(t, [i for i in sample(task.clients, rate, seed, t) if i not in away])
     office = Desks(method, task, seed, MemoryStore() if desks is None else desks)
@@ -192,7 +210,7 @@ def play(
         # A client whose upload failed or never came in an earlier exchange of the round is absent from the others.
         absent = log.absent
         present = [i for i in log.cohort if i not in absent]
-        jobs = [Job(i, r, office.download(server, i, r), i in examine) for i in present]
+        jobs = [Job(i, r, office.download(server, i, r), i in examine, known.get(i)) for i in present]
         for job in jobs:
             log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
         outcomes = trouble.tampered(told("clients", backend.train(method, seed, jobs), len(jobs)))
@@ -214,7 +232,17 @@ def _judge(method: AnyMethod, jobs: Sequence[Job], checks: Validator | None) -> 
     downloads, kind = {job.client: job.download for job in jobs}, contract(method).upload
     if checks is None:
         return lambda outcome: flaw(outcome.upload, kind)
-    return lambda outcome: checks.flaw(outcome.sender, downloads[outcome.sender], outcome.upload)
+
+    def judge(outcome: Outcome) -> Flaw | None:
+        party, sender = outcome.party, outcome.sender
+        if party is not None and party.uploads.get(sender) is outcome.upload:
+            if party.sound is None:
+                party.sound = checks.sound(party.uploads, downloads[sender], party.stack)
+            if party.sound:
+                return None
+        return checks.flaw(sender, downloads[sender], outcome.upload)
+
+    return judge
 
 
 def _lose(log: Log, trouble: Trouble, size: Callable[[ClientId], int]) -> None:
@@ -259,12 +287,13 @@ def _conclude(backend: Backend, log: Log) -> None:
             continue
         if isinstance(rest.state, Lost):  # after its upload: that counts, and the client is where it was before
             log.lost[rest.sender] = rest.state.reason
-        elif rest.spoilt or not is_finite(rest.state):
+        elif not is_finite(rest.state) if rest.spoilt is None else rest.spoilt:
             log.spoilt.append(rest.sender)
         else:
             backend.commit(rest)
             if rest.after is not None:
                 log.after[rest.sender] = rest.after
+                log.lasting |= {rest.sender} if rest.lasting else set()
 
 
 def sample(clients: Sequence[ClientId], rate: float, seed: int, t: int) -> list[ClientId]:

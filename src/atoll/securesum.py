@@ -102,10 +102,13 @@ class Sum:
             self._reach += int(part.abs().max())
             if self._reach >= CAPACITY:
                 raise AtollError(_too_large(self._reach / SCALE))
-        self._total = part if self._total is None else self._total + part
+        if self._total is None:
+            self._total = part.clone() if part is v else part
+        else:
+            self._total.add_(part)
 
     def value(self) -> Tensor:
-        """The sum, in double precision."""
+        """The sum, in double precision; further numbers would change it."""
         if self._total is None:
             return torch.zeros((), dtype=torch.double)
         return restored(self._total) if self._fixed else self._total

@@ -1,6 +1,7 @@
 """The only training loop, the objective it minimises, and arithmetic on parameters."""
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +19,9 @@ from .key import Key, fold, permutation
 from .mapping import mapping_clients
 from .payload import Params, flat, unflat
 from .securesum import Sum, note
+
+HANDFUL = 2**20  # bytes of uploads that a mean may hold
+PIECE = 2**17  # numbers of a model that are added up at a time: they stay near the processor until they have been
 
 Loss = Callable[[Params, Batch], Tensor]
 Term = Callable[[Step], Tensor]
@@ -38,6 +42,11 @@ def objective(model: Model, *terms: Term) -> Loss:
 
 
 def cross_entropy(logits: Tensor, b: Batch) -> Tensor:
+    """Its mean over the real rows of a batch."""
+    if b.full:
+        return F.cross_entropy(logits, b.y)
+    if mapping_clients():  # the same, but torch's own is slow in a batch of clients
+        return wmean(-logits.log_softmax(1).gather(1, b.y[:, None])[:, 0], b.w)
     return wmean(F.cross_entropy(logits, b.y, reduction="none"), b.w)
 
 
@@ -52,22 +61,32 @@ def wmean(v: Tensor, w: Tensor) -> Tensor:
 
 def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
     """The gradient with respect to the weights, and the new running statistics."""
+    if mapping_clients():
+        return _mapped_gradient(loss, params, batch)
+    leaves = {name: v if name.startswith(BUFFERS) else _leaf(v) for name, v in params.items()}
+    moving = {name: v for name, v in leaves.items() if v.requires_grad}
+    stats: Params = {}
+    with torch.enable_grad():
+        value = loss(leaves, batch._replace(stats=stats))
+    grads = torch.autograd.grad(value, tuple(moving.values()), materialize_grads=True, allow_unused=True)
+    return dict(zip(moving, grads, strict=True)), {name: v.detach() for name, v in stats.items()}
+
+
+def _leaf(v: Tensor) -> Tensor:
+    """What a gradient is taken with respect to; in a training loop it stays the same from step to step."""
+    return v if v.requires_grad and v.is_leaf else v.detach().requires_grad_()
+
+
+def _mapped_gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
     moving = weights(params)
     fixed = {name: v for name, v in params.items() if name not in moving}
-    if mapping_clients():
 
-        def with_stats(w: Params) -> tuple[Tensor, Params]:
-            b = batch._replace(stats={})
-            return loss(w | fixed, b), b.stats
+    def with_stats(w: Params) -> tuple[Tensor, Params]:
+        b = batch._replace(stats={})
+        return loss(w | fixed, b), b.stats
 
-        mapped, stats = clientwise.gradient(with_stats, moving)
-        return mapped, {name: v.detach() for name, v in stats.items()}
-    leaves = {name: v.detach().requires_grad_() for name, v in moving.items()}
-    batch = batch._replace(stats={})
-    with torch.enable_grad():
-        value = loss(leaves | fixed, batch)
-    grads = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True, allow_unused=True)
-    return dict(zip(leaves, grads, strict=True)), {name: v.detach() for name, v in batch.stats.items()}
+    grads, stats = clientwise.gradient(with_stats, moving)
+    return grads, {name: v.detach() for name, v in stats.items()}
 
 
 _idle: ContextVar[bool] = ContextVar("idle", default=False)
@@ -115,9 +134,10 @@ class Optimiser:
             if mapping_clients() and not clientwise.everybody(batch.w.sum() > 0):
                 params = self._masked(params, grads, stats, memory, batch)
             else:
-                self._apply(params, self._clipped(grads), memory)
+                with torch.no_grad():
+                    self._apply(params, self._clipped(grads), memory)
                 params |= stats
-        return {name: v.contiguous() for name, v in params.items()}
+        return {name: v.detach().contiguous() for name, v in params.items()}
 
     def _gradient(self, loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
         """What a step goes by, and the new running statistics."""
@@ -128,7 +148,7 @@ class Optimiser:
         for epoch in range(self.epochs):
             own = fold(k, epoch)
             for i, rows in enumerate(permutation(fold(own, 0), len(x)).split(self.batch_size)):
-                yield Batch(x[rows], y[rows], torch.ones(len(rows)), fold(fold(own, 1), i), {})
+                yield Batch(x[rows], y[rows], torch.ones(len(rows)), fold(fold(own, 1), i), {}, full=True)
 
     def _masked(self, params: Params, grads: Params, stats: Params, memory: dict[str, Params], b: Batch) -> Params:
         """One update that leaves a client whose batch is all padding as it was."""
@@ -164,13 +184,23 @@ class SGD(Optimiser):
     momentum: float = setting(0.9, "share of the last step that is kept", "public code of FedGH and pFedES")
 
     def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
-        velocity = memory.setdefault("velocity", {})
-        for name, g in grads.items():
-            g = g.add(params[name], alpha=self.weight_decay) if self.weight_decay else g
-            if self.momentum:
-                g = velocity[name].mul_(self.momentum).add_(g) if name in velocity else g.clone()
-                velocity[name] = g
-            params[name].sub_(g, alpha=self.lr)
+        slot = memory.setdefault("velocity", {})
+        velocity = [slot[name] for name in grads if name in slot]  # of all of them or, before the first step, of none
+        moved = clientwise.elementwise(self._moved, [params[name] for name in grads], list(grads.values()), velocity)
+        if self.momentum:
+            slot.update(zip(grads, moved, strict=True))
+
+    def _moved(self, weights: list[Tensor], grads: list[Tensor], velocity: list[Tensor]) -> list[Tensor]:
+        """Take the step; the new velocity."""
+        step = list(torch._foreach_add(grads, weights, alpha=self.weight_decay)) if self.weight_decay else grads
+        if self.momentum and velocity:
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, step)
+            step = velocity
+        elif self.momentum and step is grads:
+            step = [g.clone() for g in grads]
+        torch._foreach_add_(weights, step, alpha=-self.lr)
+        return step
 
 
 @dataclass(frozen=True)
@@ -197,16 +227,16 @@ class Adam(Optimiser):
 
 
 def _norm(grads: Params) -> Tensor:
-    if mapping_clients():
-        return sqnorm(grads).sqrt()
-    norms = torch._foreach_norm(list(grads.values()))  # one pass over memory, no copies
+    each = list(grads.values())  # one pass over memory, no copies
+    norms = [torch.linalg.vector_norm(g) for g in each] if mapping_clients() else torch._foreach_norm(each)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return norm
 
 
 def _training_copy(params: Params) -> Params:
-    """Copies to write into, laid out once as the model would otherwise do at every step."""
-    return {name: laid(v.clone(), torch.channels_last) for name, v in params.items()}
+    """Copies to write into, made once what they would otherwise be made at every step: laid out, and leaves."""
+    copies = {name: laid(v.detach().clone(), torch.channels_last) for name, v in params.items()}
+    return {name: v if name.startswith(BUFFERS) else _leaf(v) for name, v in copies.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -230,7 +260,7 @@ def sqnorm(a: Params) -> Tensor:
 
 
 def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: Params | None = None) -> Params:
-    """Weighted mean of one field over a stream of uploads, of which it holds one at a time.
+    """Weighted mean of one field over a stream of uploads, of which it holds one at a time, or a few small ones.
 
     Sums are kept in double precision, so one upload comes back unchanged; integers (counters) take the largest.
     While a server aggregates under ``--robust``, a rule that holds all uploads takes its place. One that measures
@@ -239,18 +269,38 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     """
     if robust.active():
         return robust.mean(uploads, field, weight, around)
-    count, mass, total, like, counters = 0, Sum(), Sum(), Params(), Params()
-    for upload in uploads:
-        values = getattr(upload, field)
-        like = like or dict(values)
-        w = getattr(upload, weight).double() if weight else torch.ones((), dtype=torch.double)
-        mass.add(w)
-        total.add(flat(values, like).mul_(w))  # as one vector: tensor by tensor, small models would be all overhead
-        counters |= {n: torch.maximum(counters.get(n, v), v) for n, v in values.items() if not v.is_floating_point()}
-        count += 1
+    count, mass, like, counters = 0, Sum(), Params(), Params()
+    pieces: defaultdict[int, Sum] = defaultdict(Sum)
+    for few in _handfuls(uploads, field):
+        values = [getattr(upload, field) for upload in few]
+        like = like or dict(values[0])
+        w = torch.stack([getattr(u, weight) for u in few]).double() if weight else torch.ones(len(few)).double()
+        for share in w:
+            mass.add(share)
+        for at, columns in enumerate(flat(values, like).split(PIECE, 1)):
+            for row in columns.double().mul_(w[:, None]):
+                pieces[at].add(row)
+        for name in (name for name, v in like.items() if not v.is_floating_point()):
+            largest = torch.stack([own[name] for own in values]).amax(0)
+            counters[name] = torch.maximum(counters.get(name, largest), largest)
+        count += len(few)
     if count == 1:
         note("one", f"a round had one client, so the sum of {field} is what that client sent.")
-    return like | unflat(total.value() / mass.value(), like) | counters
+    total = torch.cat([piece.value() for piece in pieces.values()]) if pieces else torch.zeros(0).double()
+    return like | unflat(total.div_(mass.value()), like) | counters
+
+
+def _handfuls(uploads: Iterable[Any], field: str) -> Iterator[list[Any]]:
+    """As many uploads at a time as are small together: one by one, small models would be all overhead."""
+    few, size = list[Any](), 0
+    for upload in uploads:
+        few.append(upload)
+        size += sum([v.nbytes for v in getattr(upload, field).values()])
+        if size > HANDFUL:
+            yield few
+            few, size = [], 0
+    if few:
+        yield few
 
 
 def trainable(params: Params) -> int:

@@ -17,7 +17,7 @@ from .core import Client, ClientId, Reply, Round, contract
 from .errors import AtollError
 from .fleet import Fleet
 from .key import key
-from .payload import Params, kinds_of, nbytes
+from .payload import Params, as_rows, kinds_of, nbytes
 from .train import no_training
 from .wire import FROM_OUTSIDE, Limits, Unreadable
 
@@ -64,6 +64,9 @@ class Marks:
     probabilities: bool | str = False
     psd: bool = False
     labels: bool = False
+
+
+_NO_MARKS = Marks()
 
 
 class Bounds(NamedTuple):
@@ -115,6 +118,35 @@ class Validator:
         """What is wrong with the answer of a client to a message, or None; nothing is changed."""
         with torch.no_grad():
             return next(self._flaws(sender, download, upload), None)
+
+    def sound(self, uploads: Mapping[ClientId, Any], download: Any, stack: Any) -> bool:
+        """Whether the uploads of some clients, which are views of one stack, have no flaw between them.
+
+        ``download`` has the form of what all of them answered. False may also mean that only a look at each can tell.
+        """
+        rows = [self._fleet.train.size(self._fleet.position(i)) for i in uploads]
+        sender, one = next(iter(uploads.items()))
+        expected = self.expected(sender, download)
+        if self._max_norm is not None or expected.open:
+            return False
+        with torch.no_grad():
+            flaws = chain(
+                _by_type(one, self._kind),
+                _by_size(one, expected.most_bytes(min(rows))),
+                _by_form(tensors_of(one), expected, min(rows)),
+            )
+            return next(flaws, None) is None and self._plausible(uploads, rows, tensors_of(stack))
+
+    def _plausible(self, uploads: Mapping[ClientId, Any], rows: list[int], stack: Params) -> bool:
+        """Whether the values are."""
+        if not all(_all_plausible(v, self._bounds.largest) for v in stack.values()):
+            return False
+        marked = {name: self._marks[name] for name in stack if self._marks.get(name, _NO_MARKS) != _NO_MARKS}
+        if marked == {name: Marks(count=True) for name in marked}:
+            most = torch.tensor(rows) + self._spare
+            return all(_all_counts(stack[name], most) for name in marked)
+        bounds = [self._bounds._replace(rows=n + self._spare) for n in rows]
+        return all(not any(_by_marks(up, marked, b)) for up, b in zip(uploads.values(), bounds, strict=True))
 
     def _flaws(self, sender: ClientId, download: Any, upload: Any) -> Iterator[Flaw]:
         """In this order: later checks rely on earlier ones."""
@@ -325,6 +357,11 @@ def _by_value(upload: Any, marks: Mapping[str, Marks], bounds: Bounds) -> Iterat
     for name, v in tensors.items():
         for reason in _implausible(v, bounds.largest):
             yield Flaw(name, reason)
+    yield from _by_marks(upload, marks, bounds)
+
+
+def _by_marks(upload: Any, marks: Mapping[str, Marks], bounds: Bounds) -> Iterator[Flaw]:
+    tensors = tensors_of(upload)
     for name, v in tensors.items():
         if name in marks:
             for reason in _broken(v, marks[name], tensors, bounds):
@@ -334,6 +371,12 @@ def _by_value(upload: Any, marks: Mapping[str, Marks], bounds: Bounds) -> Iterat
 def is_finite(p: Any) -> bool:
     """Whether a payload holds neither NaN nor infinity."""
     return all(bool(v.isfinite().all()) for v in tensors_of(p).values())
+
+
+def not_finite(stack: Any) -> set[int]:
+    """The places in a stack of payloads at which there is NaN or infinity."""
+    found = [as_rows(v.isfinite()).all(1).logical_not_() for v in tensors_of(stack).values()]
+    return {at for flags in found if bool(flags.any()) for at in flags.nonzero().flatten().tolist()}
 
 
 def _implausible(v: Tensor, most: float) -> Iterator[str]:
@@ -348,6 +391,24 @@ def _implausible(v: Tensor, most: float) -> Iterator[str]:
         yield f"holds a number of size {largest:.4g}, above the limit of {most:.4g}"
     if 0 < largest < torch.finfo(v.dtype).tiny:
         yield "holds only numbers that are subnormal, which slow arithmetic down and carry nothing"
+
+
+def _all_plausible(v: Tensor, most: float) -> bool:
+    """The same of each tensor of a stack."""
+    if not v.is_floating_point() or not v.numel():
+        return True
+    each = as_rows(v)
+    largest = torch.maximum(each.amax(1), -each.amin(1))  # NaN spreads to both
+    subnormal = (largest > 0) & (largest < torch.finfo(v.dtype).tiny)
+    return bool((largest <= most).all()) and not bool(subnormal.any())
+
+
+def _all_counts(v: Tensor, most: Tensor) -> bool:
+    """Whether each tensor of a stack has counts, with at most so many rows."""
+    if v.is_complex() or v.dtype == torch.bool or bool(((v != v.floor()) | (v < 0)).any()):
+        return False
+    totals = as_rows(v).double().sum(1)
+    return bool((totals <= most).all()) and (v.ndim > 1 or bool(((totals > 0) | (most == 0)).all()))
 
 
 def marks_of(kind: type[Any]) -> dict[str, Marks]:

@@ -55,7 +55,8 @@ def decode(cls: type[T], data: bytes, limits: Limits = FROM_OUTSIDE) -> T:
         header = _checked_header(data, limits)
         if header["payload"] != cls.__name__:
             raise ValueError(f"it is a {str(header['payload'])[:80]}")
-        tensors = {name: v.to(torch.get_default_device()) for name, v in load(data).items()}
+        device = torch.get_default_device()
+        tensors = {name: v.to(device) for name, v in load(data).items()}
         _check_booleans(tensors)
         if sorted(header["order"]) != sorted(tensors):
             raise ValueError("the order in the header is not that of its tensors")

@@ -44,6 +44,7 @@ class Done(NamedTuple):
     at: int
     state: bytes
     after: Score | None
+    lasting: bool
 
 
 class Elsewhere(Loop):
@@ -86,7 +87,8 @@ class Elsewhere(Loop):
                 yield Rest(job.client, self._lost[at])
                 continue
             done = self._done.pop(at)
-            yield Rest(job.client, decode(self._types.state, done.state, OWN), done.after)
+            state = decode(self._types.state, done.state, OWN)
+            yield Rest(job.client, state, done.after, lasting=done.lasting)
         self._jobs = ()
 
     def _hand_out(self) -> None:
@@ -132,4 +134,4 @@ def carry_out(fleet: Fleet, outlet: Outlet, order: Order, download: Any) -> Iter
     (outcome,) = loop.train(order.method, order.seed, [order.job._replace(download=download)])
     yield Sent(order.at, encode(outcome.upload), outcome.before)
     (rest,) = loop.rest()
-    yield Done(order.at, encode(rest.state), rest.after)
+    yield Done(order.at, encode(rest.state), rest.after, rest.lasting)

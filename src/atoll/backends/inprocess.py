@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
 from functools import partial
 from math import ceil
 from typing import Any
@@ -10,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.nn.utils.rnn import pad_sequence
-from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
-from ..core import Client, ClientId, Predictor
-from ..evaluate import Score, accuracy, measure, predict
+from ..core import Client, ClientId, Method, Predictor
+from ..evaluate import DETAILS, Score, accuracy, measure, predict
 from ..fleet import Fleet
-from ..key import Key, key
+from ..key import Key, key, keys
 from ..mapping import functional_gradients
-from ..payload import plain, stack, unstack
-from ..rounds import AnyMethod, Job, Outcome, Rest
+from ..payload import kinds_of, plain, stack, unstack
+from ..rounds import AnyMethod, Job, Outcome, Party, Rest
 from ..store import Store
+from ..validation import not_finite
 
 ROOM = 2**28  # bytes that the clients of one batched call may take
 COPIES = 6  # of a client's message and state while it trains: initial and new weights, gradients, momentum, results
@@ -91,7 +90,7 @@ class Loop:
             if method.after_upload:
                 with torch.no_grad():
                     after = plain(method.after_upload(job.download, up, trained, client, k))
-            return Rest(job.client, after, self._after(method, job, up, after, client))
+            return self._rested(method, job, up, after, client)
 
         # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
         self._rest.append(finish if method.after_upload else partial(_given, finish()))
@@ -100,12 +99,18 @@ class Loop:
     def _before(self, method: AnyMethod, job: Job, state: Any, client: Client) -> Score | None:
         if not job.examine or job.round.phase > 0:
             return None
+        if job.known is not None and _lasts(method, job, None, state, client):
+            return {name: v for name, v in job.known.items() if name not in DETAILS}
         return self.examine(method.personal(job.download, None, state, client), job.client, thorough=False)
 
-    def _after(self, method: AnyMethod, job: Job, up: Any, state: Any, client: Client) -> Score | None:
+    def _rested(
+        self, method: AnyMethod, job: Job, up: Any, state: Any, client: Client, spoilt: bool | None = None
+    ) -> Rest:
+        """With the score of the trained model, if asked for."""
         if not job.examine or job.round.phase < method.phases - 1:
-            return None
-        return self.examine(method.personal(job.download, up, state, client), job.client)
+            return Rest(job.client, state, None, spoilt)
+        score = self.examine(method.personal(job.download, up, state, client), job.client)
+        return Rest(job.client, state, score, spoilt, _lasts(method, job, up, state, client))
 
 
 class Vmap(Loop):
@@ -137,9 +142,10 @@ class Vmap(Loop):
 
         Batch statistics know no padding, so models with them need equal sizes.
         """
-        client = self.fleet.client(job.client)
-        size = len(client.x) if client.has_buffers else 0
-        return client.model.name, size, _form(job.download)
+        model, proxy = self.fleet.models[job.client], self.fleet.proxy
+        statistics = model.has_buffers or (proxy is not None and proxy.has_buffers)
+        size = self.fleet.train.size(self.fleet.position(job.client)) if statistics else 0
+        return model.name, size, _form(job.download)
 
     def _bytes(self, method: AnyMethod, seed: int, group: list[Job]) -> int:
         """What a client of the group takes in a call: its padded rows, and all that training keeps of its tensors."""
@@ -150,20 +156,34 @@ class Vmap(Loop):
         return int(rows * row + COPIES * sum(v.nbytes for v in tensors))
 
     def _together(self, method: AnyMethod, seed: int, jobs: list[Job]) -> dict[ClientId, tuple[Outcome, Rest]]:
-        alone = [self.fleet.client(job.client) for job in jobs]
-        states = [self.state(method, seed, job.client) for job in jobs]
-        keys = torch.stack([job_key(seed, job) for job in jobs])
-        down, clients = _downloads(jobs), padded(alone)
+        ids = [job.client for job in jobs]
+        states = [self.state(method, seed, i) for i in ids]
+        down, clients = stack([job.download for job in jobs]), self.fleet.together(ids)
+        own = keys(_use(seed, job) for job in jobs)
         with torch.no_grad(), functional_gradients():
-            ups, after = vmap(method.local)(down, stack(states), clients, keys)
+            ups, after = vmap(method.local)(down, stack(states), clients, own)
             if method.after_upload:
-                after = vmap(method.after_upload)(down, ups, after, clients, keys)
-        uploads, nexts = unstack(ups, len(jobs), views=True), unstack(after, len(jobs))
+                after = vmap(method.after_upload)(down, ups, after, clients, own)
+        uploads, nexts, spoilt = unstack(ups, len(jobs), views=True), unstack(after, len(jobs)), not_finite(after)
+        party = Party(ups, dict(zip(ids, uploads, strict=True)))
         done = {}
-        for job, client, state, up, new in zip(jobs, alone, states, uploads, nexts, strict=True):
-            outcome = Outcome(job.client, self.outlet(job, client, up), self._before(method, job, state, client))
-            done[job.client] = outcome, Rest(job.client, new, self._after(method, job, up, new, client))
+        for at, (job, state, up, new) in enumerate(zip(jobs, states, uploads, nexts, strict=True)):
+            before, rest = None, Rest(job.client, new, None, at in spoilt)
+            if job.examine:
+                client = self.fleet.client(job.client)
+                before = self._before(method, job, state, client)
+                rest = self._rested(method, job, up, new, client, at in spoilt)
+            sent = up if self.outlet is as_made else self.outlet(job, self.fleet.client(job.client), up)
+            done[job.client] = Outcome(job.client, sent, before, party=party), rest
         return done
+
+
+def _lasts(method: AnyMethod, job: Job, up: Any, state: Any, client: Client) -> bool:
+    """Whether the client predicts by a model that is in its state, so that nothing it receives can change it."""
+    if type(method).personal is not Method.personal:
+        return False
+    own, kept = method.own(job.download, up, state, client), {id(v) for v in tree_leaves(state)}
+    return bool(own) and all(id(v) in kept for v in own.values())
 
 
 def _given(rest: Rest) -> Rest:
@@ -172,30 +192,14 @@ def _given(rest: Rest) -> Rest:
 
 def job_key(seed: int, job: Job) -> Key:
     """The key of a client's work in one round: the same in all its exchanges, so a method folds it for each use."""
-    return key(seed, "local", job.round.t, job.client)
+    return key(*_use(seed, job))
+
+
+def _use(seed: int, job: Job) -> tuple[int | str, ...]:
+    return seed, "local", job.round.t, job.client
 
 
 def _form(p: Any) -> tuple[Any, ...]:
     """What two payloads of one class have in common if they can be stacked: names of tensors, values of scalars."""
-    values = (getattr(p, f.name) for f in fields(p))
-    return tuple(tuple(v) if isinstance(v, dict) else v if not isinstance(v, Tensor) else ... for v in values)
-
-
-def _downloads(jobs: list[Job]) -> Any:
-    """A stack of what the clients received; what is the very same tensor for all is repeated without a copy."""
-    leaves = zip(*(tree_leaves(job.download) for job in jobs), strict=True)
-
-    def stacked(same: Sequence[Tensor]) -> Tensor:
-        alike = all(v is same[0] for v in same)
-        return same[0].expand(len(same), *same[0].shape) if alike else torch.stack(list(same))
-
-    return tree_unflatten([stacked(same) for same in leaves], tree_structure(jobs[0].download))
-
-
-def padded(clients: Sequence[Client]) -> Client:
-    """Clients as one, with rows of zeros up to the largest; ``n`` still says how many are real.
-
-    Equal architectures may differ in their initial weights, which training never asks for: the first stands for all.
-    """
-    x, y = (pad_sequence([getattr(c, name) for c in clients], batch_first=True) for name in ("x", "y"))
-    return replace(clients[0], x=x, y=y, n=torch.stack([c.n for c in clients]))
+    values = [getattr(p, name) for name in kinds_of(type(p))]
+    return tuple([tuple(v) if isinstance(v, dict) else ... if isinstance(v, Tensor) else v for v in values])

@@ -8,7 +8,8 @@ elsewhere is unpickled.
 import contextlib
 import os
 import signal
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -24,6 +25,8 @@ from ..wire import OWN, decode
 from .elsewhere import Done, Elsewhere, Order, Sent, carry_out
 from .inprocess import Outlet, as_made
 
+SLIM = 2**14  # bytes of a state that surely fit into a pipe
+
 
 class Failed(NamedTuple):
     at: int
@@ -34,7 +37,7 @@ class Failed(NamedTuple):
 class Worker:
     process: BaseProcess
     pipe: Connection
-    order: Order | None = None  # what it is working on
+    orders: deque[Order] = field(default_factory=deque)  # what it is working on, and what comes next
     download: int = -1  # the one it has
 
 
@@ -48,7 +51,7 @@ class Processes(Elsewhere):
     def close(self) -> None:
         """Whoever still works does so for nobody: jobs are pure, so it can be ended at any moment."""
         for worker in self._workers:
-            if worker.order is not None:
+            if worker.orders:
                 worker.process.kill()
             else:
                 with contextlib.suppress(OSError):
@@ -62,17 +65,30 @@ class Processes(Elsewhere):
 
     def _hand_out(self) -> None:
         for worker in self._workers:
-            if worker.order is None and self._orders:
-                worker.order = order = self._orders.popleft()
-                worker.pipe.send(order._replace(data=None) if worker.download == order.download else order)
-                worker.download = order.download
+            if not worker.orders and self._orders:
+                self._give(worker)
+        # One order ahead, so that nobody waits for us; but the last ones are for whoever is free first.
+        for worker in self._workers:
+            if len(worker.orders) == 1 and len(self._orders) >= len(self._workers) and self._is_slim(worker):
+                self._give(worker)
+
+    def _give(self, worker: Worker) -> None:
+        order = self._orders.popleft()
+        worker.orders.append(order)
+        worker.pipe.send(order._replace(data=None) if worker.download == order.download else order)
+        worker.download = order.download
+
+    def _is_slim(self, worker: Worker) -> bool:
+        """Whether the pipe has room for the next order: who is busy does not read, and we must not wait for it."""
+        order = self._orders[0]
+        return worker.download == order.download and len(order.state or b"") <= SLIM
 
     def _listen(self) -> None:
         ready = wait([w.pipe for w in self._workers] + [w.process.sentinel for w in self._workers])
         for at, worker in enumerate(self._workers):
             if worker.pipe in ready:
                 try:
-                    self._take(worker, worker.pipe.recv())
+                    self._take(worker, _received(worker.pipe))
                 except (EOFError, ConnectionResetError):
                     self._replace(at)
             elif worker.process.sentinel in ready:
@@ -85,16 +101,17 @@ class Processes(Elsewhere):
             self._sent[answer.at] = answer
         else:
             self._done[answer.at] = answer
-            worker.order = None
+            worker.orders.popleft()
             self._hand_out()
 
     def _replace(self, at: int) -> None:
         worker = self._workers[at]
         worker.process.join()
         worker.pipe.close()
-        lost = worker.order
         self._workers[at] = _start(self.fleet, self.outlet)
-        if lost is not None:
+        if worker.orders:
+            lost = worker.orders.popleft()
+            self._orders.extendleft(reversed(worker.orders))
             self._mourn(
                 lost,
                 f"its worker process died twice (exit code {worker.process.exitcode}); "
@@ -135,6 +152,23 @@ def _obey(fleet: Fleet, outlet: Outlet, pipe: Connection, parent: int) -> None:
             if order.data is not None:
                 download = decode(contract(order.method).download, order.data, OWN)
             for answer in carry_out(fleet, outlet, order, download):
-                pipe.send(answer)
+                _send(pipe, answer)
         except Exception as error:  # it must reach the parent, whatever it is
             pipe.send(Failed(order.at, error))
+
+
+def _send(pipe: Connection, answer: Sent | Done) -> None:
+    """The payload goes by itself: pickled, it would be copied twice more."""
+    if isinstance(answer, Sent):
+        pipe.send(answer._replace(upload=b""))
+        pipe.send_bytes(answer.upload)
+    else:
+        pipe.send(answer._replace(state=b""))
+        pipe.send_bytes(answer.state)
+
+
+def _received(pipe: Connection) -> Sent | Done | Failed:
+    answer: Sent | Done | Failed = pipe.recv()
+    if isinstance(answer, Sent):
+        return answer._replace(upload=pipe.recv_bytes())
+    return answer._replace(state=pipe.recv_bytes()) if isinstance(answer, Done) else answer
