@@ -3,6 +3,8 @@
 import torch
 import toys
 
+from atoll.assemble import assemble
+from atoll.config import Config
 from atoll.key import key
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.local import Local, State
@@ -18,6 +20,13 @@ def test_one_step_by_hand() -> None:
     _, state = toys.participate(method, Nothing(), method.init_client(c, key(0)), c, key(1))
     torch.testing.assert_close(state.params["head.weight"], torch.tensor([[0.05, 0.0], [-0.05, 0.0]]))
     torch.testing.assert_close(state.params["head.bias"], torch.tensor([0.05, -0.05]))
+
+
+def test_a_head_may_go_without_bias() -> None:
+    plain, free = (Local(toys.PLAIN, bias_free_head=flag).bias_free() for flag in (False, True))
+    assert (plain, free) == (False, True)
+    models = assemble(Config("local", clients=2, settings={"bias_free_head": True})).fleet.models
+    assert all("head.bias" not in model.init() for model in models.values())
 
 
 def test_sends_nothing() -> None:
