@@ -35,7 +35,7 @@ from atoll.data.partition import parse
 ROOT = Path(__file__).parent.parent
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 PAGES = [README, *sorted(DOCS.glob("*.md")), *sorted((DOCS / "methods").glob("*.md"))]
-LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")  # pictures as well
 SMALL = {"rounds": 2, "epochs": 1}  # what runs in these pages are cut down to
 
 
