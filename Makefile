@@ -51,7 +51,7 @@ pages: setup
 
 # All pages as a site for the browser, in build/site. (The variable silences an advertisement of the theme.)
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open build/site/index.html"
 
 clean:
