@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test test-chaos test-papers test-deploy test-ui bench bench-page docs clean
+.PHONY: setup demo check test test-chaos test-papers test-deploy test-ui bench bench-page pages docs clean
 
 setup: $(READY)
 
@@ -54,9 +54,14 @@ bench: setup
 bench-page: setup
 	$(BIN)/python -m benchmarks --page
 
-# The reference pages that follow from the code; a test fails when they are out of date.
-docs: setup
+# The pages that follow from the code (minutes: bytes are counted); a test fails when they are out of date.
+pages: setup
 	$(BIN)/python docs/build.py
+
+# All pages as a site for the browser, in build/site. (The variable silences an advertisement of the theme.)
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open build/site/index.html"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,12 @@
-"""Make pages from the code and from what was measured: ``python docs/build.py`` writes ref-*.md and results.md."""
+"""Make pages from the code and from what was measured: ``python docs/build.py`` writes them.
+
+They are ``ref-*.md`` but for that of the run directory, ``methods/*.md``, ``results.md`` and the pictures of methods.
+"""
 
 import inspect
 import json
+import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -24,6 +29,10 @@ from atoll.settings import OPTIMISERS, Setting, make, settings_of
 from atoll.traffic import Nominal
 
 FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER))  # for the files beside this one, wherever it is started
+from api_page import api_page  # noqa: E402
+from pictures.draw import pictures  # noqa: E402
+
 NOTE = "*Made from the code by [`docs/build.py`](build.py): change the code and run it again, not this page.*"
 NEW_CLIENTS = "how-to-new-clients.md"
 PLACES = {"down": "Down, to a client", "up": "Up, to the server", "state": "Kept by a client", "server": "Server"}
@@ -31,9 +40,15 @@ PLACES = {"down": "Down, to a client", "up": "Up, to the server", "state": "Kept
 
 def pages() -> dict[str, str]:
     """Generated pages by their file names; all but that of bytes, which takes minutes."""
-    return {"ref-options.md": options_page(), "ref-methods.md": methods_page(), "results.md": results_page()} | {
-        NEW_CLIENTS: new_clients_page()
+    made = {
+        "ref-api.md": api_page(NOTE),
+        "ref-cli.md": commands_page(),
+        "ref-options.md": options_page(),
+        "ref-methods.md": methods_page(),
+        "results.md": results_page(),
+        NEW_CLIENTS: new_clients_page(),
     }
+    return made | {f"methods/{name}.md": method_page(name) for name in registry.methods()} | pictures()
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -97,7 +112,8 @@ def options_page() -> str:
             "# Options",
             NOTE,
             "## A run",
-            "`atoll run`, `atoll compare` and `atoll audit` take these options. A configuration file (`--config`) and "
+            "`atoll run`, `atoll compare` and `atoll audit` take these options ([all commands](ref-cli.md)). A "
+            "configuration file (`--config`) and "
             "`atoll.run(...)` in Python take the same under the name in the second column. An option on the command "
             "line overrules the file. Entries with a tick may be changed when a run is resumed: they decide where, how "
             "long or how conveniently it runs, but not what comes out of a round.",
@@ -105,8 +121,6 @@ def options_page() -> str:
             "In a file, `models` and `terms` are lists and `settings` is a mapping from names to values:",
             "```yaml\nmethod: dcpfl\npartition: pathological:3\nmodels: [mlp, 'mlp:hidden=32']\nwidth: 24\n"
             "settings: {lam: 0.2, optim.momentum: 0.5}\n```",
-            "## Commands",
-            *(part for name, command in _commands() for part in _command(name, command)),
             "## Optimisers",
             "A method that trains locally has a field `optim`; `--optimiser`, `--lr`, `--epochs` and `--batch-size` "
             "set its parts, and `--set optim.momentum=0.5` sets any of them. Other optimisers of a method (see its "
@@ -121,6 +135,18 @@ def options_page() -> str:
             "## Data sets",
             "Names for `--data`. Other forms are in [Use your own data](how-to-own-data.md).",
             table(("name", "kind", "rows: train, test", "classes", "shape", "download", "licence"), _data_rows()),
+        ]
+    )
+
+
+def commands_page() -> str:
+    return joined(
+        [
+            "# Command line",
+            NOTE,
+            "Every command explains itself with `--help`, and every listing takes `--json`. A mistake gets one "
+            "sentence that says what is wrong and what to do, and exit code 2.",
+            *(part for name, command in _commands() for part in _command(name, command)),
         ]
     )
 
@@ -155,7 +181,7 @@ def _commands(group: click.Group = command_line, prefix: str = "atoll") -> Itera
 def _command(name: str, command: click.Command) -> Iterator[str]:
     with command.make_context(name, [], resilient_parsing=True) as context:
         usage = " ".join(command.collect_usage_pieces(context))
-    yield f"### `{name}`"
+    yield f"## `{name}`"
     yield f"`{name} {usage}`"
     yield from _help(command)
     own = [p for p in command.params if isinstance(p, click.Option)]
@@ -163,7 +189,7 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
         taken = {p.name for p in own}
         without = [flag(f.name) for f in fields(Config) if f.name not in taken | {"method"}]
         yield (
-            "All options of [a run](#a-run)"
+            "All options of [a run](ref-options.md#a-run)"
             + (f" except {', '.join(map(code, without))}" if without else "")
             + "; and:"
         )
@@ -223,16 +249,11 @@ def methods_page() -> str:
         [
             "# Methods",
             NOTE,
-            "`atoll methods` prints this list and `atoll methods METHOD` one of its sections. *Unlike models* says "
-            "whether clients may have different architectures, *server model* whether the server has a model of its "
-            "own that can be measured.",
+            "`atoll methods` prints this list, and `atoll methods METHOD` what the page of a method says. *Unlike "
+            "models* says whether clients may have different architectures, *server model* whether the server has a "
+            "model of its own that can be measured. How the families differ is told in [Families of "
+            "methods](explanation-methods.md).",
             table(("method", "source", "family", "unlike models", "server model", "needs", "variants"), _method_rows()),
-            "A setting is changed with `--set name=value`. Where an optimiser is named, only those of its settings "
-            "are listed that differ from its [own defaults](ref-options.md#optimisers). In the tables of what travels, "
-            "*held classes* means that the rows of a class table whose count or flag is zero stay at home. "
-            "`atoll audit METHOD` shows shapes and bytes. A *golden file* fixes name, type and shape of all that "
-            "travels in a small run.",
-            *(part for name in registry.methods() for part in _method(name)),
             "## Regularisers",
             "Terms for the local loss, added with `--with dw:mu=0.1` or, in a comparison, `fedavg+dw:mu=0.1`. Methods "
             f"that take them: {', '.join(code(name) for name in registry.methods() if _takes_terms(name))}.",
@@ -244,30 +265,105 @@ def methods_page() -> str:
 def _method_rows() -> Iterator[list[str]]:
     for name, cls in registry.methods().items():
         card = registry.card(cls)
-        mixed = "no" if Need.SAME_ARCHITECTURE in cls.needs else "yes"
-        generic = "no" if cls.generic is Method.generic else "yes"
-        needs = ", ".join(sorted(cls.needs - {Need.SAME_ARCHITECTURE}))
         variants = ", ".join(code(f"{name}:{variant}") for variant in cls.variants)
-        yield [f"[`{name}`](#{name})", card.citation if card.url else "", cls.family, mixed, generic, needs, variants]
+        source = card.citation if card.url else ""
+        yield [
+            f"[`{name}`](methods/{name}.md)",
+            source,
+            cls.family,
+            _mixed(name),
+            _generic(name),
+            _needs(name),
+            variants,
+        ]
 
 
-def _method(name: str) -> Iterator[str]:
+def _mixed(name: str) -> str:
+    return "no" if Need.SAME_ARCHITECTURE in registry.method(name).needs else "yes"
+
+
+def _generic(name: str) -> str:
+    return "no" if registry.method(name).generic is Method.generic else "yes"
+
+
+def _needs(name: str) -> str:
+    return ", ".join(sorted(registry.method(name).needs - {Need.SAME_ARCHITECTURE}))
+
+
+def method_page(name: str) -> str:
+    """One method; links are those of a page in ``docs/methods``."""
     cls = registry.method(name)
     card = registry.card(cls)
-    yield f"## {name}"
     source = f" [{card.url}]({card.url})" if card.url else ""
-    yield f"**{card.title}.** {card.citation}.{source}"
-    for paragraph in card.algorithm.split("\n\n"):
-        yield f"```\n{paragraph}\n```" if paragraph.startswith("client:") else paragraph
-    yield f"Needs: {', '.join(sorted(cls.needs)) or 'nothing'}."
-    for variant, changes in cls.variants.items():
+    return joined(
+        [
+            f"# {name}: {card.title}",
+            NOTE.replace("(build.py)", "(../build.py)"),
+            f"{card.citation}.{source}",
+            table(("family", "unlike models", "server model", "needs", "takes regularisers"), [_facts(name)]),
+            *_longer(name),
+            "## Algorithm",
+            *(
+                f"```\n{paragraph}\n```" if paragraph.startswith("client:") else paragraph
+                for paragraph in card.algorithm.split("\n\n")
+            ),
+            *_variants(name),
+            f"The code: [{name}.py](../../src/atoll/methods/{name}.py). Its equations against numbers worked out by "
+            f"hand: [test_{name}.py](../../tests/methods/test_{name}.py).",
+            "## What travels",
+            table(("where", "field", "holds", "how it travels", "meaning"), _payload_rows(name)),
+            *_travelling(name),
+            "## Settings",
+            "Changed with `--set name=value`. Of an optimiser, only those settings are listed that differ from its "
+            "[own defaults](../ref-options.md#optimisers).",
+            _settings_table(_telling(name)),
+            *_measured(name),
+        ]
+    )
+
+
+def _facts(name: str) -> list[str]:
+    family = f"[{registry.method(name).family}](../explanation-methods.md#{_family(name)})"
+    return [family, _mixed(name), _generic(name), _needs(name) or "nothing", "yes" if _takes_terms(name) else "no"]
+
+
+def _family(name: str) -> str:
+    """Its heading in the explanation of families, as an anchor."""
+    headings = {"logits/features": "logits-and-features", "none": "no-exchange"}
+    family = registry.method(name).family
+    return headings.get(family, family.replace(" ", "-"))
+
+
+def _longer(name: str) -> Iterator[str]:
+    """What somebody wrote about it, where somebody did."""
+    file = FOLDER / "longer" / f"{name}.md"
+    if file.exists():
+        yield file.read_text(encoding="utf-8").strip()
+
+
+def _variants(name: str) -> Iterator[str]:
+    for variant, changes in registry.method(name).variants.items():
         settings = ", ".join(code(f"{field}={value}") for field, value in changes.items())
         yield f"Variant {code(f'{name}:{variant}')}: {settings}."
-    yield _settings_table(_telling(name))
-    yield from _measured(name)
-    yield table(("where", "field", "holds", "how it travels", "meaning"), _payload_rows(name))
-    files = [f"{name}{'-' * bool(variant)}{variant}.json" for variant in ("", *cls.variants)]
-    yield "Golden files: " + ", ".join(f"[{file}](../tests/wire/{file})" for file in files) + "."
+
+
+def _travelling(name: str) -> Iterator[str]:
+    rows = _rows_of_bytes(name)
+    if rows:
+        yield "Bytes of one client in one round, for [CNN-1 on images of 3x32x32](../ref-communication.md):"
+        yield table(("run as", "10 classes: down", "up", "100 classes: down", "up"), rows)
+    if any("held classes" in row[3] for row in _payload_rows(name)):
+        yield "*Held classes*: the rows of a class table whose count or flag is zero stay at home."
+    files = [f"{name}{'-' * bool(variant)}{variant}.json" for variant in ("", *registry.method(name).variants)]
+    golden = ", ".join(f"[{file}](../../tests/wire/{file})" for file in files)
+    yield f"`atoll audit {name}` shows shapes and bytes. Name, type and shape of all that travels: {golden}."
+
+
+def _rows_of_bytes(name: str) -> list[list[str]]:
+    """From the page of bytes as it is: counting them anew for every page would take minutes."""
+    page = (FOLDER / "ref-communication.md").read_text(encoding="utf-8")
+    lines = re.findall(rf"^\| `{name}(?::[\w-]+)?` \|.*$", page, re.MULTILINE)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def _telling(name: str) -> Iterator[Setting]:
@@ -423,21 +519,46 @@ def _mark(stat: list[float] | None) -> str:
 
 
 def _measured(name: str) -> Iterator[str]:
-    """How the method did on digits, beside Local, whatever came out."""
-    found = measured("digits")
-    rows = {row["name"]: row for row in found["rows"]} if found else {}
-    if name in rows:
-        mine, local = rows[name], rows["local"]
-        wins = sum(value > local["by_seed"][seed] for seed, value in mine["by_seed"].items())
-        verdict = f", above Local ({_mark(local['best_by_val'])}) in {wins} of {len(mine['by_seed'])} seeds"
-        generic = rows[name]["generic"]
-        kind = "the average of the personal models" if rows[name]["averaged"] else "the generic model"
-        also = f"; {kind}: {_mark(generic)}" if generic else ""
-        beside = "" if name == "local" else verdict
-        yield f"Measured [on digits](results.md#all-methods-on-digits): {_mark(mine['best_by_val'])} %{beside}{also}."
+    """How the method and its variants did wherever they took part, beside Local, whatever came out."""
+    rows = [row for experiment in _experiments() for row in _part_in(name, *experiment)]
+    if rows:
+        yield "## Measured"
+        yield (
+            "Personal accuracy in percent, chosen by validation, mean and standard deviation over seeds; what each "
+            "line means, and what it was run with, is told in [Results](../results.md)."
+        )
+        yield table(("experiment", "run as", "accuracy", "Local", "seeds above Local", "worst tenth", "generic"), rows)
+
+
+def _experiments() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Titles, and rows by the name of the method."""
+    known = yaml.safe_load((FOLDER / "experiments.yaml").read_text(encoding="utf-8"))
+    for name, experiment in known.items():
+        found = measured(name)
+        if found is not None:
+            yield experiment["title"], {row["name"]: row for row in found["rows"]}
+
+
+def _part_in(name: str, title: str, rows: dict[str, Any]) -> Iterator[list[str]]:
+    local = rows.get("local")
+    anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+    for spec, row in rows.items():
+        if re.split("[:+]", spec)[0] != name:
+            continue
+        by_seed = row["by_seed"]
+        wins = sum(value > local["by_seed"][seed] for seed, value in by_seed.items()) if local else 0
+        beside = (
+            [_mark(local["best_by_val"]), f"{wins} of {len(by_seed)}"] if local and spec != "local" else [NONE, NONE]
+        )
+        generic = ("~" if row["averaged"] else "") + _mark(row["generic"]) if row["generic"] else NONE
+        yield [
+            f"[{title}](../results.md#{anchor})", code(spec), _mark(row["best_by_val"]), *beside,
+            _mark(row["worst_decile"]), generic,
+        ]  # fmt: skip
 
 
 if __name__ == "__main__":
     for file, text in (pages() | {"ref-communication.md": communication_page()}).items():
+        (FOLDER / file).parent.mkdir(exist_ok=True)
         (FOLDER / file).write_text(text, encoding="utf-8")
         print(f"Wrote {FOLDER / file}")

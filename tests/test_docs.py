@@ -1,5 +1,7 @@
 """The pages tell the truth: links lead somewhere, code runs, commands exist, generated pages are up to date.
 
+They can be read in two ways, as files of the repository and as the site that ``make docs`` builds.
+
 Blocks of a page run from top to bottom in one folder. A comment above a block says if it is otherwise:
 ``<!-- not run: reason -->``, or ``<!-- part of FILE -->`` for a piece of a file, which is run whole instead.
 """
@@ -10,12 +12,17 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import click
 import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
 
 import atoll as package
 from atoll import models, registry
@@ -27,8 +34,8 @@ from atoll.data.partition import parse
 
 ROOT = Path(__file__).parent.parent
 README, DOCS = ROOT / "README.md", ROOT / "docs"
-PAGES = [README, *sorted(DOCS.glob("*.md"))]
-LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+PAGES = [README, *sorted(DOCS.glob("*.md")), *sorted((DOCS / "methods").glob("*.md"))]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")  # pictures as well
 SMALL = {"rounds": 2, "epochs": 1}  # what runs in these pages are cut down to
 
 
@@ -100,6 +107,13 @@ def test_links_lead_to_something_in_the_repository(name: str) -> None:
 def test_the_index_has_every_page() -> None:
     linked = set(LINK.findall((DOCS / "README.md").read_text()))
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= linked
+    listed = set(LINK.findall((DOCS / "ref-methods.md").read_text()))
+    assert {f"methods/{page.name}" for page in (DOCS / "methods").glob("*.md")} <= listed
+
+
+@cache
+def all_text(folder: str, pattern: str) -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob(pattern))
 
 
 @pytest.mark.parametrize("name", names(PAGES))
@@ -107,7 +121,7 @@ def test_nothing_outside_the_product_is_mentioned(name: str) -> None:
     """No absolute paths, and no addresses but those that the code, the licence or a data set gives."""
     text = (ROOT / name).read_text(encoding="utf-8")
     assert re.findall(r"(?:^|[\s`'\"(=])/[a-z]\w*", text) == []
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    sources = all_text("src", "*.py")
     for host in re.findall(r"https?://([\w.-]+)", text):
         assert host in sources or host == "github.com"
 
@@ -115,7 +129,7 @@ def test_nothing_outside_the_product_is_mentioned(name: str) -> None:
 @pytest.mark.parametrize("name", names(PAGES))
 def test_what_is_quoted_exists(name: str) -> None:
     """Files of the repository, tests, options and names of the package, wherever they stand in back-quotes."""
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = all_text("tests", "test_*.py")
     for quoted in re.findall(r"`([^`\n]+)`", prose(ROOT / name)):
         if re.fullmatch(r"(src|tests|docs|examples)/[\w/.]*", quoted):
             assert (ROOT / quoted).exists(), quoted
@@ -242,8 +256,19 @@ def builder() -> ModuleType:
 
 
 def test_generated_pages_are_what_the_code_says() -> None:
-    for file, text in builder().pages().items():
-        assert (DOCS / file).read_text(encoding="utf-8") == text, f"docs/{file} is old: run python docs/build.py"
+    made = builder().pages()
+    for file, text in made.items():
+        assert (DOCS / file).read_text(encoding="utf-8") == text, f"docs/{file} is old: run make pages"
+    pages = {f"methods/{page.name}" for page in (DOCS / "methods").iterdir()}
+    assert pages <= set(made), "a page of a method that is no more"
+
+
+def test_no_text_of_a_picture_leaves_it() -> None:
+    for file, svg in builder().pictures().items():
+        width = int(re.search(r'viewBox="0 0 (\d+)', svg)[1])  # type: ignore[index]
+        for x, more, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+" fill="#\w+"(.*?)>(.*?)</text>', svg):
+            half = 0.5 if "middle" in more else 1
+            assert float(x) + half * 6.9 * len(text) < width, f"{file}: {text}"
 
 
 def test_the_readme_lists_every_method_in_its_family() -> None:
@@ -265,4 +290,62 @@ def test_the_page_of_bytes_has_every_method_and_the_rows_tried_here() -> None:
     assert re.findall(r"^\| `([\w:-]+)` \|", page, re.MULTILINE) == made.SPECS
     for spec in ("fedavg", "lgfedavg", "fedproto", "pfedes"):
         row = f"| {' | '.join(made.traffic_row(spec))} |"
-        assert row in page, f"docs/ref-communication.md is old: run python docs/build.py. It should have: {row}"
+        assert row in page, f"docs/ref-communication.md is old: run make pages. It should have: {row}"
+
+
+# -- the site ---------------------------------------------------------------------------------------------------------
+
+
+class Reader(HTMLParser):
+    """What a built page refers to: links of the reader's choosing, and what a browser fetches by itself."""
+
+    def __init__(self, page: Path):
+        super().__init__()
+        self.links: set[str] = set()
+        self.fetched: set[str] = set()
+        self.targets: set[str] = set()
+        self.marks: set[str] = set()  # classes and components, by which the theme's script decides what to do
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.targets |= {given[name] for name in ("id", "name") if name in given}
+        self.marks |= {*given.get("class", "").split(), given.get("data-md-component", "")}
+        self.links |= {given["href"]} if tag == "a" and "href" in given else set()
+        self.fetched |= {given["href"]} if tag == "link" and "href" in given else set()
+        self.fetched |= {given[name] for name in ("src", "srcset", "poster", "data") if name in given}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Reader]:
+    """The pages of the site; it is not built at all if MkDocs has something to warn of."""
+    folder = tmp_path_factory.mktemp("site")
+    build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(folder)))
+    return {page: Reader(page) for page in folder.rglob("*.html")}
+
+
+def test_the_site_has_every_page(site: dict[Path, Reader]) -> None:
+    names = {page.name for page in site}
+    assert {page.with_suffix(".html").name for page in PAGES if page.name != "README.md"} <= names
+    assert "index.html" in names
+
+
+def test_links_of_the_site_lead_somewhere(site: dict[Path, Reader]) -> None:
+    """Pages, sources and anchors; the page for addresses that do not exist has absolute links to a host of its own."""
+    for page, found in site.items():
+        for link in found.links if page.name != "404.html" else ():
+            if re.match(r"[a-z]+:", link):
+                continue
+            path, _, anchor = unquote(link).partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in site[target].targets, f"{page.name}: {link}"
+
+
+def test_the_site_asks_no_other_host(site: dict[Path, Reader]) -> None:
+    """Nor does it have what would make the theme's script ask one: diagrams, and a repository whose stars it counts."""
+    for page, found in site.items():
+        assert [address for address in found.fetched if re.match(r"(https?:)?//", address)] == [], page.name
+        assert not found.marks & {"mermaid", "source"}, page.name
+    for sheet in next(page for page in site if page.name == "404.html").parent.rglob("*.css"):
+        assert not re.search(r"(url\(|@import\s*)[\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name

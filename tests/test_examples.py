@@ -1,5 +1,6 @@
 """Every example runs as a user would run it, and says what it should."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,16 @@ SAYS = {
     "new_method.py": "sharedhead on digits",
     "own_model.py": "with Wide",
     "own_data.py": "north",
+    "images.py": "client 4 with cnn5",
+    "table.py": "cellar 1 says",
+    "text.py": "shop 4",
 }
 
 
 def test_every_example_is_listed() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAYS)
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\(([\w/]+(?:\.py)?)\)", page)) == {*SAYS, "flower"}
 
 
 @pytest.mark.parametrize("name", SAYS)

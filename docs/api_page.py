@@ -1,0 +1,156 @@
+"""The page of the Python interface, cut out of the sources: signatures and fields as they stand there, docstrings."""
+
+import ast
+import inspect
+import pkgutil
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+SECTIONS = {
+    "Run": (
+        "What a configuration file or the command line says can be said in Python, with the same names: the options of "
+        "[a run](ref-options.md#a-run).",
+        ["atoll.run", "atoll.Result", "atoll.Dataset", "atoll.AtollError"],
+    ),
+    "Several runs": (
+        "Configurations for `atoll.compare.configs` are those of `atoll compare`; a watch is called with the number of "
+        "rounds done and, after an evaluation, its line. Searches say which points a sweep tries (`atoll sweep`).",
+        [
+            "atoll.compare.configs",
+            "atoll.compare.place",
+            "atoll.compare.run_all",
+            "atoll.sweep.axis",
+            "atoll.sweep.Grid",
+            "atoll.sweep.Random",
+            "atoll.sweep.at",
+        ],
+    ),
+    "Use the models": (
+        "Of a run directory, or of a site that took part in a deployment.",
+        [
+            "atoll.saved.open_run",
+            "atoll.saved.Models",
+            "atoll.saved.Saved",
+            "atoll.deploy.personal.personal_model",
+            "atoll.deploy.personal.open_site",
+        ],
+    ),
+    "Methods": (
+        "[Write a method](tutorial-write-a-method.md) goes through these one after the other.",
+        [
+            "atoll.Method",
+            "atoll.Client",
+            "atoll.Task",
+            "atoll.core.Round",
+            "atoll.core.Reply",
+            "atoll.core.Need",
+            "atoll.core.setting",
+            "atoll.core.contract",
+            "atoll.checks.within",
+            "atoll.checks.one_of",
+            "atoll.registry.methods",
+            "atoll.registry.method",
+            "atoll.settings.make",
+        ],
+    ),
+    "Payloads": (
+        "What travels and what is kept.",
+        [
+            "atoll.payload.payload",
+            "atoll.payload.about",
+            "atoll.payload.Nothing",
+            "atoll.payload.pack",
+            "atoll.payload.unpack",
+            "atoll.payload.nbytes",
+        ],
+    ),
+    "Models": (
+        "Networks as pure functions of their parameters (`Params`, a dictionary of tensors).",
+        [
+            "atoll.Model",
+            "atoll.core.Batch",
+            "atoll.core.Step",
+            "atoll.core.part",
+            "atoll.core.weights",
+            "atoll.models.split",
+            "atoll.models.build",
+        ],
+    ),
+    "Training": (
+        "The one loop over batches, what it takes, and what can be made of its results.",
+        [
+            "atoll.train.Optimiser",
+            "atoll.train.SGD",
+            "atoll.train.Adam",
+            "atoll.train.objective",
+            "atoll.train.cross_entropy",
+            "atoll.train.wmean",
+            "atoll.train.mean",
+            "atoll.train.add",
+            "atoll.train.sub",
+            "atoll.train.sqnorm",
+            "atoll.terms.Regulariser",
+            "atoll.statistics.class_means",
+            "atoll.statistics.covariances",
+        ],
+    ),
+    "Keys": (
+        "Randomness as a value: the same key gives the same numbers.",
+        [
+            "atoll.key.key",
+            "atoll.key.fold",
+            "atoll.key.uniform",
+            "atoll.key.normal",
+            "atoll.key.randint",
+            "atoll.key.permutation",
+        ],
+    ),
+}
+
+
+def api_page(note: str) -> str:
+    parts = ["# Python interface", note, "What is listed here is meant to be used; everything else may change."]
+    for title, (text, names) in SECTIONS.items():
+        parts += [f"## {title}", text, *(part for name in names for part in _entry(name))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _entry(dotted: str) -> Iterator[str]:
+    thing: Any = pkgutil.resolve_name(dotted)
+    source = textwrap.dedent(inspect.getsource(thing))
+    [node] = ast.parse(source).body
+    lines = source.splitlines()
+    shown = _class(node, lines) if isinstance(node, ast.ClassDef) else _signature(node, lines)
+    yield f"### `{dotted}`"
+    yield "<!-- not run: signatures only -->\n```python\n" + "\n".join(shown) + "\n```"
+    yield re.sub(r":\w+:`(\w+)`", r"`\1`", inspect.cleandoc(ast.get_docstring(node) or "")).replace("``", "`")
+
+
+def _class(node: ast.ClassDef, lines: list[str]) -> list[str]:
+    """Its first line, fields with what is said beside them, and public functions with their docstrings."""
+    shown = lines[_first(node) - 1 : node.body[0].lineno - 1]  # a docstring stands below the block
+    head, last = len(shown), None
+    for part in node.body:
+        if isinstance(part, ast.AnnAssign | ast.Assign):
+            shown += [""] * isinstance(last, ast.FunctionDef) + lines[part.lineno - 1 : part.end_lineno]
+            last = part
+        elif isinstance(part, ast.FunctionDef) and (not part.name.startswith("_") or part.name == "__call__"):
+            shown += [""] * (len(shown) > head) + _signature(part, lines)
+            if ast.get_docstring(part):
+                shown += lines[part.body[0].lineno - 1 : part.body[0].end_lineno]
+            last = part
+    return shown if len(shown) > head else [*shown[:-1], f"{shown[-1]} ..."]
+
+
+def _signature(node: Any, lines: list[str]) -> list[str]:
+    """From its decorators to the colon; a body in the same line, or none that is shown, becomes three dots."""
+    own = lines[_first(node) - 1 : max(node.lineno, node.body[0].lineno - 1)]
+    if ast.get_docstring(node) and isinstance(node, ast.FunctionDef) and node.col_offset:
+        return own
+    return [*own[:-1], re.sub(r":\s*(\.\.\.)?$", ": ...", own[-1])]
+
+
+def _first(node: Any) -> int:
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
