@@ -275,11 +275,9 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
         values = [getattr(upload, field) for upload in few]
         like = like or dict(values[0])
         w = torch.stack([getattr(u, weight) for u in few]).double() if weight else torch.ones(len(few)).double()
-        for share in w:
-            mass.add(share)
+        mass.add_all(w)
         for at, columns in enumerate(flat(values, like).split(PIECE, 1)):
-            for row in columns.double().mul_(w[:, None]):
-                pieces[at].add(row)
+            pieces[at].add_all(columns.double().mul_(w[:, None]))
         for name in (name for name, v in like.items() if not v.is_floating_point()):
             largest = torch.stack([own[name] for own in values]).amax(0)
             counters[name] = torch.maximum(counters.get(name, largest), largest)
