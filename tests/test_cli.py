@@ -132,7 +132,7 @@ def test_a_run_without_a_place_makes_a_new_one_each_time(atoll: Atoll, drawn: li
 def test_several_seeds_are_several_runs(atoll: Atoll, drawn: list[Path]) -> None:
     result = atoll("run", "fedavg", *QUICK, "--seeds", "0,4", "--out", "root", "--json")
     assert [summary["seed"] for summary in json.loads(result.stdout)] == [0, 4]
-    assert sorted(p.name for p in Path("root").iterdir()) == ["fedavg-seed0", "fedavg-seed4"]
+    assert sorted(p.name for p in Path("root").iterdir()) == ["fedavg-seed0", "fedavg-seed4", "figures"]
     assert drawn[-1] == Path("root/report.html")
 
 
@@ -181,7 +181,7 @@ def test_a_comparison_ranks_methods_over_seeds(atoll: Atoll, drawn: list[Path]) 
     assert "local" in result.stdout
     assert "Report: root/report.html" in result.stdout
     assert sorted(p.name for p in Path("root").iterdir()) == [
-        "fedavg+dw-mu-0.1-seed0", "fedavg+dw-mu-0.1-seed1", "local-seed0", "local-seed1"
+        "fedavg+dw-mu-0.1-seed0", "fedavg+dw-mu-0.1-seed1", "figures", "local-seed0", "local-seed1"
     ]  # fmt: skip
     again = atoll(
         "compare", "local", "fedavg+dw:mu=0.1", *QUICK, "--seeds", "0,1", "--out", "root", "--resume", "--json"

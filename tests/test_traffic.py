@@ -29,8 +29,8 @@ def test_bytes_by_hand(classes: int, held: int) -> None:
         "dcpfl:no-al": (head, held * (500 + 125_250 + 2)),
         "dcpfl:no-gc": (head + table, held * (500 + 2)),
     }
-    if classes == 100:  # 20 clients with large covariances take a while
-        del expected["dcpfl"], expected["dcpfl:no-al"]
+    if classes == 100:  # 20 clients take a while, above all with large covariances
+        expected = {name: expected[name] for name in ("fedavg", "fedgh", "fedproto", "fd", "dcpfl:no-gc")}
     nominal = Nominal(classes=classes, held=held)
     found = {name: nominal.traffic(name) for name in expected}
     assert found == {name: Traffic(4 * down, 4 * up) for name, (down, up) in expected.items()}

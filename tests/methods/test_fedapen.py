@@ -9,6 +9,7 @@ import toys
 from lab import gap_params, made_with, run, same_models
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.utils._pytree import tree_map
 
 from atoll.core import Client, Model, Step
 from atoll.errors import AtollError
@@ -17,7 +18,6 @@ from atoll.methods._mutual import Shared
 from atoll.methods.fedapen import PREDICTORS, FedAPEN, Held, State
 from atoll.methods.fml import FML
 from atoll.methods.local import State as Alone
-from atoll.payload import stack
 from atoll.settings import make
 
 HALF = torch.tensor(0.5)
@@ -245,7 +245,9 @@ def test_padding_changes_nothing(n: int) -> None:
         rest, aside = method.split(c, key(1))
         return rest.x, rest.y, rest.n, aside.x, aside.w, aside.covers
 
-    x, y, left, held_x, w, covers = (v[0] for v in vmap(split)(stack([toys.padded(c, 15)] * 2)))
+    x, y, left, held_x, w, covers = (
+        v[0] for v in vmap(split)(tree_map(lambda v: torch.stack([v, v]), toys.padded(c, 15)))
+    )
     assert int(left) == len(rest.x)
     assert torch.equal(x[: len(rest.x)], rest.x)
     assert torch.equal(y[: len(rest.x)], rest.y)
