@@ -143,7 +143,9 @@ def test_the_smallest_scale_runs(name: str, tmp_path: Path, without_report: None
     smoke(name, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["dcpfl/figure2", "feddw/figure5", "fedpd/figure2", "pfedes/figure3", "scd/figure2"])
+@pytest.mark.parametrize(
+    "name", ["dcpfl/figure2", "feddw/figure5", "fedpd/figure2", "pfedes/figure3", "scd/figure2", "scd/figure3"]
+)
 def test_a_recipe_of_a_figure_makes_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "write", lambda folders, out, own=(): out)
     monkeypatch.setattr(figures, "usual", lambda shown: [])

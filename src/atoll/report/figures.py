@@ -26,6 +26,7 @@ KINDS: dict[str, Callable[..., list[Drawn]]] = {
     "relations": from_models.relations,
     "moduli": from_models.moduli,
     "images": from_models.images,
+    "newcomers": from_models.newcomers,
     "timeline": from_models.timeline,
 }
 USUAL = ("curves", "boxes", "bytes", "trade-off", "holdings")  # what any runs can be shown by

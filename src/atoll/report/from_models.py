@@ -3,6 +3,9 @@
 import math
 from functools import partial
 
+import numpy as np
+
+from ..adaptation import adapt
 from ..analysis import classes as of_classes
 from ..analysis import timeline as of_time
 from ..analysis.enhanced import enhanced
@@ -10,7 +13,8 @@ from ..analysis.features import ROWS, embedded, features, separation
 from ..saved import open_run
 from . import plots
 from .export import Sheet
-from .from_metrics import plain
+from .from_metrics import lines_of, plain
+from .plots.lines import Axis, Line, Panel
 from .shown import Drawn, Shown, pair, panel
 from .table import NONE
 
@@ -76,6 +80,22 @@ def moduli(shown: Shown) -> list[Drawn]:
         "Shares of classes against the lengths of their weight vectors; orange: both above, or both below average."
     )
     return [Drawn("moduli", caption, partial(plots.moduli, draws, names), Sheet("Shares and lengths", columns, told))]
+
+
+def newcomers(shown: Shown, shots: str = "1,5,all", repeats: int = 1, epochs: int | None = None) -> list[Drawn]:
+    """Accuracy of the clients that stayed out of the runs, once they have adapted, by rows of each class."""
+    panels, told, names = dict[str, list[Line]](), [], list[str]()
+    for (case, method), runs in shown.items():
+        curves = [adapt(run.path, shots=shots, repeats=repeats, epochs=epochs).curve() for run in runs]
+        names = [point.name for point in curves[0]]
+        found = np.array([[point.personal.mean for point in curve] for curve in curves])
+        panels.setdefault(panel(shown, case), []).append(Line(method, list(range(len(names))), found))
+        told.append([case, method, *(f"{100 * mean:.2f}" for mean in found.mean(0))])
+    numbers = Sheet("Accuracy of newcomers, %", ["case", "method", *(f"{name} of each class" for name in names)], told)
+    across = Axis("training rows of each class", names=names)
+    kept = [Panel(title, lines) for title, lines in panels.items()]
+    draw = partial(lines_of, kept, across, "test accuracy of newcomers, %", {})
+    return [Drawn("newcomers", "Clients that come after the run, by how many rows they have.", draw, numbers)]
 
 
 def images(shown: Shown, clients: int = 2, rows: int = 8) -> list[Drawn]:
