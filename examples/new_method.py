@@ -59,5 +59,6 @@ class SharedHead(Method[Head, State, Head, Update]):
 
 
 if __name__ == "__main__":
+    federation = {"data": "digits", "models": ["mlp", "mlp:hidden=32"], "width": 24, "partition": "dirichlet:0.3"}
     for method in ("local", SharedHead()):
-        print(atoll.run(method, data="digits", models=["mlp", "mlp:hidden=32"], width=24, partition="dirichlet:0.3"))
+        print(atoll.run(method, **federation, rounds=10))
