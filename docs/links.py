@@ -87,6 +87,8 @@ def _relative(to: str, here: str) -> str:
 
 
 def _source_page(target: Path) -> str:
+    if target.suffix == ".md" and not LINK.search(text := target.read_text(encoding="utf-8")):
+        return text  # it can be read as it is: no link of it would lead elsewhere
     head = f"---\nsearch:\n  exclude: true\n---\n\n# {target.relative_to(ROOT).as_posix()}\n\n"
     if target.is_dir():
         inside = (p.relative_to(target).as_posix() for p in target.rglob("*") if p.is_file() and "__" not in str(p))
