@@ -169,7 +169,7 @@ def _fleet(
         val=val,
         test=test,
         proxy=networks.travelling(method.needs, dealt),
-        tutors=networks.tutors(dealt) if Need.TUTORS in method.needs else {},
+        tutors=networks.tutors(method.needs, dealt),
         public=None if (rows := public_rows(config, federation)) is None else transform.prepare(rows).to(config.device),
         augment=transform.augment if transform.augments else None,
         global_test=config.global_test,

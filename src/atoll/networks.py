@@ -47,8 +47,10 @@ class Networks:
             return proxy(self.config, self.shape)
         return self._shared(dealt) if Need.SHARED_MODEL in needs else None
 
-    def tutors(self, dealt: Mapping[ClientId, Model]) -> dict[ClientId, Model]:
-        """The server's model for each client: one extractor, with as many outputs as the client has features."""
+    def tutors(self, needs: Collection[str], dealt: Mapping[ClientId, Model]) -> dict[ClientId, Model]:
+        """The server's model for each client, if the method has any: one extractor, with the client's width."""
+        if Need.TUTORS not in needs:
+            return {}
         name = self.config.server_model or ("server_cnn" if self.data.kind == "image" else "mlp_b")
 
         @cache

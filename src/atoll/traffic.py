@@ -61,7 +61,7 @@ class Nominal:
         return Fleet(
             ids, dealt, self.classes, shares, shares, shares,
             proxy=networks.travelling(method.needs, dealt),
-            tutors=networks.tutors(dealt) if Need.TUTORS in method.needs else {},
+            tutors=networks.tutors(method.needs, dealt),
             public=public if Need.PUBLIC_DATA in method.needs else None,
         )  # fmt: skip
 

@@ -88,7 +88,7 @@ class Engagement:
             val=val,
             test=test,
             proxy=networks.travelling(method.needs, dealt),
-            tutors=networks.tutors(dealt) if Need.TUTORS in method.needs else {},
+            tutors=networks.tutors(method.needs, dealt),
             public=None if site.public_rows is None else transform.prepare(site.public_rows),
             augment=transform.augment if transform.augments else None,
         )

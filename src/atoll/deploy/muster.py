@@ -121,7 +121,7 @@ def prepare(config: Config, cards: Sequence[Card], public: Array | None) -> Setu
         val=val,
         test=test,
         proxy=networks.travelling(method.needs, dealt),
-        tutors=networks.tutors(dealt) if Need.TUTORS in method.needs else {},
+        tutors=networks.tutors(method.needs, dealt),
         public=None if public is None else transform.prepare(public),
         augment=transform.augment if transform.augments else None,
         remote=True,
