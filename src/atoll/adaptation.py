@@ -110,7 +110,7 @@ class Adaptation:
 
     def plot(self) -> "Figure":
         """Accuracy by rows of each class."""
-        from .report import shots  # drawing takes long to import
+        from .report.plots import shots  # drawing takes long to import
 
         return shots.curve(self.curve())
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from .style import WIDE, colour, figure, mark, styled
+from ..style import WIDE, colour, figure, mark, styled
 
 if TYPE_CHECKING:
-    from ..adaptation import Point
+    from ...adaptation import Point
 
 LOOKS = {"personal": "-", "alone": "-", "shared": "--"}
 
