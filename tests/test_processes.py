@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from atoll.assemble import Setup, assemble
-from atoll.backends import process
 from atoll.backends.inprocess import Loop
 from atoll.backends.process import Processes
 from atoll.config import Config
@@ -87,29 +86,13 @@ def test_a_download_that_all_clients_get_crosses_over_once_for_each_worker(backe
     backends.append(Processes(made.fleet, MemoryStore(), 2))
     crossed = []
     for worker in backends[0]._workers:
-        send = worker.pipe.send
-        worker.pipe.send = lambda order, send=send: crossed.append(order.data) or send(order)  # type: ignore[method-assign]
+        send = worker.line.send
+        worker.line.send = lambda order, send=send: crossed.append(order.data) or send(order)  # type: ignore[method-assign]
     played(made, backends[0])
     for worker in backends[0]._workers:
-        del worker.pipe.send
+        del worker.line.send
     assert len(crossed) == 8
     assert sum(data is not None for data in crossed) == 4  # two workers, two rounds
-
-
-@pytest.mark.parametrize(("slim", "ahead"), [(2**14, [2, 2]), (-1, [1, 1])])
-def test_workers_are_one_order_ahead_if_the_pipe_has_room_for_it(
-    slim: int, ahead: list[int], backends: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Seven clients for two workers; the last three, one more than there are workers, are for whoever is free."""
-    monkeypatch.setattr(process, "SLIM", slim)
-    made = setup("fedavg", clients=7)
-    backend = Processes(made.fleet, MemoryStore(), 2)
-    backends.append(backend)
-    given: list[list[int]] = []
-    monkeypatch.setattr(backend, "_listen", lambda: given.append([len(w.orders) for w in backend._workers]) or 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        played(made, backend)
-    assert given == [ahead]
 
 
 @dataclass(frozen=True)

@@ -378,14 +378,13 @@ def test_mean_is_exact_where_it_must_be() -> None:
     assert mean(three, "params")["w"].item() == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(("handful", "piece"), [(0, 2**17), (100, 7), (2**20, 1)])
+@pytest.mark.parametrize("handful", [0, 100, 2**20])
 def test_in_whatever_portions_a_mean_is_taken_its_bits_are_the_same(
-    handful: int, piece: int, monkeypatch: pytest.MonkeyPatch
+    handful: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = [Sent(normal(key(i), 10).tolist(), i, 0.1 + i) for i in range(9)]
     at_once = mean(sent, "params", weight="n")
     monkeypatch.setattr(train, "HANDFUL", handful)
-    monkeypatch.setattr(train, "PIECE", piece)
     again = mean(iter(sent), "params", weight="n")
     assert all(torch.equal(v, again[name]) for name, v in at_once.items())
 

@@ -295,7 +295,7 @@ def _across(columns: list[list[Any]], n: int) -> Iterable[tuple[Any, ...]]:
 def flat(several: Sequence[Params], like: Params) -> Tensor:
     """All numbers of each, a row for each, in the order of ``like`` and without its counters."""
     names = [name for name, v in like.items() if v.is_floating_point()]
-    columns = [as_rows(_stacked([params[name] for params in several])) for name in names]
+    columns = [as_rows(stacked([params[name] for params in several])) for name in names]
     return torch.cat([torch.zeros(len(several), 0), *columns], 1)
 
 
@@ -304,7 +304,8 @@ def as_rows(stack: Tensor) -> Tensor:
     return stack.reshape(len(stack), prod(stack.shape[1:]))
 
 
-def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """A row for each; one alone is not copied."""
     return torch.stack(tensors) if len(tensors) > 1 else tensors[0][None]  # type: ignore[arg-type]
 
 

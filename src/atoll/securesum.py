@@ -92,25 +92,31 @@ class Sum:
     def __init__(self) -> None:
         self._fixed = _in_force.get() is not None
         self._total: Tensor | None = None
-        self._reach = (
-            0  # no entry of the sum can be further from 0; a whole number, so its order does not matter either
-        )
+        self._reach = 0  # no entry of the sum can be further from 0; a whole number, so order does not matter to it
 
-    def add(self, v: Tensor) -> None:
-        part = quantised(v) if self._fixed else v.double()
-        if self._fixed and part.numel():
+    def add(self, v: Tensor, weight: float = 1.0) -> None:
+        """Add ``weight`` times a tensor."""
+        if self._fixed:
+            self._add_whole(quantised(v.double() * weight))
+        elif self._total is None:
+            self._total = v.to(torch.double, copy=True).mul_(weight)
+        else:
+            self._total.add_(v, alpha=weight)  # in double precision, without a copy of the tensor in it
+
+    def add_all(self, rows: Tensor, weights: Tensor) -> None:
+        """Add tensors that lie in a row, at once where that makes no difference to what is promised."""
+        if self._fixed or len(rows) == 1:
+            for row, weight in zip(rows, weights.tolist(), strict=True):
+                self.add(row, weight)
+        else:
+            self.add((rows.double() * weights.view(-1, *[1] * (rows.ndim - 1))).sum(0))
+
+    def _add_whole(self, part: Tensor) -> None:
+        if part.numel():
             self._reach += int(part.abs().max())
             if self._reach >= CAPACITY:
                 raise AtollError(_too_large(self._reach / SCALE))
-        if self._total is None:
-            self._total = part.clone() if part is v else part
-        else:
-            self._total.add_(part)
-
-    def add_all(self, rows: Tensor) -> None:
-        """Add tensors that lie in a row, at once where that makes no difference to what is promised."""
-        for part in rows if self._fixed else [rows.double().sum(0)]:
-            self.add(part)
+        self._total = part if self._total is None else self._total.add_(part)
 
     def value(self) -> Tensor:
         """The sum, in double precision; further numbers would change it."""

@@ -17,11 +17,10 @@ from .checks import within
 from .core import BUFFERS, Batch, Client, Model, Step, laid, setting, weights
 from .key import Key, fold, permutation
 from .mapping import mapping_clients
-from .payload import Params, flat, unflat
+from .payload import Params, stacked
 from .securesum import Sum, note
 
 HANDFUL = 2**20  # bytes of uploads that a mean may hold
-PIECE = 2**17  # numbers of a model that are added up at a time: they stay near the processor until they have been
 
 Loss = Callable[[Params, Batch], Tensor]
 Term = Callable[[Step], Tensor]
@@ -270,22 +269,23 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     if robust.active():
         return robust.mean(uploads, field, weight, around)
     count, mass, like, counters = 0, Sum(), Params(), Params()
-    pieces: defaultdict[int, Sum] = defaultdict(Sum)
+    sums: defaultdict[str, Sum] = defaultdict(Sum)
     for few in _handfuls(uploads, field):
         values = [getattr(upload, field) for upload in few]
         like = like or dict(values[0])
         w = torch.stack([getattr(u, weight) for u in few]).double() if weight else torch.ones(len(few)).double()
-        mass.add_all(w)
-        for at, columns in enumerate(flat(values, like).split(PIECE, 1)):
-            pieces[at].add_all(columns.double().mul_(w[:, None]))
-        for name in (name for name, v in like.items() if not v.is_floating_point()):
-            largest = torch.stack([own[name] for own in values]).amax(0)
-            counters[name] = torch.maximum(counters.get(name, largest), largest)
+        mass.add_all(w, torch.ones_like(w))
+        for name, v in like.items():
+            rows = stacked([own[name] for own in values])
+            if v.is_floating_point():
+                sums[name].add_all(rows, w)
+            else:
+                counters[name] = torch.maximum(counters.get(name, v), rows.amax(0))
         count += len(few)
     if count == 1:
         note("one", f"a round had one client, so the sum of {field} is what that client sent.")
-    total = torch.cat([piece.value() for piece in pieces.values()]) if pieces else torch.zeros(0).double()
-    return like | unflat(total.div_(mass.value()), like) | counters
+    means = {name: total.value().div_(mass.value()).to(like[name].dtype) for name, total in sums.items()}
+    return like | means | counters
 
 
 def _handfuls(uploads: Iterable[Any], field: str) -> Iterator[list[Any]]:
