@@ -301,7 +301,7 @@ ALLOWED = {("data/pickles.py", "import pickle")} | {
     ("backends/rays.py", fault) for fault in ("import pickle", "exec", "compile")
 }
 # Pipes between this program and the workers that it forks itself; they pickle what they carry.
-PIPES = {"backends/process.py", "compare.py"}
+PIPES = {"backends/line.py", "backends/process.py", "compare.py"}
 
 
 def spelt(node: ast.expr) -> str:

@@ -149,6 +149,16 @@ def test_padding_comes_last_and_disturbs_nothing(size: int, more: int, seed: int
     assert padded[size:].tolist() == list(range(size, size + more))
 
 
+def test_several_keys_give_what_each_gives() -> None:
+    """Streams, draws and orders come in front of what is drawn, also where clients have rows of unlike number."""
+    ks, n = torch.stack([key(i) for i in range(3)]), torch.tensor([5, 2, 4])
+    each = list(zip(ks, n, strict=True))
+    assert torch.equal(fold(ks, 4), torch.stack([fold(k, 4) for k in ks]))
+    assert torch.equal(fold(ks, torch.arange(6)), torch.stack([fold(k, torch.arange(6)) for k in ks]))
+    assert torch.equal(normal(ks, 2, 7), torch.stack([normal(k, 2, 7) for k in ks]))
+    assert torch.equal(permutation(ks, 5, n), torch.stack([permutation(k, 5, m) for k, m in each]))
+
+
 def test_permutations_are_uniform() -> None:
     """6,000 shuffles of 3: each of the six orders 1,000 times, +- 29."""
     orders = vmap(lambda k: permutation(k, 3))(torch.stack([fold(key(0), i) for i in range(6_000)]))

@@ -127,6 +127,21 @@ def test_momentum_by_hand() -> None:
     assert out["w"].item() == pytest.approx(-0.1 * (1 + 1.9 + 2.71))
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"weight_decay": 0.1}, {"momentum": 0.5}, {"momentum": 0.5, "weight_decay": 0.1}]
+)
+def test_a_step_does_not_ask_how_a_gradient_lies_in_memory(settings: dict[str, float]) -> None:
+    """Two steps from w = 0 for gradients g that lie as the weights do, or transposed, or are one number repeated."""
+    optimiser, batches = replace(toys.PLAIN, **settings), [toys.batch([[0.0]], [0])] * 2
+    g = torch.arange(6.0).view(2, 3)
+    decay, keep = settings.get("weight_decay", 0.0), settings.get("momentum", 0.0)
+    for given in (g, g.T.contiguous().T, torch.ones(()).expand(2, 3)):
+        out = optimiser.run(lambda p, b: p["w"].sum(), {"w": torch.zeros(2, 3)}, batches, lambda _, v=given: {"w": v})
+        first = -0.1 * given
+        second = first - 0.1 * (keep * given + given + decay * first)
+        torch.testing.assert_close(out["w"], second)
+
+
 @pytest.mark.parametrize("optimiser", [toys.RICH, Adam(0.02)])
 def test_memory_dies_with_the_call(optimiser: Optimiser) -> None:
     """Two calls are not one long call, because the second starts without momentum; without any they would be."""

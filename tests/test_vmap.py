@@ -150,6 +150,48 @@ def test_outside_of_vmap_nobody_is_sure() -> None:
     assert not clientwise.everybody(torch.tensor(True))
 
 
+def test_nothing_of_what_sees_all_clients_goes_through_vmap() -> None:
+    """Tensors and lists of them, also one that is the same for all; results keep their form."""
+    forms = []
+
+    def halves(both: list[Tensor], same: Tensor) -> list[Tensor]:
+        forms.append([tuple(v.shape) for v in (*both, same)])
+        return [both[0] + both[1], same / 2]
+
+    def local(a: Tensor, b: Tensor) -> Tensor:
+        total, half = clientwise.whole(halves, [a, b], torch.tensor([2.0, 4.0]))
+        return total + half
+
+    a, b = torch.arange(6.0).view(3, 2), torch.ones(3, 2)
+    assert torch.equal(vmap(local)(a, b), a + torch.tensor([2.0, 3.0]))
+    assert torch.equal(local(a[0], b[0]), a[0] + torch.tensor([2.0, 3.0]))
+    assert forms == [[(3, 2)] * 3, [(2,)] * 3]
+
+
+def test_rows_are_taken_from_each_client() -> None:
+    x, rows = torch.arange(24.0).view(2, 4, 3), torch.tensor([[3, 1], [0, 0]])
+    expected = torch.stack([x[0][[3, 1]], x[1][[0, 0]]])
+    assert torch.equal(vmap(clientwise.take)(x, rows), expected)
+    assert torch.equal(clientwise.take(x[0], rows[0]), expected[0])
+    assert torch.equal(vmap(clientwise.take, (None, 0))(x[0], rows), x[0][rows])
+
+
+def test_norms_are_those_of_each_client() -> None:
+    a, b = torch.tensor([[[3.0, 4.0]], [[6.0, 8.0]]]), torch.tensor([-2.0, 1.0])
+    assert [v.tolist() for v in vmap(lambda *vs: tuple(clientwise.norms(vs)))(a, b)] == [[5.0, 10.0], [2.0, 1.0]]
+    assert [float(v) for v in clientwise.norms([a[0], b[0]])] == [5.0, 2.0]
+
+
+def test_rows_are_put_together_once_for_the_same_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lab.setup("fedavg")
+    backend, put = Vmap(made.fleet, MemoryStore()), []
+    together = type(made.fleet).together
+    monkeypatch.setattr(type(made.fleet), "together", lambda fleet, ids: put.append(ids) or together(fleet, ids))
+    for some in (jobs(made), jobs(made), jobs(made)[1:]):
+        list(backend.train(made.method, 0, some))
+    assert put == [list(made.fleet.ids), list(made.fleet.ids)[1:]]
+
+
 def test_operations_of_a_product_and_of_its_gradient() -> None:
     """[2, 3] times [3, 4]: 2 * 2 * 3 * 4 = 48 forwards, and as many for the gradient of one factor."""
     a, b = torch.ones(2, 3), torch.ones(3, 4, requires_grad=True)

@@ -6,7 +6,7 @@ backward pass is autograd's own, on the tensors behind.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from torch._functorch.pyfunctorch import (
 )
 
 from .payload import Params
+
+T = TypeVar("T")
 
 
 def copies(params: Params) -> Params:
@@ -54,18 +56,50 @@ def gradient(loss: Callable[[Params], tuple[Tensor, Any]], params: Params) -> tu
     return {name: _batched(g, vmap) for name, g in zip(leaves, grads, strict=True)}, more
 
 
-def elementwise(f: Callable[..., Sequence[Tensor]], *several: Sequence[Tensor]) -> list[Tensor]:
-    """What ``f`` makes of lists of tensors, into which it may also write.
+def whole(f: Callable[..., T], *several: Any) -> T:
+    """What ``f`` makes of tensors, or of lists of them, without a vmap around what it does.
 
-    To ``f`` all elements are alike, so that it need not know of clients: it gets the tensors behind, and none of its
-    operations has to go through vmap.
+    It gets the tensors behind, with clients first; where there is no vmap, the tensors as they are. So it must do the
+    same whatever dimensions come first, and its results must have these first, too. It may write into what it gets.
     """
     vmap = _current()
     if vmap is None:
-        return list(f(*several))
+        return f(*several)
     with temporarily_pop_interpreter_stack():
-        made = f(*([_behind(v, vmap) for v in some] for some in several))
-    return [_batched(v, vmap) for v in made]
+        made = f(*_each(lambda v: _behind(v, vmap), several))
+    return _each(lambda v: _batched(v, vmap), made)  # type: ignore[no-any-return]
+
+
+def _each(f: Callable[[Tensor], Tensor], made: Any) -> Any:
+    """``f`` of every tensor in lists and tuples; lists of them."""
+    return f(made) if isinstance(made, Tensor) else [_each(f, v) for v in made]
+
+
+def take(v: Tensor, rows: Tensor) -> Tensor:
+    """Some of each client's rows."""
+    return whole(_taken, v, rows)
+
+
+def _taken(v: Tensor, rows: Tensor) -> Tensor:
+    if rows.ndim == 1:
+        return v.index_select(0, rows)
+    starts = torch.arange(0, v.shape[0] * v.shape[1], v.shape[1], device=rows.device)
+    chosen = v.flatten(0, 1).index_select(0, (rows + starts[:, None]).flatten())
+    return chosen.view(*rows.shape, *v.shape[2:])
+
+
+def norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The norm of each tensor, a number for each client."""
+    vmap = _current()
+    if vmap is None:
+        return [torch.linalg.vector_norm(v) for v in tensors]
+    with temporarily_pop_interpreter_stack():
+        return [_batched(_norms(_behind(v, vmap)), vmap) for v in tensors]
+
+
+def _norms(v: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(v, dim=tuple(range(1, v.ndim))) if v.ndim > 1 else v.abs()
+    return norm
 
 
 def everybody(flag: Tensor) -> bool:

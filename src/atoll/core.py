@@ -3,13 +3,14 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from . import clientwise
 from .key import Key, fold, permutation
 from .mapping import mapping_clients
 from .noise import key_dropout, noise
@@ -203,14 +204,9 @@ class Client:
         sizes = self._sizes(size)
         full = not mapping_clients() and float(self.n) == len(self.x)
         for epoch in range(epochs):
-            this = fold(k, epoch)
-            rows = permutation(fold(this, 0), len(self.x), self.n)
-            own = fold(fold(this, 1), torch.arange(len(sizes), device=rows.device))  # at once: one by one costs more
-            real, dropout = (rows < self.n).float(), fold(own, 0)
-            changes = own if self.augment is None else fold(own, 1)
-            for chosen, w, k_drop, k_change in zip(rows.split(sizes), real.split(sizes), dropout, changes, strict=True):
-                x = self.x[chosen] if self.augment is None else self.augment(self.x[chosen], k_change)
-                yield Batch(x, self.y[chosen], w, k_drop, {}, full=full)
+            for chosen, w, k_drop, k_change in clientwise.whole(partial(_drawn, epoch, sizes), k, self.n):
+                x, y = (clientwise.take(v, chosen) for v in (self.x, self.y))
+                yield Batch(x if self.augment is None else self.augment(x, k_change), y, w, k_drop, {}, full=full)
 
     def _sizes(self, size: int) -> list[int]:
         """Batches of ``size``, the last one shorter; with batch statistics, never of one row, which has no variance."""
@@ -230,6 +226,15 @@ class Client:
         real = torch.arange(len(self.y), device=self.y.device) < self.n
         classes = torch.arange(self.num_classes, device=self.y.device)
         return ((self.y[:, None] == classes) & real[:, None]).float()
+
+
+def _drawn(epoch: int, sizes: list[int], k: Key, n: Tensor) -> list[tuple[Tensor, Tensor, Key, Key]]:
+    """The batches of an epoch: which rows, which of them are real, keys for dropout and for what changes the rows."""
+    order, others = fold(fold(k, epoch), torch.arange(2, device=k.device)).unbind(-1)
+    rows = permutation(order, sum(sizes), n)
+    own = fold(others, torch.arange(2 * len(sizes), device=k.device)).unbind(-1)  # at once: one by one costs more
+    real = (rows < n[..., None]).float()
+    return list(zip(rows.split(sizes, -1), real.split(sizes, -1), own[::2], own[1::2], strict=True))
 
 
 pytree.register_pytree_node(

@@ -33,7 +33,7 @@ class Shares:
         place = torch.arange(int(sizes.max()))
         missing = place >= sizes[:, None]
         rows = (starts[:, None] + place).masked_fill_(missing, 0)
-        x, y = self.all.x[rows], self.all.y[rows]
+        x, y = (v.index_select(0, rows.flatten()).view(*rows.shape, *v.shape[1:]) for v in self.all)
         x[missing], y[missing] = 0, 0
         return Rows(x, y)
 

@@ -11,7 +11,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-Key = Tensor  # int64, shape []
+Key = Tensor  # int64, shape []; what is drawn from keys of another shape has it in front, with an entry for each
 
 # Odd 64-bit constants of the splitmix64 generator, as signed integers.
 _STEP = 0x9E3779B97F4A7C15 - 2**64
@@ -37,14 +37,14 @@ def _number(parts: tuple[int | str, ...]) -> int:
 
 def fold(k: Key, i: int | Tensor) -> Key:
     """An independent sub-stream of ``k``, one for each ``i``: a phase, an epoch, a use. Several ``i`` give as many."""
-    step = (i + 1) * _STEP
-    return _mix(_mix(k ^ _STEP) + (step if isinstance(step, Tensor) else _wrapped(step)))
+    step, mixed = (i + 1) * _STEP, _mix(k ^ _STEP)
+    return _mix(_beside(mixed, step.ndim) + step if isinstance(step, Tensor) else mixed + _wrapped(step))
 
 
 def bits(k: Key, *shape: int) -> Tensor:
     """63 random bits each. Prefix-stable: ``bits(k, 5)[:3]`` equals ``bits(k, 3)``, so padding disturbs nothing."""
     counters = torch.arange(math.prod(shape), device=k.device).reshape(shape)
-    return _mix(_mix(k + counters * _STEP)) & _LARGEST
+    return _mix(_mix(_beside(k, len(shape)) + counters * _STEP)) & _LARGEST
 
 
 def uniform(k: Key, *shape: int) -> Tensor:
@@ -67,13 +67,19 @@ def permutation(k: Key, size: int, n: Tensor | int | None = None) -> Tensor:
     """A shuffle of ``range(size)``; given ``n``, the positions from ``n`` on (padding) come last."""
     order = bits(k, size)
     if n is not None:
-        order = torch.where(torch.arange(size, device=k.device) < n, order, _LARGEST)
+        most = n[..., None] if isinstance(n, Tensor) else n
+        order = torch.where(torch.arange(size, device=k.device) < most, order, _LARGEST)
     return order.argsort(stable=True)
 
 
 def seed_of(k: Key) -> int:
     """A plain number for libraries that want a seed."""
     return int(k) & 0x7FFFFFFF
+
+
+def _beside(k: Key, dimensions: int) -> Tensor:
+    """Keys in front of so many dimensions."""
+    return k.reshape(k.shape + (1,) * dimensions)
 
 
 def _wrapped(i: int) -> int:
@@ -83,6 +89,6 @@ def _wrapped(i: int) -> int:
 
 def _mix(z: Tensor) -> Tensor:
     """The splitmix64 finaliser on wrapping int64; the masks make the shifts logical."""
-    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MIX_1
-    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MIX_2
-    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+    z = (z >> 30).bitwise_and_(0x3FFFFFFFF).bitwise_xor_(z).mul_(_MIX_1)
+    z = (z >> 27).bitwise_and_(0x1FFFFFFFFF).bitwise_xor_(z).mul_(_MIX_2)
+    return (z >> 31).bitwise_and_(0x1FFFFFFFF).bitwise_xor_(z)

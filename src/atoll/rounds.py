@@ -218,7 +218,9 @@ def play(
         replies = office.served(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
-            received = robust.unguarded(chain([first], replies))
+            received: Iterator[Reply[Any]] = chain([first], replies)
+            if rules.guard:
+                received = robust.unguarded(received)
             with torch.no_grad(), robust.using(rules.guard, server), securesum.using(rules.fixed):
                 server = plain(method.aggregate(server, received, task, r, key(seed, "server", *r)))
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
@@ -299,5 +301,7 @@ def _conclude(backend: Backend, log: Log) -> None:
 def sample(clients: Sequence[ClientId], rate: float, seed: int, t: int) -> list[ClientId]:
     """The clients of round ``t``, drawn without replacement, in their own order."""
     count = max(1, round(rate * len(clients)))
+    if count == len(clients):
+        return list(clients)
     chosen = permutation(key(seed, "sample", t), len(clients))[:count]
     return [clients[j] for j in sorted(chosen.tolist())]

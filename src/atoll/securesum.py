@@ -109,7 +109,7 @@ class Sum:
             for row, weight in zip(rows, weights.tolist(), strict=True):
                 self.add(row, weight)
         else:
-            self.add((rows.double() * weights.view(-1, *[1] * (rows.ndim - 1))).sum(0))
+            self.add(rows.double().mul_(weights.view(-1, *[1] * (rows.ndim - 1))).sum(0))
 
     def _add_whole(self, part: Tensor) -> None:
         if part.numel():

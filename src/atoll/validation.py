@@ -139,7 +139,7 @@ class Validator:
 
     def _plausible(self, uploads: Mapping[ClientId, Any], rows: list[int], stack: Params) -> bool:
         """Whether the values are."""
-        if not all(_all_plausible(v, self._bounds.largest) for v in stack.values()):
+        if not _all_plausible(stack, self._bounds.largest):
             return False
         marked = {name: self._marks[name] for name in stack if self._marks.get(name, _NO_MARKS) != _NO_MARKS}
         if marked == {name: Marks(count=True) for name in marked}:
@@ -393,14 +393,14 @@ def _implausible(v: Tensor, most: float) -> Iterator[str]:
         yield "holds only numbers that are subnormal, which slow arithmetic down and carry nothing"
 
 
-def _all_plausible(v: Tensor, most: float) -> bool:
+def _all_plausible(stack: Params, most: float) -> bool:
     """The same of each tensor of a stack."""
-    if not v.is_floating_point() or not v.numel():
+    numbers = [as_rows(v) for v in stack.values() if v.is_floating_point() and v.numel()]
+    if not numbers:
         return True
-    each = as_rows(v)
-    largest = torch.maximum(each.amax(1), -each.amin(1))  # NaN spreads to both
-    subnormal = (largest > 0) & (largest < torch.finfo(v.dtype).tiny)
-    return bool((largest <= most).all()) and not bool(subnormal.any())
+    largest = torch.stack([torch.maximum(v.amax(1), -v.amin(1)).double() for v in numbers])  # NaN spreads to both
+    tiny = torch.tensor([[torch.finfo(v.dtype).tiny] for v in numbers], dtype=torch.double)
+    return bool((largest <= most).all()) and not bool(((largest > 0) & (largest < tiny)).any())
 
 
 def _all_counts(v: Tensor, most: Tensor) -> bool:

@@ -116,6 +116,8 @@ class Loop:
 class Vmap(Loop):
     """Clients with the same model run as one batched call of ``method.local``, as many as fit into ``ROOM``."""
 
+    _company: tuple[list[ClientId], Client] | None = None  # who ran together last, often the same as next time
+
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
         self._rest = []
         parties = {job.client: party for party in self._parties(method, seed, jobs) for job in party}
@@ -155,10 +157,15 @@ class Vmap(Loop):
         row = first.x[:1].nbytes + first.y[:1].nbytes
         return int(rows * row + COPIES * sum(v.nbytes for v in tensors))
 
+    def _clients(self, ids: list[ClientId]) -> Client:
+        if self._company is None or self._company[0] != ids:
+            self._company = ids, self.fleet.together(ids)
+        return self._company[1]
+
     def _together(self, method: AnyMethod, seed: int, jobs: list[Job]) -> dict[ClientId, tuple[Outcome, Rest]]:
         ids = [job.client for job in jobs]
         states = [self.state(method, seed, i) for i in ids]
-        down, clients = stack([job.download for job in jobs]), self.fleet.together(ids)
+        down, clients = stack([job.download for job in jobs]), self._clients(ids)
         own = keys(_use(seed, job) for job in jobs)
         with torch.no_grad(), functional_gradients():
             ups, after = vmap(method.local)(down, stack(states), clients, own)
