@@ -12,7 +12,20 @@ import pytest
 from lab import setup
 
 from atoll.assemble import Setup
-from atoll.auditlog import NAME, START, AuditError, AuditLog, Mark, Record, hash_of, imprint, line_of, read, verify
+from atoll.auditlog import (
+    NAME,
+    START,
+    AuditError,
+    AuditLog,
+    Mark,
+    Record,
+    hash_of,
+    imprint,
+    imprint_of,
+    line_of,
+    read,
+    verify,
+)
 from atoll.errors import AtollError
 from atoll.experiment import Experiment, conduct
 from atoll.payload import Nothing
@@ -158,8 +171,8 @@ def test_a_reason_cannot_flood_the_log(tmp_path: Path) -> None:
 
 def test_the_imprint_is_that_of_the_bytes() -> None:
     data = encode(Nothing())
-    assert imprint(Nothing()) == imprint(None, data) == (len(data), sha256(data).hexdigest())
-    assert imprint(None, None, ("n", "is a list")) == imprint(Nothing(), None, ("payload", "is huge")) == (0, "")
+    assert imprint(Nothing()) == imprint_of(data) == (len(data), sha256(data).hexdigest())
+    assert imprint(None, ("n", "is a list")) == imprint(Nothing(), ("payload", "is huge")) == (0, "")
     with pytest.raises(Exception, match="dataclass"):
         imprint(None)
 
@@ -197,7 +210,7 @@ def test_a_run_writes_down_every_contribution(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["fedpd", "dcpfl"])
 def test_every_backend_writes_the_same_log(name: str, tmp_path: Path) -> None:
-    """Workers send bytes, and the loop has payloads: the digests are the same."""
+    """Workers take imprints themselves: the digests are the same."""
     logs = set()
     for backend in ("loop", "processes"):
         carried_out(setup(name, **SHORT | {"backend": backend, "workers": 2}), tmp_path / backend)

@@ -4,72 +4,102 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
+import torch
+from torch import Tensor
 
 from atoll.backends import line as shared
-from atoll.backends.line import LEAST, Line, Place, line
+from atoll.backends.line import Line, Stand, line
+from atoll.methods.fedavg import Update
 
 
 class Parcel(NamedTuple):
     name: str
-    first: bytes | None
-    second: bytes = b""
+    first: Any
+    second: Any = None
+
+
+ROOM = 1000  # bytes
 
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Line, Line]]:
-    """Both in this process, with room for ten parcels of the least size."""
-    monkeypatch.setattr(shared, "SIZE", 10 * LEAST)
+    """Both in this process."""
+    monkeypatch.setattr(shared, "SIZE", ROOM)
     here, there = line()
     yield here, there
     here.close()
-    there.pipe.close()
+    there.close()
 
 
-def through_the_pipe(end: Line) -> Any:
-    """The next message as the pipe has it."""
-    return end.pipe.recv()
+def numbers(count: int) -> Tensor:
+    return torch.arange(float(count))
 
 
-def large(character: bytes, times: int = 1) -> bytes:
-    return character * LEAST * times
-
-
-def test_what_is_large_lies_in_memory_and_all_else_goes_through_the_pipe(ends: tuple[Line, Line]) -> None:
+def test_tensors_lie_in_memory_and_all_else_goes_through_the_pipe(ends: tuple[Line, Line]) -> None:
     here, there = ends
-    here.send(Parcel("a", large(b"x"), b"small"))
-    assert through_the_pipe(there) == Parcel("a", Place(0, LEAST), b"small")  # type: ignore[arg-type]
+    here.send(Parcel("a", {"w": numbers(6).view(2, 3)}, 7))
+    assert there.pipe.recv() == Parcel("a", {"w": Stand(torch.float32, (2, 3), slice(0, 24))}, 7)
 
 
-def test_what_was_sent_is_received(ends: tuple[Line, Line]) -> None:
+@pytest.mark.parametrize("room", [ROOM, 0])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(1.5), torch.zeros(0, 3), torch.tensor([True, False]), numbers(6).view(2, 3).T,
+        numbers(4).bfloat16(), torch.tensor([2**60, -1]), numbers(5)[1:4], numbers(3).requires_grad_(),
+    ],
+    ids=["scalar", "empty", "flags", "transposed", "half", "whole", "slice", "leaf"],
+)  # fmt: skip
+def test_a_tensor_is_received_as_it_is(tensor: Tensor, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there is no room for it."""
+    monkeypatch.setattr(shared, "SIZE", room or 1)
+    here, there = line()
+    here.send(Parcel("a", tensor))
+    received = there.receive().first
+    assert (received.dtype, received.shape) == (tensor.dtype, tensor.shape)
+    assert torch.equal(received, tensor)
+    assert received.is_contiguous()
+    assert not received.requires_grad
+
+
+def test_payloads_and_what_is_no_tensor_are_received_as_they_are(ends: tuple[Line, Line]) -> None:
     here, there = ends
-    for message in (Parcel("a", large(b"x"), large(b"y", 2)), Parcel("b", None, b"small"), None, 7):
-        here.send(message)
-        assert there.receive() == message
+    here.send(Parcel("a", Update({"w": numbers(3)}, torch.tensor(2.0), {}), (None, "text", [1.5])))
+    received = there.receive()
+    assert type(received) is Parcel
+    assert type(received.first) is Update
+    assert torch.equal(received.first.params["w"], numbers(3))
+    assert received.first.n == 2
+    assert received.second == (None, "text", [1.5])
+    here.send(None)
+    assert there.receive() is None
 
 
 def test_messages_lie_behind_each_other_until_they_are_answered(ends: tuple[Line, Line]) -> None:
     """Both are sent before either is read; after an answer there is room from the start again."""
     here, there = ends
-    first, second = Parcel("a", large(b"x", 2)), Parcel("b", large(b"y", 3))
-    here.send(first)
-    here.send(second)
-    assert (there.receive(), there.receive()) == (first, second)
-    there.send(Parcel("c", large(b"z", 9)))
-    assert here.receive() == Parcel("c", large(b"z", 9))
-    here.send(Parcel("d", large(b"w")))
-    assert through_the_pipe(there).first == Place(0, LEAST)
+    here.send(Parcel("a", numbers(100)))
+    here.send(Parcel("b", -numbers(100)))
+    first, second = there.receive(), there.receive()
+    assert torch.equal(first.first, -second.first)
+    assert torch.equal(first.first, numbers(100))
+    there.send(Parcel("c", numbers(249)))
+    here.receive()
+    here.send(Parcel("d", numbers(1)))
+    assert there.pipe.recv().first.where == slice(0, 4)
 
 
 def test_what_finds_no_room_goes_through_the_pipe(ends: tuple[Line, Line]) -> None:
     here, there = ends
-    message = Parcel("a", large(b"x", 8), large(b"y", 3))
-    here.send(message)
-    assert through_the_pipe(there) == Parcel("a", Place(0, 8 * LEAST), message.second)  # type: ignore[arg-type]
+    here.send(Parcel("a", numbers(200), numbers(100)))
+    there_is, there_is_not = there.pipe.recv()[1:]
+    assert there_is.where == slice(0, 800)
+    assert there_is_not.where == numbers(100).numpy().tobytes()
 
 
 def test_a_copy_is_received_which_later_messages_leave_alone(ends: tuple[Line, Line]) -> None:
     here, there = ends
-    here.send(Parcel("a", large(b"x")))
+    here.send(Parcel("a", numbers(10)))
     received = there.receive()
-    there.send(Parcel("b", large(b"y")))
-    assert received.first == large(b"x")
+    there.send(Parcel("b", -numbers(10)))
+    assert torch.equal(received.first, numbers(10))

@@ -285,7 +285,7 @@ def test_damage_is_named_and_leaves_the_run_as_if_the_client_were_absent(name: s
     assert kept == absent(name)
 
 
-def test_bytes_of_a_worker_that_are_no_payload_are_a_bad_upload() -> None:
+def test_what_comes_from_a_worker_and_is_no_payload_is_a_bad_upload() -> None:
     """Not the end of the run: it goes on as if the client had been absent."""
     made = setup("fedavg", **SMALL)
     bad = made.fleet.ids[BAD]
@@ -293,7 +293,7 @@ def test_bytes_of_a_worker_that_are_no_payload_are_a_bad_upload() -> None:
     class Garbled(Processes):
         def _take(self, worker: Any, answer: Any) -> None:
             if isinstance(answer, Sent) and self._jobs[answer.at].client == bad:
-                answer = answer._replace(upload=answer.upload[:-1])
+                answer = answer._replace(upload="nothing of use")
             super()._take(worker, answer)
 
     backend = Garbled(made.fleet, MemoryStore(), workers=2)
@@ -303,7 +303,6 @@ def test_bytes_of_a_worker_that_are_no_payload_are_a_bad_upload() -> None:
         backend.close()
     (rejected,) = log.rejected
     assert rejected[:3] == (bad, 1, "payload")
-    assert "bytes are not a" in rejected.reason
     assert [encode(p) for p in kept] == absent("fedavg")
 
 

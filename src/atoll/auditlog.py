@@ -86,21 +86,30 @@ class AuditLog:
             os.fsync(file.fileno())
 
 
-def imprint(upload: Any, data: bytes | None = None, flaw: tuple[str, str] | None = None) -> tuple[int, str]:
-    """Size and SHA-256 of the canonical bytes of an upload, which are made if it did not come as ``data``.
+class Imprint(NamedTuple):
+    """Size and SHA-256 of the canonical bytes of an upload."""
 
-    A rejected one that came as no bytes may have none: then its size is 0 and its digest empty.
-    """
-    if data is None:
-        if flaw and flaw[0] == "payload":  # of another class, or of a size that nobody should try to write
-            return 0, ""
-        try:
-            data = encode(upload)
-        except Exception:
-            if flaw is None:
-                raise
-            return 0, ""
-    return len(data), sha256(data).hexdigest()
+    size: int
+    sha256: str
+
+
+NO_IMPRINT = Imprint(0, "")  # of what has no bytes
+
+
+def imprint_of(data: bytes) -> Imprint:
+    return Imprint(len(data), sha256(data).hexdigest())
+
+
+def imprint(upload: Any, flaw: tuple[str, str] | None = None) -> Imprint:
+    """That of the bytes that an upload has on its way; a rejected one may have none."""
+    if flaw and flaw[0] == "payload":  # of another class, or of a size that nobody should try to write
+        return NO_IMPRINT
+    try:
+        return imprint_of(encode(upload))
+    except Exception:
+        if flaw is None:
+            raise
+        return NO_IMPRINT
 
 
 def hash_of(record: Record) -> str:

@@ -144,13 +144,14 @@ class Experiment:
         return DiskStore(self.run_dir.path / name, kind, self.config.cache)
 
     def _open_backend(self) -> Backend:
+        audited = self.run_dir is not None
         if self.config.backend == "vmap":
             return Vmap(self.fleet, self.store, self.outlet)
         if self.config.backend == "ray":
-            return Cluster(self.fleet, self.store, self.config.workers, self.outlet)
+            return Cluster(self.fleet, self.store, self.config.workers, self.outlet, audited)
         workers = min(self.config.workers or os.cpu_count() or 1, len(self._cohort(0)))
         if self.config.backend == "processes" and workers > 1:
-            return Processes(self.fleet, self.store, workers, self.outlet)
+            return Processes(self.fleet, self.store, workers, self.outlet, audited)
         return Loop(self.fleet, self.store, self.outlet)
 
     def _open_files(self, run_dir: RunDir) -> None:
@@ -217,7 +218,7 @@ class Experiment:
     def _note(self, r: Round, outcome: Outcome, flaw: Flaw | None) -> None:
         """Write an upload down in the audit log."""
         assert self._audit is not None
-        imprint = auditlog.imprint(outcome.upload, outcome.data, flaw)
+        imprint = outcome.imprint or auditlog.imprint(outcome.upload, flaw)
         self._audit.add(r.t + 1, r.phase, outcome.sender, *imprint, flaw)
 
     def _count(self, log: Log, flops: Costs) -> None:

@@ -1,6 +1,6 @@
 """Typed payloads: the only things that may cross the network or enter a checkpoint."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from math import isqrt, prod
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_type_hints
@@ -316,9 +316,21 @@ def unflat(row: Tensor, like: Params) -> Params:
     return {n: piece.reshape(v.shape).to(v.dtype) for piece, (n, v) in zip(pieces, numbers.items(), strict=True)}
 
 
+def mapped(f: Callable[[Any], Any], tree: Any) -> Any:
+    """``f`` of everything in payloads, dictionaries and tuples; many times faster than what torch has for all trees."""
+    if isinstance(tree, dict):
+        return {name: mapped(f, v) for name, v in tree.items()}
+    if isinstance(tree, tuple):
+        parts = [mapped(f, v) for v in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    if hasattr(tree, "_kinds"):
+        return type(tree)(*[mapped(f, getattr(tree, name)) for name in tree._kinds])
+    return f(tree)
+
+
 def plain(tree: T) -> T:
     """The same tensors, each in the order of memory it has after the wire: the order decides how sums round."""
-    return pytree.tree_map(lambda v: v.contiguous() if isinstance(v, Tensor) else v, tree)  # type: ignore[no-any-return]
+    return mapped(lambda v: v.contiguous() if isinstance(v, Tensor) else v, tree)  # type: ignore[no-any-return]
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -135,7 +135,8 @@ def conspire(outcomes: Iterable["Outcome"], liars: frozenset[ClientId], marks: M
     """
     received = list(outcomes)
     told = [tensors_of(o.upload) for o in received if o.sender in liars]
-    return [o._replace(upload=_aligned(o.upload, told, marks)) if o.sender in liars else o for o in received]
+    made = {o.sender: _aligned(o.upload, told, marks) for o in received if o.sender in liars}
+    return [o._replace(upload=made[o.sender], imprint=None) if o.sender in made else o for o in received]
 
 
 def _aligned(upload: Any, told: list[Params], marks: Mapping[str, Marks]) -> Any:

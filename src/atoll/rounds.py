@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from . import robust, securesum
+from .auditlog import Imprint
 from .core import ClientId, Method, Reply, Round, Task, contract
 from .evaluate import Score
 from .faults import CALM, LATE, LOST, UNREACHED, Dropped, Trouble
@@ -46,7 +47,7 @@ class Outcome(NamedTuple):
     sender: ClientId
     upload: Any
     before: Score | None = None
-    data: bytes | None = None  # the bytes that the upload came as, if it did
+    imprint: Imprint | None = None  # of the upload as it was sent, if it was taken there or came as bytes
     party: Party | None = None  # with whom the upload was made, if with somebody; it may have been changed since
 
 

@@ -1,7 +1,4 @@
-"""Clients in other processes: what goes to them and what comes back, whoever carries it.
-
-What crosses over are the canonical bytes of downloads, states and uploads, so the same bits come out as from the loop.
-"""
+"""Clients in other processes: what goes to them and what comes back, whoever carries it and however."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -9,12 +6,11 @@ from typing import Any, NamedTuple
 
 from torch.utils._pytree import tree_flatten
 
-from ..core import Contract, contract
+from ..auditlog import Imprint, imprint
 from ..evaluate import Score
 from ..fleet import Fleet
 from ..rounds import AnyMethod, Job, Lost, Outcome, Rest
 from ..store import MemoryStore, Store
-from ..wire import OWN, decode, encode, received
 from .inprocess import Loop, Outlet, as_made
 
 
@@ -26,23 +22,25 @@ class Order(NamedTuple):
     seed: int
     job: Job  # without its download
     download: int  # which one
-    data: bytes | None  # that download; None: the worker has it
-    state: bytes | None  # None: the client starts
+    data: Any  # that download; None: the worker has it
+    state: Any  # None: the client starts
+    imprint: bool  # whether that of the upload is asked for
 
 
 class Sent(NamedTuple):
     """First answer: the upload."""
 
     at: int
-    upload: bytes
+    upload: Any
     before: Score | None
+    imprint: Imprint | None
 
 
 class Done(NamedTuple):
     """Second answer: everything else; the worker is free again."""
 
     at: int
-    state: bytes
+    state: Any
     after: Score | None
     lasting: bool
 
@@ -52,9 +50,9 @@ class Elsewhere(Loop):
 
     retries = 1  # how often a client is tried again whose worker died
 
-    def __init__(self, fleet: Fleet, store: Store, outlet: Outlet = as_made):
+    def __init__(self, fleet: Fleet, store: Store, outlet: Outlet = as_made, imprints: bool = False):
         super().__init__(fleet, store, outlet)
-        self._types: Contract | None = None
+        self._imprints = imprints  # whether those of uploads are taken where they are made, so that we need not
         self._orders: deque[Order] = deque()
         self._downloads = 0  # given out so far: each has a number of its own
         self._jobs: Sequence[Job] = ()
@@ -64,7 +62,7 @@ class Elsewhere(Loop):
         self._lost: dict[int, Lost] = {}  # jobs given up
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        self._jobs, self._types = jobs, contract(method)
+        self._jobs = jobs
         # A job that was done twice has sent its upload twice: the second one must not be taken for a later job's.
         self._sent, self._done, self._deaths, self._lost = {}, {}, Counter(), {}
         self._orders = deque(self._by_size(method, seed, jobs))
@@ -76,10 +74,9 @@ class Elsewhere(Loop):
                 yield Outcome(job.client, self._lost[at])
                 continue
             sent = self._sent.pop(at)
-            yield Outcome(job.client, received(self._types.upload, sent.upload), sent.before, sent.upload)
+            yield Outcome(job.client, sent.upload, sent.before, sent.imprint)
 
     def rest(self) -> Iterator[Rest]:
-        assert self._types is not None
         for at, job in enumerate(self._jobs):
             while at not in self._done and at not in self._lost:
                 self._listen()
@@ -87,8 +84,7 @@ class Elsewhere(Loop):
                 yield Rest(job.client, self._lost[at])
                 continue
             done = self._done.pop(at)
-            state = decode(self._types.state, done.state, OWN)
-            yield Rest(job.client, state, done.after, lasting=done.lasting)
+            yield Rest(job.client, done.state, done.after, lasting=done.lasting)
         self._jobs = ()
 
     def _hand_out(self) -> None:
@@ -101,17 +97,17 @@ class Elsewhere(Loop):
 
     def _by_size(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Order]:
         """Largest first: a large client started last would keep everybody waiting."""
-        encoded: dict[Any, tuple[int, bytes]] = {}
+        numbers: dict[Any, int] = {}
         sizes = [self.fleet.train.size(self.fleet.position(job.client)) for job in jobs]
         for at in sorted(range(len(jobs)), key=lambda at: (-sizes[at], at)):
-            job, kept = jobs[at], self.store.get(jobs[at].client)
+            job, state = jobs[at], self.store.get(jobs[at].client)
             leaves, form = tree_flatten(job.download)
             same = form, *(id(leaf) for leaf in leaves)  # the very same tensors, in whatever wrapping
-            if same not in encoded:
-                encoded[same] = self._downloads, encode(job.download)
+            if same not in numbers:
+                numbers[same] = self._downloads
                 self._downloads += 1
-            state = None if kept is None else encode(kept)
-            yield Order(at, method, seed, job._replace(download=None), *encoded[same], state)
+            slim = job._replace(download=None)
+            yield Order(at, method, seed, slim, numbers[same], job.download, state, self._imprints)
 
     def _mourn(self, lost: Order, reason: str) -> None:
         """A worker died: its client comes next in line, or is given up for this exchange.
@@ -127,11 +123,18 @@ class Elsewhere(Loop):
 
 def carry_out(fleet: Fleet, outlet: Outlet, order: Order, download: Any) -> Iterator[Sent | Done]:
     """Where the client runs: the upload as soon as it is there, then the rest."""
-    types, store = contract(order.method), MemoryStore()
+    store = MemoryStore()
     if order.state is not None:
-        store.put(order.job.client, decode(types.state, order.state, OWN))
+        store.put(order.job.client, order.state)
     loop = Loop(fleet, store, outlet)
     (outcome,) = loop.train(order.method, order.seed, [order.job._replace(download=download)])
-    yield Sent(order.at, encode(outcome.upload), outcome.before)
+    yield Sent(order.at, outcome.upload, outcome.before, _imprint(outcome.upload) if order.imprint else None)
     (rest,) = loop.rest()
-    yield Done(order.at, encode(rest.state), rest.after, rest.lasting)
+    yield Done(order.at, rest.state, rest.after, rest.lasting)
+
+
+def _imprint(upload: Any) -> Imprint | None:
+    try:
+        return imprint(upload)
+    except Exception:  # it is no payload, which the server will see for itself
+        return None

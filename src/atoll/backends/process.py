@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core import contract
 from ..fleet import Fleet
 from ..store import Store
 from ..threads import kept_memory
-from ..wire import OWN, decode
 from .elsewhere import Done, Elsewhere, Order, Sent, carry_out
 from .inprocess import Outlet, as_made
 from .line import Line, line
@@ -40,8 +38,8 @@ class Worker:
 class Processes(Elsewhere):
     """Persistent workers, one thread each; whoever is free takes the largest client that is left."""
 
-    def __init__(self, fleet: Fleet, store: Store, workers: int, outlet: Outlet = as_made):
-        super().__init__(fleet, store, outlet)
+    def __init__(self, fleet: Fleet, store: Store, workers: int, outlet: Outlet = as_made, imprints: bool = False):
+        super().__init__(fleet, store, outlet, imprints)
         self._workers = [_start(fleet, outlet) for _ in range(workers)]
 
     def close(self) -> None:
@@ -129,8 +127,7 @@ def _obey(fleet: Fleet, outlet: Outlet, parent_line: Line, parent: int) -> None:
         if order is None:
             return
         try:
-            if order.data is not None:
-                download = decode(contract(order.method).download, order.data, OWN)
+            download = download if order.data is None else order.data
             for answer in carry_out(fleet, outlet, order, download):
                 parent_line.send(answer)
         except Exception as error:  # it must reach the parent, whatever it is

@@ -27,7 +27,7 @@ from ..fleet import Fleet
 from ..rounds import AnyMethod
 from ..store import Store
 from ..threads import kept_memory, one_thread
-from ..wire import OWN, decode
+from ..wire import OWN, decode, encode, received
 from .elsewhere import Done, Elsewhere, Order, Sent, carry_out
 from .inprocess import Outlet, as_made
 
@@ -69,8 +69,10 @@ class Cluster(Elsewhere):
 
     retries = 2
 
-    def __init__(self, fleet: Fleet, store: Store, workers: int | None, outlet: Outlet = as_made):
-        super().__init__(fleet, store, outlet)
+    def __init__(
+        self, fleet: Fleet, store: Store, workers: int | None, outlet: Outlet = as_made, imprints: bool = False
+    ):
+        super().__init__(fleet, store, outlet, imprints)
         self._ray = require()
         self._ours = not self._ray.is_initialized()  # or the program that called us has its own
         if self._ours:
@@ -98,8 +100,9 @@ class Cluster(Elsewhere):
         while self._orders and len(self._running) < most:
             order = self._orders.popleft()
             if order.download not in self._posted:
-                self._posted[order.download] = self._ray.put(order.data)
-            slim = order._replace(data=None, method=None)
+                self._posted[order.download] = self._ray.put(encode(order.data))
+            state = None if order.state is None else encode(order.state)
+            slim = order._replace(data=None, method=None, state=state)
             # In a list, a reference stays one: what it stands for is taken out once in a process, not in each task.
             references = [self._shared, self._cooked(order.method), self._posted[order.download]]
             self._running[self._task.remote(slim, references)] = order
@@ -123,10 +126,11 @@ class Cluster(Elsewhere):
             self._take(stream, answer)
 
     def _take(self, stream: Any, answer: Sent | Done) -> None:
+        types = contract(self._running[stream].method)
         if isinstance(answer, Sent):
-            self._sent[answer.at] = answer
+            self._sent[answer.at] = answer._replace(upload=received(types.upload, answer.upload))
         else:
-            self._done[answer.at] = answer
+            self._done[answer.at] = answer._replace(state=decode(types.state, answer.state, OWN))
             del self._running[stream]
             self._hand_out()
 
@@ -209,8 +213,17 @@ def _task(order: Order, references: list[Any]) -> Iterator[Sent | Done]:
     with one_thread(), kept_memory():
         method = _once("method", cooked, method_from)
         fleet, outlet = _once("fleet", shared, tuple)
-        download = _once("download", posted, lambda data: decode(contract(method).download, data, OWN))
-        yield from carry_out(fleet, outlet, order._replace(method=method), download)
+        types = contract(method)
+        download = _once("download", posted, lambda data: decode(types.download, data, OWN))
+        state = None if order.state is None else decode(types.state, order.state, OWN)
+        for answer in carry_out(fleet, outlet, order._replace(method=method, state=state), download):
+            yield _encoded(answer)
+
+
+def _encoded(answer: Sent | Done) -> Sent | Done:
+    if isinstance(answer, Sent):
+        return answer._replace(upload=encode(answer.upload))
+    return answer._replace(state=encode(answer.state))
 
 
 def _once(what: str, reference: Any, read: Any) -> Any:

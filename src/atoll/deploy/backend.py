@@ -5,6 +5,7 @@ from hashlib import sha256
 from math import nan
 from typing import Any, NamedTuple
 
+from ..auditlog import imprint_of
 from ..core import ClientId, Contract
 from ..evaluate import DETAILS, Score
 from ..rounds import AnyMethod, Job, Lost, Outcome, Rest
@@ -74,11 +75,11 @@ class SiteBackend:
         if reply.code is not None:
             return Outcome(job.client, Lost(f"site {job.client} answered {reply.code}", reply.code))
         if reply.kind == "flawed":  # the site saw by itself that its upload cannot be used
-            return Outcome(job.client, None, data=b"")
+            return Outcome(job.client, None, imprint=imprint_of(b""))
         self._replies[job.client] = reply._replace(body=b"")
         upload = self._stray(reply, job) or self._read(reply, job)
         before = _score(reply.head.get("before"), _BRIEF) if job.examine and job.round.phase == 0 else None
-        return Outcome(job.client, upload, before, reply.body)
+        return Outcome(job.client, upload, before, imprint_of(reply.body))
 
     def _stray(self, reply: Frame, job: Job) -> Unreadable | None:
         """Whether a site answers something that it was not asked: another round, or in another's name."""
