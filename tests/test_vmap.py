@@ -182,6 +182,15 @@ def test_norms_are_those_of_each_client() -> None:
     assert [float(v) for v in clientwise.norms([a[0], b[0]])] == [5.0, 2.0]
 
 
+@pytest.mark.parametrize(("most", "certain"), [(5.0, True), (4.9, False)])
+def test_nobody_can_be_longer_than_all_together(most: float, certain: bool) -> None:
+    """Clients of 3 and 4: all together 5."""
+    seen = []
+    vmap(lambda v: seen.append(clientwise.all_within([v], most)) or v)(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    assert seen == [certain]
+    assert not clientwise.all_within([torch.zeros(2)], most)
+
+
 def test_rows_are_put_together_once_for_the_same_company(monkeypatch: pytest.MonkeyPatch) -> None:
     made = lab.setup("fedavg")
     backend, put = Vmap(made.fleet, MemoryStore()), []

@@ -102,6 +102,16 @@ def _norms(v: Tensor) -> Tensor:
     return norm
 
 
+def all_within(tensors: Sequence[Tensor], most: float) -> bool:
+    """Whether the norm of nobody's tensors can be above ``most``, as that of all clients together is not."""
+    vmap = _current()
+    if vmap is None:
+        return False
+    with temporarily_pop_interpreter_stack():
+        each = torch._foreach_norm([_behind(v, vmap) for v in tensors])
+        return bool(torch.linalg.vector_norm(torch.stack(list(each))) <= most)
+
+
 def everybody(flag: Tensor) -> bool:
     """Whether a flag is set for all clients: what only saves work may depend on it, but never a result."""
     vmap = _current()

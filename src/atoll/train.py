@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -164,11 +164,11 @@ class Optimiser:
         return {name: torch.where(live, v, params[name]) for name, v in after.items()}
 
     def _clipped(self, grads: Params) -> Params:
-        if self.clip <= 0:
+        each = list(grads.values())
+        if self.clip <= 0 or (mapping_clients() and clientwise.all_within(each, self.clip - 1e-6)):
             return grads
-        size = _norm(grads) + 1e-6
-        short = size <= self.clip
-        if clientwise.everybody(short) if mapping_clients() else short:  # common, and spares a pass over memory
+        size = _norm(each) + 1e-6
+        if not mapping_clients() and size <= self.clip:  # common, and spares a pass over memory
             return grads
         scale = (self.clip / size).clamp(max=1.0)
         return {name: g * scale for name, g in grads.items()}
@@ -237,9 +237,9 @@ def _laid_as(g: Tensor, w: Tensor) -> Tensor:
     return g if g.stride() == w.stride() else torch.empty_like(w).copy_(g)
 
 
-def _norm(grads: Params) -> Tensor:
-    each = list(grads.values())  # one pass over memory, no copies
-    norms = clientwise.norms(each) if mapping_clients() else torch._foreach_norm(each)
+def _norm(each: Sequence[Tensor]) -> Tensor:
+    """That of all of them: one pass over memory, no copies."""
+    norms = clientwise.norms(each) if mapping_clients() else torch._foreach_norm(list(each))
     norm: Tensor = torch.linalg.vector_norm(torch.stack(list(norms)))
     return norm
 
