@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,12 +39,21 @@ def keeper(pid: int) -> int:
         time.sleep(0.1)
 
 
+def answers() -> bool:
+    """Whether the head listens."""
+    with socket.socket() as line:
+        return line.connect_ex((HEAD, PORT)) == 0
+
+
 def wait_for_nodes(count: int) -> None:
     """Until the cluster has so many."""
     import ray
 
-    ray.init(address=os.environ["RAY_ADDRESS"], logging_level="ERROR", log_to_driver=False)
     deadline = time.monotonic() + 300
+    while not answers():
+        assert time.monotonic() < deadline, "the head never came"
+        time.sleep(0.5)
+    ray.init(address=os.environ["RAY_ADDRESS"], logging_level="ERROR", log_to_driver=False)
     while sum(node["Alive"] for node in ray.nodes()) < count:
         assert time.monotonic() < deadline, "the second node never came"
         time.sleep(0.2)
@@ -83,7 +93,7 @@ def main(folder: Path) -> dict[str, Any]:
     start("--head", f"--node-ip-address={HEAD}", f"--port={PORT}", "--num-cpus=1", "--include-dashboard=false",
           f"--temp-dir={there}")  # fmt: skip
     os.environ["RAY_ADDRESS"] = f"{HEAD}:{PORT}"
-    time.sleep(5)
+    wait_for_nodes(1)  # a node that finds no head gives up
     second = start(f"--address={HEAD}:{PORT}", f"--node-ip-address={SECOND}", "--num-cpus=1")
     try:
         wait_for_nodes(2)
