@@ -180,3 +180,12 @@ def test_a_client_cannot_make_a_sum_overflow() -> None:
     (rejected,) = result.history[0]["rejected"]
     assert rejected["client"] == bad
     assert "above the limit" in rejected["reason"]
+
+
+def test_a_sum_leaves_what_it_adds_up_alone() -> None:
+    """Also what is in double precision already, of which no copy is needed for the sum's sake."""
+    rows, total = torch.ones(3, 2).double(), Sum()
+    total.add_all(rows, torch.tensor([1.0, 2.0, 3.0]).double())
+    total.add(rows[0], 4.0)
+    assert total.value().tolist() == [10.0, 10.0]
+    assert torch.equal(rows, torch.ones(3, 2).double())

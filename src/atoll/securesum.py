@@ -109,7 +109,8 @@ class Sum:
             for row, weight in zip(rows, weights.tolist(), strict=True):
                 self.add(row, weight)
         else:
-            self.add(rows.double().mul_(weights.view(-1, *[1] * (rows.ndim - 1))).sum(0))
+            each = rows.to(torch.double, copy=True).mul_(weights.view(-1, *[1] * (rows.ndim - 1)))
+            self.add(each.sum(0))
 
     def _add_whole(self, part: Tensor) -> None:
         if part.numel():

@@ -199,11 +199,9 @@ class SGD(Optimiser):
         first = not velocity
         if self.momentum and first:
             velocity = [torch.empty_like(w) for w in weights]
-        alike = [
-            g if g.stride() == w.stride() else torch.empty_like(w).copy_(g) for w, g in zip(weights, grads, strict=True)
-        ]
-        torch._fused_sgd_(  # one pass over memory; it goes by memory alone, so that all must lie in the same way
-            weights, alike, velocity, weight_decay=self.weight_decay, momentum=self.momentum, lr=self.lr,
+        torch._fused_sgd_(  # one pass over memory
+            weights, list(map(_laid_as, grads, weights)), velocity,
+            weight_decay=self.weight_decay, momentum=self.momentum, lr=self.lr,
             dampening=0.0, nesterov=False, maximize=False, is_first_step=first,
         )  # fmt: skip
         return velocity
