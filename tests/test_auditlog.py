@@ -220,6 +220,16 @@ def test_every_backend_writes_the_same_log(name: str, tmp_path: Path) -> None:
     assert phases == ({0, 1} if name == "fedpd" else {0})
 
 
+def test_what_liars_agreed_on_is_written_down_and_not_what_they_learnt(tmp_path: Path) -> None:
+    """Their uploads change after workers took the imprints."""
+    logs, short = {}, SHORT | {"clients": 5, "workers": 2}
+    for name, changes in {"loop": {"backend": "loop"}, "workers": {"backend": "processes"}}.items():
+        carried_out(setup("fedavg", **short | changes | {"poison": "0.4:alie"}), tmp_path / name)
+        logs[name] = (tmp_path / name / NAME).read_bytes()
+    carried_out(setup("fedavg", **short | {"backend": "loop"}), tmp_path / "honest")
+    assert logs["loop"] == logs["workers"] != (tmp_path / "honest" / NAME).read_bytes()
+
+
 def test_the_chain_goes_on_after_a_resume(tmp_path: Path) -> None:
     """Ended after round 3, of which the checkpoint of round 2 knows nothing, and lengthened to five."""
     made = setup("fedavg", **SHORT | {"rounds": 5})
