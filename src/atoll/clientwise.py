@@ -17,7 +17,7 @@ from torch._functorch.pyfunctorch import (
     temporarily_pop_interpreter_stack,
 )
 
-from .payload import Params
+from .payload import Params, mapped
 
 T = TypeVar("T")
 
@@ -66,13 +66,8 @@ def whole(f: Callable[..., T], *several: Any) -> T:
     if vmap is None:
         return f(*several)
     with temporarily_pop_interpreter_stack():
-        made = f(*_each(lambda v: _behind(v, vmap), several))
-    return _each(lambda v: _batched(v, vmap), made)  # type: ignore[no-any-return]
-
-
-def _each(f: Callable[[Tensor], Tensor], made: Any) -> Any:
-    """``f`` of every tensor in lists and tuples; lists of them."""
-    return f(made) if isinstance(made, Tensor) else [_each(f, v) for v in made]
+        made = f(*mapped(lambda v: _behind(v, vmap), several))
+    return mapped(lambda v: _batched(v, vmap), made)  # type: ignore[no-any-return]
 
 
 def take(v: Tensor, rows: Tensor) -> Tensor:

@@ -317,9 +317,11 @@ def unflat(row: Tensor, like: Params) -> Params:
 
 
 def mapped(f: Callable[[Any], Any], tree: Any) -> Any:
-    """``f`` of everything in payloads, dictionaries and tuples; many times faster than what torch has for all trees."""
+    """``f`` of everything in payloads, dictionaries, tuples and lists; many times faster than torch's for any tree."""
     if isinstance(tree, dict):
         return {name: mapped(f, v) for name, v in tree.items()}
+    if isinstance(tree, list):
+        return [mapped(f, v) for v in tree]
     if isinstance(tree, tuple):
         parts = [mapped(f, v) for v in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
