@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch.func import vmap
 
 import atoll.key as module
-from atoll.key import bits, fold, key, normal, permutation, randint, seed_of, uniform
+from atoll.key import bits, fold, key, keys, normal, permutation, randint, seed_of, uniform
 
 MASK = 2**64 - 1
 
@@ -172,3 +173,25 @@ def test_seeds_fit_other_libraries() -> None:
     seeds = [seed_of(key(i)) for i in range(100)]
     assert len(set(seeds)) == 100
     assert all(0 <= s < 2**31 for s in seeds)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 1000))
+@settings(max_examples=50, deadline=None)
+def test_arrays_give_what_tensors_give(k: int, i: int) -> None:
+    tensor, array = torch.tensor([k, 5]), np.array([k, 5])
+    for f in (
+        lambda k: fold(k, i),
+        lambda k: bits(k, 3, 2),
+        lambda k: permutation(k, 7),
+        lambda k: permutation(k, 7, 4),
+    ):
+        assert f(array).tolist() == f(tensor).tolist()
+    several, sizes = np.arange(3), np.array([2.0, 9.0])
+    assert fold(array, several).tolist() == fold(tensor, torch.arange(3)).tolist()
+    assert permutation(array, 9, sizes).tolist() == permutation(tensor, 9, torch.tensor(sizes)).tolist()
+
+
+def test_keys_of_several_are_those_of_each() -> None:
+    names = ["a", "b", "", "c1"]
+    assert keys(0, "local", 3, each=names).tolist() == [int(key(0, "local", 3, name)) for name in names]
+    assert keys(each=names).tolist() == [int(key(name)) for name in names]

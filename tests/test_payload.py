@@ -1,6 +1,6 @@
 """Payloads: what may be in them, what is left out of their packed form, and how much that weighs."""
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
@@ -11,7 +11,8 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from atoll.key import key, normal, uniform
-from atoll.payload import Nothing, Params, about, equal, nbytes, pack, payload, stack, unpack, unstack
+from atoll.payload import Nothing, Params, about, equal, nbytes, pack, payload, unpack
+from atoll.stacks import stack
 
 
 @payload
@@ -125,6 +126,15 @@ def test_forbidden_fields(kind: object) -> None:
         payload(type("Leak", (), {"__annotations__": {"data": kind}, "__module__": __name__}))
 
 
+def test_fields_have_no_default_values() -> None:
+    """A payload that is still in a stack would have the default in place of what is there."""
+    with pytest.raises(TypeError, match=r"Half\.rate has a default value"):
+
+        @payload
+        class Half:
+            rate: float = 0.5
+
+
 def test_rows_must_name_a_tensor_of_the_same_payload() -> None:
     for marker in ("count", "stage", "perhaps"):
         with pytest.raises(TypeError, match=f"rows='{marker}' must name a Tensor field"):
@@ -168,38 +178,6 @@ def test_scalars_have_their_type() -> None:
     for name, wrong in (("stage", 1), ("step", "1"), ("last", 2), ("rate", "fast")):
         with pytest.raises(ValueError, match=f"Mixed.{name} "):
             unpack(Mixed, tensors, scalars | {name: wrong})
-
-
-def test_stack_and_unstack() -> None:
-    ps = [table(torch.tensor([1.0, 0.0, 2.0]), 2), table(torch.tensor([0.0, 0.0, 5.0]), 2)]
-    both = stack(ps)
-    assert both.mu.shape == (2, 3, 2)
-    for one, back in zip(ps, unstack(both, 2), strict=True):
-        assert equal(one, back)
-
-
-def test_what_is_the_same_in_all_is_stacked_without_a_copy() -> None:
-    p, q = mixed(), mixed()
-    shared = replace(q, params=p.params)
-    both = stack([p, shared])
-    assert all(v.stride(0) == 0 for v in both.params.values())
-    assert both.square.stride(0) != 0
-    assert all(equal(one, back) for one, back in zip((p, shared), unstack(both, 2), strict=True))
-
-
-def test_payloads_of_unlike_forms_cannot_be_stacked() -> None:
-    p = mixed()
-    fewer = dict(list(p.params.items())[1:])
-    for other in (replace(p, stage="cold"), replace(p, params=fewer), Nothing()):
-        with pytest.raises(ValueError, match="one form"):
-            stack([p, other])
-
-
-def test_views_share_the_memory_of_the_stack_and_others_do_not() -> None:
-    both = stack([mixed(), mixed()])
-    for views in (True, False):
-        one = unstack(both, 2, views=views)[1].square
-        assert (one.untyped_storage().data_ptr() == both.square.untyped_storage().data_ptr()) == views
 
 
 def test_vmap_maps_over_tensors_and_leaves_scalars_alone() -> None:

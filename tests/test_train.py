@@ -18,7 +18,8 @@ from atoll.core import Batch, Client, Model, weights
 from atoll.key import Key, fold, key, normal
 from atoll.mapping import functional_gradients
 from atoll.noise import KeyedDropout, noise
-from atoll.payload import Params, stack, unstack
+from atoll.payload import Params
+from atoll.stacks import stack, unstack
 from atoll.train import (
     SGD,
     Adam,

@@ -14,8 +14,11 @@ from atoll.backends.inprocess import COPIES, Vmap
 from atoll.core import Round
 from atoll.costs import Operations
 from atoll.key import key
+from atoll.methods.fedavg import FedAvg
+from atoll.payload import Params, about, equal, payload
 from atoll.rounds import Job, play
 from atoll.store import MemoryStore
+from atoll.train import SGD
 
 
 def jobs(made: Any) -> list[Job]:
@@ -72,6 +75,19 @@ def test_parties_change_nothing_but_the_last_digits(name: str, monkeypatch: pyte
         assert log.accepted == list(made.fleet.ids)
         servers.append(server)
     assert lab.gap(*servers) <= 1e-6
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_the_company_changes_no_bit_of_a_clients_upload(momentum: float) -> None:
+    """None of the ten numbers of a head's bias may know how many others there are, if padding stays the same."""
+    made, method = lab.setup("fedavg"), FedAvg(SGD(epochs=2, momentum=momentum))
+    everybody = sorted(jobs(made), key=lambda job: -made.fleet.train.size(made.fleet.position(job.client)))
+    uploads = [
+        {o.sender: o.upload for o in Vmap(made.fleet, MemoryStore()).train(method, 0, some)}
+        for some in (everybody, everybody[:4], everybody[:3], [*everybody[1:3], everybody[0]])
+    ]
+    for fewer in uploads[1:]:
+        assert all(equal(upload, uploads[0][i]) for i, upload in fewer.items())
 
 
 def test_uploads_come_before_the_next_party_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,11 +185,42 @@ def test_nothing_of_what_sees_all_clients_goes_through_vmap() -> None:
 
 
 def test_rows_are_taken_from_each_client() -> None:
-    x, rows = torch.arange(24.0).view(2, 4, 3), torch.tensor([[3, 1], [0, 0]])
-    expected = torch.stack([x[0][[3, 1]], x[1][[0, 0]]])
-    assert torch.equal(vmap(clientwise.take)(x, rows), expected)
-    assert torch.equal(clientwise.take(x[0], rows[0]), expected[0])
-    assert torch.equal(vmap(clientwise.take, (None, 0))(x[0], rows), x[0][rows])
+    x, y, rows = torch.arange(24.0).view(2, 4, 3), torch.arange(8).view(2, 4), torch.tensor([[3, 1], [0, 0]])
+
+    def taken(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+        return tuple(clientwise.take([x, y], rows))
+
+    both = vmap(taken)(x, y, rows)
+    assert torch.equal(both[0], torch.stack([x[0][[3, 1]], x[1][[0, 0]]]))
+    assert both[1].tolist() == [[3, 1], [4, 4]]
+    assert torch.equal(taken(x[0], y[0], rows[0])[0], both[0][0])
+    assert torch.equal(vmap(taken, (None, None, 0))(x[0], y[0], rows)[0], x[0][rows])
+
+
+@payload
+class Scaled:
+    params: Params = about("tensors")
+    times: int = about("a number")
+    none: Tensor | None = about("perhaps something")
+
+
+def test_one_call_for_all_clients() -> None:
+    """As torch's own vmap: clients in front, also in what does not depend on them; scalars are left alone."""
+    p = Scaled({"a": torch.arange(6.0).view(3, 2)}, 2, None)
+
+    def double(p: Scaled, k: Tensor) -> tuple[Scaled, Tensor]:
+        assert p.params["a"].shape == (2,)
+        return Scaled({"a": p.times * p.params["a"] + k}, 5, p.none), torch.ones(4)
+
+    made, ones = clientwise.together(double, 3, p, torch.tensor([0.0, 1.0, 2.0]))
+    assert made.params["a"].tolist() == [[0.0, 2.0], [5.0, 7.0], [10.0, 12.0]]
+    assert (made.times, made.none, ones.shape) == (5, None, (3, 4))
+
+
+def test_after_a_call_that_failed_there_is_no_vmap_left() -> None:
+    with pytest.raises(ZeroDivisionError):
+        clientwise.together(lambda v: 1 // 0, 2, torch.zeros(2))
+    assert clientwise._current() is None
 
 
 def test_norms_are_those_of_each_client() -> None:

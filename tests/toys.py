@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 from atoll.core import Batch, Client, Method, Model, Reply, Round, Step, Task
 from atoll.key import key, normal, randint
 from atoll.mapping import functional_gradients
-from atoll.payload import Params, equal, stack, unstack
+from atoll.payload import Params, equal
+from atoll.stacks import stack, unstack
 from atoll.train import SGD
 
 PLAIN = SGD(lr=0.1, epochs=1, batch_size=64, weight_decay=0.0, clip=0.0, momentum=0.0)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch as layers  # there is no public way to look behind a batched tensor
 from torch._functorch.pyfunctorch import (
@@ -16,29 +17,33 @@ from torch._functorch.pyfunctorch import (
     retrieve_current_functorch_interpreter,
     temporarily_pop_interpreter_stack,
 )
+from torch._functorch.vmap import vmap_increment_nesting
 
 from .payload import Params, mapped
 
 T = TypeVar("T")
 
 
+def together(f: Callable[..., T], clients: int, *trees: Any) -> T:
+    """What ``f`` makes of payloads, for many clients in one call.
+
+    Tensors of the payloads have clients in front, and so have those of the result. So does ``torch.func.vmap``, which
+    takes any tree, and longer to walk through it.
+    """
+    with vmap_increment_nesting(clients, "error") as level:
+        made = f(*mapped(lambda v: layers._add_batch_dim(v, 0, level) if isinstance(v, Tensor) else v, trees))
+        return mapped(  # type: ignore[no-any-return]
+            lambda v: layers._remove_batch_dim(v, level, clients, 0) if isinstance(v, Tensor) else v, made
+        )
+
+
 def copies(params: Params) -> Params:
-    """Copies to write into, one for each client, laid out as their gradients will be."""
-    vmap = _current()
-    if vmap is None:
-        return {name: v.clone() for name, v in params.items()}
-    with temporarily_pop_interpreter_stack():
-        behind = {name: _as_gradients(_behind(v, vmap)) for name, v in params.items()}
-    return {name: _batched(v, vmap) for name, v in behind.items()}
+    """Copies to write into, one for each client."""
+    return whole(_copies, params)
 
 
-def _as_gradients(v: Tensor) -> Tensor:
-    """A copy in which matrices lie transposed: so do the gradients of linear layers, and steps mix both."""
-    if v.ndim != 3:
-        return v.clone(memory_format=torch.contiguous_format)
-    if v.stride(0) == 0:  # the same for all
-        return v[0].mT.contiguous().expand(len(v), *v.mT.shape[1:]).clone(memory_format=torch.contiguous_format).mT
-    return v.mT.clone(memory_format=torch.contiguous_format).mT
+def _copies(params: Params) -> Params:
+    return {name: v.clone(memory_format=torch.contiguous_format) for name, v in params.items()}
 
 
 def gradient(loss: Callable[[Params], tuple[Tensor, Any]], params: Params) -> tuple[Params, Any]:
@@ -70,17 +75,45 @@ def whole(f: Callable[..., T], *several: Any) -> T:
     return mapped(lambda v: _batched(v, vmap), made)  # type: ignore[no-any-return]
 
 
-def take(v: Tensor, rows: Tensor) -> Tensor:
-    """Some of each client's rows."""
-    return whole(_taken, v, rows)
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What a linear layer makes of each client's rows."""
+    vmap = _current()
+    if vmap is None or x.ndim < 2:
+        return F.linear(x, weight, bias)
+    with temporarily_pop_interpreter_stack():
+        rows, own = _behind(x, vmap), (_behind(weight, vmap), None if bias is None else _behind(bias, vmap))
+        made = _Linear.apply(rows.flatten(1, -2) if rows.ndim > 3 else rows, *own)  # type: ignore[no-untyped-call]
+        return _batched(made.view(*rows.shape[:-1], -1) if rows.ndim > 3 else made, vmap)
 
 
-def _taken(v: Tensor, rows: Tensor) -> Tensor:
+class _Linear(torch.autograd.Function):
+    """Gradients lie in memory as the weights do, so that updates need no copies.
+
+    A product for each client, even if all have the same weights: nobody's may depend on how many others there are.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x.bmm(weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), (rows, products, sums) = ctx.saved_tensors, ctx.needs_input_grad
+        return g.bmm(weight) if rows else None, g.mT.bmm(x) if products else None, g.sum(1) if sums else None
+
+
+def take(several: list[Tensor], rows: Tensor) -> list[Tensor]:
+    """Some of each client's rows, from each of several tensors."""
+    return whole(_taken, several, rows)
+
+
+def _taken(several: list[Tensor], rows: Tensor) -> list[Tensor]:
     if rows.ndim == 1:
-        return v.index_select(0, rows)
-    starts = torch.arange(0, v.shape[0] * v.shape[1], v.shape[1], device=rows.device)
-    chosen = v.flatten(0, 1).index_select(0, (rows + starts[:, None]).flatten())
-    return chosen.view(*rows.shape, *v.shape[2:])
+        return [v.index_select(0, rows) for v in several]
+    each = several[0].shape[1]
+    chosen = (rows + torch.arange(0, len(rows) * each, each, device=rows.device)[:, None]).flatten()
+    return [v.flatten(0, 1).index_select(0, chosen).view(*rows.shape, *v.shape[2:]) for v in several]
 
 
 def norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -125,7 +158,8 @@ def _current() -> VmapInterpreter | None:
 def _behind(v: Tensor, vmap: VmapInterpreter) -> Tensor:
     """The whole tensor, clients first; one that is the same for all clients is repeated without a copy."""
     if layers.is_batchedtensor(v):
-        return layers.get_unwrapped(v).movedim(layers.maybe_get_bdim(v), 0)
+        whole, at = layers.get_unwrapped(v), layers.maybe_get_bdim(v)
+        return whole.movedim(at, 0) if at else whole
     return v.expand(vmap.batch_size(), *v.shape)
 
 

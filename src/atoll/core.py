@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from . import clientwise
 from .key import Key, fold, permutation
+from .layers import swift
 from .mapping import mapping_clients
 from .noise import key_dropout, noise
 from .payload import Nothing, Params
@@ -58,7 +60,7 @@ class Model:
     def __init__(self, net: nn.Module, name: str = "model", vectorisable: bool = True):
         self.name = name
         self.vectorisable = vectorisable
-        self.net = key_dropout(copy.deepcopy(net)).requires_grad_(False).eval()
+        self.net = swift(key_dropout(copy.deepcopy(net))).requires_grad_(False).eval()
         self._training = copy.deepcopy(self.net).train()
         self.has_buffers = any(True for _ in net.buffers())
         # How images and kernels lie in memory while the net runs; with convolutions, found out when it first runs.
@@ -205,7 +207,7 @@ class Client:
         full = not mapping_clients() and float(self.n) == len(self.x)
         for epoch in range(epochs):
             for chosen, w, k_drop, k_change in clientwise.whole(partial(_drawn, epoch, sizes), k, self.n):
-                x, y = (clientwise.take(v, chosen) for v in (self.x, self.y))
+                x, y = clientwise.take([self.x, self.y], chosen)
                 yield Batch(x if self.augment is None else self.augment(x, k_change), y, w, k_drop, {}, full=full)
 
     def _sizes(self, size: int) -> list[int]:
@@ -229,12 +231,18 @@ class Client:
 
 
 def _drawn(epoch: int, sizes: list[int], k: Key, n: Tensor) -> list[tuple[Tensor, Tensor, Key, Key]]:
-    """The batches of an epoch: which rows, which of them are real, keys for dropout and for what changes the rows."""
-    order, others = fold(fold(k, epoch), torch.arange(2, device=k.device)).unbind(-1)
-    rows = permutation(order, sum(sizes), n)
-    own = fold(others, torch.arange(2 * len(sizes), device=k.device)).unbind(-1)  # at once: one by one costs more
-    real = (rows < n[..., None]).float()
-    return list(zip(rows.split(sizes, -1), real.split(sizes, -1), own[::2], own[1::2], strict=True))
+    """The batches of an epoch: which rows, which of them are real, keys for dropout and for what changes the rows.
+
+    All at once and by arrays: for so few numbers, torch would take several times as long.
+    """
+    arrays = [v.reshape(-1).cpu().numpy() for v in (k, n)]
+    order, others = fold(fold(arrays[0], epoch), np.arange(2)).T
+    chosen = permutation(order, sum(sizes), arrays[1])
+    real = (chosen < arrays[1][:, None]).astype(np.float32)
+    made = chosen, real, fold(others, np.arange(2 * len(sizes)))
+    rows, w, own = (torch.from_numpy(v).to(k.device).view(*k.shape, -1) for v in made)
+    keys = own.unbind(-1)
+    return list(zip(rows.split(sizes, -1), w.split(sizes, -1), keys[::2], keys[1::2], strict=True))
 
 
 pytree.register_pytree_node(

@@ -7,11 +7,15 @@ generators are not allowed. Not cryptographic: never a source of privacy noise.
 import math
 from collections.abc import Iterable
 from hashlib import blake2b
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Key = Tensor  # int64, shape []; what is drawn from keys of another shape has it in front, with an entry for each
+Keys = TypeVar("Keys", Tensor, NDArray[np.int64])  # arrays of at least one dimension do as well, where they are faster
 
 # Odd 64-bit constants of the splitmix64 generator, as signed integers.
 _STEP = 0x9E3779B97F4A7C15 - 2**64
@@ -22,28 +26,37 @@ _LARGEST = 2**63 - 1
 
 def key(*parts: int | str) -> Key:
     """A stable key from what names its use, such as ``key(seed, round, client)``."""
-    return torch.tensor(_number(parts))
+    return torch.tensor(_number(blake2b(_text(parts), digest_size=8)))
 
 
-def keys(uses: Iterable[tuple[int | str, ...]]) -> Tensor:
-    """The keys of several uses in one tensor."""
-    return torch.tensor([_number(parts) for parts in uses])
+def keys(*parts: int | str, each: Iterable[str]) -> Tensor:
+    """For each name, the key of these parts and the name."""
+    begun = blake2b(_text((*parts, ""))[: -len("str:")], digest_size=8)
+    found = []
+    for name in each:
+        own = begun.copy()
+        own.update(f"str:{name}".encode())
+        found.append(_number(own))
+    return torch.tensor(found)
 
 
-def _number(parts: tuple[int | str, ...]) -> int:
-    text = "\x1f".join([f"{type(part).__name__}:{part}" for part in parts])
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+def _text(parts: tuple[int | str, ...]) -> bytes:
+    return "\x1f".join([f"{type(part).__name__}:{part}" for part in parts]).encode()
 
 
-def fold(k: Key, i: int | Tensor) -> Key:
+def _number(hashed: blake2b) -> int:
+    return int.from_bytes(hashed.digest(), "little", signed=True)
+
+
+def fold(k: Keys, i: int | Keys) -> Keys:
     """An independent sub-stream of ``k``, one for each ``i``: a phase, an epoch, a use. Several ``i`` give as many."""
     step, mixed = (i + 1) * _STEP, _mix(k ^ _STEP)
-    return _mix(_beside(mixed, step.ndim) + step if isinstance(step, Tensor) else mixed + _wrapped(step))
+    return _mix(mixed + _wrapped(step) if isinstance(step, int) else _beside(mixed, step.ndim) + step)
 
 
-def bits(k: Key, *shape: int) -> Tensor:
+def bits(k: Keys, *shape: int) -> Keys:
     """63 random bits each. Prefix-stable: ``bits(k, 5)[:3]`` equals ``bits(k, 3)``, so padding disturbs nothing."""
-    counters = torch.arange(math.prod(shape), device=k.device).reshape(shape)
+    counters = _counted(math.prod(shape), k).reshape(shape)
     return _mix(_mix(_beside(k, len(shape)) + counters * _STEP)) & _LARGEST
 
 
@@ -63,13 +76,14 @@ def randint(k: Key, high: int, *shape: int) -> Tensor:
     return bits(k, *shape) % high
 
 
-def permutation(k: Key, size: int, n: Tensor | int | None = None) -> Tensor:
+def permutation(k: Keys, size: int, n: Keys | int | None = None) -> Keys:
     """A shuffle of ``range(size)``; given ``n``, the positions from ``n`` on (padding) come last."""
-    order = bits(k, size)
+    order: Any = bits(k, size)
     if n is not None:
-        most = n[..., None] if isinstance(n, Tensor) else n
-        order = torch.where(torch.arange(size, device=k.device) < most, order, _LARGEST)
-    return order.argsort(stable=True)
+        most = n if isinstance(n, int) else n[..., None]
+        order = (torch if isinstance(order, Tensor) else np).where(_counted(size, k) < most, order, _LARGEST)
+    made: Any = order.argsort(stable=True) if isinstance(order, Tensor) else order.argsort(kind="stable")
+    return made  # type: ignore[no-any-return]
 
 
 def seed_of(k: Key) -> int:
@@ -77,18 +91,32 @@ def seed_of(k: Key) -> int:
     return int(k) & 0x7FFFFFFF
 
 
-def _beside(k: Key, dimensions: int) -> Tensor:
+def _counted(n: int, beside: Keys) -> Keys:
+    return torch.arange(n, device=beside.device) if isinstance(beside, Tensor) else np.arange(n)
+
+
+def _beside(k: Keys, dimensions: int) -> Keys:
     """Keys in front of so many dimensions."""
     return k.reshape(k.shape + (1,) * dimensions)
 
 
 def _wrapped(i: int) -> int:
-    """``i`` modulo 2**64 as a signed integer, so that it can meet an int64 tensor."""
+    """``i`` modulo 2**64 as a signed integer, so that it can meet 64-bit ones."""
     return (i + 2**63) % 2**64 - 2**63
 
 
-def _mix(z: Tensor) -> Tensor:
-    """The splitmix64 finaliser on wrapping int64; the masks make the shifts logical."""
-    z = (z >> 30).bitwise_and_(0x3FFFFFFFF).bitwise_xor_(z).mul_(_MIX_1)
-    z = (z >> 27).bitwise_and_(0x1FFFFFFFFF).bitwise_xor_(z).mul_(_MIX_2)
-    return (z >> 31).bitwise_and_(0x1FFFFFFFF).bitwise_xor_(z)
+def _mix(z: Keys) -> Keys:
+    """The splitmix64 finaliser on wrapping 64-bit integers; the masks make the shifts logical."""
+    z = _shifted(z, 30, 0x3FFFFFFFF)
+    z *= _MIX_1
+    z = _shifted(z, 27, 0x1FFFFFFFFF)
+    z *= _MIX_2
+    return _shifted(z, 31, 0x1FFFFFFFF)
+
+
+def _shifted(z: Keys, by: int, mask: int) -> Keys:
+    """``z ^ (z >> by)``."""
+    out = z >> by
+    out &= mask
+    out ^= z
+    return out

@@ -1,6 +1,6 @@
 """Typed payloads: the only things that may cross the network or enter a checkpoint."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from math import isqrt, prod
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_type_hints
@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 _LEAVES = (Tensor, Tensor | None, Params)
 _STATIC = (int, float, bool, str)
+ROW = "_row"  # where a payload has its place in a stack, if it is in one: fields are taken from there when asked for
 _MOST_CLASSES = 2**16  # a larger number in a message is damage, not a federation, and would only fill memory
 
 
@@ -51,6 +52,8 @@ def payload(cls: type[T]) -> type[T]:
     for name, kind in kinds.items():
         if kind not in _LEAVES + _STATIC:
             raise TypeError(f"{made.__name__}.{name}: {kind} may not be sent. Use Tensor, Params, or a plain scalar.")
+        if hasattr(made, name):
+            raise TypeError(f"{made.__name__}.{name} has a default value. Give values when a payload is made.")
     _check_rows(made, kinds)
     static = tuple(name for name in kinds if kinds[name] in _STATIC)
 
@@ -65,8 +68,18 @@ def payload(cls: type[T]) -> type[T]:
 
     pytree.register_pytree_node(made, flatten, unflatten)
     made._kinds = kinds
+    made.__getattr__ = _from_stack
     made._dense = not any(f.metadata.get("rows") or f.metadata.get("symmetric") for f in fields(made))
     return made  # type: ignore[no-any-return]
+
+
+def _from_stack(p: Any, name: str) -> Any:
+    """A field that a payload does not have yet, as it is in a stack."""
+    row = p.__dict__.get(ROW)
+    if row is None or name not in p._kinds:
+        raise AttributeError(f"{type(p).__name__!r} object has no attribute {name!r}")
+    value = p.__dict__[name] = row.field(name)
+    return value
 
 
 def kinds_of(cls: type[Any]) -> dict[str, Any]:
@@ -236,6 +249,8 @@ def nbytes(p: Any) -> int:
     """Bytes of the packed form; which need not be made where nothing is left out of it."""
     if not p._dense:
         return pack(p).nbytes
+    if row := p.__dict__.get(ROW):
+        return int(row.stack.row_bytes)
     total = 0
     for name in p._kinds:
         value = getattr(p, name)
@@ -248,48 +263,6 @@ def nbytes(p: Any) -> int:
 
 def _scalar_bytes(value: Scalar) -> int:
     return len(value.encode()) if isinstance(value, str) else 8
-
-
-def stack(trees: Sequence[T]) -> T:
-    """Payloads (or dictionaries) of several clients as one, along a new first dimension.
-
-    A tensor that is the very same in all is repeated without a copy.
-    """
-    first: Any = trees[0]
-    if isinstance(first, Tensor):
-        same = all(v is first for v in trees)
-        return first.expand(len(trees), *first.shape) if same else torch.stack(trees)  # type: ignore[arg-type,return-value]
-    if any(type(tree) is not type(first) for tree in trees):
-        raise ValueError("only payloads of one form can be stacked")
-    if isinstance(first, dict):
-        names = list(first)
-        if any(list(tree) != names for tree in trees if tree is not first):  # type: ignore[call-overload]
-            raise ValueError("only payloads of one form can be stacked")
-        return {name: stack([tree[name] for tree in trees]) for name in names}  # type: ignore[index,return-value]
-    if hasattr(first, "_kinds"):
-        return type(first)(**{name: stack([getattr(tree, name) for tree in trees]) for name in first._kinds})  # type: ignore[no-any-return]
-    if any(value != first for value in trees):
-        raise ValueError("only payloads of one form can be stacked")
-    return first  # type: ignore[no-any-return]
-
-
-def unstack(tree: T, n: int, views: bool = False) -> list[T]:
-    """The payloads of ``n`` clients: each in memory of its own, or ``views`` of the stack, which stays as they do."""
-    whole: Any = tree
-    if isinstance(whole, Tensor):
-        return list(whole.unbind() if views else map(torch.clone, whole.unbind()))  # type: ignore[arg-type]
-    if isinstance(whole, dict):
-        names, columns = list(whole), [unstack(v, n, views) for v in whole.values()]
-        return [dict(zip(names, own, strict=True)) for own in _across(columns, n)]  # type: ignore[misc]
-    if hasattr(whole, "_kinds"):
-        columns = [unstack(getattr(whole, name), n, views) for name in whole._kinds]
-        return [type(whole)(*own) for own in _across(columns, n)]
-    return [tree] * n
-
-
-def _across(columns: list[list[Any]], n: int) -> Iterable[tuple[Any, ...]]:
-    """The entries of each of ``n`` clients."""
-    return zip(*columns, strict=True) if columns else ((),) * n
 
 
 def flat(several: Sequence[Params], like: Params) -> Tensor:

@@ -15,6 +15,7 @@ from .evaluate import Score
 from .faults import CALM, LATE, LOST, UNREACHED, Dropped, Trouble
 from .key import key, permutation
 from .payload import nbytes, plain
+from .stacks import repeated
 from .steps import told
 from .store import MemoryStore, Store
 from .validation import Flaw, Validator, flaw, is_finite
@@ -159,14 +160,15 @@ class Desks:
 
     def served(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
         """Replies as ``aggregate`` gets them: with desks, after the server's work for each client."""
+        return self._at_desks(server, replies, r) if self._method.keeps_desks else replies
+
+    def _at_desks(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
         for reply in replies:
-            if self._method.keeps_desks:
-                k = key(self._seed, "serve", *r, reply.sender)
-                with torch.no_grad():
-                    upload, desk = plain(self._method.serve(server, self.get(reply.sender), reply, self._task, r, k))
-                self._store.put(reply.sender, desk)
-                reply = Reply(reply.sender, upload)
-            yield reply
+            k = key(self._seed, "serve", *r, reply.sender)
+            with torch.no_grad():
+                upload, desk = plain(self._method.serve(server, self.get(reply.sender), reply, self._task, r, k))
+            self._store.put(reply.sender, desk)
+            yield Reply(reply.sender, upload)
 
 
 @dataclass(frozen=True)
@@ -212,8 +214,8 @@ def play(
         absent = log.absent
         present = [i for i in log.cohort if i not in absent]
         jobs = [Job(i, r, office.download(server, i, r), i in examine, known.get(i)) for i in present]
-        for job in jobs:
-            log.down[job.client] = log.down.get(job.client, 0) + nbytes(job.download)
+        for i, size in zip(present, repeated(nbytes, [job.download for job in jobs]), strict=True):
+            log.down[i] = log.down.get(i, 0) + size
         outcomes = trouble.tampered(told("clients", backend.train(method, seed, jobs), len(jobs)))
         accepted = _accepted(outcomes, _judge(method, jobs, rules.checks), rules, log, r)
         replies = office.served(server, accepted, r)

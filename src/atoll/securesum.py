@@ -109,8 +109,10 @@ class Sum:
             for row, weight in zip(rows, weights.tolist(), strict=True):
                 self.add(row, weight)
         else:
-            each = rows.to(torch.double, copy=True).mul_(weights.view(-1, *[1] * (rows.ndim - 1)))
-            self.add(each.sum(0))
+            numbers = rows if rows.dtype in (torch.float, torch.double) else rows.double()
+            # numpy turns numbers into double precision on the way, torch would make a copy of all of them first
+            total = np.einsum("k,k...->...", weights.cpu().numpy(), numbers.cpu().numpy())
+            self.add(torch.from_numpy(np.asarray(total)).to(rows.device))
 
     def _add_whole(self, part: Tensor) -> None:
         if part.numel():

@@ -38,9 +38,10 @@ def is_hushed() -> bool:
 def told(what: str, items: Iterable[T], total: int) -> Iterator[T]:
     """The items as they are; the observer hears of each once it is there."""
     observer = _observer.get()
-    if observer is None:
-        yield from items
-        return
+    return iter(items) if observer is None else _telling(observer, what, items, total)
+
+
+def _telling(observer: Observer, what: str, items: Iterable[T], total: int) -> Iterator[T]:
     observer(what, 0, total)
     for done, item in enumerate(items, 1):
         observer(what, done, total)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import compress, islice
 from typing import Any
 
 import torch
@@ -17,10 +18,12 @@ from .checks import within
 from .core import BUFFERS, Batch, Client, Model, Step, laid, setting, weights
 from .key import Key, fold, permutation
 from .mapping import mapping_clients
-from .payload import Params, stacked
+from .payload import Params
 from .securesum import Sum, note
+from .stacks import gathered
 
 HANDFUL = 2**20  # bytes of uploads that a mean may hold
+VECTOR = 16  # numbers that a processor can take at a time
 
 Loss = Callable[[Params, Batch], Tensor]
 Term = Callable[[Step], Tensor]
@@ -127,11 +130,13 @@ class Optimiser:
 
     def run(self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None = None) -> Params:
         """Train on given batches; ``correct`` may change each gradient before it is used."""
-        params = clientwise.copies(params) if mapping_clients() else _training_copy(params)
+        params = params if mapping_clients() else _training_copy(params)
         memory: dict[str, Params] = {}
-        for batch in batches if not _idle.get() else ():
+        for at, batch in enumerate(batches if not _idle.get() else ()):
             grads, stats = self._gradient(loss, params, batch)
             grads = correct(grads) if correct else grads
+            if mapping_clients() and not at:  # not before: until now all clients may have shared one
+                params = clientwise.copies(params)
             if mapping_clients() and not clientwise.everybody(batch.w[0]):  # padding comes last
                 params = self._masked(params, grads, stats, memory, batch)
             else:
@@ -193,18 +198,37 @@ class SGD(Optimiser):
 
     def _moved(self, weights: list[Tensor], grads: list[Tensor], velocity: list[Tensor]) -> list[Tensor]:
         """Take the step; the new velocity."""
+        if not self.momentum:
+            self._fused(weights, grads, [], first=False)
+            return []
+        first, velocity = not velocity, velocity or [torch.empty_like(w) for w in weights]
+        odd = [_ends_in_between(w) for w in weights]
+        for run, chosen in ((self._fused, [not v for v in odd]), (self._in_turn, odd)):
+            if any(chosen):
+                own, slopes, moving = (list(compress(each, chosen)) for each in (weights, grads, velocity))
+                run(own, slopes, moving, first)
+        return velocity
+
+    def _fused(self, weights: list[Tensor], grads: list[Tensor], velocity: list[Tensor], first: bool) -> None:
+        """One pass over memory."""
         if not self.momentum and not self.weight_decay:
             torch._foreach_add_(weights, grads, alpha=-self.lr)
-            return []
-        first = not velocity
-        if self.momentum and first:
-            velocity = [torch.empty_like(w) for w in weights]
-        torch._fused_sgd_(  # one pass over memory
+            return
+        torch._fused_sgd_(
             weights, list(map(_laid_as, grads, weights)), velocity,
             weight_decay=self.weight_decay, momentum=self.momentum, lr=self.lr,
             dampening=0.0, nesterov=False, maximize=False, is_first_step=first,
         )  # fmt: skip
-        return velocity
+
+    def _in_turn(self, weights: list[Tensor], grads: list[Tensor], velocity: list[Tensor], first: bool) -> None:
+        """An operation at a time."""
+        steps = torch._foreach_add(grads, weights, alpha=self.weight_decay)
+        if first:
+            torch._foreach_copy_(velocity, steps)
+        else:
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, steps)
+        torch._foreach_add_(weights, velocity, alpha=-self.lr)
 
 
 @dataclass(frozen=True)
@@ -228,6 +252,15 @@ class Adam(Optimiser):
             mean = first[name] / (1 - self.beta1 ** count[name])
             spread = (second[name] / (1 - self.beta2 ** count[name])).sqrt() + self.eps
             params[name].sub_(mean / spread, alpha=self.lr)
+
+
+def _ends_in_between(w: Tensor) -> bool:
+    """Whether a client's numbers in a stack may end within a vector of the processor.
+
+    What is fused rounds the numbers after the last whole vector in another way, and which clients these belong to
+    depends on how many there are: a client's result must not.
+    """
+    return mapping_clients() and w[0].numel() % VECTOR != 0
 
 
 def _laid_as(g: Tensor, w: Tensor) -> Tensor:
@@ -281,16 +314,15 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     count, mass, like, counters = 0, Sum(), Params(), Params()
     sums: defaultdict[str, Sum] = defaultdict(Sum)
     for few in _handfuls(uploads, field):
-        values = [getattr(upload, field) for upload in few]
-        like = like or dict(values[0])
-        w = torch.stack([getattr(u, weight) for u in few]).double() if weight else torch.ones(len(few)).double()
+        rows = gathered(few, field)
+        like = like or {name: v[0] for name, v in rows.items()}
+        w = gathered(few, weight).double() if weight else torch.ones(len(few)).double()
         mass.add_all(w, torch.ones_like(w))
-        for name, v in like.items():
-            rows = stacked([own[name] for own in values])
+        for name, v in rows.items():
             if v.is_floating_point():
-                sums[name].add_all(rows, w)
+                sums[name].add_all(v, w)
             else:
-                counters[name] = torch.maximum(counters.get(name, v), rows.amax(0))
+                counters[name] = torch.maximum(counters.get(name, v[0]), v.amax(0))
         count += len(few)
     if count == 1:
         note("one", f"a round had one client, so the sum of {field} is what that client sent.")
@@ -300,15 +332,13 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
 
 def _handfuls(uploads: Iterable[Any], field: str) -> Iterator[list[Any]]:
     """As many uploads at a time as are small together: one by one, small models would be all overhead."""
-    few, size = list[Any](), 0
-    for upload in uploads:
-        few.append(upload)
-        size += sum([v.nbytes for v in getattr(upload, field).values()])
-        if size > HANDFUL:
-            yield few
-            few, size = [], 0
-    if few:
+    left = iter(uploads)
+    few = list(islice(left, 1))
+    size = sum([v.nbytes for upload in few for v in getattr(upload, field).values()])
+    few += islice(left, HANDFUL // max(size, 1))
+    while few:
         yield few
+        few = list(islice(left, len(few)))
 
 
 def trainable(params: Params) -> int:

@@ -10,7 +10,9 @@ from itertools import chain
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .core import Client, ClientId, Reply, Round, contract
@@ -139,11 +141,11 @@ class Validator:
 
     def _plausible(self, uploads: Mapping[ClientId, Any], rows: list[int], stack: Params) -> bool:
         """Whether the values are."""
+        marked = {name: self._marks[name] for name in stack if self._marks.get(name, _NO_MARKS) != _NO_MARKS}
         if not _all_plausible(stack, self._bounds.largest):
             return False
-        marked = {name: self._marks[name] for name in stack if self._marks.get(name, _NO_MARKS) != _NO_MARKS}
         if marked == {name: Marks(count=True) for name in marked}:
-            most = torch.tensor(rows) + self._spare
+            most = np.array(rows) + self._spare
             return all(_all_counts(stack[name], most) for name in marked)
         bounds = [self._bounds._replace(rows=n + self._spare) for n in rows]
         return all(not any(_by_marks(up, marked, b)) for up, b in zip(uploads.values(), bounds, strict=True))
@@ -395,20 +397,29 @@ def _implausible(v: Tensor, most: float) -> Iterator[str]:
 
 def _all_plausible(stack: Params, most: float) -> bool:
     """The same of each tensor of a stack."""
-    numbers = [as_rows(v) for v in stack.values() if v.is_floating_point() and v.numel()]
-    if not numbers:
-        return True
-    largest = torch.stack([torch.maximum(v.amax(1), -v.amin(1)).double() for v in numbers])  # NaN spreads to both
-    tiny = torch.tensor([[torch.finfo(v.dtype).tiny] for v in numbers], dtype=torch.double)
-    return bool((largest <= most).all()) and not bool(((largest > 0) & (largest < tiny)).any())
+    return all(_rows_plausible(as_rows(v), most) for v in stack.values() if v.is_floating_point() and v.numel())
 
 
-def _all_counts(v: Tensor, most: Tensor) -> bool:
-    """Whether each tensor of a stack has counts, with at most so many rows."""
-    if v.is_complex() or v.dtype == torch.bool or bool(((v != v.floor()) | (v < 0)).any()):
+def _rows_plausible(v: Tensor, most: float) -> bool:
+    low, high = (float(extreme) for extreme in v.aminmax())
+    if not max(-low, high) <= most:  # also if they are NaN
         return False
-    totals = as_rows(v).double().sum(1)
-    return bool((totals <= most).all()) and (v.ndim > 1 or bool(((totals > 0) | (most == 0)).all()))
+    tiny = torch.finfo(v.dtype).tiny
+    if bool((v[:, 0].abs() >= tiny).all()):  # one number is enough, and the first will nearly always do
+        return True
+    largest = torch.maximum(v.amax(1), -v.amin(1))
+    return not bool(((largest > 0) & (largest < tiny)).any())
+
+
+def _all_counts(v: Tensor, most: NDArray[np.int64]) -> bool:
+    """Whether each tensor of a stack has counts, with at most so many rows."""
+    if v.is_complex() or v.dtype == torch.bool:
+        return False
+    counts = as_rows(v).double().cpu().numpy()
+    if ((counts != np.floor(counts)) | (counts < 0)).any():
+        return False
+    totals = counts.sum(1)
+    return bool((totals <= most).all() and (v.ndim > 1 or ((totals > 0) | (most == 0)).all()))
 
 
 def marks_of(kind: type[Any]) -> dict[str, Marks]:

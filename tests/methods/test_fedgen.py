@@ -15,7 +15,8 @@ from atoll.key import key, normal
 from atoll.methods._servernets import Generator, drawn
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedgen import LEAST, FedGen, Global, Update, sameness
-from atoll.payload import Nothing, Params, nbytes, stack
+from atoll.payload import Nothing, Params, nbytes
+from atoll.stacks import stack
 from atoll.train import Adam, gradient
 
 LOG3 = 1.0986123

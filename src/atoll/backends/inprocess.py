@@ -2,22 +2,23 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.utils._pytree import tree_leaves
 
+from .. import clientwise
 from ..core import Client, ClientId, Method, Predictor
 from ..evaluate import DETAILS, Score, accuracy, measure, predict
 from ..fleet import Fleet
 from ..key import Key, key, keys
 from ..mapping import functional_gradients
-from ..payload import kinds_of, plain, stack, unstack
+from ..payload import kinds_of, plain
 from ..rounds import AnyMethod, Job, Outcome, Party, Rest
+from ..stacks import repeated, rows, stack, unstack
 from ..store import Store
 from ..validation import not_finite
 
@@ -39,7 +40,7 @@ class Loop:
 
     def __init__(self, fleet: Fleet, store: Store, outlet: Outlet = as_made):
         self.fleet, self.store, self.outlet = fleet, store, outlet
-        self._rest: list[Callable[[], Rest]] = []
+        self._rest: list[Rest | Callable[[], Rest]] = []  # done, or still to be done
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[Outcome]:
         self._rest = []
@@ -47,8 +48,8 @@ class Loop:
             yield self._participate(method, seed, job)
 
     def rest(self) -> Iterator[Rest]:
-        for finish in self._rest:
-            yield finish()
+        for rest in self._rest:
+            yield rest() if callable(rest) else rest
         self._rest = []
 
     def commit(self, rest: Rest) -> None:
@@ -93,7 +94,7 @@ class Loop:
             return self._rested(method, job, up, after, client)
 
         # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
-        self._rest.append(finish if method.after_upload else partial(_given, finish()))
+        self._rest.append(finish if method.after_upload else finish())
         return Outcome(job.client, self.outlet(job, client, up), before)
 
     def _before(self, method: AnyMethod, job: Job, state: Any, client: Client) -> Score | None:
@@ -126,28 +127,32 @@ class Vmap(Loop):
             if job.client not in ready:
                 ready |= self._together(method, seed, parties[job.client])
             outcome, rest = ready.pop(job.client)
-            self._rest.append(partial(_given, rest))
+            self._rest.append(rest)
             yield outcome
 
     def _parties(self, method: AnyMethod, seed: int, jobs: Sequence[Job]) -> Iterator[list[Job]]:
         """Who runs in one call: clients of one group, as many as there is room for; decided by sizes alone."""
-        groups: dict[Any, list[Job]] = defaultdict(list)
-        for job in jobs:
-            groups[self._group(job)].append(job)
-        for group in groups.values():
+        for group in self._groups(jobs):
             most = max(1, ROOM // self._bytes(method, seed, group))
             count = ceil(len(group) / most)
             yield from (group[at * len(group) // count : (at + 1) * len(group) // count] for at in range(count))
 
-    def _group(self, job: Job) -> Any:
+    def _groups(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
         """Clients that can share a call: their downloads differ in tensors alone, not in scalars or in what is there.
 
         Batch statistics know no padding, so models with them need equal sizes.
         """
-        model, proxy = self.fleet.models[job.client], self.fleet.proxy
-        statistics = model.has_buffers or (proxy is not None and proxy.has_buffers)
-        size = self.fleet.train.size(self.fleet.position(job.client)) if statistics else 0
-        return model.name, size, _form(job.download)
+        alike: dict[Any, list[Job]] = defaultdict(list)
+        for job, form in zip(jobs, repeated(_form, [job.download for job in jobs]), strict=True):
+            alike[self.fleet.models[job.client].name, form].append(job)
+        for group in alike.values():
+            if self.fleet.client(group[0].client).has_buffers:
+                sizes = defaultdict[int, list[Job]](list)
+                for job in group:
+                    sizes[self.fleet.train.size(self.fleet.position(job.client))].append(job)
+                yield from sizes.values()
+            else:
+                yield group
 
     def _bytes(self, method: AnyMethod, seed: int, group: list[Job]) -> int:
         """What a client of the group takes in a call: its padded rows, and all that training keeps of its tensors."""
@@ -166,12 +171,19 @@ class Vmap(Loop):
         ids = [job.client for job in jobs]
         states = [self.state(method, seed, i) for i in ids]
         down, clients = stack([job.download for job in jobs]), self._clients(ids)
-        own = keys(_use(seed, job) for job in jobs)
+        own = clients.x, clients.y, clients.n, keys(*_use(seed, jobs[0]), each=ids)
+
+        def run(f: Callable[..., Any], *trees: Any) -> Any:
+            def one(x: Tensor, y: Tensor, n: Tensor, k: Key, *payloads: Any) -> Any:
+                return f(*payloads, replace(clients, x=x, y=y, n=n), k)
+
+            return clientwise.together(one, len(jobs), *own, *trees)
+
         with torch.no_grad(), functional_gradients():
-            ups, after = vmap(method.local)(down, stack(states), clients, own)
+            ups, after = run(method.local, down, stack(states))
             if method.after_upload:
-                after = vmap(method.after_upload)(down, ups, after, clients, own)
-        uploads, nexts, spoilt = unstack(ups, len(jobs), views=True), unstack(after, len(jobs)), not_finite(after)
+                after = run(method.after_upload, down, ups, after)
+        uploads, nexts, spoilt = rows(ups, len(jobs)), unstack(after, len(jobs)), not_finite(after)
         party = Party(ups, dict(zip(ids, uploads, strict=True)))
         done = {}
         for at, (job, state, up, new) in enumerate(zip(jobs, states, uploads, nexts, strict=True)):
@@ -193,17 +205,13 @@ def _lasts(method: AnyMethod, job: Job, up: Any, state: Any, client: Client) -> 
     return bool(own) and all(id(v) in kept for v in own.values())
 
 
-def _given(rest: Rest) -> Rest:
-    return rest
-
-
 def job_key(seed: int, job: Job) -> Key:
     """The key of a client's work in one round: the same in all its exchanges, so a method folds it for each use."""
-    return key(*_use(seed, job))
+    return key(*_use(seed, job), job.client)
 
 
 def _use(seed: int, job: Job) -> tuple[int | str, ...]:
-    return seed, "local", job.round.t, job.client
+    return seed, "local", job.round.t
 
 
 def _form(p: Any) -> tuple[Any, ...]:

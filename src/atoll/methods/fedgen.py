@@ -25,7 +25,8 @@ from torch.func import vmap
 from ..checks import within
 from ..core import Batch, Client, ClientId, Method, Need, Predictor, Reply, Round, Step, Task, part, setting
 from ..key import Key, fold
-from ..payload import Nothing, Params, about, payload, stack
+from ..payload import Nothing, Params, about, payload
+from ..stacks import stack
 from ..train import SGD, Adam, Loss, Optimiser, Term, mean, objective, wmean
 from ._servernets import Generator, drawn
 

@@ -1,0 +1,126 @@
+"""Payloads of several clients as one with clients in front, and the way back."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .payload import ROW, mapped, nbytes, stacked
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+def stack(trees: Sequence[T]) -> T:
+    """Payloads (or dictionaries) of several clients as one, along a new first dimension.
+
+    A tensor that is the very same in all is repeated without a copy.
+    """
+    first: Any = trees[0]
+    if all(tree is first for tree in trees):
+        return mapped(lambda v: v.expand(len(trees), *v.shape) if isinstance(v, Tensor) else v, first)  # type: ignore[no-any-return]
+    if isinstance(first, Tensor):
+        return torch.stack(trees)  # type: ignore[arg-type,return-value]
+    if any(type(tree) is not type(first) for tree in trees):
+        raise ValueError("only payloads of one form can be stacked")
+    if isinstance(first, dict):
+        names = list(first)
+        if any(list(tree) != names for tree in trees if tree is not first):  # type: ignore[call-overload]
+            raise ValueError("only payloads of one form can be stacked")
+        return {name: stack([tree[name] for tree in trees]) for name in names}  # type: ignore[index,return-value]
+    if hasattr(first, "_kinds"):
+        return type(first)(**{name: stack([getattr(tree, name) for tree in trees]) for name in first._kinds})  # type: ignore[no-any-return]
+    if any(value != first for value in trees):
+        raise ValueError("only payloads of one form can be stacked")
+    return first  # type: ignore[no-any-return]
+
+
+def unstack(tree: T, n: int) -> list[T]:
+    """The payloads of ``n`` clients, each in memory of its own."""
+    whole: Any = tree
+    if isinstance(whole, Tensor):
+        return list(map(torch.clone, whole.unbind()))  # type: ignore[arg-type]
+    if isinstance(whole, dict):
+        names, columns = list(whole), [unstack(v, n) for v in whole.values()]
+        return [dict(zip(names, own, strict=True)) for own in _across(columns, n)]  # type: ignore[misc]
+    if hasattr(whole, "_kinds"):
+        columns = [unstack(getattr(whole, name), n) for name in whole._kinds]
+        return [type(whole)(*own) for own in _across(columns, n)]
+    return [tree] * n
+
+
+def _across(columns: list[list[Any]], n: int) -> Iterable[tuple[Any, ...]]:
+    """The entries of each of ``n`` clients."""
+    return zip(*columns, strict=True) if columns else ((),) * n
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows: payloads that are still in the stack
+
+
+@dataclass(eq=False)
+class Stack:
+    """Payloads of several clients in one."""
+
+    whole: Any
+
+    @cached_property
+    def row_bytes(self) -> int:
+        return nbytes(mapped(lambda v: _entry(v, 0), self.whole))
+
+
+@dataclass(eq=False)
+class Row:
+    """The place of a payload in a stack."""
+
+    stack: Stack
+    at: int
+
+    def field(self, name: str) -> Any:
+        return mapped(lambda v: _entry(v, self.at), getattr(self.stack.whole, name))
+
+
+def rows(tree: T, n: int) -> list[T]:
+    """The payloads of ``n`` clients as views of the stack, made when they are first looked at."""
+    whole: Any = tree
+    common, empty = Stack(tree), {name: v for name in whole._kinds if not _has_tensors(v := getattr(tree, name))}
+    return [_row(type(tree), empty, Row(common, at)) for at in range(n)]
+
+
+def _has_tensors(field: Any) -> bool:
+    return isinstance(field, Tensor) or (isinstance(field, dict) and bool(field))
+
+
+def _row(kind: type[T], fields: dict[str, Any], row: Row) -> T:
+    made = object.__new__(kind)
+    made.__dict__.update(fields)
+    made.__dict__[ROW] = row
+    return made
+
+
+def _entry(v: Any, at: int) -> Any:
+    return v[at] if isinstance(v, Tensor) else v
+
+
+def gathered(several: Sequence[Any], field: str) -> Any:
+    """One field of several payloads, clients in front: as it lies there if they are next to each other in a stack."""
+    places = [getattr(p, "__dict__", {}).get(ROW) for p in several]
+    first = places[0]
+    if first and all(p and p.stack is first.stack and p.at == at for at, p in enumerate(places, first.at)):
+        return mapped(lambda v: v[first.at : first.at + len(several)], getattr(first.stack.whole, field))
+    values = [getattr(p, field) for p in several]
+    if isinstance(values[0], dict):
+        return {name: stacked([own[name] for own in values]) for name in values[0]}
+    return stacked(values)
+
+
+def repeated(f: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+    """``f`` of each item; of one that is the very same as the one before it, what it was for that one."""
+    last: Any = object()
+    for item in items:
+        if item is not last:
+            last, made = item, f(item)
+        yield made

@@ -1,0 +1,111 @@
+"""Payloads of several clients as one, and back: copies, and views that are made when they are looked at."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from atoll.payload import Nothing, Params, about, equal, nbytes, payload
+from atoll.stacks import gathered, repeated, rows, stack, unstack
+
+
+@payload
+class Note:
+    params: Params = about("weights")
+    n: Tensor = about("a number")
+    extra: Params = about("nothing")
+    maybe: Tensor | None = about("perhaps something")
+    word: str = about("a word")
+
+
+@payload
+class Table:
+    n: Tensor = about("rows of each class")
+    mu: Tensor = about("means", rows="n")
+
+
+def note(i: int, **other: object) -> Note:
+    made = Note({"w": torch.full((2, 3), float(i)), "steps": torch.tensor(i)}, torch.tensor(10.0 * i), {}, None, "warm")
+    return replace(made, **other)  # type: ignore[arg-type]
+
+
+def test_stack_and_unstack() -> None:
+    notes = [note(1), note(2), note(3)]
+    both = stack(notes)
+    assert both.params["w"].shape == (3, 2, 3)
+    assert both.n.tolist() == [10.0, 20.0, 30.0]
+    for back in (unstack(both, 3), rows(both, 3)):
+        assert all(equal(one, other) for one, other in zip(notes, back, strict=True))
+
+
+def test_what_is_the_same_in_all_is_stacked_without_a_copy() -> None:
+    p = note(1)
+    both = stack([p, note(2, params=p.params)])
+    assert all(v.stride(0) == 0 for v in both.params.values())
+    assert both.n.stride(0) != 0
+    same = stack([p, p, p])
+    assert all(v.stride(0) == 0 for v in (same.n, *same.params.values()))
+    assert (len(same.n), same.word, same.maybe) == (3, "warm", None)
+    assert all(equal(p, back) for back in unstack(same, 3))
+
+
+@pytest.mark.parametrize("other", [note(1, word="cold"), note(1, params={}), note(1, maybe=torch.ones(1)), Nothing()])
+def test_payloads_of_unlike_forms_cannot_be_stacked(other: object) -> None:
+    with pytest.raises(ValueError, match="one form"):
+        stack([note(1), other])
+
+
+def test_rows_share_the_memory_of_the_stack_and_copies_do_not() -> None:
+    both = stack([note(1), note(2)])
+    there = both.n.untyped_storage().data_ptr()
+    assert rows(both, 2)[1].n.untyped_storage().data_ptr() == there
+    assert unstack(both, 2)[1].n.untyped_storage().data_ptr() != there
+
+
+def test_a_row_is_made_when_it_is_looked_at() -> None:
+    row = rows(stack([note(1), note(2)]), 2)[1]
+    assert "params" not in vars(row)
+    first = row.params
+    assert row.params is first
+    assert first["w"].tolist() == [[2.0] * 3] * 2
+    assert not hasattr(row, "nonsense")
+    assert equal(replace(row, n=torch.tensor(5.0)), note(2, n=torch.tensor(5.0)))
+
+
+def test_rows_weigh_what_copies_weigh() -> None:
+    for several in ([note(1), note(2)], [Table(torch.tensor([1.0, 0.0]), torch.tensor([[1.0], [0.0]]))] * 2):
+        both = stack(several)
+        assert [nbytes(row) for row in rows(both, 2)] == [nbytes(one) for one in unstack(both, 2)]
+
+
+def test_rows_next_to_each_other_are_gathered_without_a_copy() -> None:
+    both = stack([note(i) for i in range(5)])
+    several = rows(both, 5)
+    for some, starts in ((several, 0), (several[1:4], 1)):
+        found = gathered(some, "params")["w"]
+        assert found.data_ptr() == both.params["w"][starts].data_ptr()
+        assert found[:, 0, 0].tolist() == [float(i) for i in range(starts, starts + len(some))]
+
+
+def test_all_others_are_gathered_one_by_one() -> None:
+    several, others = rows(stack([note(i) for i in range(5)]), 5), rows(stack([note(7), note(8)]), 2)
+    for some, numbers in (
+        ([several[1], several[0]], [10.0, 0.0]),
+        ([several[0], several[2]], [0.0, 20.0]),
+        ([several[0], note(6)], [0.0, 60.0]),
+        ([note(6), several[1]], [60.0, 10.0]),
+        ([several[0], others[1]], [0.0, 80.0]),
+        ([note(3), note(4)], [30.0, 40.0]),
+        ([note(3)], [30.0]),
+        ([replace(several[0], n=torch.tensor(1.0)), several[1]], [1.0, 10.0]),
+    ):
+        assert gathered(some, "n").tolist() == numbers
+    assert gathered([note(3), note(4)], "params")["steps"].tolist() == [3, 4]
+
+
+def test_the_same_again_is_not_worked_out_again() -> None:
+    seen: list[str] = []
+    a, b = "a" * 2, "b" * 2
+    assert list(repeated(lambda v: seen.append(v) or v[0], [a, a, b, b, a])) == ["a", "a", "b", "b", "a"]  # type: ignore[func-returns-value]
+    assert seen == [a, b, a]
