@@ -36,7 +36,7 @@ from atoll.assemble import Setup, assemble
 from atoll.config import Config
 from atoll.data.dataset import Dataset
 from atoll.experiment import conduct
-from atoll.fleet import Fleet
+from atoll.fleet import Fleet, Shares
 from atoll.key import fold, key, permutation
 from atoll.rounds import sample
 
@@ -122,6 +122,7 @@ class Bare:
         threads = PROCESSES // workers
         context = get_context("fork")
         self.net, self.work, self.ids = build(work), work, fleet.ids
+        self.rows = fleet.train if tuned else _lying_plainly(fleet)
         self.weights = _vector(self.net, channels_last=tuned).share_memory_()
         self.sums = torch.zeros(workers, len(self.weights)).share_memory_()
         taken = context.Value("i", 0)
@@ -168,7 +169,7 @@ class Bare:
             own.zero_()
             while (at := self._next()) < len(cohort):
                 flat.copy_(self.weights)
-                self._train(fleet, params, cohort[at], t, tuned)
+                self._train(fleet, params, cohort[at], t)
                 own += flat
             pipe.send(None)
 
@@ -177,9 +178,8 @@ class Bare:
             self._taken.value += 1
             return int(self._taken.value - 1)
 
-    def _train(self, fleet: Fleet, params: list[Tensor], client: str, t: int, tuned: bool) -> None:
-        x, y = fleet.train[fleet.position(client)]
-        x = x.to(memory_format=torch.channels_last) if tuned else x
+    def _train(self, fleet: Fleet, params: list[Tensor], client: str, t: int) -> None:
+        x, y = self.rows[fleet.position(client)]
         k = key(SEED, "local", t, client)
         for epoch in range(self.work.epochs):
             for rows in permutation(fold(fold(k, epoch), 0), len(x)).split(self.work.batch):
@@ -187,6 +187,12 @@ class Bare:
                 grads = torch.autograd.grad(loss, params)
                 with torch.no_grad():
                     torch._foreach_add_(params, grads, alpha=-LR)
+
+
+def _lying_plainly(fleet: Fleet) -> Shares:
+    """The rows of all clients without channels last, in which Atoll keeps them."""
+    x, y = fleet.train.all
+    return Shares(x.contiguous(), y, [fleet.train.size(at) for at in range(len(fleet.ids))])
 
 
 def _received(pipe: Connection) -> Any:

@@ -2,12 +2,15 @@
 
 from itertools import chain
 
+import numpy as np
 import pytest
 import torch
 import toys
 from torch import Tensor, nn
 
+from atoll import clientwise
 from atoll.core import Model
+from atoll.data.transforms import Transform
 from atoll.key import key
 from atoll.mapping import functional_gradients
 from atoll.methods.fedavg import FedAvg
@@ -118,3 +121,13 @@ def test_a_network_is_left_as_it_was() -> None:
     assert all(v.any() for v in model.init().values())
     with functional_gradients():
         assert not model(zero, torch.ones(1, 3)).any()
+
+
+def test_images_lie_with_channels_last_from_the_start_and_so_do_batches() -> None:
+    raw = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5)
+    x = Transform().prepare(raw)
+    assert torch.equal(x, torch.from_numpy(raw) / 255)
+    chosen, labels = clientwise.take([x, torch.tensor([7, 8])], torch.tensor([1, 0, 1]))
+    assert torch.equal(chosen, x[[1, 0, 1]])
+    assert labels.tolist() == [8, 7, 8]
+    assert all(v.is_contiguous(memory_format=torch.channels_last) for v in (x, chosen))

@@ -110,10 +110,17 @@ def take(several: list[Tensor], rows: Tensor) -> list[Tensor]:
 
 def _taken(several: list[Tensor], rows: Tensor) -> list[Tensor]:
     if rows.ndim == 1:
-        return [v.index_select(0, rows) for v in several]
+        return [_selected(v, rows) for v in several]
     each = several[0].shape[1]
     chosen = (rows + torch.arange(0, len(rows) * each, each, device=rows.device)[:, None]).flatten()
     return [v.flatten(0, 1).index_select(0, chosen).view(*rows.shape, *v.shape[2:]) for v in several]
+
+
+def _selected(v: Tensor, rows: Tensor) -> Tensor:
+    """They lie in memory as all of them do."""
+    if v.ndim == 4 and v.is_contiguous(memory_format=torch.channels_last):
+        return v.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+    return v.index_select(0, rows)
 
 
 def norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
