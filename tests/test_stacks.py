@@ -83,7 +83,7 @@ def test_rows_next_to_each_other_are_gathered_without_a_copy() -> None:
     both = stack([note(i) for i in range(5)])
     several = rows(both, 5)
     for some, starts in ((several, 0), (several[1:4], 1)):
-        found = gathered(some, "params")["w"]
+        found = gathered(some, "params")[0]["w"]
         assert found.data_ptr() == both.params["w"][starts].data_ptr()
         assert found[:, 0, 0].tolist() == [float(i) for i in range(starts, starts + len(some))]
 
@@ -100,8 +100,9 @@ def test_all_others_are_gathered_one_by_one() -> None:
         ([note(3)], [30.0]),
         ([replace(several[0], n=torch.tensor(1.0)), several[1]], [1.0, 10.0]),
     ):
-        assert gathered(some, "n").tolist() == numbers
-    assert gathered([note(3), note(4)], "params")["steps"].tolist() == [3, 4]
+        assert gathered(some, "n")[0].tolist() == numbers
+    params, n = gathered([note(3), note(4)], "params", "n")
+    assert (params["steps"].tolist(), n.tolist()) == ([3, 4], [30.0, 40.0])
 
 
 def test_the_same_again_is_not_worked_out_again() -> None:

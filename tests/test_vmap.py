@@ -155,15 +155,15 @@ def test_copies_are_one_for_each_client() -> None:
     assert shared.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(("flags", "all_set"), [([True, True], True), ([True, False], False)])
-def test_everybody(flags: list[bool], all_set: bool) -> None:
+@pytest.mark.parametrize(("w", "all_have"), [([[1.0, 0.0], [1.0, 1.0]], True), ([[1.0, 0.0], [0.0, 0.0]], False)])
+def test_everybody_has_rows(w: list[list[float]], all_have: bool) -> None:
     seen = []
-    vmap(lambda flag: seen.append(clientwise.everybody(flag)) or flag)(torch.tensor(flags))
-    assert seen == [all_set]
+    vmap(lambda own: seen.append(clientwise.everybody_has_rows(own)) or own)(torch.tensor(w))
+    assert seen == [all_have]
 
 
 def test_outside_of_vmap_nobody_is_sure() -> None:
-    assert not clientwise.everybody(torch.tensor(True))
+    assert not clientwise.everybody_has_rows(torch.ones(2))
 
 
 def test_nothing_of_what_sees_all_clients_goes_through_vmap() -> None:

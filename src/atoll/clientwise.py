@@ -147,13 +147,13 @@ def all_within(tensors: Sequence[Tensor], most: float) -> bool:
         return bool(torch.linalg.vector_norm(torch.stack(list(each))) <= most)
 
 
-def everybody(flag: Tensor) -> bool:
-    """Whether a flag is set for all clients: what only saves work may depend on it, but never a result."""
+def everybody_has_rows(w: Tensor) -> bool:
+    """Whether every client has a real row in a batch: what only saves work may depend on it, but never a result."""
     vmap = _current()
     if vmap is None:
         return False
     with temporarily_pop_interpreter_stack():
-        return bool(_behind(flag, vmap).all())
+        return bool(_behind(w, vmap)[:, 0].all())  # padding comes last
 
 
 def _current() -> VmapInterpreter | None:

@@ -72,7 +72,7 @@ class Stack:
         return nbytes(mapped(lambda v: _entry(v, 0), self.whole))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Row:
     """The place of a payload in a stack."""
 
@@ -87,31 +87,40 @@ def rows(tree: T, n: int) -> list[T]:
     """The payloads of ``n`` clients as views of the stack, made when they are first looked at."""
     whole: Any = tree
     common, empty = Stack(tree), {name: v for name in whole._kinds if not _has_tensors(v := getattr(tree, name))}
-    return [_row(type(tree), empty, Row(common, at)) for at in range(n)]
+    made = [object.__new__(type(tree)) for _ in range(n)]
+    for at, row in enumerate(made):
+        row.__dict__.update(empty, **{ROW: Row(common, at)})
+    return made
 
 
 def _has_tensors(field: Any) -> bool:
     return isinstance(field, Tensor) or (isinstance(field, dict) and bool(field))
 
 
-def _row(kind: type[T], fields: dict[str, Any], row: Row) -> T:
-    made = object.__new__(kind)
-    made.__dict__.update(fields)
-    made.__dict__[ROW] = row
-    return made
-
-
 def _entry(v: Any, at: int) -> Any:
     return v[at] if isinstance(v, Tensor) else v
 
 
-def gathered(several: Sequence[Any], field: str) -> Any:
-    """One field of several payloads, clients in front: as it lies there if they are next to each other in a stack."""
-    places = [getattr(p, "__dict__", {}).get(ROW) for p in several]
-    first = places[0]
-    if first and all(p and p.stack is first.stack and p.at == at for at, p in enumerate(places, first.at)):
-        return mapped(lambda v: v[first.at : first.at + len(several)], getattr(first.stack.whole, field))
-    values = [getattr(p, field) for p in several]
+def gathered(several: Sequence[Any], *fields: str) -> list[Any]:
+    """Fields of several payloads, clients in front: as they lie there if the payloads are side by side in a stack."""
+    whole, start = _side_by_side(several)
+    if whole is not None:
+        return [mapped(lambda v: v[start : start + len(several)], getattr(whole, field)) for field in fields]
+    return [_together([getattr(p, field) for p in several]) for field in fields]
+
+
+def _side_by_side(several: Sequence[Any]) -> tuple[Any, int]:
+    """The stack that all of them are in, one behind the other, if there is one; and where the first of them is."""
+    places: list[Any] = [getattr(p, "__dict__", {}).get(ROW) for p in several]
+    if None in places:
+        return None, 0
+    stacks, start = {id(place.stack) for place in places}, places[0].at
+    if len(stacks) > 1 or [place.at for place in places] != list(range(start, start + len(places))):
+        return None, 0
+    return places[0].stack.whole, start
+
+
+def _together(values: list[Any]) -> Any:
     if isinstance(values[0], dict):
         return {name: stacked([own[name] for own in values]) for name in values[0]}
     return stacked(values)

@@ -137,7 +137,7 @@ class Optimiser:
             grads = correct(grads) if correct else grads
             if mapping_clients() and not at:  # not before: until now all clients may have shared one
                 params = clientwise.copies(params)
-            if mapping_clients() and not clientwise.everybody(batch.w[0]):  # padding comes last
+            if mapping_clients() and not clientwise.everybody_has_rows(batch.w):
                 params = self._masked(params, grads, stats, memory, batch)
             else:
                 with torch.no_grad():
@@ -314,9 +314,9 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     count, mass, like, counters = 0, Sum(), Params(), Params()
     sums: defaultdict[str, Sum] = defaultdict(Sum)
     for few in _handfuls(uploads, field):
-        rows = gathered(few, field)
+        rows, *weights = gathered(few, field, *([weight] if weight else []))
         like = like or {name: v[0] for name, v in rows.items()}
-        w = gathered(few, weight).double() if weight else torch.ones(len(few)).double()
+        w = weights[0].double() if weight else torch.ones(len(few)).double()
         mass.add_all(w, torch.ones_like(w))
         for name, v in rows.items():
             if v.is_floating_point():

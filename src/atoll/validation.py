@@ -397,18 +397,20 @@ def _implausible(v: Tensor, most: float) -> Iterator[str]:
 
 def _all_plausible(stack: Params, most: float) -> bool:
     """The same of each tensor of a stack."""
-    return all(_rows_plausible(as_rows(v), most) for v in stack.values() if v.is_floating_point() and v.numel())
-
-
-def _rows_plausible(v: Tensor, most: float) -> bool:
-    low, high = (float(extreme) for extreme in v.aminmax())
-    if not max(-low, high) <= most:  # also if they are NaN
-        return False
-    tiny = torch.finfo(v.dtype).tiny
-    if bool((v[:, 0].abs() >= tiny).all()):  # one number is enough, and the first will nearly always do
+    numbers = [as_rows(v) for v in stack.values() if v.is_floating_point() and v.numel()]
+    if not numbers:
         return True
-    largest = torch.maximum(v.amax(1), -v.amin(1))
-    return not bool(((largest > 0) & (largest < tiny)).any())
+    if not all(abs(float(extreme)) <= most for v in numbers for extreme in v.aminmax()):  # also if it is NaN
+        return False
+    first, tiny = torch.cat([v[:, 0] for v in numbers]), max(torch.finfo(v.dtype).tiny for v in numbers)
+    # One number of each is enough, and the first will nearly always do.
+    return bool((first.abs() >= tiny).all()) or not any(_some_subnormal(v) for v in numbers)
+
+
+def _some_subnormal(rows: Tensor) -> bool:
+    """Whether all numbers of some row are, and not all of them 0."""
+    largest = rows.abs().amax(1)
+    return bool(((largest > 0) & (largest < torch.finfo(rows.dtype).tiny)).any())
 
 
 def _all_counts(v: Tensor, most: NDArray[np.int64]) -> bool:

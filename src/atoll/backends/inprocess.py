@@ -185,16 +185,17 @@ class Vmap(Loop):
                 after = run(method.after_upload, down, ups, after)
         uploads, nexts, spoilt = rows(ups, len(jobs)), unstack(after, len(jobs)), not_finite(after)
         party = Party(ups, dict(zip(ids, uploads, strict=True)))
-        done = {}
-        for at, (job, state, up, new) in enumerate(zip(jobs, states, uploads, nexts, strict=True)):
-            before, rest = None, Rest(job.client, new, None, at in spoilt)
+        outcomes = [Outcome(i, up, None, None, party) for i, up in zip(ids, uploads, strict=True)]
+        rests = [Rest(i, new, None, at in spoilt) for at, (i, new) in enumerate(zip(ids, nexts, strict=True))]
+        for at, (job, state) in enumerate(zip(jobs, states, strict=True)):
             if job.examine:
                 client = self.fleet.client(job.client)
-                before = self._before(method, job, state, client)
-                rest = self._rested(method, job, up, new, client, at in spoilt)
-            sent = up if self.outlet is as_made else self.outlet(job, self.fleet.client(job.client), up)
-            done[job.client] = Outcome(job.client, sent, before, party=party), rest
-        return done
+                outcomes[at] = outcomes[at]._replace(before=self._before(method, job, state, client))
+                rests[at] = self._rested(method, job, uploads[at], nexts[at], client, at in spoilt)
+            if self.outlet is not as_made:
+                sent = self.outlet(job, self.fleet.client(job.client), uploads[at])
+                outcomes[at] = outcomes[at]._replace(upload=sent)
+        return dict(zip(ids, zip(outcomes, rests, strict=True), strict=True))
 
 
 def _lasts(method: AnyMethod, job: Job, up: Any, state: Any, client: Client) -> bool:
