@@ -41,7 +41,7 @@ from atoll.key import fold, key, permutation
 from atoll.rounds import sample
 
 SEED, CLASSES, LR, PROCESSES = 0, 10, 0.01, 2
-REPEATS = 7
+REPEATS = 9
 AGREEMENT = 1e-5
 KINDS = ("tuned", "plain", "threads")
 

@@ -20,7 +20,7 @@ BATCHED = 10  # rounds beside one of the loop
 
 def figures(quick: bool) -> dict[str, float]:
     few = {"clients": 10, "rows": 150} if quick else {}
-    one, five, repeats = w3(**few), w3(epochs=5, **few), 1 if quick else 15
+    one, five, repeats = w3(**few), w3(epochs=5, **few), 1 if quick else 30
     return {
         "vmap_speedup.W3": _speedup(Rounds(one, Loop), Rounds(one, Vmap), repeats),
         "vmap_speedup.W3_E5": _speedup(Rounds(five, Loop), Rounds(five, Vmap), repeats),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import compress, islice
+from itertools import islice
 from typing import Any
 
 import torch
@@ -202,15 +202,20 @@ class SGD(Optimiser):
             self._fused(weights, grads, [], first=False)
             return []
         first, velocity = not velocity, velocity or [torch.empty_like(w) for w in weights]
-        odd = [_ends_in_between(w) for w in weights]
-        for run, chosen in ((self._fused, [not v for v in odd]), (self._in_turn, odd)):
-            if any(chosen):
-                own, slopes, moving = (list(compress(each, chosen)) for each in (weights, grads, velocity))
-                run(own, slopes, moving, first)
+        odd = [at for at, w in enumerate(weights) if _ends_in_between(w)]
+
+        def others(each: list[Tensor]) -> list[Tensor]:
+            return [v for at, v in enumerate(each) if at not in odd]
+
+        self._fused(others(weights), others(grads), others(velocity), first)
+        for at in odd:
+            velocity[at] = self._in_turn(weights[at], grads[at], None if first else velocity[at])
         return velocity
 
     def _fused(self, weights: list[Tensor], grads: list[Tensor], velocity: list[Tensor], first: bool) -> None:
         """One pass over memory."""
+        if not weights:
+            return
         if not self.momentum and not self.weight_decay:
             torch._foreach_add_(weights, grads, alpha=-self.lr)
             return
@@ -220,15 +225,12 @@ class SGD(Optimiser):
             dampening=0.0, nesterov=False, maximize=False, is_first_step=first,
         )  # fmt: skip
 
-    def _in_turn(self, weights: list[Tensor], grads: list[Tensor], velocity: list[Tensor], first: bool) -> None:
+    def _in_turn(self, weight: Tensor, grad: Tensor, velocity: Tensor | None) -> Tensor:
         """An operation at a time."""
-        steps = torch._foreach_add(grads, weights, alpha=self.weight_decay)
-        if first:
-            torch._foreach_copy_(velocity, steps)
-        else:
-            torch._foreach_mul_(velocity, self.momentum)
-            torch._foreach_add_(velocity, steps)
-        torch._foreach_add_(weights, velocity, alpha=-self.lr)
+        step = torch.add(grad, weight, alpha=self.weight_decay)
+        velocity = step if velocity is None else step.add_(velocity, alpha=self.momentum)
+        weight.add_(velocity, alpha=-self.lr)
+        return velocity
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,7 @@ def _ends_in_between(w: Tensor) -> bool:
     What is fused rounds the numbers after the last whole vector in another way, and which clients these belong to
     depends on how many there are: a client's result must not.
     """
-    return mapping_clients() and w[0].numel() % VECTOR != 0
+    return mapping_clients() and w.shape[1:].numel() % VECTOR != 0
 
 
 def _laid_as(g: Tensor, w: Tensor) -> Tensor:
