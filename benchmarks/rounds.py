@@ -190,9 +190,13 @@ class Bare:
 
 
 def _lying_plainly(fleet: Fleet) -> Shares:
-    """The rows of all clients without channels last, in which Atoll keeps them."""
+    """The rows of all clients without channels last, in which Atoll keeps them.
+
+    Copied in any case: with one channel both layouts are the same memory, but torch goes by the strides.
+    """
     x, y = fleet.train.all
-    return Shares(x.contiguous(), y, [fleet.train.size(at) for at in range(len(fleet.ids))])
+    plainly = x.clone(memory_format=torch.contiguous_format)
+    return Shares(plainly, y, [fleet.train.size(at) for at in range(len(fleet.ids))])
 
 
 def _received(pipe: Connection) -> Any:

@@ -31,7 +31,7 @@ from .settings import filled, make, value_of
 
 NAMED = ("natural", "file:")  # partitions that name their clients themselves
 DEFAULT_CLIENTS = 10
-VMAP_LIMIT = 100_000  # weights up to which vmap was found faster than two processes: benchmarks/auto_rule.py
+VMAP_LIMIT = 200_000  # weights up to which vmap was found faster than two processes: benchmarks/auto_rule.py
 
 
 @dataclass(frozen=True, repr=False)
