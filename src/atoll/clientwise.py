@@ -12,16 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch as layers  # there is no public way to look behind a batched tensor
-from torch._functorch.pyfunctorch import (
-    VmapInterpreter,
-    retrieve_current_functorch_interpreter,
-    temporarily_pop_interpreter_stack,
-)
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch._functorch.vmap import vmap_increment_nesting
 
 from .payload import Params, mapped
 
 T = TypeVar("T")
+
+LEVEL = 1  # of the outermost transformation, the only one that is looked behind
 
 
 def together(f: Callable[..., T], clients: int, *trees: Any) -> T:
@@ -48,17 +46,17 @@ def _copies(params: Params) -> Params:
 
 def gradient(loss: Callable[[Params], tuple[Tensor, Any]], params: Params) -> tuple[Params, Any]:
     """Each client's gradient of its loss, and what else the loss returned."""
-    vmap = _current()
-    if vmap is None:
+    clients = _current()
+    if clients is None:
         return torch.func.grad(loss, has_aux=True)(params)  # type: ignore[no-any-return]
     with temporarily_pop_interpreter_stack():
-        leaves = {name: _behind(v, vmap).detach().requires_grad_() for name, v in params.items()}
+        leaves = {name: _behind(v, clients).detach().requires_grad_() for name, v in params.items()}
     with torch.enable_grad():
-        value, more = loss({name: _batched(v, vmap) for name, v in leaves.items()})
+        value, more = loss({name: _batched(v) for name, v in leaves.items()})
         with temporarily_pop_interpreter_stack():
-            total = _behind(value, vmap).sum()  # clients share no parameter, so the sum has the gradients of all
+            total = _behind(value, clients).sum()  # clients share no parameter, so the sum has the gradients of all
             grads = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True, allow_unused=True)
-    return {name: _batched(g, vmap) for name, g in zip(leaves, grads, strict=True)}, more
+    return {name: _batched(g) for name, g in zip(leaves, grads, strict=True)}, more
 
 
 def whole(f: Callable[..., T], *several: Any) -> T:
@@ -67,23 +65,23 @@ def whole(f: Callable[..., T], *several: Any) -> T:
     It gets the tensors behind, with clients first; where there is no vmap, the tensors as they are. So it must do the
     same whatever dimensions come first, and its results must have these first, too. It may write into what it gets.
     """
-    vmap = _current()
-    if vmap is None:
+    clients = _current()
+    if clients is None:
         return f(*several)
     with temporarily_pop_interpreter_stack():
-        made = f(*mapped(lambda v: _behind(v, vmap), several))
-    return mapped(lambda v: _batched(v, vmap), made)  # type: ignore[no-any-return]
+        made = f(*mapped(lambda v: _behind(v, clients), several))
+    return mapped(_batched, made)  # type: ignore[no-any-return]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """What a linear layer makes of each client's rows."""
-    vmap = _current()
-    if vmap is None or x.ndim < 2:
+    clients = _current()
+    if clients is None or x.ndim < 2:
         return F.linear(x, weight, bias)
     with temporarily_pop_interpreter_stack():
-        rows, own = _behind(x, vmap), (_behind(weight, vmap), None if bias is None else _behind(bias, vmap))
+        rows, own = _behind(x, clients), (_behind(weight, clients), None if bias is None else _behind(bias, clients))
         made = _Linear.apply(rows.flatten(1, -2) if rows.ndim > 3 else rows, *own)  # type: ignore[no-untyped-call]
-        return _batched(made.view(*rows.shape[:-1], -1) if rows.ndim > 3 else made, vmap)
+        return _batched(made.view(*rows.shape[:-1], -1) if rows.ndim > 3 else made)
 
 
 class _Linear(torch.autograd.Function):
@@ -125,11 +123,11 @@ def _selected(v: Tensor, rows: Tensor) -> Tensor:
 
 def norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """The norm of each tensor, a number for each client."""
-    vmap = _current()
-    if vmap is None:
+    clients = _current()
+    if clients is None:
         return [torch.linalg.vector_norm(v) for v in tensors]
     with temporarily_pop_interpreter_stack():
-        return [_batched(_norms(_behind(v, vmap)), vmap) for v in tensors]
+        return [_batched(_norms(_behind(v, clients))) for v in tensors]
 
 
 def _norms(v: Tensor) -> Tensor:
@@ -139,37 +137,39 @@ def _norms(v: Tensor) -> Tensor:
 
 def all_within(tensors: Sequence[Tensor], most: float) -> bool:
     """Whether the norm of nobody's tensors can be above ``most``, as that of all clients together is not."""
-    vmap = _current()
-    if vmap is None:
+    clients = _current()
+    if clients is None:
         return False
     with temporarily_pop_interpreter_stack():
-        each = torch._foreach_norm([_behind(v, vmap) for v in tensors])
+        each = torch._foreach_norm([_behind(v, clients) for v in tensors])
         return bool(torch.linalg.vector_norm(torch.stack(list(each))) <= most)
 
 
 def everybody_has_rows(w: Tensor) -> bool:
     """Whether every client has a real row in a batch: what only saves work may depend on it, but never a result."""
-    vmap = _current()
-    if vmap is None:
+    clients = _current()
+    if clients is None:
         return False
     with temporarily_pop_interpreter_stack():
-        return bool(_behind(w, vmap)[:, 0].all())  # padding comes last
+        return bool(_behind(w, clients)[:, 0].all())  # padding comes last
 
 
-def _current() -> VmapInterpreter | None:
-    """The vmap that runs, unless there is none or another transformation inside it."""
-    found = retrieve_current_functorch_interpreter() if layers.maybe_current_level() == 1 else None
-    return found if isinstance(found, VmapInterpreter) else None
+def _current() -> int | None:
+    """How many clients the vmap that runs has; None if there is none, or another transformation inside it."""
+    if layers.maybe_current_level() != LEVEL:
+        return None
+    found = layers.peek_interpreter_stack()
+    return layers.CVmapInterpreterPtr(found).batchSize() if found.key() == layers.TransformType.Vmap else None
 
 
-def _behind(v: Tensor, vmap: VmapInterpreter) -> Tensor:
+def _behind(v: Tensor, clients: int) -> Tensor:
     """The whole tensor, clients first; one that is the same for all clients is repeated without a copy."""
     if layers.is_batchedtensor(v):
         whole, at = layers.get_unwrapped(v), layers.maybe_get_bdim(v)
         return whole.movedim(at, 0) if at else whole
-    return v.expand(vmap.batch_size(), *v.shape)
+    return v.expand(clients, *v.shape)
 
 
-def _batched(v: Tensor, vmap: VmapInterpreter) -> Tensor:
-    batched: Tensor = layers._add_batch_dim(v, 0, vmap.level())
+def _batched(v: Tensor) -> Tensor:
+    batched: Tensor = layers._add_batch_dim(v, 0, LEVEL)
     return batched
