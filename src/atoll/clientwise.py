@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._C import _functorch as layers  # there is no public way to look behind a batched tensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch._functorch.vmap import vmap_increment_nesting
+from torch.utils._pytree import tree_map_only
 
 from .payload import Params, mapped
 
@@ -23,16 +24,20 @@ LEVEL = 1  # of the outermost transformation, the only one that is looked behind
 
 
 def together(f: Callable[..., T], clients: int, *trees: Any) -> T:
-    """What ``f`` makes of payloads, for many clients in one call.
+    """What ``f`` makes of payloads and the like, for many clients in one call.
 
-    Tensors of the payloads have clients in front, and so have those of the result. So does ``torch.func.vmap``, which
-    takes any tree, and longer to walk through it.
+    Their tensors have clients in front, and so have those of the result. It is ``torch.func.vmap``, which walks through
+    any tree and takes longer for it; here only what is no payload goes that way.
     """
     with vmap_increment_nesting(clients, "error") as level:
-        made = f(*mapped(lambda v: layers._add_batch_dim(v, 0, level) if isinstance(v, Tensor) else v, trees))
-        return mapped(  # type: ignore[no-any-return]
-            lambda v: layers._remove_batch_dim(v, level, clients, 0) if isinstance(v, Tensor) else v, made
-        )
+
+        def enter(v: Any) -> Any:
+            return layers._add_batch_dim(v, 0, level) if isinstance(v, Tensor) else tree_map_only(Tensor, enter, v)
+
+        def leave(v: Any) -> Any:
+            return layers._remove_batch_dim(v, level, clients, 0) if isinstance(v, Tensor) else v
+
+        return mapped(leave, f(*mapped(enter, trees)))  # type: ignore[no-any-return]
 
 
 def copies(params: Params) -> Params:

@@ -20,8 +20,8 @@ class Shares:
     """The rows of every client in one tensor, each client's in one piece: a client is a slice, never a copy."""
 
     def __init__(self, x: Tensor, y: Tensor, sizes: Sequence[int]):
-        self.all, self._sizes = Rows(x, y), [int(size) for size in sizes]
-        self._starts = torch.tensor([0, *self._sizes]).cumsum(0).tolist()
+        self.all = Rows(x, y)
+        self._starts: list[int] = torch.tensor([0, *sizes]).cumsum(0).tolist()
 
     def __getitem__(self, position: int) -> Rows:
         a, b = self._starts[position : position + 2]
@@ -44,7 +44,7 @@ class Shares:
         return (counts.diff() / starts.diff()).tolist()
 
     def size(self, position: int) -> int:
-        return self._sizes[position]
+        return self._starts[position + 1] - self._starts[position]
 
 
 @dataclass(frozen=True)

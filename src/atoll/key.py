@@ -22,26 +22,27 @@ _STEP = 0x9E3779B97F4A7C15 - 2**64
 _MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 _MIX_2 = 0x94D049BB133111EB - 2**64
 _LARGEST = 2**63 - 1
+_BETWEEN = "\x1f"  # the parts of a name: the unit separator
 
 
 def key(*parts: int | str) -> Key:
     """A stable key from what names its use, such as ``key(seed, round, client)``."""
-    return torch.tensor(_number(blake2b(_text(parts), digest_size=8)))
+    return torch.tensor(_number(blake2b(_BETWEEN.join([_named(part) for part in parts]).encode(), digest_size=8)))
 
 
 def keys(*parts: int | str, each: Iterable[str]) -> Tensor:
     """For each name, the key of these parts and the name."""
-    begun = blake2b(_text((*parts, ""))[: -len("str:")], digest_size=8)
+    begun = blake2b("".join([_named(part) + _BETWEEN for part in parts]).encode(), digest_size=8)
     found = []
     for name in each:
         own = begun.copy()
-        own.update(f"str:{name}".encode())
+        own.update(_named(name).encode())
         found.append(_number(own))
     return torch.tensor(found)
 
 
-def _text(parts: tuple[int | str, ...]) -> bytes:
-    return "\x1f".join([f"{type(part).__name__}:{part}" for part in parts]).encode()
+def _named(part: int | str) -> str:
+    return f"{type(part).__name__}:{part}"
 
 
 def _number(hashed: blake2b) -> int:

@@ -1,5 +1,6 @@
 """Layers of a network as they are run: they compute what torch's own do, to the bit unless clients are batched."""
 
+from functools import cached_property
 from itertools import pairwise
 
 import torch.nn.functional as F
@@ -28,12 +29,10 @@ class Sequence(nn.Sequential):
             x = layer(x)
         return x
 
-    @property
+    @cached_property
     def order(self) -> tuple[nn.Module, ...]:
-        """Worked out once; children stay in their own order, for who looks at them one by one."""
-        if "_order" not in self.__dict__:
-            self.__dict__["_order"] = _pooled_first(list(self))
-        return self.__dict__["_order"]  # type: ignore[no-any-return]
+        """Children stay in their own order, for who looks at them one by one."""
+        return _pooled_first(list(self))
 
 
 def _pooled_first(layers: list[nn.Module]) -> tuple[nn.Module, ...]:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -171,18 +170,11 @@ class Vmap(Loop):
         ids = [job.client for job in jobs]
         states = [self.state(method, seed, i) for i in ids]
         down, clients = stack([job.download for job in jobs]), self._clients(ids)
-        own = clients.x, clients.y, clients.n, keys(*_use(seed, jobs[0]), each=ids)
-
-        def run(f: Callable[..., Any], *trees: Any) -> Any:
-            def one(x: Tensor, y: Tensor, n: Tensor, k: Key, *payloads: Any) -> Any:
-                return f(*payloads, replace(clients, x=x, y=y, n=n), k)
-
-            return clientwise.together(one, len(jobs), *own, *trees)
-
+        own = clients, keys(*_use(seed, jobs[0]), each=ids)
         with torch.no_grad(), functional_gradients():
-            ups, after = run(method.local, down, stack(states))
+            ups, after = clientwise.together(method.local, len(jobs), down, stack(states), *own)
             if method.after_upload:
-                after = run(method.after_upload, down, ups, after)
+                after = clientwise.together(method.after_upload, len(jobs), down, ups, after, *own)
         uploads, nexts, spoilt = rows(ups, len(jobs)), unstack(after, len(jobs)), not_finite(after)
         party = Party(ups, dict(zip(ids, uploads, strict=True)))
         outcomes = [Outcome(i, up, None, None, party) for i, up in zip(ids, uploads, strict=True)]
