@@ -37,6 +37,8 @@ class SharedHead(Method[Head, State, Head, Update]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
 
     needs = frozenset({Need.SAME_WIDTH})
+    guards = ("params",)
+    sums_uploads = True
 
     def init_server(self, task: Task, k: Key) -> Head:
         return Head(part(task.model.init(), "head"))

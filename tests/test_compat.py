@@ -7,9 +7,11 @@ import pytest
 from atoll import registry
 from atoll.assemble import assemble
 from atoll.config import Config
-from atoll.core import Need
+from atoll.core import Need, declared
 from atoll.errors import AtollError
 from atoll.methods.fedavg import FedAvg
+from atoll.methods.fedavgm import FedAvgM
+from atoll.methods.fedfed import FedFed
 
 METHODS = sorted(registry.methods())
 SMALL: dict[str, Any] = {"clients": 3, "partition": "iid"}
@@ -66,3 +68,77 @@ def test_distillation_wants_public_data() -> None:
     with pytest.raises(AtollError, match=r"none\. Add --public 1000"):
         assemble(config, method=Distilling())
     assemble(Config("distilling", **SMALL, public=100), method=Distilling())
+
+
+# -- declarations about servers hold for the functions that they were written beside ----------------------------------
+
+
+class Trained(FedAvg):
+    def local(self, down: Any, state: Any, client: Any, k: Any) -> Any:
+        return super().local(down, state, client, k)
+
+
+class Aggregated(FedAvg):
+    def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
+        return super().aggregate(server, replies, task, r, k)
+
+
+class Served(FedAvg):
+    def serve(self, server: Any, desk: Any, reply: Any, task: Any, r: Any, k: Any) -> Any:
+        return reply.upload, desk
+
+
+class Repeated(Aggregated):
+    guards = ("params",)
+    sums_uploads = True
+
+
+class Replaced(Repeated):
+    def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
+        return server
+
+
+class Mixin:
+    def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
+        return server
+
+
+class Mixed(Mixin, FedAvg):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("cls", "holds"),
+    [
+        (FedAvg, True),
+        (FedAvgM, True),  # overrides aggregate, and repeats the declarations
+        (Trained, True),
+        (Aggregated, False),
+        (Served, False),
+        (Repeated, True),
+        (Replaced, False),
+        (Mixed, False),
+    ],
+)
+def test_declaration_ends_where_a_subclass_overrides_the_server(cls: Any, holds: bool) -> None:
+    assert declared(cls, "guards") == (("params",) if holds else ())
+    assert declared(cls, "sums_uploads") is holds
+
+
+class Pooled(FedFed):
+    def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
+        return server
+
+
+def test_reasons_end_there_as_well() -> None:
+    assert declared(FedFed, "as_sent")
+    assert declared(Pooled, "as_sent") is None
+    assert declared(Pooled, "not_a_sum") is None
+
+
+@pytest.mark.parametrize("options", [{"robust": "median"}, {"sums": "fixed"}])
+def test_overridden_aggregate_without_declaration_is_refused(options: dict[str, str]) -> None:
+    for cls in (Aggregated, Served):
+        with pytest.raises(AtollError, match="again in every subclass with an `aggregate` or `serve` of its own"):
+            assemble(Config("mine", **SMALL, **options), method=cls())
+    assemble(Config("mine", **SMALL, **options), method=Repeated())

@@ -415,6 +415,20 @@ def test_sites_that_do_not_fit_are_refused(field: str, value: Any, message: str,
     assert not any(frame.kind == "exchange" for _, frame in line.asked)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("fd", {"sums": "fixed"}, "that of fd cannot: the server keeps the means of each client"),
+        ("fedavg", {"sums": "fixed", "robust": "median"}, "exclude each other"),
+    ],
+)
+def test_fixed_sums_are_refused_between_sites_as_in_a_simulation(
+    name: str, options: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AtollError, match=message):
+        deployed(tmp_path, name).run(config=options)
+
+
 def test_another_version_is_refused_by_the_site_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = deployed(tmp_path, "fedavg")
     monkeypatch.setattr("atoll.deploy.muster.__version__", "9.9")

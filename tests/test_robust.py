@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import sqrt
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,22 +16,40 @@ from torch import Tensor
 from atoll import registry, robust
 from atoll.assemble import Setup
 from atoll.backends.inprocess import Loop
-from atoll.compat import averages, check
+from atoll.compat import check
 from atoll.errors import AtollError
 from atoll.evaluate import accuracy, predict
 from atoll.fleet import Fleet
 from atoll.key import fold, key, normal, uniform
+from atoll.methods import fedhkd
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.fedproto import FedProto, Means, Prototypes
-from atoll.payload import Params, equal, pack, unpack
-from atoll.robust import Guard, by_columns, capped, clipped, geometric, krum, median, parse, trimmed, using
+from atoll.payload import Params, about, equal, pack, payload, unpack
+from atoll.robust import (
+    Guard,
+    by_columns,
+    capped,
+    clipped,
+    geometric,
+    guard_for,
+    krum,
+    median,
+    parse,
+    table_mean,
+    trimmed,
+    using,
+)
 from atoll.rounds import Rules, play
 from atoll.settings import make
 from atoll.store import MemoryStore, Store
 from atoll.train import mean
 
 METHODS = sorted(registry.methods())
-ABLE = [name for name in METHODS if averages(registry.method(name))]
+ABLE = [
+    "ditto", "fedala", "fedapen", "fedavg", "fedavg_ft", "fedavgm", "fedbabu", "feddc", "feddf", "feddistill", "feddw",
+    "feddyn", "fedfed", "fedgen", "fedhkd", "fedkd", "fedper", "fedproto", "fedprox", "fedrep", "fedrod", "feduv",
+    "fml", "lgfedavg", "moon", "perfedavg", "pfedes", "pfedme", "scaffold", "scd",
+]  # fmt: skip
 RULES = ("median", "trimmed:0.2", "geometric", "krum:1", "clip:1e6")
 VOTES = RULES[:4]  # those that outvote an attacker; clipping only bounds what it can do
 
@@ -61,7 +80,7 @@ def sent(*values: Any, n: Any = None) -> list[Sent]:
 def rule(text: str, server: Any = None) -> Iterator[list[str]]:
     """A rule in force; gives the notes."""
     notes: list[str] = []
-    with using(Guard(text, notes.append), server):
+    with using(Guard(text, ("params",), notes.append), server):
         yield notes
 
 
@@ -313,7 +332,7 @@ def attacked(
 ) -> tuple[Any, list[str]]:
     """The server after some rounds, and the notes."""
     notes: list[str] = []
-    guard = Guard(text, notes.append) if text else None
+    guard = guard_for(made.method, text, notes.append) if text else None
     task, clients = made.fleet.task(), backend(made.fleet, MemoryStore())
     server = made.method.init_server(task, key(0))
     for t in range(rounds):
@@ -368,7 +387,7 @@ def merged(text: str, times: int = 1, **settings: Any) -> tuple[Prototypes, list
     method = FedProto(**settings)
     server = Prototypes(torch.tensor([[0.0, 0.0], [0.0, 0.0], [4.0, 4.0]]), torch.tensor([False, False, True]))
     notes: list[str] = []
-    guard = Guard(text, notes.append)
+    guard = guard_for(method, text, notes.append)
     for _ in range(times):
         with using(guard, server):
             got = toys.aggregate(method, server, list(TABLES), toys.task(toys.identity_body(2, 3)))
@@ -401,7 +420,7 @@ def test_prototypes_by_krum_want_enough_clients() -> None:
 
 def test_the_fewest_clients_of_a_class_are_told_over_all_rounds() -> None:
     notes: list[str] = []
-    guard = Guard("median", notes.append)
+    guard = Guard("median", (), notes.append)
     for c, count in ((1, 2), (0, 1), (1, 1), (0, 2)):
         guard.thin(c, count)
     assert notes == []
@@ -410,7 +429,7 @@ def test_the_fewest_clients_of_a_class_are_told_over_all_rounds() -> None:
         "2 of 4 classes came from too few clients in some rounds to be protected from any one of "
         "them (fewest in brackets): 0 (1), 1 (1)."
     )
-    many = Guard("median", notes.append)
+    many = Guard("median", (), notes.append)
     for c in range(25):
         many.thin(c, 1)
     many.close([str(c) for c in range(30)])
@@ -454,15 +473,31 @@ def test_what_a_rule_cannot_withstand_is_told_once(text: str, rows: list[float],
 
 def test_what_else_clients_send_is_told() -> None:
     up = Update({"w": torch.zeros(1)}, torch.tensor(1.0), {"DW.sum": torch.zeros(1)})
-    with rule("median") as notes:
-        mean([up] * 3, "params", weight="n")
-    assert notes == ["--robust median: it guards params alone. Used as clients send them: extra."]
+    assert notes_on(up) == ["--robust median: it guards params alone. Not guarded: extra."]
 
 
 def test_uploads_without_parameters_have_nothing_to_guard() -> None:
-    with rule("median") as notes:
-        assert mean([Update({}, torch.tensor(1.0), {})] * 3, "params", weight="n") == {}
-    assert notes == ["--robust median: there is nothing to guard: clients send no params here."]
+    assert notes_on(Update({}, torch.tensor(1.0), {})) == [
+        "--robust median: it guards nothing. Not guarded: n.",
+        "--robust median: there was nothing to guard: the server averaged no params.",
+    ]
+
+
+def notes_on(upload: Update) -> list[str]:
+    """What a run tells whose server takes the mean of such uploads."""
+    notes: list[str] = []
+    guard = Guard("median", ("params",), notes.append)
+    with using(guard, None):
+        assert mean([upload] * 3, "params", weight="n") == upload.params
+    guard.close([])
+    return notes
+
+
+def test_run_without_a_round_left_has_no_notes() -> None:
+    """As a resumed run that was finished before."""
+    notes: list[str] = []
+    Guard("median", ("params",), notes.append).close([])
+    assert notes == []
 
 
 # -- where a rule is in force -----------------------------------------------------------------------------------------
@@ -470,11 +505,11 @@ def test_uploads_without_parameters_have_nothing_to_guard() -> None:
 
 def test_a_rule_ends_with_the_aggregation_even_if_that_fails() -> None:
     with rule("median"):
-        assert robust.active()
-    assert not robust.active()
+        assert robust.guards("params")
+    assert not robust.guards("params")
     with rule("clip:1"), pytest.raises(AtollError):
         mean(sent(1.0), "params")
-    assert not robust.active()
+    assert not robust.guards("params")
 
 
 def test_clients_know_of_no_rule() -> None:
@@ -483,12 +518,12 @@ def test_clients_know_of_no_rule() -> None:
 
     def clients() -> Iterator[int]:
         for i in range(3):
-            seen.append(robust.active())
+            seen.append(robust.guards("params"))
             yield i
 
     with rule("median"):
         for _ in robust.unguarded(clients()):
-            seen.append(robust.active())
+            seen.append(robust.guards("params"))
     assert seen == [False, True] * 3
 
 
@@ -528,42 +563,145 @@ def after_a_round(name: str, *rules: str | None) -> list[Any]:
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ABLE])
 def test_other_methods_are_refused_because_no_rule_would_change_them(name: str) -> None:
     made = setup(name)
-    with pytest.raises(
-        AtollError, match=f"--robust median is for servers that average .* that of {name} does"
-    ) as caught:
+    with pytest.raises(AtollError, match=f"--robust median replaces averages .* and {name} declares none") as caught:
         check(made.method, made.fleet, name, "loop", "median")
-    assert str(caught.value).endswith(f"take one of: {', '.join(ABLE)}.")
+    assert f"take one of: {', '.join(ABLE)}." in str(caught.value)
     assert equal(*after_a_round(name, None, "median"))
 
 
 def test_methods_that_average_are_let_through() -> None:
-    for name in ("fedavg", "scaffold", "fedproto"):
+    for name in ABLE:
         check(setup(name).method, setup(name).fleet, name, "loop", "median")
 
 
-class Overriding(FedAvg):
+# -- only declared fields are guarded ---------------------------------------------------------------------------------
+
+
+@payload
+class Steps:
+    params: Params = about("the model")
+    n: Tensor = about("number of training rows", count=True)
+    tau: Params = about("number of local steps")
+
+
+class Normalising(FedAvg):
+    """As FedNova: the server divides by the mean number of steps."""
+
+    guards = ("params",)
+
     def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
-        return server
+        uploads = [reply.upload for reply in replies]
+        params, tau = mean(uploads, "params", weight="n"), mean(uploads, "tau", weight="n")
+        return Global(params, tau)
 
 
-class Extending(FedAvg):
+@pytest.mark.parametrize("text", ["median", "clip:1"])
+def test_robust_rule_leaves_undeclared_fields_to_the_mean(text: str) -> None:
+    """Steps 48, 23 and 9 of rows 1, 2 and 5: (48 + 46 + 45) / 8 = 17.375. Models 0, 1 and 100 are guarded."""
+    notes: list[str] = []
+    method, values = Normalising(), [(0.0, 1.0, 48.0), (1.0, 2.0, 23.0), (100.0, 5.0, 9.0)]
+    uploads = [Steps({"w": torch.tensor(w)}, torch.tensor(n), {"steps": torch.tensor(steps)}) for w, n, steps in values]
+    server, guard = Global({"w": torch.tensor(0.0)}, {}), guard_for(method, text, notes.append)
+
+    with using(guard, server):
+        got = toys.aggregate(method, server, uploads, toys.task(toys.mlp()))
+    guard.close([])
+
+    assert got.extra["steps"].item() == 17.375
+    assert got.params["w"].item() == pytest.approx({"median": 1.0, "clip:1": 7 / 8}[text])
+    assert f"--robust {text}: it guards params alone. Not guarded: tau." in notes
+
+
+def test_note_lists_no_field_that_a_later_mean_guards() -> None:
+    """As FedPAC: a mean of models and one of class tables, both guarded."""
+    notes: list[str] = []
+    guard = Guard("median", ("params", "features"), notes.append)
+    uploads = [update_with_features(i) for i in range(3)]
+
+    with using(guard, None):
+        mean(uploads, "params", weight="n")
+        table_mean(uploads, "features", "counts", torch.zeros(1, 1))
+    guard.close(["cat"])
+
+    assert notes == ["--robust median: it guards params and features alone. Not guarded: predictions."]
+
+
+def update_with_features(i: int) -> Any:
+    one = torch.ones(1)
+    return fedhkd.Update({"w": i * one}, one[0], one, one[:, None], one[:, None])
+
+
+def test_undeclared_class_table_is_a_plain_mean() -> None:
+    with rule("median"):
+        means, mass = table_mean(TABLES, "means", "n", torch.zeros(3, 2))
+    plain, plain_mass = table_mean(TABLES, "means", "n", torch.zeros(3, 2))
+    assert torch.equal(means, plain)
+    assert torch.equal(mass, plain_mass)
+
+
+def test_declared_field_that_is_never_averaged_is_told() -> None:
+    notes: list[str] = []
+    guard = Guard("median", ("parms",), notes.append)
+    with using(guard, None):
+        mean(updates(1, 2, 3), "params", weight="n")
+    guard.close([])
+    assert notes == [
+        "--robust median: it guards nothing. Not guarded: params, n.",
+        "--robust median: there was nothing to guard: the server averaged no parms.",
+    ]
+
+
+WRITTEN = """
+from atoll.methods.fedavg import FedAvg, Global
+{above}
+
+class Mine(FedAvg):
+    guards = ("params",)
+
+    def aggregate(self, server, replies, task, r, k):
+        {inside}
+        return Global({call}((reply.upload for reply in replies), "params"), {{}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "inside", "call"),
+    [("import atoll.train as T", "pass", "T.mean"), ("", "from atoll.train import mean as average", "average")],
+)
+def test_declared_mean_is_guarded_however_it_was_imported(above: str, inside: str, call: str, tmp_path: Path) -> None:
+    """Four honest clients and an outlier, with a user's file that the check lets through."""
+    path = tmp_path / "mine.py"
+    path.write_text(WRITTEN.format(above=above, inside=inside, call=call))
+    made = setup(str(path), partition="iid", robust="median")
+
+    honest, guarded, plain = (
+        attacked(made, text, 1, backend)[0] for text, backend in ((None, Loop), ("median", Saboteur), (None, Saboteur))
+    )
+
+    assert gap_params(honest.params, guarded.params) < 0.1
+    assert gap_params(honest.params, plain.params) > 1
+
+
+class Undeclared(FedAvg):
     def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
         return super().aggregate(server, replies, task, r, k)
 
 
-class Delegating(FedAvg):
-    def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
-        return self.half(replies)
-
-    def half(self, replies: Any) -> Any:
-        def inner() -> Params:
-            return mean((up for _, up in replies), "params")
-
-        return Global({name: v / 2 for name, v in inner().items()}, {})
+def test_method_without_guards_is_refused_and_its_author_told_what_to_declare() -> None:
+    made = setup("fedavg")
+    with pytest.raises(AtollError, match="mine declares none") as caught:
+        check(Undeclared(), made.fleet, "mine", "loop", "median")
+    assert "If mine is yours" in str(caught.value)
+    assert str(caught.value).endswith("guards = ('params',).")
 
 
-def test_whether_a_method_averages_is_read_from_its_own_code() -> None:
-    assert [averages(cls) for cls in (FedAvg, Overriding, Extending, Delegating)] == [True, False, True, True]
+class OneName(FedAvg):
+    guards = "params"  # type: ignore[assignment]
+
+
+def test_guards_that_are_no_tuple_are_refused() -> None:
+    with pytest.raises(AtollError, match=r"Write guards = \('params',\)"):
+        check(OneName(), setup("fedavg").fleet, "mine", "loop", "median")
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------
@@ -583,7 +721,7 @@ def test_with_one_client_every_rule_gives_the_run_without(text: str) -> None:
 
 
 def test_runs_of_other_methods_are_refused_before_they_start() -> None:
-    with pytest.raises(AtollError, match="that of ktpfl does something else"):
+    with pytest.raises(AtollError, match="ktpfl declares none"):
         setup("ktpfl", robust="median")
 
 

@@ -1,6 +1,7 @@
 """Sums in fixed point: exact, in any order, and the same under masks."""
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -10,20 +11,23 @@ from lab import setup
 from torch import Tensor
 
 from atoll import registry
-from atoll.compat import adds_up
-from atoll.core import Reply, Round
+from atoll.assemble import assemble
+from atoll.compat import check
+from atoll.core import Batch, Client, ClientId, Method, Need, Reply, Round, Task
 from atoll.errors import AtollError
 from atoll.experiment import Experiment, conduct
-from atoll.key import key, normal
+from atoll.key import Key, fold, key, normal
+from atoll.payload import Nothing, Params, about, payload
 from atoll.rounds import Desks
 from atoll.securesum import CAPACITY, SCALE, Fixed, Masks, Sum, masked, quantised, total, unmasked_sum, using
 from atoll.store import MemoryStore
+from atoll.train import SGD, cross_entropy, mean, objective
 from atoll.validation import tensors_of
 from atoll.wire import encode
 
 METHODS = sorted(registry.methods())
-ABLE = [name for name in METHODS if adds_up(registry.method(name))]
-UNABLE = {"dcpfl", "feddf", "fedfed", "fedgen", "fedgh", "fedhkd", "fedkd", "fedpd", "fedtgp", "ktpfl", "local"}
+UNABLE = {"dcpfl", "fd", "feddf", "fedfed", "fedgen", "fedgh", "fedhkd", "fedkd", "fedpd", "fedtgp", "ktpfl", "local"}
+ABLE = [name for name in METHODS if name not in UNABLE]
 
 
 def fixed(parts: list[Tensor]) -> Tensor:
@@ -112,14 +116,82 @@ SMALL: dict[str, Any] = {"clients": 4, "rows": 240, "rounds": 1, "eval_every": 1
 
 
 def test_which_methods_work_from_sums() -> None:
-    assert set(METHODS) - set(ABLE) == UNABLE
-    assert {"fedavg", "feddw", "pfedes", "scd", "fedproto", "scaffold", "fedmd"} <= set(ABLE)
+    """FD adds up as well, but its server keeps the upload of each client at that client's desk."""
+    for name in METHODS:
+        made = setup(name)
+        try:
+            check(made.method, made.fleet, name, "loop", sums="fixed")
+        except AtollError:
+            assert name in UNABLE
+        else:
+            assert name in ABLE
 
 
 @pytest.mark.parametrize("name", ["dcpfl", "fedpd"])
 def test_what_is_no_sum_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(AtollError, match=f"that of {name} cannot: the server .* each client, on that client's own"):
         setup(name, **SMALL)
+
+
+@payload
+class Clusters:
+    first: Params = about("the model of the first cluster")
+    second: Params = about("the model of the second cluster")
+
+
+@payload
+class Choice:
+    params: Params = about("the chosen model after local training")
+    n: Tensor = about("number of training rows", count=True)
+    cluster: Tensor = about("0 or 1: the cluster whose model fits the client better")
+
+
+@dataclass(frozen=True)
+class IFCA(Method[Clusters, Nothing, Clusters, Choice]):
+    """Clients train the better of two models; the server reads who chose what, and averages within clusters."""
+
+    optim: SGD = field(default=SGD(), metadata={"about": "local training"})
+
+    needs = frozenset({Need.SAME_ARCHITECTURE})
+
+    def init_server(self, task: Task, k: Key) -> Clusters:
+        first = task.model.init()
+        second = {name: v + 0.01 * normal(fold(k, i), *v.shape) for i, (name, v) in enumerate(first.items())}
+        return Clusters(first, second)
+
+    def broadcast(self, server: Clusters, to: ClientId, task: Task, r: Round) -> Clusters:
+        return server
+
+    def local(self, down: Clusters, state: Nothing, client: Client, k: Key) -> tuple[Choice, Nothing]:
+        rows = Batch(client.x, client.y, torch.ones(len(client.y)), k, {})
+        losses = [cross_entropy(client.model(params, client.x), rows) for params in (down.first, down.second)]
+        cluster = (losses[1] < losses[0]).float()
+        start = {name: torch.where(cluster > 0, down.second[name], v) for name, v in down.first.items()}
+        params = self.optim.fit(objective(client.model), start, client, k)
+        return Choice(params, client.n, cluster), state
+
+    def aggregate(self, server: Clusters, replies: Iterable[Reply[Choice]], task: Task, r: Round, k: Key) -> Clusters:
+        chosen: dict[int, list[Choice]] = {0: [], 1: []}
+        for reply in replies:
+            chosen[int(reply.upload.cluster)].append(reply.upload)
+        means = {c: mean(uploads, "params", weight="n") for c, uploads in chosen.items() if uploads}
+        return Clusters(means.get(0, server.first), means.get(1, server.second))
+
+    def own(self, down: Clusters, up: Choice | None, state: Nothing, client: Client) -> Params:
+        return up.params if up else down.first
+
+
+class DeclaredIFCA(IFCA):
+    sums_uploads = True
+
+
+def test_server_that_reads_single_uploads_is_refused_unless_it_declares_otherwise() -> None:
+    """It takes means, which add up, but only after reading every upload."""
+    config = replace(setup("fedavg", **SMALL).config, method="ifca")
+    with pytest.raises(AtollError, match="ifca does not declare that its server does") as caught:
+        assemble(config, method=IFCA())
+    assert str(caught.value).endswith("sums_uploads = True.")
+    assert conduct(assemble(config, method=DeclaredIFCA())).summary["status"] == "finished"
 
 
 def test_robust_rules_and_fixed_sums_exclude_each_other() -> None:

@@ -1,12 +1,8 @@
 """Can this method run on this federation? Asked before anything runs."""
 
-from collections.abc import Iterator
-from types import CodeType, FunctionType
-from typing import Any
-
-from . import registry, robust, securesum, train
+from . import registry, robust, train
 from .clock import Devices
-from .core import Need
+from .core import Need, declared
 from .errors import AtollError
 from .fleet import Fleet
 from .key import key
@@ -16,7 +12,7 @@ from .rehearsal import rehearse
 from .rounds import AnyMethod
 from .validation import promises
 
-GUARDED = (train.mean, robust.table_mean)  # where --robust comes in
+REPEAT = "beside `aggregate`, and again in every subclass with an `aggregate` or `serve` of its own"
 
 
 def check(
@@ -38,32 +34,48 @@ def check(
         )
     if Need.PUBLIC_DATA in method.needs and fleet.public is None:
         raise AtollError(f"{name} distils on public data, and there is none. Add --public {100 * fleet.num_classes}.")
-    if rule is not None and not averages(type(method)):
-        able = ", ".join(known for known, cls in registry.methods().items() if averages(cls))
-        raise AtollError(
-            f"--robust {rule} is for servers that average models or prototypes, and that of {name} does something "
-            f"else. Leave it out, or take one of: {able}."
-        )
-    if rule is not None and sums == "fixed":
-        raise AtollError(
-            f"--robust {rule} and --sums fixed exclude each other: a robust rule compares single uploads, and a sum is "
-            "there so that nobody has to see them. Leave out one of them."
-        )
-    if sums == "fixed" and not adds_up(type(method)):
-        able = ", ".join(known for known, cls in registry.methods().items() if adds_up(cls))
-        why = method.not_a_sum or "it does something else"
-        raise AtollError(
-            f"--sums fixed is for servers that work from sums of what clients send, and that of {name} cannot: {why}. "
-            f"Leave it out, or take one of: {able}."
-        )
-    if rule is not None and robust.parse(rule).clips:
-        with train.no_training():  # refused here if the server has nothing to measure from
-            list(rehearse(method, fleet, 0, guard=robust.Guard(rule, lambda note: None)))
+    if rule is not None:
+        _check_rule(method, fleet, name, rule, sums)
+    if sums == "fixed" and not declared(type(method), "sums_uploads"):
+        raise AtollError(_no_sum(method, name))
     if backend == "vmap" and not method.vectorisable:
         raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
     unlike = sorted({fleet.models[i].name for i in fleet.ids if not fleet.models[i].vectorisable})
     if backend == "vmap" and unlike:
         raise AtollError(f"--backend vmap cannot batch {', '.join(unlike)}. Use --backend loop.")
+
+
+def _check_rule(method: AnyMethod, fleet: Fleet, name: str, rule: str, sums: str) -> None:
+    """Raise one sentence that names the remedy if a robust rule has nothing to guard, or cannot work."""
+    guards = declared(type(method), "guards")
+    if not guards:
+        raise AtollError(
+            f"--robust {rule} replaces averages of models or prototypes, and {name} declares none that its server "
+            f"takes. Leave it out, or take one of: {_declaring('guards')}. If {name} is yours, and its server averages "
+            f"with `mean`, name the fields {REPEAT}: guards = ('params',)."
+        )
+    if isinstance(guards, str):
+        raise AtollError(f"`guards` of {name} is a text, not a tuple of names. Write guards = ({guards!r},).")
+    if sums == "fixed":
+        raise AtollError(
+            f"--robust {rule} and --sums fixed exclude each other: a robust rule compares single uploads, and a sum is "
+            "there so that nobody has to see them. Leave out one of them."
+        )
+    if robust.parse(rule).clips:
+        with train.no_training():  # refused here if the server has nothing to measure from
+            list(rehearse(method, fleet, 0, guard=robust.guard_for(method, rule, lambda note: None)))
+
+
+def _no_sum(method: AnyMethod, name: str) -> str:
+    """Say why --sums fixed is refused and, if only a declaration may be missing, what to declare."""
+    needed = "--sums fixed is for servers that work from sums of what clients send"
+    remedy = f"Leave it out, or take one of: {_declaring('sums_uploads')}."
+    if why := declared(type(method), "not_a_sum"):
+        return f"{needed}, and that of {name} cannot: {why}. {remedy}"
+    return (
+        f"{needed}, and {name} does not declare that its server does. {remedy} If {name} is yours, and its server "
+        f"adds up with `mean` or `Sum` and reads no single upload, say so {REPEAT}: sums_uploads = True."
+    )
 
 
 def check_clock(devices: Devices, deadline: float | None) -> None:
@@ -92,33 +104,6 @@ def _hospitable() -> str:
     return ", ".join(free)
 
 
-def averages(cls: registry.MethodType) -> bool:
-    """Whether ``aggregate`` comes to one of the means that --robust changes."""
-    return any(mean in _reached(cls) for mean in GUARDED)
-
-
-def adds_up(cls: registry.MethodType) -> bool:
-    """Whether ``aggregate`` comes to the sums that --sums changes, and needs nothing but sums."""
-    return cls.not_a_sum is None and securesum.Sum in _reached(cls)
-
-
-def _reached(cls: registry.MethodType) -> list[FunctionType | type[Any]]:
-    """All functions and classes that ``aggregate`` comes to, as its code and the functions it calls tell."""
-    seen: list[FunctionType | type[Any]] = []
-    ahead: list[Any] = [cls.aggregate]
-    while ahead:
-        found = ahead.pop()
-        if isinstance(found, FunctionType | type) and found not in seen:
-            seen.append(found)
-            if isinstance(found, FunctionType):
-                for name in _names(found.__code__):
-                    ahead += [found.__globals__.get(name), *(vars(base).get(name) for base in cls.__mro__)]
-    return seen
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """What a function calls and reads by name, functions inside it included."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
+def _declaring(name: str) -> str:
+    """Return the names of all known methods whose server declares ``name``."""
+    return ", ".join(known for known, cls in registry.methods().items() if declared(cls, name))

@@ -301,7 +301,6 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     needs: ClassVar[frozenset[str]] = frozenset()
     vectorisable: ClassVar[bool] = True  # whether vmap can run ``local`` for many clients at once
     varying_bytes: ClassVar[bool] = False  # whether the size of a message depends on what was learnt
-    not_a_sum: ClassVar[str | None] = None  # why the server cannot work from sums of uploads alone, if so
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # ablations: name -> fields that differ
 
     # What differential privacy has to know. Whether all that is uploaded are counts and moments, by class, of
@@ -309,6 +308,13 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     # by each class for itself: a method built on another may send more).
     bounded_statistics: ClassVar[bool] = False
     private_training: ClassVar[bool] = False
+
+    # What the server does with uploads. These declarations hold for the ``aggregate`` and the ``serve`` that they are
+    # written beside (see ``declared``): a subclass that overrides one of these functions repeats what is still true.
+    guards: ClassVar[tuple[str, ...]] = ()  # fields given to ``mean`` whose average --robust may replace by its rule
+    as_sent: ClassVar[str | None] = None  # what the server uses of single uploads besides: told under --robust
+    sums_uploads: ClassVar[bool] = False  # the server works from sums of uploads alone and reads no single upload
+    not_a_sum: ClassVar[str | None] = None  # why not, for users who ask for --sums fixed
 
     def init_server(self, task: Task, k: Key) -> ServerT:
         raise NotImplementedError
@@ -337,9 +343,6 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     def generic(self, server: ServerT, task: Task) -> Predictor | None:
         """The server's model, if the method has one."""
         return None
-
-    # What the server uses of single uploads beside their mean: no robust rule can guard that.
-    as_sent: ClassVar[str | None] = None
 
     # A server that keeps a state of its own for every client (a model, say) sets this, and its downloads come from
     # ``answer`` instead of ``broadcast``. Only the desk in use is in memory.
@@ -378,6 +381,22 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     def degenerate(self) -> str | None:
         """A sentence if these hyper-parameters turn the method into a simpler one."""
         return None
+
+
+def declared(cls: type[Method[Any, Any, Any, Any]], name: str) -> Any:
+    """Return what a class declares about its server under ``name``, or the default of ``Method``.
+
+    A declaration counts only if its class also provides ``aggregate`` and ``serve``, or inherits both. Otherwise a
+    subclass has replaced the function that the declaration was written for, and may do something else with uploads.
+    """
+    source = _provider(cls, name)
+    holds = all(issubclass(source, _provider(cls, function)) for function in ("aggregate", "serve"))
+    return vars(source if holds else Method)[name]
+
+
+def _provider(cls: type[Any], name: str) -> type[Any]:
+    """Return the class from which ``cls`` has the attribute ``name``."""
+    return next(base for base in cls.__mro__ if name in vars(base))
 
 
 class Contract(NamedTuple):

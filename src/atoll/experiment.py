@@ -25,7 +25,7 @@ from .faults import ordered
 from .ledger import Ledger, Line, from_json
 from .privacy.policy import Privacy
 from .result import Result
-from .robust import Guard
+from .robust import guard_for
 from .rounds import Backend, Log, Outcome, Rules, play, sample
 from .rundir import RunDir, from_parquet, to_parquet
 from .securesum import Fixed, largest
@@ -95,10 +95,8 @@ class Experiment:
         limits = self.config.max_norm, self._largest(), self.privacy.spare_rows
         self.checks = Validator(self.method, self.fleet, self.config.seed, *limits)
         self.ledger, self.notes = Ledger(), list[str]()
-        self.guard = Guard(self.config.robust, self.notes.append) if self.config.robust else None
+        self.guard = guard_for(self.method, self.config.robust, self.notes.append) if self.config.robust else None
         self.fixed = Fixed(self.notes.append) if self.config.sums == "fixed" else None
-        if self.guard and self.method.as_sent:
-            self.guard.note("sent", f"it guards averages alone. Used as clients send them: {self.method.as_sent}.")
         if (poison := self.faults.poison) and not affects(poison.kind, self.method, self.fleet):
             self.notes.append(f"--poison {self.config.poison} changes nothing that {self.config.method} uploads.")
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client

@@ -7,16 +7,18 @@ up to the median of all. So whatever they claim, no part of the clients has more
 an average has too few clients to withstand a single one of them, that is told.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import chain, islice
 from math import inf
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
+from .core import Method, declared
 from .errors import AtollError, unknown
 from .payload import Params, flat, unflat
 from .securesum import Sum, note
@@ -252,10 +254,15 @@ def _clients(w: Tensor) -> str:
 
 
 class Guard:
-    """The rule of a run, and what there is to tell about it: each kind of note once."""
+    """The rule of a run, the fields that it is for, and notes about it: each kind of note once."""
 
-    def __init__(self, rule: str, tell: Callable[[str], None]):
+    def __init__(self, rule: str, declared: Collection[str], tell: Callable[[str], None]):
         self.rule, self._text, self._tell = parse(rule), f"--robust {rule}", tell
+        self.declared = declared  # fields whose averages follow the rule; all others are plain means
+        self._guarded: set[str] = set()  # fields that the rule has averaged
+        self._weights: set[str] = set()  # fields that the rule took as weights
+        self._received: dict[str, None] = {}  # fields of uploads that a mean was taken of, in their order
+        self.used = False  # whether a server has aggregated under the rule
         self._told: set[str] = set()
         self._thin: dict[int, int] = {}  # classes that were not protected, and the fewest clients they came from
 
@@ -263,12 +270,32 @@ class Guard:
         """How much clients count who claim so much."""
         return w if self.rule.clips else capped(w)
 
+    def receive(self, upload: Any) -> None:
+        """Remember which tensors an upload carries."""
+        for f in fields(upload) if is_dataclass(upload) else ():
+            v = getattr(upload, f.name)
+            if isinstance(v, Tensor) or (v and isinstance(v, dict)):
+                self._received[f.name] = None
+
+    def applied(self, field: str, weight: str | None) -> None:
+        """Remember that the rule has averaged ``field``, weighted by ``weight``."""
+        self._guarded.add(field)
+        if weight:
+            self._weights.add(weight)
+
     def thin(self, c: int, clients: int) -> None:
         """Class ``c`` came from too few clients."""
         self._thin[c] = min(clients, self._thin.get(c, clients))
 
     def close(self, classes: Sequence[str]) -> None:
-        """Tell, once for the whole run, which classes were not protected throughout."""
+        """Tell, once for the whole run, which fields were not guarded, and which classes not throughout."""
+        guarded = [field for field in self.declared if field in self._guarded]
+        if others := [field for field in self._received if field not in self._guarded | self._weights]:
+            alone = f"it guards {' and '.join(guarded)} alone" if guarded else "it guards nothing"
+            self.note("others", f"{alone}. Not guarded: {', '.join(others)}.")
+        missing = [field for field in self.declared if field not in self._guarded]
+        if missing and self.used:
+            self.note("nothing", f"there was nothing to guard: the server averaged no {' and no '.join(missing)}.")
         if self._thin:
             named = [f"{classes[c]} ({count})" for c, count in sorted(self._thin.items())]
             more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
@@ -290,6 +317,14 @@ class Guard:
         )
 
 
+def guard_for(method: Method[Any, Any, Any, Any], rule: str, tell: Callable[[str], None]) -> Guard:
+    """Make the guard of a run from the declarations of its method."""
+    guard = Guard(rule, declared(type(method), "guards"), tell)
+    if as_sent := declared(type(method), "as_sent"):
+        guard.note("sent", f"it guards averages alone. Used as clients send them: {as_sent}.")
+    return guard
+
+
 _in_force: ContextVar[tuple[Guard, Any] | None] = ContextVar("robust", default=None)
 
 
@@ -297,6 +332,8 @@ _in_force: ContextVar[tuple[Guard, Any] | None] = ContextVar("robust", default=N
 def using(guard: Guard | None, server: Any) -> Iterator[None]:
     """Let means follow the guard's rule; ``server`` is the state they are about to replace."""
     token = _in_force.set(None if guard is None else (guard, server))
+    if guard is not None:
+        guard.used = True
     try:
         yield
     finally:
@@ -315,8 +352,21 @@ def unguarded(items: Iterable[T]) -> Iterator[T]:
         yield item
 
 
-def active() -> bool:
-    return _in_force.get() is not None
+def guards(field: str) -> bool:
+    """Return True if a rule is in force that averages ``field``."""
+    now = _in_force.get()
+    return now is not None and field in now[0].declared
+
+
+def noticed(uploads: Iterable[T]) -> Iterable[T]:
+    """Pass uploads on. If a rule is in force, remember the fields of the first upload for the notes of the rule."""
+    now, left = _in_force.get(), iter(uploads)
+    if now is None:
+        return left
+    first = list(islice(left, 1))
+    for upload in first:
+        now[0].receive(upload)
+    return chain(first, left)
 
 
 def mean(uploads: Iterable[Any], field: str, weight: str | None, around: Params | None) -> Params:
@@ -325,29 +375,46 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None, around: Params 
     A model is one point: distances and lengths are those of all its tensors together, running statistics included.
     """
     guard, server = _now()
-    sent = list(uploads)
+    sent = list(noticed(uploads))
     values = [getattr(up, field) for up in sent]
     claimed = torch.stack([torch.as_tensor(getattr(up, weight) if weight else 1.0).double() for up in sent])
     w = masses(guard.weights(claimed))
     numbers = {name: v for name, v in values[0].items() if v.is_floating_point()}
-    _tell_limits(guard, sent[0], field, weight, w if numbers else None)
     out = {name: torch.stack([v[name] for v in values]).amax(0) for name in values[0] if name not in numbers}
     if numbers:
+        guard.applied(field, weight)
+        if words := guard.rule.weakness(w):
+            guard.note("clients", f"the average of {field} is not guarded in full: {words}.")
         x = flat(values, numbers).double()
         centre = _centre(guard, around or getattr(server, field, None), numbers, field)
         out |= unflat(guard.rule.combine(x, w, centre), numbers)
     return {name: out[name] for name in values[0]}
 
 
-def table_mean(sent: Iterable[tuple[Tensor, Tensor]], around: Tensor) -> tuple[Tensor, Tensor]:
-    """Means of class tables [C, d] over clients, whose weights of classes [C] may be 0, and the sum of these [C].
+def table_mean(
+    uploads: Iterable[Any], field: str, weight: str, around: Tensor, equally: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Average class tables over clients. Under a rule that guards ``field``, every class is a point of its own.
 
-    With a rule in force every class is a point of its own. ``around`` is the server's table.
+    Args:
+        uploads: uploads with a table [C, d] in ``field`` and the clients' rows of each class [C] in ``weight``.
+        around: the server's table [C, d], from which clipping measures.
+        equally: whether all clients that have rows of a class count alike.
+
+    Returns:
+        The means [C, d], 0 for a class without rows, and the sums of the weights [C].
     """
-    if active():
-        return _guarded_table(sent, around)
+
+    def tables() -> Iterator[tuple[Tensor, Tensor]]:
+        for up in noticed(uploads):
+            n = getattr(up, weight)
+            yield getattr(up, field), (n > 0).double() if equally else n.double()
+
+    if guards(field):
+        _now()[0].applied(field, weight)
+        return _guarded_table(tables(), around)
     total, mass, held = Sum(), Sum(), torch.zeros(len(around))
-    for means, w in sent:
+    for means, w in tables():
         total.add(w[:, None] * means.double())
         mass.add(w)
         held += w > 0
@@ -376,17 +443,6 @@ def _now() -> tuple[Guard, Any]:
     now = _in_force.get()
     assert now is not None
     return now
-
-
-def _tell_limits(guard: Guard, upload: Any, field: str, weight: str | None, w: Tensor | None) -> None:
-    others = [f.name for f in fields(upload) if f.name not in (field, weight)] if is_dataclass(upload) else []
-    others = [name for name in others if isinstance(v := getattr(upload, name), Tensor) or (v and isinstance(v, dict))]
-    if others:
-        guard.note("others", f"it guards {field} alone. Used as clients send them: {', '.join(others)}.")
-    if w is None:
-        guard.note("nothing", f"there is nothing to guard: clients send no {field} here.")
-    elif words := guard.rule.weakness(w):
-        guard.note("clients", f"the average of {field} is not guarded in full: {words}.")
 
 
 def _centre(guard: Guard, around: Params | None, like: Params, field: str) -> Tensor:

@@ -307,15 +307,16 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     """Weighted mean of one field over a stream of uploads, of which it holds one at a time, or a few small ones.
 
     Sums are kept in double precision, so one upload comes back unchanged; integers (counters) take the largest.
-    While a server aggregates under ``--robust``, a rule that holds all uploads takes its place. One that measures
-    updates does so ``around`` what clients started from: by default, the field of that name in the server's state.
+    While a server aggregates under ``--robust``, a rule that holds all uploads takes its place if the method declares
+    the field in ``guards``. One that measures updates does so ``around`` what clients started from: by default, the
+    field of that name in the server's state.
     With ``--sums fixed`` sums are exact, but numbers are rounded to 2^-24 first.
     """
-    if robust.active():
+    if robust.guards(field):
         return robust.mean(uploads, field, weight, around)
     count, mass, like, counters = 0, Sum(), Params(), Params()
     sums: defaultdict[str, Sum] = defaultdict(Sum)
-    for few in _handfuls(uploads, field):
+    for few in _handfuls(robust.noticed(uploads), field):
         rows, *weights = gathered(few, field, *([weight] if weight else []))
         like = like or {name: v[0] for name, v in rows.items()}
         w = weights[0].double() if weight else torch.ones(len(few)).double()

@@ -126,7 +126,7 @@ def prepare(config: Config, cards: Sequence[Card], public: Array | None) -> Setu
         augment=transform.augment if transform.augments else None,
         remote=True,
     )
-    compat.check(method, fleet, config.method, config.backend, config.robust)
+    compat.check(method, fleet, config.method, config.backend, config.robust, config.sums)
     config, method, fleet = privacy.prepare(config, method, fleet)
     federation = Federation(data, ids, (), (), (), np.arange(0), (), _name(cards))
     return Setup(config, method, federation, fleet, filled(Devices(), config.clock, "--clock"))

@@ -53,6 +53,8 @@ class Mutual(Method[Shared, StateT, Shared, Update]):
     uniform: bool = setting(False, "average shared models equally, not by rows", "chosen here; true in public code")
 
     family: ClassVar[str] = "mutual"
+    guards: ClassVar[tuple[str, ...]] = ("params",)
+    sums_uploads: ClassVar[bool] = True
     needs = frozenset({Need.SHARED_MODEL})
 
     def init_server(self, task: Task, k: Key) -> Shared:

@@ -35,6 +35,8 @@ class Sharing(Method[Shared, StateT, Shared, Update]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
 
     family: ClassVar[str] = "split model"
+    guards: ClassVar[tuple[str, ...]] = ("params",)
+    sums_uploads: ClassVar[bool] = True
     needs = frozenset({Need.SAME_ARCHITECTURE})
     shared: ClassVar[str] = "body"
 

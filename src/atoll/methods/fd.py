@@ -64,6 +64,7 @@ class FD(Method[Server, State, Teachers, Means]):
     include_self: bool = setting(False, "count a client's own share among its teachers", "paper; true in HtFLlib")
     keep_last: bool = setting(False, "keep teachers of classes that nobody sent in the last round", "chosen here")
 
+    not_a_sum: ClassVar[str] = "the server keeps the means of each client, to leave them out of its teachers"
     family: ClassVar[str] = "logits/features"
     keeps_desks: ClassVar[bool] = True
     varying_bytes: ClassVar[bool] = True  # a class has a mean once training has met it

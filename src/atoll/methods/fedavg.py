@@ -38,6 +38,8 @@ class Averaging(Method[Global, StateT, Global, Update]):
     regularisers: Regularisers = field(default=Regularisers(), metadata={"about": "further terms of the local loss"})
 
     needs = frozenset({Need.SAME_ARCHITECTURE})
+    guards: ClassVar[tuple[str, ...]] = ("params",)
+    sums_uploads: ClassVar[bool] = True
 
     def terms(self) -> Regularisers:
         """The regularisers in force: those given, and those of the method itself."""

@@ -33,6 +33,8 @@ class FedAvgM(FedAvg):
     dampening: bool = setting(False, "scale changes by 1 - beta, so that v is their mean", "chosen here")
 
     private_training: ClassVar[bool] = True
+    guards: ClassVar[tuple[str, ...]] = ("params",)
+    sums_uploads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "beta", high=1)

@@ -11,6 +11,7 @@ theta_k - w, which the server can tell from theta_k: no more has to be sent. Run
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..checks import within
 from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, setting, weights
@@ -41,6 +42,8 @@ class FedDC(Method[Server, State, Global, Update]):
     alpha: float = setting(0.01, "strength of the pull to the global model less the drift", "public code, CIFAR-10")
 
     needs = frozenset({Need.SAME_ARCHITECTURE})
+    guards: ClassVar[tuple[str, ...]] = ("params",)
+    sums_uploads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "alpha")

@@ -58,6 +58,7 @@ class FedDF(Method[Server, Nothing, Group, Update]):
 
     not_a_sum: ClassVar[str] = "the server distils from the predictions of each client's model"
     family: ClassVar[str] = "server-trained"
+    guards: ClassVar[tuple[str, ...]] = ("params",)
     as_sent: ClassVar[str | None] = "the predictions of all models on the public rows, which teach"
     needs = frozenset({Need.PUBLIC_DATA})
 

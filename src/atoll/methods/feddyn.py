@@ -11,6 +11,7 @@ That code also judges means of the clients' models; here the global model is the
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,9 @@ class State:
 @dataclass(frozen=True)
 class FedDyn(Averaging[State]):
     alpha: float = setting(0.01, "strength of the dynamic regularisation", "public code")
+
+    guards: ClassVar[tuple[str, ...]] = ("params",)
+    sums_uploads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 1e-6, "alpha")

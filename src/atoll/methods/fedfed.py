@@ -77,6 +77,7 @@ class FedFed(Method[Global, State, Global, Update]):
 
     not_a_sum: ClassVar[str] = "the server collects the features that each client shares"
     family: ClassVar[str] = "logits/features"
+    guards: ClassVar[tuple[str, ...]] = ("params",)
     as_sent: ClassVar[str | None] = "the features that all clients share in one pool"
     needs = frozenset({Need.SAME_ARCHITECTURE})
     vectorisable: ClassVar[bool] = False  # clients share as many features as they have rows: these do not stack

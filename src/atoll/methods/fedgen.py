@@ -66,6 +66,7 @@ class FedGen(Method[Global, Nothing, Global, Update]):
 
     not_a_sum: ClassVar[str] = "the server trains its generator with the head of each client"
     family: ClassVar[str] = "server-trained"
+    guards: ClassVar[tuple[str, ...]] = ("params",)
     as_sent: ClassVar[str | None] = "the clients' heads, which teach the generator"
     needs = frozenset({Need.SAME_ARCHITECTURE})
 

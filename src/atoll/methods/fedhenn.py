@@ -56,6 +56,7 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
     batch: int = setting(100, "how many of them a step compares", "chosen here; all in the public code")
 
     family: ClassVar[str] = "logits/features"
+    sums_uploads: ClassVar[bool] = True
     needs = frozenset({Need.PUBLIC_DATA})
 
     def __post_init__(self) -> None:

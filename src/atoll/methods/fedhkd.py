@@ -58,6 +58,7 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
     q_distance: str = setting("l2", "distance of predictions: l2, or kl", "paper; kl in the public code")
     h_distance: str = setting("l2", f"distance of features: {', '.join(DISTANCES)}", "paper; mse in the public code")
 
+    guards: ClassVar[tuple[str, ...]] = ("params",)
     not_a_sum: ClassVar[str] = "the server pools class means one client after the other"
     family: ClassVar[str] = "logits/features"
     needs = frozenset({Need.SAME_WIDTH})

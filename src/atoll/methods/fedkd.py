@@ -72,6 +72,7 @@ class FedKD(Method[Server, State, Mentee, Change]):
     t_end: float = setting(0.98, "share of the energy that is kept in the end", "public code")
     rounds_to_end: int = setting(100, "rounds until then; the paper means all rounds of the run", "chosen here")
 
+    guards: ClassVar[tuple[str, ...]] = ("params",)  # the changes of the mentee, put together from their factors
     not_a_sum: ClassVar[str] = "clients send factors, and the sum of factors is not that of what they stand for"
     family: ClassVar[str] = "mutual"
     needs = frozenset({Need.SHARED_MODEL})

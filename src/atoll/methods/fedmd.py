@@ -64,6 +64,7 @@ class FedMD(Method[Server, State, Lesson, Scores]):
 
     phases: ClassVar[int] = 2
     family: ClassVar[str] = "logits/features"
+    sums_uploads: ClassVar[bool] = True
     needs = frozenset({Need.PUBLIC_DATA})
 
     def __post_init__(self) -> None:

@@ -53,6 +53,8 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
     )
 
     family: ClassVar[str] = "prototypes"
+    guards: ClassVar[tuple[str, ...]] = ("means",)
+    sums_uploads: ClassVar[bool] = True
     needs = frozenset({Need.SAME_WIDTH})
     bounded_statistics: ClassVar[bool] = True
 
@@ -81,10 +83,8 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
     def aggregate(
         self, server: Prototypes, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key
     ) -> Prototypes:
-        def weight(n: Tensor) -> Tensor:
-            return n.double() if self.aggregation == "weighted" else (n > 0).double()
-
-        means, mass = table_mean(((up.means, weight(up.n)) for _, up in replies), server.means)
+        uploads, equally = (reply.upload for reply in replies), self.aggregation != "weighted"
+        means, mass = table_mean(uploads, "means", weight="n", around=server.means, equally=equally)
         now = mass > 0
         if self.forget_absent:
             return Prototypes(means, now)

@@ -45,6 +45,8 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
     mu: float = setting(0.5, "weight of the loss on enhanced images", "public code; the paper searches up to 0.5")
 
     family: ClassVar[str] = "proxy"
+    guards: ClassVar[tuple[str, ...]] = ("params",)
+    sums_uploads: ClassVar[bool] = True
     needs = frozenset({Need.PROXY})
 
     def __post_init__(self) -> None:

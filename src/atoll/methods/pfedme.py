@@ -44,6 +44,8 @@ class PFedMe(Averaging[State]):
     beta: float = setting(1.0, "share of the clients' average in the next global model", "public code; 2 in tuned runs")
 
     family: ClassVar[str] = "dual model"
+    guards: ClassVar[tuple[str, ...]] = ("params",)
+    sums_uploads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "lam", "beta")

@@ -11,6 +11,7 @@ variates, and are averaged. What is sent is y_k; the server knows x.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..checks import within
 from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, setting, weights
@@ -37,6 +38,8 @@ class SCAFFOLD(Method[Global, State, Global, Update]):
     server_lr: float = setting(1.0, "eta_g, the server's learning rate", "paper")
 
     needs = frozenset({Need.SAME_ARCHITECTURE})
+    guards: ClassVar[tuple[str, ...]] = ("params",)
+    sums_uploads: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "server_lr")
