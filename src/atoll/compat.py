@@ -6,7 +6,7 @@ from typing import Any
 
 from . import registry, robust, securesum, train
 from .clock import Devices
-from .core import Need
+from .core import Need, check_functions
 from .errors import AtollError
 from .fleet import Fleet
 from .key import key
@@ -23,6 +23,7 @@ def check(
     method: AnyMethod, fleet: Fleet, name: str, backend: str, rule: str | None = None, sums: str = "float"
 ) -> None:
     """Raise one sentence that names the remedy if the method cannot run."""
+    check_functions(type(method), type(method).__name__)
     architectures = fleet.architectures()
     widths = {m: fleet.models[i].feature_dim for i in fleet.ids if (m := fleet.models[i].name)}
     if Need.SAME_ARCHITECTURE in method.needs and len(architectures) > 1:
