@@ -14,6 +14,7 @@ from .payload import equal
 from .poison import ALIE, lie, pieces
 from .rehearsal import rehearse
 from .rounds import AnyMethod
+from .termcheck import check_terms
 from .validation import promises
 
 GUARDED = (train.mean, robust.table_mean)  # where --robust comes in
@@ -57,6 +58,7 @@ def check(
             f"--sums fixed is for servers that work from sums of what clients send, and that of {name} cannot: {why}. "
             f"Leave it out, or take one of: {able}."
         )
+    check_terms(method, fleet)
     if rule is not None and robust.parse(rule).clips:
         with train.no_training():  # refused here if the server has nothing to measure from
             list(rehearse(method, fleet, 0, guard=robust.Guard(rule, lambda note: None)))
