@@ -1,7 +1,7 @@
 """Clients that drop out, dawdle or diverge: who, when, what it costs, and that a run goes on."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -34,10 +34,11 @@ from atoll.faults import (
     read_poison,
 )
 from atoll.key import key
-from atoll.ledger import Ledger, from_json
+from atoll.ledger import Ledger, Totals, from_json
 from atoll.payload import equal, nbytes
 from atoll.result import Result
 from atoll.rounds import Log, Rules, play
+from atoll.rundir import RunDir
 from atoll.store import MemoryStore
 from atoll.validation import is_finite
 from atoll.wire import digest
@@ -287,6 +288,58 @@ def test_faults_survive_a_resume(done: int, tmp_path: Path) -> None:
     again = resumed(made, tmp_path, done)
     assert stripped(again) == stripped(whole)
     assert again.notes == whole.notes
+
+
+def test_no_container_of_a_ledger_is_shared_with_its_copy() -> None:
+    """Totals and clocks are records of the ledger, so the containers in them count as well."""
+    ledger = Ledger(totals=Totals(dropped={SILENT: 1}))
+
+    def containers(record: Any, at: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        inner = record if isinstance(record, dict) else {f.name: getattr(record, f.name) for f in fields(record)}
+        for name, value in inner.items():
+            if isinstance(value, dict | list):
+                found[f"{at}{name}"] = value
+            if isinstance(value, dict) or is_dataclass(value):
+                found |= containers(value, f"{at}{name}.")
+        return found
+
+    own, copied = containers(ledger), containers(ledger.copy())
+
+    assert {"before", "dropped", "spoilt", "totals.dropped", "clocks", "clocks.waiting.free"} <= own.keys()
+    assert copied == own
+    assert [name for name, value in own.items() if copied[name] is value] == []
+
+
+def test_a_round_that_is_interrupted_after_it_was_counted_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients drop out in every round; the second of four is stopped when it has been counted, but not evaluated."""
+    made = setup("fedavg", drop="0.6", rounds=4, eval_every=2, rows=500, checkpoint_every=99)
+    count, calls = Experiment._count, list[int]()
+
+    def interrupted(experiment: Experiment, log: Log, flops: Any) -> None:
+        count(experiment, log, flops)
+        calls.append(log.t)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    def conducted(folder: Path) -> tuple[Any, list[Any]]:
+        with RunDir(folder) as run_dir:
+            conduct(made, run_dir)
+        summary = json.loads((folder / "summary.json").read_text())
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return {**summary, "seconds": None}, [{**line, "seconds": None} for line in lines]
+
+    whole = conducted(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "_count", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            conducted(tmp_path / "run")
+    again = conducted(tmp_path / "run")
+
+    assert sum(whole[0]["dropped"].values()) == sum(len(line["dropped"]) for line in whole[1]) > 4
+    assert again == whole
 
 
 def test_a_ledger_of_an_older_version_knows_of_no_faults() -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from atoll import methods as package
 from atoll import registry, run
-from atoll.core import Method
+from atoll.core import Method, check_functions, contract
 from atoll.errors import AtollError
-from atoll.methods.fedavg import FedAvg
+from atoll.methods.fedavg import FedAvg, Global
+from atoll.methods.fedpd import FedPD
 from atoll.settings import make
 from atoll.terms import Regulariser
 
@@ -145,7 +146,7 @@ def test_files_of_the_same_name_do_not_mix(tmp_path: Path) -> None:
 HEAD = """
 from dataclasses import dataclass
 from atoll.core import Method
-from atoll.methods.fedavg import FedAvg
+from atoll.methods.fedavg import Averaging, FedAvg
 """
 
 
@@ -161,7 +162,10 @@ from atoll.methods.fedavg import FedAvg
         (HEAD + "class A(FedAvg): ...\nclass B(FedAvg): ...\n", "must define exactly one Method class; it has 2"),
         (HEAD + "class A(Method): ...\n", "must be a dataclass"),
         (HEAD + "@dataclass(frozen=True)\nclass A(Method):\n    lam: float\n", "lam has no default"),
-        (HEAD + "@dataclass(frozen=True)\nclass A(Method):\n    def local(self, down): ...\n", "annotations"),
+        (HEAD + "@dataclass(frozen=True)\nclass A(FedAvg):\n    def local(self, down): ...\n", "annotations"),
+        (HEAD + "@dataclass(frozen=True)\nclass A(FedAvg):\n    def init_server(self, task, k): ...\n", "annotations"),
+        (HEAD + "@dataclass(frozen=True)\nclass A(Method): ...\n", "A does not define init_server, broadcast, local, "),
+        (HEAD + "@dataclass(frozen=True)\nclass A(Averaging): ...\n", "A does not define local, own. A method needs"),
     ],
 )
 def test_a_broken_file_says_what_is_wrong(text: str, said: str, tmp_path: Path) -> None:
@@ -173,6 +177,49 @@ def test_a_broken_file_says_what_is_wrong(text: str, said: str, tmp_path: Path) 
         assert said in str(caught.value)
         assert "broken.py" in str(caught.value)
     assert "cannot be imported" not in said or set(sys.modules) == before
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_of_the_package_defines_all_that_a_method_needs(name: str) -> None:
+    check_functions(registry.method(name), name)
+
+
+@pytest.mark.parametrize("function", ["init_server", "broadcast", "local", "aggregate", "own"])
+def test_a_function_that_is_not_defined_is_named(function: str, tmp_path: Path) -> None:
+    text = dedent(WORKING) + f"\n\nHalved.{function} = Method.{function}\n"
+    name = written(tmp_path / "m.py", text.replace("import Client", "import Client, Method"))
+
+    with pytest.raises(AtollError, match=f"Halved does not define {function}. A method needs init_server, "):
+        registry.method(name)
+
+
+@pytest.mark.parametrize("function", ["init_desk", "answer", "serve"])
+def test_a_method_with_desks_needs_their_functions_instead_of_broadcast(function: str) -> None:
+    class Desked(FedPD):
+        broadcast = Method.broadcast
+
+    check_functions(Desked, "Desked")
+    setattr(Desked, function, getattr(Method, function))
+    with pytest.raises(AtollError, match=f"Desked does not define {function}"):
+        check_functions(Desked, "Desked")
+
+
+def test_an_object_without_a_function_is_refused_before_it_runs() -> None:
+    class Unfinished(FedAvg):
+        aggregate = Method.aggregate
+
+    with pytest.raises(AtollError, match="Unfinished does not define aggregate"):
+        run(Unfinished(), clients=3, rounds=1)
+
+
+def test_the_download_of_a_method_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    renamed = WORKING.replace("down: Global", "received: Global").replace("local(down", "local(received")
+    monkeypatch.chdir(tmp_path)
+    usual, other = (make(written(tmp_path / f"{n}.py", text)) for n, text in (("a", WORKING), ("b", renamed)))
+
+    assert contract(other) == contract(usual)
+    assert contract(other).download is Global
+    run("./b.py", clients=3, rounds=1, epochs=1)
 
 
 @pytest.mark.parametrize("name", ["nowhere.py", "./nowhere/at_all.py"])

@@ -18,8 +18,8 @@ from atoll.core import Batch, Client, Model, weights
 from atoll.key import Key, fold, key, normal
 from atoll.mapping import functional_gradients
 from atoll.noise import KeyedDropout, noise
-from atoll.payload import Params
-from atoll.stacks import stack, unstack
+from atoll.payload import Params, about, payload
+from atoll.stacks import rows, stack, unstack
 from atoll.train import (
     SGD,
     Adam,
@@ -403,6 +403,38 @@ def test_in_whatever_portions_a_mean_is_taken_its_bits_are_the_same(
     monkeypatch.setattr(train, "HANDFUL", handful)
     again = mean(iter(sent), "params", weight="n")
     assert all(torch.equal(v, again[name]) for name, v in at_once.items())
+
+
+class SentTensors:
+    def __init__(self, v: list[float], steps: int, n: float):
+        self.v, self.steps, self.n = torch.tensor(v), torch.tensor(steps), torch.tensor(n)
+
+
+@pytest.mark.parametrize("handful", [0, 2**20])
+def test_the_mean_of_a_tensor_field_is_a_tensor(handful: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """(0, 4) and (8, 0) with weights (3, 1): (2, 3). Steps 1 and 4 are averaged, not taken for counters: 2.5."""
+    monkeypatch.setattr(train, "HANDFUL", handful)
+    sent = [SentTensors([0.0, 4.0], 1, 3.0), SentTensors([8.0, 0.0], 4, 1.0)]
+
+    assert torch.equal(mean(iter(sent), "v", weight="n"), torch.tensor([2.0, 3.0]))
+    assert torch.equal(mean(sent, "steps"), torch.tensor(2.5))
+    assert torch.equal(mean(sent, "n"), torch.tensor(2.0))
+
+
+def test_the_mean_of_a_tensor_field_of_stacked_uploads_is_a_tensor() -> None:
+    @payload
+    class Up:
+        v: Tensor = about("numbers")
+
+    uploads = rows(Up(torch.tensor([[0.0, 4.0], [8.0, 0.0]])), 2)
+
+    assert torch.equal(mean(uploads, "v"), torch.tensor([4.0, 2.0]))
+
+
+@pytest.mark.parametrize("weight", [None, "n"])
+def test_a_mean_of_no_uploads_is_refused(weight: str | None) -> None:
+    with pytest.raises(ValueError, match="no mean of 'params': there are no uploads"):
+        mean(iter([]), "params", weight=weight)
 
 
 def test_a_mean_holds_one_large_upload_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import pyarrow.csv
 import torch
 from torch import Tensor
 
+from . import calls
 from .assemble import Setup
 from .core import Client, ClientId, Predictor, Reply, Round, contract
 from .costs import Operations
@@ -228,15 +229,15 @@ def personalised(host: Host, guests: Guests, i: ClientId, client: Client, k: Key
     down, up = office.download(server, i, Round(host.round)), None
     with torch.no_grad():
         if method.adapt:
-            return down, None, plain(method.adapt(server, client, k)), client
-        state = method.init_client(client, key(host.setup.config.seed, "init", i))
+            return down, None, plain(calls.adapt(method, server, client, k)), client
+        state = calls.init_client(method, client, key(host.setup.config.seed, "init", i))
         for r in (Round(host.round, phase) for phase in range(method.phases)):
             if up is not None:
                 list(office.served(server, iter([Reply(i, up)]), Round(host.round, r.phase - 1)))
                 down = office.download(server, i, r)
-            up, state = plain(method.local(down, state, client, k))
+            up, state = plain(calls.local(method, down, state, client, k))
             if method.after_upload:
-                state = plain(method.after_upload(down, up, state, client, k))
+                state = plain(calls.after_upload(method, down, up, state, client, k))
     return down, up, state, client
 
 

@@ -2,7 +2,7 @@
 
 from . import registry, robust, train
 from .clock import Devices
-from .core import Need, declared
+from .core import Need, check_functions, declared
 from .errors import AtollError
 from .fleet import Fleet
 from .key import key
@@ -10,6 +10,7 @@ from .payload import equal
 from .poison import ALIE, lie, pieces
 from .rehearsal import rehearse
 from .rounds import AnyMethod
+from .termcheck import check_terms
 from .validation import promises
 
 REPEAT = "beside `aggregate`, and again in every subclass with an `aggregate` or `serve` of its own"
@@ -19,6 +20,7 @@ def check(
     method: AnyMethod, fleet: Fleet, name: str, backend: str, rule: str | None = None, sums: str = "float"
 ) -> None:
     """Raise one sentence that names the remedy if the method cannot run."""
+    check_functions(type(method), type(method).__name__)
     architectures = fleet.architectures()
     widths = {m: fleet.models[i].feature_dim for i in fleet.ids if (m := fleet.models[i].name)}
     if Need.SAME_ARCHITECTURE in method.needs and len(architectures) > 1:
@@ -38,6 +40,7 @@ def check(
         _check_rule(method, fleet, name, rule, sums)
     if sums == "fixed" and not declared(type(method), "sums_uploads"):
         raise AtollError(_no_sum(method, name))
+    check_terms(method, fleet)
     if backend == "vmap" and not method.vectorisable:
         raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
     unlike = sorted({fleet.models[i].name for i in fleet.ids if not fleet.models[i].vectorisable})

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
+from inspect import signature
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from . import clientwise
+from .errors import AtollError
 from .key import Key, fold, permutation
 from .layers import swift
 from .mapping import mapping_clients
@@ -415,16 +417,26 @@ def contract(method: Method[Any, Any, Any, Any]) -> Contract:
 @cache
 def _contract(kind: type[Any]) -> Contract:
     hints = get_type_hints(kind.local)
+    roles = [hints.get(name) for name in signature(kind.local).parameters]  # by position: self, download, state, ...
     server = get_type_hints(kind.init_server).get("return")
-    returned = get_args(hints.get("return"))
-    if "down" not in hints or len(returned) != 2 or server is None:
+    desk = get_type_hints(kind.init_desk).get("return") if kind.keeps_desks else Nothing
+    declared = [*roles[1:2], *get_args(hints.get("return")), server, desk]
+    if len(declared) != 5 or not all(isinstance(cls, type) for cls in declared):
         raise TypeError(
             f"{kind.__name__}: annotate local(down: Down, state: State, ...) -> tuple[Up, State] and "
             "init_server(...) -> Server with payload classes: they say what may travel."
         )
-    upload, state = returned
-    desk = get_type_hints(kind.init_desk)["return"] if kind.keeps_desks else Nothing
-    return Contract(hints["down"], upload, state, server, desk)
+    return Contract(*declared)
+
+
+def check_functions(kind: type[Any], where: str) -> None:
+    """Raise an AtollError that names the functions a method class has to define and does not."""
+    sends = ("init_desk", "answer", "serve") if kind.keeps_desks else ("broadcast",)
+    predicts = ("own",) if kind.personal is Method.personal else ()
+    needed = ("init_server", *sends, "local", "aggregate", *predicts)
+    missing = [name for name in needed if getattr(kind, name) is getattr(Method, name)]
+    if missing:
+        raise AtollError(f"{where} does not define {', '.join(missing)}. A method needs {', '.join(needed)}.")
 
 
 def setting(default: Any, meaning: str, source: str) -> Any:

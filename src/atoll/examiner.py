@@ -8,6 +8,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from . import calls
 from .core import ClientId, Method, Predictor, Round
 from .evaluate import DETAILS, Score, accuracy, measure, population, predict
 from .fleet import Fleet
@@ -45,7 +46,7 @@ class Examiner:
     def first_server(self) -> Any:
         """The server's state before the first round."""
         with torch.no_grad():
-            return self._method.init_server(self._task, key(self._seed, "init", "server"))
+            return calls.init_server(self._method, self._task, key(self._seed, "init", "server"))
 
     def personal(self, ledger: Ledger, server: Any, known: set[ClientId]) -> dict[str, Score]:
         """Personal models over all clients, after and before training; ``known`` clients have a state."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -52,13 +52,9 @@ class Ledger:
         return sorted(i for i, count in self.strikes.items() if 0 < strikes <= count)
 
     def copy(self) -> "Ledger":
-        """As it is now, whatever is entered later; entries themselves never change."""
-        return replace(
-            self,
-            totals=replace(self.totals),
-            clocks={name: replace(clock, free=dict(clock.free)) for name, clock in self.clocks.items()},
-            **{name: copy(getattr(self, name)) for name in ("before", "after", "rejected", "strikes", "lines", "rows")},
-        )
+        """Copy the ledger and all its containers, so that later entries leave the copy as it is."""
+        made: Ledger = _copied(self)
+        return made
 
     def table(self) -> pa.Table:
         """All rows so far; columns, because a dict for each row takes ten times the memory."""
@@ -70,6 +66,15 @@ class Ledger:
         plain = {name: getattr(self, name) for name in kept}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         return plain | {"totals": asdict(self.totals), "clocks": clocks}
+
+
+def _copied(value: Any) -> Any:
+    """Copy a record field by field, down to the records in it; entries of containers never change and are shared."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _copied(getattr(value, f.name)) for f in fields(value)})
+    if isinstance(value, dict):
+        return {name: _copied(entry) if is_dataclass(entry) else entry for name, entry in value.items()}
+    return copy(value)
 
 
 def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> Ledger:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from . import methods as package
-from .core import Method, contract
+from .core import Method, check_functions, contract
 from .errors import AtollError, unknown
 from .terms import Regulariser
 from .userfile import imported
@@ -134,6 +134,7 @@ def _check_form(cls: MethodType, where: str) -> None:
     for f in fields(declared):
         if f.default is MISSING and f.default_factory is MISSING:
             raise AtollError(f"{where}.{f.name} has no default. Give it one: a method must run without settings.")
+    check_functions(cls, where)
     try:
         contract(cls())
     except (KeyError, NameError, TypeError, ValueError) as reason:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import robust
+from . import calls, robust
 from .core import Client, ClientId, Reply, Round
 from .fleet import Fleet
 from .key import key
@@ -49,21 +49,21 @@ def rehearse(
     task = fleet.task()
     cast = {i: fleet.client(i) for i in fleet.ids} if everybody else actors(method, fleet)
     office = Desks(method, task, seed, MemoryStore())
-    server = method.init_server(task, key(seed, "init", "server"))
-    states = {i: method.init_client(c, key(seed, "init", i)) for i, c in cast.items()}
+    server = calls.init_server(method, task, key(seed, "init", "server"))
+    states = {i: calls.init_client(method, c, key(seed, "init", i)) for i, c in cast.items()}
     for r in (Round(t, phase) for t in range(rounds) for phase in range(method.phases)):
         uploads: dict[ClientId, Any] = {}
         for i, client in cast.items():
             down, k = office.download(server, i, r), key(seed, "local", r.t, i)
             with torch.no_grad(), meter(r, i, "local"):
-                uploads[i], states[i] = method.local(down, states[i], client, k)
+                uploads[i], states[i] = calls.local(method, down, states[i], client, k)
             if method.after_upload:
                 with torch.no_grad(), meter(r, i, "personal"):
-                    states[i] = method.after_upload(down, uploads[i], states[i], client, k)
+                    states[i] = calls.after_upload(method, down, uploads[i], states[i], client, k)
             yield Exchange(r, i, down, uploads[i], states[i])
         with torch.no_grad(), meter(r, None, "server"), robust.using(guard, server):
             replies = robust.unguarded(office.served(server, _replies(uploads, cohort), r))
-            server = method.aggregate(server, replies, task, r, key(seed, "server", *r))
+            server = calls.aggregate(method, server, replies, task, r, key(seed, "server", *r))
 
 
 def _cut(client: Client, rows: int) -> Client:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from . import robust, securesum
+from . import calls, robust, securesum
 from .auditlog import Imprint
 from .core import ClientId, Method, Reply, Round, Task, contract
 from .evaluate import Score
@@ -150,13 +150,11 @@ class Desks:
         if not self._method.keeps_desks:
             return None
         kept = self._store.get(i)
-        return self._method.init_desk(self._task, i, key(self._seed, "desk", i)) if kept is None else kept
+        return calls.init_desk(self._method, self._task, i, key(self._seed, "desk", i)) if kept is None else kept
 
     def download(self, server: Any, to: ClientId, r: Round) -> Any:
         """What a client receives."""
-        if self._method.keeps_desks:
-            return self._method.answer(server, self.get(to), to, self._task, r)
-        return self._method.broadcast(server, to, self._task, r)
+        return calls.download(self._method, server, self.get(to), to, self._task, r)
 
     def served(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
         """Replies as ``aggregate`` gets them: with desks, after the server's work for each client."""
@@ -166,7 +164,8 @@ class Desks:
         for reply in replies:
             k = key(self._seed, "serve", *r, reply.sender)
             with torch.no_grad():
-                upload, desk = plain(self._method.serve(server, self.get(reply.sender), reply, self._task, r, k))
+                desk = self.get(reply.sender)
+                upload, desk = plain(calls.serve(self._method, server, desk, reply, self._task, r, k))
             self._store.put(reply.sender, desk)
             yield Reply(reply.sender, upload)
 
@@ -225,7 +224,7 @@ def play(
             if rules.guard:
                 received = robust.unguarded(received)
             with torch.no_grad(), robust.using(rules.guard, server), securesum.using(rules.fixed):
-                server = plain(method.aggregate(server, received, task, r, key(seed, "server", *r)))
+                server = plain(calls.aggregate(method, server, received, task, r, key(seed, "server", *r)))
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
             pass
         _conclude(backend, log)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import calls
 from .assemble import Setup, assemble
 from .checkpoint import Checkpoints, Snapshot
 from .config import Config, from_dict, read_yaml
@@ -104,9 +105,10 @@ class Saved(Models):
             own.put(i, kept.get_desk(self.desks[i]))
         client = fleet.client(i)
         with torch.no_grad():
-            state = (
-                kept.get_state(self.states[i]) if i in self.states else method.init_client(client, key(seed, "init", i))
-            )
+            if i in self.states:
+                state = kept.get_state(self.states[i])
+            else:
+                state = calls.init_client(method, client, key(seed, "init", i))
             download = Desks(method, fleet.task(), seed, own).download(self.server, i, Round(self.round))
         return download, None, state, client
 

@@ -303,9 +303,10 @@ def sqnorm(a: Params) -> Tensor:
     return sum((v.square().sum() for v in a.values()), start=torch.zeros(()))
 
 
-def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: Params | None = None) -> Params:
+def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: Params | None = None) -> Any:
     """Weighted mean of one field over a stream of uploads, of which it holds one at a time, or a few small ones.
 
+    Returns Params for a field of Params and a Tensor for a field that is a Tensor; raises ValueError without uploads.
     Sums are kept in double precision, so one upload comes back unchanged; integers (counters) take the largest.
     While a server aggregates under ``--robust``, a rule that holds all uploads takes its place if the method declares
     the field in ``guards``. One that measures updates does so ``around`` what clients started from: by default, the
@@ -317,7 +318,8 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
     count, mass, like, counters = 0, Sum(), Params(), Params()
     sums: defaultdict[str, Sum] = defaultdict(Sum)
     for few in _handfuls(robust.noticed(uploads), field):
-        rows, *weights = gathered(few, field, *([weight] if weight else []))
+        values, *weights = gathered(few, field, *([weight] if weight else []))
+        rows = _named(values, field)
         like = like or {name: v[0] for name, v in rows.items()}
         w = weights[0].double() if weight else torch.ones(len(few)).double()
         mass.add_all(w, torch.ones_like(w))
@@ -327,17 +329,27 @@ def mean(uploads: Iterable[Any], field: str, weight: str | None = None, around: 
             else:
                 counters[name] = torch.maximum(counters.get(name, v[0]), v.amax(0))
         count += len(few)
+    if not count:
+        raise ValueError(f"There is no mean of {field!r}: there are no uploads. Leave the state as it is in that case.")
     if count == 1:
         note("one", f"a round had one client, so the sum of {field} is what that client sent.")
     means = {name: total.value().div_(mass.value()).to(like[name].dtype) for name, total in sums.items()}
-    return like | means | counters
+    averaged = like | means | counters
+    return averaged if isinstance(values, dict) else averaged[field]
+
+
+def _named(value: Params | Tensor, field: str) -> Params:
+    """A field as Params. A lone tensor of integers becomes one of numbers: only among weights are integers counters."""
+    if isinstance(value, dict):
+        return value
+    return {field: value if value.is_floating_point() else value.float()}
 
 
 def _handfuls(uploads: Iterable[Any], field: str) -> Iterator[list[Any]]:
     """As many uploads at a time as are small together: one by one, small models would be all overhead."""
     left = iter(uploads)
     few = list(islice(left, 1))
-    size = sum([v.nbytes for upload in few for v in getattr(upload, field).values()])
+    size = sum([v.nbytes for upload in few for v in _named(getattr(upload, field), field).values()])
     few += islice(left, HANDFUL // max(size, 1))
     while few:
         yield few

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from . import calls
 from .core import Client, ClientId, Reply, Round, contract
 from .errors import AtollError
 from .fleet import Fleet
@@ -202,18 +203,16 @@ class Validator:
     def _answer(self, client: Client, of: ClientId, download: Any) -> Any:
         """The stand-in's upload; it has taken part once before, as some messages rely on an earlier one."""
         method, k, r = self._method, key(self._seed, "stand-in"), Round(0)
-        server, state = self._first_server(), method.init_client(client, k)
-        if method.keeps_desks:
-            first = method.answer(server, method.init_desk(self._task, of, k), of, self._task, r)
-        else:
-            first = method.broadcast(server, of, self._task, r)
-        _, state = method.local(first, state, client, k)
-        upload, _ = method.local(download, state, client, k)
+        server, state = self._first_server(), calls.init_client(method, client, k)
+        desk = calls.init_desk(method, self._task, of, k) if method.keeps_desks else None
+        first = calls.download(method, server, desk, of, self._task, r)
+        _, state = calls.local(method, first, state, client, k)
+        upload, _ = calls.local(method, download, state, client, k)
         return upload
 
     def _first_server(self) -> Any:
         if self._first is None:
-            self._first = self._method.init_server(self._task, key(self._seed, "init", "server"))
+            self._first = calls.init_server(self._method, self._task, key(self._seed, "init", "server"))
         return self._first
 
     # -- forms that depend on what was learnt -------------------------------------------------------------------------

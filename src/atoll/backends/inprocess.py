@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from .. import clientwise
+from .. import calls, clientwise
 from ..core import Client, ClientId, Method, Predictor
 from ..evaluate import DETAILS, Score, accuracy, measure, predict
 from ..fleet import Fleet
@@ -60,7 +61,7 @@ class Loop:
     def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
         """What client ``i`` kept, or what it starts with."""
         kept = self.store.get(i)
-        return method.init_client(self.fleet.client(i), key(seed, "init", i)) if kept is None else kept
+        return calls.init_client(method, self.fleet.client(i), key(seed, "init", i)) if kept is None else kept
 
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
         state, client = self.state(method, seed, i), self.fleet.client(i)
@@ -83,13 +84,13 @@ class Loop:
         client, state = self.fleet.client(job.client), self.state(method, seed, job.client)
         before, k = self._before(method, job, state, client), job_key(seed, job)
         with torch.no_grad():
-            up, trained = plain(method.local(job.download, state, client, k))
+            up, trained = plain(calls.local(method, job.download, state, client, k))
 
         def finish() -> Rest:
             after = trained
             if method.after_upload:
                 with torch.no_grad():
-                    after = plain(method.after_upload(job.download, up, trained, client, k))
+                    after = plain(calls.after_upload(method, job.download, up, trained, client, k))
             return self._rested(method, job, up, after, client)
 
         # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
@@ -172,9 +173,9 @@ class Vmap(Loop):
         down, clients = stack([job.download for job in jobs]), self._clients(ids)
         own = clients, keys(*_use(seed, jobs[0]), each=ids)
         with torch.no_grad(), functional_gradients():
-            ups, after = clientwise.together(method.local, len(jobs), down, stack(states), *own)
+            ups, after = clientwise.together(partial(calls.local, method), len(jobs), down, stack(states), *own)
             if method.after_upload:
-                after = clientwise.together(method.after_upload, len(jobs), down, ups, after, *own)
+                after = clientwise.together(partial(calls.after_upload, method), len(jobs), down, ups, after, *own)
         uploads, nexts, spoilt = rows(ups, len(jobs)), unstack(after, len(jobs)), not_finite(after)
         party = Party(ups, dict(zip(ids, uploads, strict=True)))
         outcomes = [Outcome(i, up, None, None, party) for i, up in zip(ids, uploads, strict=True)]

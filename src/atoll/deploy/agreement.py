@@ -6,19 +6,26 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from hashlib import sha256
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import numpy as np
 
 from ..core import Model, contract
 from ..data.dataset import Array
+from ..errors import AtollError
 from ..rounds import AnyMethod
 from ..settings import settings_of
+from ..train import Optimiser
 
 
 def method_digest(method: AnyMethod) -> str:
-    """Of all that a method sends and does: its payloads, its settings, the code of its classes."""
+    """Digest all that a method sends and does: payloads, settings, and the code of the method and its parts.
+
+    Raises an AtollError if the source of a class cannot be read: without it, nobody could tell whether codes differ.
+    """
     terms = method.terms() if hasattr(method, "terms") else ()
+    values = (getattr(method, f.name) for f in fields(cast(Any, method)))
+    parts = (method, *terms, *(value for value in values if isinstance(value, Optimiser)))
     return _digest(
         {
             "name": type(method).__name__,
@@ -26,7 +33,7 @@ def method_digest(method: AnyMethod) -> str:
             "terms": [(type(term).__name__, [(s.name, repr(s.default)) for s in settings_of(term)]) for term in terms],
             "payloads": {role: _form(kind) for role, kind in contract(method)._asdict().items()},
             "phases": method.phases,
-            "code": [_code(cls) for cls in (*type(method).__mro__, *(type(term) for term in terms))],
+            "code": [_code(cls) for part in parts for cls in type(part).__mro__ if not _is_foreign(cls)],
         }
     )
 
@@ -54,11 +61,22 @@ def _form(kind: type[Any]) -> list[Any]:
     return [kind.__name__, *((f.name, str(hints[f.name]), str(sorted(f.metadata.items()))) for f in fields(kind))]
 
 
+def _is_foreign(cls: type[Any]) -> bool:
+    """Return True for classes of Python itself and of torch, which no method brings along."""
+    package = cls.__module__.partition(".")[0]
+    return package == "torch" or package in sys.stdlib_module_names
+
+
 def _code(cls: type[Any]) -> str:
-    """The source of the module that a class comes from; nothing for those that are not ours."""
-    module = sys.modules[cls.__module__]
-    ours = cls.__module__.startswith("atoll")
-    return sha256(inspect.getsource(module).encode()).hexdigest() if ours else ""
+    """Digest the source of the module that a class comes from, since a class may call any function of its module."""
+    try:
+        source = inspect.getsource(sys.modules[cls.__module__])
+    except (KeyError, OSError, TypeError) as reason:
+        raise AtollError(
+            f"The source of {cls.__module__}.{cls.__qualname__} cannot be read ({reason!r}), so server and sites "
+            "cannot compare their code. Put the class into a Python file, or install its package with source files."
+        ) from reason
+    return sha256(source.encode()).hexdigest()
 
 
 def _digest(value: Mapping[str, Any] | list[Any]) -> str:
