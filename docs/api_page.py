@@ -60,6 +60,7 @@ SECTIONS = {
         [
             "atoll.payload.payload",
             "atoll.payload.about",
+            "atoll.payload.Role",
             "atoll.payload.Nothing",
             "atoll.payload.pack",
             "atoll.payload.unpack",

@@ -12,7 +12,7 @@ from torch import Tensor
 import atoll
 from atoll.core import Client, ClientId, Method, Need, Reply, Round, Task, part
 from atoll.key import Key
-from atoll.payload import Params, about, payload
+from atoll.payload import Params, Role, about, payload
 from atoll.train import SGD, Optimiser, mean, objective
 
 
@@ -28,8 +28,8 @@ class State:
 
 @payload
 class Update:
-    params: Params = about("the last layer after local training")
-    n: Tensor = about("number of training rows")
+    params: Params = about("the last layer after local training", role=Role.MODEL)
+    n: Tensor = about("number of training rows", role=Role.WEIGHT)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ def test_fedavg_by_hand() -> None:
     assert items["up", "n"][4:6] == ("[]", 4)
     assert items["down", "extra"][4:6] == ("–", 0)
     assert items["up", "n"].meaning == "n_k, the number of training rows"
+    assert (items["up", "params"].role, items["up", "n"].role, items["up", "extra"].role) == ("model", "weight", "")
 
 
 def test_a_class_table_travels_with_the_classes_held() -> None:

@@ -1,6 +1,7 @@
 """What leaves a site: its own gate, on unless it says otherwise, and budgets that are spent where the rows are."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +206,26 @@ def test_a_budget_that_is_spent_lets_nothing_more_out(tmp_path: Path) -> None:
     result = sites.run(line, min_clients=2)
     assert result.history[-1]["dropped"] == [{"client": "1", "round": 2, "why": "budget"}]
     assert len(book(sites, "1")) == 1
+
+
+# -- roles ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_site_with_a_gate_refuses_a_method_whose_upload_declares_no_roles(tmp_path: Path) -> None:
+    """The server asks for no gate, so the site's own rules decide, before anything leaves."""
+    example = Path(__file__).parents[1] / "examples" / "new_method.py"
+    mine = tmp_path / "mine.py"
+    mine.write_text(re.sub(r", role=Role\.\w+", "", example.read_text()))
+    sites = guarded(tmp_path / "sites", str(mine), "off")
+    for name in sites.names:
+        (sites.folder / name / "mine.py").write_text(mine.read_text())
+        sites.write(name, methods=["mine.py"])
+    sites.write("1", privacy=None)
+    line = sites.line()
+
+    with pytest.raises(AtollError, match=r"Site '1' cannot take part: keeps uploads .* Declare a role"):
+        sites.run(line)
+
+    assert {frame.kind for _, frame in line.asked} == {"hello", "begin"}
+    sites.write("1", privacy="off")
+    assert sites.run(force=True).summary["status"] == "finished"

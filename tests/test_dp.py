@@ -141,7 +141,7 @@ def test_an_update_is_clipped_as_a_whole() -> None:
     """A change of 5 in each of 4 weights has norm 10; clipped to 2, each is 1. One of 0.5 has norm 1 and stays."""
     for change, expected in ((5.0, 1.0), (0.5, 0.5)):
         down, up = pair_of(change)
-        out = Updates(2.0, 1.0).release(down, up, silence)
+        out = Updates(2.0, 1.0).release(down, up, marks_of(Update), silence)
         torch.testing.assert_close(out.params["w"], torch.full((3,), expected))
         torch.testing.assert_close(out.params["b"], torch.full((1,), 1 + expected))
         assert float(out.n) == 1  # all weigh the same
@@ -156,12 +156,12 @@ def test_clipping_is_never_exceeded() -> None:
 
 def test_a_change_that_is_not_finite_counts_as_none() -> None:
     down, up = pair_of(math.nan)
-    assert torch.equal(Updates(2.0, 1.0).release(down, up, silence).params["w"], torch.zeros(3))
+    assert torch.equal(Updates(2.0, 1.0).release(down, up, marks_of(Update), silence).params["w"], torch.zeros(3))
 
 
 def test_noise_on_updates_has_the_deviation_of_multiplier_times_clip() -> None:
     start = {"w": torch.zeros(300_000)}
-    out = Updates(2.0, 0.7).release(Global(start, {}), Update(start, torch.ones(()), {}), secure)
+    out = Updates(2.0, 0.7).release(Global(start, {}), Update(start, torch.ones(()), {}), marks_of(Update), secure)
     assert float(out.params["w"].std()) == pytest.approx(1.4, rel=0.01)
 
 
@@ -289,6 +289,7 @@ UPDATES = {
     "fedprox", "fedrep", "fedrod", "feduv", "fml", "lgfedavg", "moon", "perfedavg", "pfedes", "pfedme", "scd",
 }  # fmt: skip
 STATISTICS = {"dcpfl", "fedgh", "fedproto", "fedtgp"}
+TRAINING = {"fedavg", "fedavgm", "fedper", "fedprox", "lgfedavg"}
 
 
 @pytest.mark.parametrize("name", sorted(registry.methods()))
@@ -307,10 +308,21 @@ def test_a_method_is_covered_or_refused_with_the_reason(name: str) -> None:
     assert not result.history[0]["rejected"]
 
 
+@pytest.mark.parametrize("name", sorted(registry.methods()))
+def test_dpsgd_covers_a_method_or_refuses_it(name: str) -> None:
+    options = {"rounds": 1, "eval_every": 1, "dp": "8", "dp_seed": 3, "optimiser": "dpsgd"}
+    if name in TRAINING:
+        plain = setup(name, **options)
+        assert Privacy(plain.config, plain.method, plain.fleet).kind == "training"
+        return
+    with pytest.raises(AtollError):
+        setup(name, **options)
+
+
 def test_models_with_running_statistics_are_refused() -> None:
     params = {"w": torch.zeros(2), "buffers.seen": torch.zeros((), dtype=torch.long)}
     with pytest.raises(AtollError, match="running statistics"):
-        update_field(Global(params, {}), Update(params, torch.ones(()), {}))
+        update_field(Global(params, {}), Update(params, torch.ones(()), {}), marks_of(Update))
     with pytest.raises(AtollError, match="running statistics"):
         row_gradients(squares, params, batch([[1.0, 2.0]], [0]))
 

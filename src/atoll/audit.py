@@ -20,6 +20,7 @@ class Item(NamedTuple):
     shape: str
     bytes: int
     meaning: str
+    role: str  # what the method declares the field to be, "" if nothing
 
 
 def audit(method: AnyMethod, fleet: Fleet, seed: int) -> list[Item]:
@@ -42,12 +43,14 @@ def _items(direction: str, phase: int, model: str, payload: Any) -> Iterator[Ite
             if name == f.name or name.startswith((f.name + "/", f.name + "#"))
         }
         size = sum(t.numel() * t.element_size() for t in mine.values())
+        role = f.metadata.get("role")
+        said = f.metadata.get("about", ""), role.value if role else ""
         if f.name in packed.scalars:
             value = packed.scalars[f.name]
             alone = Packed({}, {f.name: value}).nbytes
-            yield Item(direction, phase, model, f.name, type(value).__name__, alone, f.metadata.get("about", ""))
+            yield Item(direction, phase, model, f.name, type(value).__name__, alone, *said)
         else:
-            yield Item(direction, phase, model, f.name, _shape(mine, f.name), size, f.metadata.get("about", ""))
+            yield Item(direction, phase, model, f.name, _shape(mine, f.name), size, *said)
 
 
 def _shape(tensors: dict[str, Any], name: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from math import isqrt, prod
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_type_hints
 
@@ -19,9 +20,23 @@ ROW = "_row"  # where a payload has its place in a stack, if it is in one: field
 _MOST_CLASSES = 2**16  # a larger number in a message is damage, not a federation, and would only fill memory
 
 
+class Role(Enum):
+    """Say what a field of an upload is for: differential privacy and the gate go by roles, never by names or shapes."""
+
+    MODEL = "model"  # a trained form of the model in a field of the download: that of the same name, or that of ``of``
+    CHANGE = "change"  # a difference to such a model
+    WEIGHT = "weight"  # a scalar by which the server weighs the client
+    COUNT = "count"  # numbers of rows: a scalar, or one for each class
+    CLASS_TABLE = "class table"  # a row for each class
+    ACTIVATIONS = "activations"  # outputs or features of rows
+    OTHER = "other"  # neither a model nor by class
+
+
 def about(
     meaning: str,
     *,
+    role: Role | None = None,
+    of: str | None = None,
     rows: str | None = None,
     symmetric: bool = False,
     count: bool = False,
@@ -29,15 +44,19 @@ def about(
     psd: bool = False,
     labels: str | None = None,
 ) -> Any:
-    """Say what a field means, how its class table travels, and what its values promise.
+    """Say what a field means, what it is for, how its class table travels, and what its values promise.
 
+    ``role`` is needed in uploads under ``--dp`` or with the gate on. ``of`` names the field of the download that a
+    model or a change belongs to, if that has another name.
     ``rows`` names the field that marks the classes held (a count, or a flag): the other rows are zero and stay at home.
     ``symmetric`` matrices travel as upper triangles. The other marks are checked in uploads: a ``count`` of rows is
     whole, at least 0 and at most what the client has; rows of ``probabilities`` sum to 1; a matrix that is ``psd`` is
     positive semi-definite; the tensor called ``labels`` in a dictionary holds numbers of classes.
     """
+    if of is not None and role not in (Role.MODEL, Role.CHANGE):
+        raise TypeError(f"of={of!r} is for role=Role.MODEL and role=Role.CHANGE, not for {role}.")
     marks = {"symmetric": symmetric, "count": count, "probabilities": probabilities, "psd": psd, "labels": labels}
-    return field(metadata={"about": meaning, "rows": rows, **marks})
+    return field(metadata={"about": meaning, "role": role, "of": of, "rows": rows, **marks})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(about, field))

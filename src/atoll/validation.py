@@ -5,7 +5,7 @@ answers the same message. So nothing is kept by hand, and no client's upload is 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
@@ -20,7 +20,7 @@ from .core import Client, ClientId, Reply, Round, contract
 from .errors import AtollError
 from .fleet import Fleet
 from .key import key
-from .payload import Params, as_rows, kinds_of, nbytes
+from .payload import Params, Role, as_rows, kinds_of, nbytes
 from .train import no_training
 from .wire import FROM_OUTSIDE, Limits, Unreadable
 
@@ -67,6 +67,19 @@ class Marks:
     probabilities: bool | str = False
     psd: bool = False
     labels: bool = False
+    role: Role | None = field(default=None, compare=False)  # roles promise nothing that values are checked against
+    of: str | None = field(default=None, compare=False)
+
+    @property
+    def by_class(self) -> bool:
+        """Return True if the rows of a tensor, where that is no scalar, are classes."""
+        sums = isinstance(self.probabilities, str)
+        return bool(self.rows) or sums or self.of_rows or self.role is Role.CLASS_TABLE
+
+    @property
+    def of_rows(self) -> bool:
+        """Return True if a tensor counts rows."""
+        return self.count or self.role is Role.COUNT
 
 
 _NO_MARKS = Marks()
@@ -246,12 +259,12 @@ class Validator:
 def tensors_of(p: Any) -> Params:
     """All tensors of a payload, under the names that they travel by."""
     found: Params = {}
-    for field in kinds_of(type(p)):
-        value = getattr(p, field)
+    for place in kinds_of(type(p)):
+        value = getattr(p, place)
         if isinstance(value, dict):
-            found |= {f"{field}/{name}": v for name, v in value.items()}
+            found |= {f"{place}/{name}": v for name, v in value.items()}
         elif isinstance(value, Tensor):
-            found[field] = value
+            found[place] = value
     return found
 
 
@@ -429,6 +442,17 @@ def marks_of(kind: type[Any]) -> dict[str, Marks]:
     found = {f.name: Marks(**{name: f.metadata[name] for name in names if name in f.metadata}) for f in fields(kind)}
     lists = {f.name: f.metadata.get("labels") for f in fields(kind)}
     return found | {f"{name}/{inner}": Marks(labels=True) for name, inner in lists.items() if inner}
+
+
+def marks_at(name: str, declared: Mapping[str, Marks]) -> Marks:
+    """Return what is declared of one tensor; a tensor in a dictionary has the role of the dictionary's field."""
+    own, whole = declared.get(name, _NO_MARKS), declared.get(field_of(name), _NO_MARKS)
+    return own if own.role else replace(own, role=whole.role, of=whole.of)
+
+
+def field_of(name: str) -> str:
+    """Return the field of a payload that a tensor travels in."""
+    return name.partition("/")[0]
 
 
 def promises(method: "AnyMethod") -> dict[str, Marks]:

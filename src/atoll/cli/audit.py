@@ -27,7 +27,7 @@ from .show import console
 @config_options("method", "rounds", "rate", "eval_every", "checkpoint_every", "store", "cache", "out")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **options: Any) -> None:
-    """Show what leaves a client and what reaches it in one round of METHOD: shape, bytes, meaning.
+    """Show what leaves a client and what reaches it in one round of METHOD: shape, bytes, role, meaning.
 
     With RUN_DIR, list what the clients of a run sent: round, client, bytes, SHA-256 and whether it was accepted. The
     name of a method always means the method: write ./NAME for a folder of that name.
@@ -117,12 +117,12 @@ def _show_items(items: Sequence[Item], as_json: bool) -> None:
         click.echo(to_json([item._asdict() for item in items], indent=1))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("direction", "field", "shape", "bytes", "meaning"):
+    for head in ("direction", "field", "shape", "bytes", "role", "meaning"):
         table.add_column(head, justify="right" if head == "bytes" else "left")
     several = len({item.model for item in items}) > 1 or len({item.phase for item in items}) > 1
     for item in items:
         way = f"{item.direction} (phase {item.phase}, {item.model})" if several else item.direction
-        table.add_row(way, item.field, item.shape, f"{item.bytes:,}", item.meaning)
+        table.add_row(way, item.field, item.shape, f"{item.bytes:,}", item.role, item.meaning)
     console().print(table)
     for model in dict.fromkeys(item.model for item in items):
         down, up = (sum(i.bytes for i in items if (i.model, i.direction) == (model, way)) for way in ("down", "up"))

@@ -17,6 +17,7 @@ from ..errors import AtollError
 from ..evaluate import Score
 from ..fleet import Fleet
 from ..networks import Networks
+from ..privacy.gate import Undeclared
 from ..privacy.policy import Privacy
 from ..privacy.prepare import prepare
 from ..rounds import AnyMethod, Job
@@ -67,7 +68,10 @@ class Engagement:
         self.config, self.method, self.fleet = prepare(self.config, method, self._fleet(method))
         self.types = contract(self.method)
         rules = site.privacy.combined(self.config, self.method)
-        self.privacy = Privacy(rules, self.method, self.fleet, self.shelf.folder)
+        try:
+            self.privacy = Privacy(rules, self.method, self.fleet, self.shelf.folder)
+        except Undeclared as reason:
+            raise Refusal("roles", str(reason)) from reason
         self.privacy.take_over(None)  # what the journal says of the budget
 
     def _fleet(self, method: AnyMethod) -> Fleet:

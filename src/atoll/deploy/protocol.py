@@ -39,6 +39,10 @@ CODES = {
         "keeps covariances of features to itself, by its own rules. Start the run with --cov-source means, "
         "or with --min-class-count 10"
     ),
+    "roles": (
+        "keeps uploads to itself whose fields do not say what they hold, by its own rules. Declare a role for every "
+        "field of the method's upload; the log there names the field"
+    ),
     "budget": "has spent the privacy budget of this run",
     "failed": "failed in its part of the method. The log there says why",
 }

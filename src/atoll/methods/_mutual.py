@@ -25,7 +25,7 @@ from ..core import (
 )
 from ..errors import AtollError
 from ..key import Key
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..train import SGD, Optimiser, mean, wmean
 
 OWN, SHARED = "own", "shared"  # while both models move, their params are called so
@@ -41,8 +41,8 @@ class Shared:  # the server's state, and what it sends
 
 @payload
 class Update:
-    params: Params = about("m_k, the shared model after local training")
-    n: Tensor = about("n_k, the number of training rows", count=True)
+    params: Params = about("m_k, the shared model after local training", role=Role.MODEL)
+    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
 
 
 @dataclass(frozen=True)

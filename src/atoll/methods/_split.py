@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..core import Batch, Client, ClientId, Method, Need, Reply, Round, StateT, Task, part
 from ..key import Key
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..train import SGD, Optimiser, cross_entropy, mean, objective
 
 
@@ -19,8 +19,8 @@ class Shared:  # the server's state, and what it sends
 
 @payload
 class Update:
-    params: Params = about("the same part after local training")
-    n: Tensor = about("n_k, the number of training rows", count=True)
+    params: Params = about("the same part after local training", role=Role.MODEL)
+    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
 
 
 @payload

@@ -8,7 +8,7 @@ from ..checks import within
 from ..core import Batch, Client, Reply, Task, weights
 from ..errors import AtollError
 from ..key import Key
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..securesum import Sum
 from ..train import SGD, Loss, Optimiser, add, mean, sub
 
@@ -21,8 +21,8 @@ class Global:
 
 @payload
 class Update:
-    params: Params = about("the model after local training")
-    change: Params = about("the change of the client's control variate")
+    params: Params = about("the model after local training", role=Role.MODEL)
+    change: Params = about("the change of the client's control variate", role=Role.CHANGE, of="variate")
 
 
 def check_plain(method: object, optim: Optimiser) -> None:

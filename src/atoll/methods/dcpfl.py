@@ -21,7 +21,7 @@ from torch import Tensor
 from ..checks import one_of, within
 from ..core import Client, ClientId, Method, Need, Reply, Round, Task, part, setting
 from ..key import Key, fold
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..statistics import Pool, class_means, covariances, draw
 from ..train import SGD, Optimiser, objective
 from ._classmeans import DISTANCES, PLAIN, head_loss, lessons, towards
@@ -46,9 +46,11 @@ class Knowledge:
 
 @payload
 class Gaussians:
-    n: Tensor = about("n_kc, rows of each class [C]", count=True)
-    mu: Tensor = about("mu_kc, mean feature of each class [C, d]", rows="n")
-    sigma: Tensor | None = about("Sigma_kc [C, d, d], unless nothing is calibrated", rows="n", symmetric=True, psd=True)
+    n: Tensor = about("n_kc, rows of each class [C]", role=Role.COUNT, count=True)
+    mu: Tensor = about("mu_kc, mean feature of each class [C, d]", role=Role.CLASS_TABLE, rows="n")
+    sigma: Tensor | None = about(
+        "Sigma_kc [C, d, d], unless nothing is calibrated", role=Role.CLASS_TABLE, rows="n", symmetric=True, psd=True
+    )
 
 
 @dataclass(frozen=True)

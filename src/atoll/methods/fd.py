@@ -21,7 +21,7 @@ from torch import Tensor
 from ..checks import within
 from ..core import BUFFERS, Batch, Client, ClientId, Method, Reply, Round, Task, setting
 from ..key import Key
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..securesum import Sum
 from ..statistics import class_means
 from ..train import SGD, Loss, Optimiser, cross_entropy, wmean
@@ -52,8 +52,10 @@ class Teachers:
 
 @payload
 class Means:
-    means: Tensor = about("F_k, mean prediction for each class [C, C]", rows="held", probabilities=True)
-    held: Tensor = about("which classes the client has [C]")
+    means: Tensor = about(
+        "F_k, mean prediction for each class [C, C]", role=Role.CLASS_TABLE, rows="held", probabilities=True
+    )
+    held: Tensor = about("which classes the client has [C]", role=Role.CLASS_TABLE)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, StateT, Task
 from ..key import Key
-from ..payload import Nothing, Params, about, payload
+from ..payload import Nothing, Params, Role, about, payload
 from ..terms import Regularisers
 from ..train import SGD, Optimiser, Term, mean, objective
 
@@ -25,9 +25,9 @@ class Global:  # the server's state, and what it sends
 
 @payload
 class Update:
-    params: Params = about("w_k, the model after local training")
-    n: Tensor = about("n_k, the number of training rows", count=True)
-    extra: Params = about("what the regularisers report")
+    params: Params = about("w_k, the model after local training", role=Role.MODEL)
+    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    extra: Params = about("what the regularisers report")  # each declares the roles of its own reports
 
 
 @dataclass(frozen=True)

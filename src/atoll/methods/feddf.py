@@ -22,7 +22,7 @@ from torch import Tensor
 from ..checks import one_of, within
 from ..core import Client, ClientId, Method, Model, Need, Predictor, Reply, Round, Task, setting
 from ..key import Key
-from ..payload import Nothing, Params, about, payload
+from ..payload import Nothing, Params, Role, about, payload
 from ..train import SGD, Adam, Optimiser, mean, objective
 from ._public import divergence, imitation, lessons, public
 
@@ -39,8 +39,8 @@ class Group:
 
 @payload
 class Update:
-    params: Params = about("w_k, the model after local training")
-    n: Tensor = about("n_k, the number of training rows", count=True)
+    params: Params = about("w_k, the model after local training", role=Role.MODEL)
+    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..checks import one_of, within
 from ..core import Client, Step, Task, setting
-from ..payload import Params
+from ..payload import Params, Role
 from ..securesum import total as total_of
 from ..terms import Regulariser, Regularisers
 from ..train import Term
@@ -51,7 +51,10 @@ class DW(Relation, Regulariser):
     """mu / C^2 ||Omega - rowsoftmax(omega omega^T)||_F^2; Omega travels down, sums of soft labels and counts up."""
 
     # Rows of soft labels sum to the counts of their classes.
-    marks: ClassVar[Mapping[str, Mapping[str, Any]]] = {"sum": {"probabilities": "count"}, "count": {"count": True}}
+    marks: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "sum": {"role": Role.CLASS_TABLE, "probabilities": "count"},
+        "count": {"role": Role.COUNT, "count": True},
+    }
 
     def start(self, task: Task) -> Params:
         c = task.num_classes

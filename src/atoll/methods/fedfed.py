@@ -23,7 +23,7 @@ from ..checks import within
 from ..core import Batch, Client, ClientId, Method, Model, Need, Predictor, Reply, Round, Task, setting
 from ..errors import AtollError
 from ..key import Key, bits, fold, normal, permutation, randint
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..train import SGD, Adam, Loss, Optimiser, cross_entropy, mean, objective, wmean
 from ._autoencoder import autoencoder, rebuilt
 
@@ -42,11 +42,13 @@ class Global:  # the server's state, and what it sends
 
 @payload
 class Update:
-    params: Params = about("f_k, and q_k in the first rounds; nothing when features are shared")
+    params: Params = about("f_k, and q_k in the first rounds; nothing when features are shared", role=Role.MODEL)
     pool: Params = about(
-        "x_1, x_2 [n_k, ...] and y [n_k]: noisy features and labels of its rows, in one round only", labels="y"
+        "x_1, x_2 [n_k, ...] and y [n_k]: noisy features and labels of its rows, in one round only",
+        role=Role.ACTIVATIONS,
+        labels="y",
     )
-    n: Tensor = about("n_k, the number of training rows", count=True)
+    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
 
 
 @payload

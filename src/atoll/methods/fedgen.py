@@ -25,7 +25,7 @@ from torch.func import vmap
 from ..checks import within
 from ..core import Batch, Client, ClientId, Method, Need, Predictor, Reply, Round, Step, Task, part, setting
 from ..key import Key, fold
-from ..payload import Nothing, Params, about, payload
+from ..payload import Nothing, Params, Role, about, payload
 from ..stacks import stack
 from ..train import SGD, Adam, Loss, Optimiser, Term, mean, objective, wmean
 from ._servernets import Generator, drawn
@@ -43,9 +43,9 @@ class Global:  # the server's state, and what it sends
 
 @payload
 class Update:
-    params: Params = about("w_k, the model after local training")
-    n: Tensor = about("n_k, the number of training rows", count=True)
-    counts: Tensor = about("n_kc, rows of each class [C]", count=True)
+    params: Params = about("w_k, the model after local training", role=Role.MODEL)
+    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    counts: Tensor = about("n_kc, rows of each class [C]", role=Role.COUNT, count=True)
 
 
 @dataclass(frozen=True)

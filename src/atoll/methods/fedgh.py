@@ -17,7 +17,7 @@ from torch import Tensor
 from ..checks import one_of
 from ..core import Batch, Client, ClientId, Method, Need, Reply, Round, Task, part, setting
 from ..key import Key
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..statistics import class_means
 from ..train import SGD, Optimiser, objective
 from ._classmeans import PLAIN, head_loss, lessons
@@ -33,8 +33,8 @@ class Head:  # the server's state, and what it sends
 
 @payload
 class Means:
-    means: Tensor = about("mu_k, mean feature of each class [C, d]", rows="held")
-    held: Tensor = about("which classes the client has [C]")
+    means: Tensor = about("mu_k, mean feature of each class [C, d]", role=Role.CLASS_TABLE, rows="held")
+    held: Tensor = about("which classes the client has [C]", role=Role.CLASS_TABLE)
 
 
 @dataclass(frozen=True)

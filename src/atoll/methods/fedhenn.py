@@ -21,7 +21,7 @@ from torch import Tensor
 from ..checks import within
 from ..core import Batch, Client, ClientId, Method, Need, Reply, Round, Step, Task, setting
 from ..key import Key, fold, permutation
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..securesum import Sum
 from ..train import SGD, Optimiser, Term, objective
 from ._public import choose, chosen
@@ -45,7 +45,11 @@ class Alignment:
 
 @payload
 class Kernel:
-    kernel: Tensor = about("K_k, products of the client's features of the rows it was asked for [m, m]", symmetric=True)
+    kernel: Tensor = about(
+        "K_k, products of the client's features of the rows it was asked for [m, m]",
+        role=Role.ACTIVATIONS,
+        symmetric=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..checks import one_of, within
 from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Step, Task, setting
 from ..key import Key, fold, normal
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..statistics import Pool, class_means
 from ..train import SGD, Optimiser, Term, mean, objective, wmean
 from ._classmeans import DISTANCES, towards
@@ -40,11 +40,15 @@ class Knowledge:  # the server's state, and what it sends
 
 @payload
 class Update:
-    params: Params = about("w_k, the model after local training; nothing if the clients' models are unlike")
-    n: Tensor = about("n_k, the number of training rows", count=True)
-    counts: Tensor = about("rows of each class [C]", count=True)
-    features: Tensor = about("mean feature of each class, with noise [C, d]", rows="counts")
-    predictions: Tensor = about("mean prediction for each class [C, C]", rows="counts", probabilities=True)
+    params: Params = about(
+        "w_k, the model after local training; nothing if the clients' models are unlike", role=Role.MODEL
+    )
+    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    counts: Tensor = about("rows of each class [C]", role=Role.COUNT, count=True)
+    features: Tensor = about("mean feature of each class, with noise [C, d]", role=Role.CLASS_TABLE, rows="counts")
+    predictions: Tensor = about(
+        "mean prediction for each class [C, C]", role=Role.CLASS_TABLE, rows="counts", probabilities=True
+    )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torch import Tensor
 from ..checks import within
 from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Step, Task, setting, weights
 from ..key import Key, uniform
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..train import SGD, Optimiser, add, cross_entropy, mean, sub, wmean, zeros
 from ._mutual import Update, divergence, shared_model, train
 
@@ -56,9 +56,9 @@ class Mentee:
 
 @payload
 class Change:
-    change: Params = about("s_k - s_t, compressed")
-    buffers: Params = about("running statistics of s_k")
-    n: Tensor = about("n_k, the number of training rows", count=True)
+    change: Params = about("s_k - s_t, compressed", role=Role.CHANGE, of="params")
+    buffers: Params = about("running statistics of s_k", role=Role.OTHER)
+    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
 
 
 @dataclass(frozen=True)

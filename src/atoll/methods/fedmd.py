@@ -20,7 +20,7 @@ from torch import Tensor
 from ..checks import one_of, within
 from ..core import Client, ClientId, Method, Need, Reply, Round, Task, setting
 from ..key import Key, fold
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..securesum import Sum
 from ..train import SGD, Adam, Optimiser, objective
 from ._public import Apart, choose, chosen, imitation, lessons, still
@@ -48,7 +48,9 @@ class Lesson:
 
 @payload
 class Scores:
-    logits: Tensor | None = about("f_k, the client's logits of the rows [m, C], in the first exchange")
+    logits: Tensor | None = about(
+        "f_k, the client's logits of the rows [m, C], in the first exchange", role=Role.ACTIVATIONS
+    )
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from ..core import (
 )
 from ..errors import AtollError
 from ..key import Key, fold, permutation
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..train import SGD, Adam, Loss, Optimiser, add, cross_entropy, objective, sqnorm, sub
 
 ALPHA = BUFFERS + "alpha"  # while a client trains, its coefficients travel with the params, like running statistics
@@ -66,7 +66,9 @@ class State:
 
 @payload
 class Features:
-    z: Tensor | None = about("features of the public rows [M, d_k]: Z_k goes up, then Z^s_k comes down")
+    z: Tensor | None = about(
+        "features of the public rows [M, d_k]: Z_k goes up, then Z^s_k comes down", role=Role.ACTIVATIONS
+    )
 
 
 @payload

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..checks import one_of, within
 from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, setting
 from ..key import Key
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..robust import table_mean
 from ..statistics import class_means
 from ..train import SGD, Optimiser, objective
@@ -36,8 +36,8 @@ class Prototypes:  # the server's state, and what it sends
 
 @payload
 class Means:
-    means: Tensor = about("P_k, mean feature of each class [C, d]", rows="n")
-    n: Tensor = about("n_kc, rows of each class [C]", count=True)
+    means: Tensor = about("P_k, mean feature of each class [C, d]", role=Role.CLASS_TABLE, rows="n")
+    n: Tensor = about("n_kc, rows of each class [C]", role=Role.COUNT, count=True)
 
 
 @dataclass(frozen=True)

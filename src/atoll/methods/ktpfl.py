@@ -22,7 +22,7 @@ from torch import Tensor
 from ..checks import one_of, within
 from ..core import Client, ClientId, Method, Need, Reply, Round, Task, setting
 from ..key import Key, fold
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..train import SGD, Optimiser, objective
 from ._public import choose, chosen, divergence, imitation, lessons, still
 from .local import State
@@ -46,7 +46,9 @@ class Target:
 @payload
 class Predictions:
     probs: Tensor | None = about(
-        "s_n, the client's soft predictions of the rows [m, C], in the first exchange", probabilities=True
+        "s_n, the client's soft predictions of the rows [m, C], in the first exchange",
+        role=Role.ACTIVATIONS,
+        probabilities=True,
     )
 
 

@@ -19,7 +19,7 @@ from ..checks import within
 from ..core import Batch, Client, ClientId, Method, Model, Need, Reply, Round, Task, setting
 from ..errors import AtollError
 from ..key import Key, fold
-from ..payload import Params, about, payload
+from ..payload import Params, Role, about, payload
 from ..train import SGD, Loss, Optimiser, cross_entropy, mean
 from .local import State
 
@@ -31,8 +31,8 @@ class Proxy:  # the server's state, and what it sends
 
 @payload
 class Update:
-    params: Params = about("G_k, the proxy extractor after local training")
-    n: Tensor = about("n_k, the number of training rows", count=True)
+    params: Params = about("G_k, the proxy extractor after local training", role=Role.MODEL)
+    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ..payload import Params
 from ..rehearsal import rehearse
 from ..rounds import Job
 from ..train import SGD, objective, sub
-from ..validation import promises, tensors_of
+from ..validation import marks_at, promises, tensors_of
 from .gate import class_tables, rows_of_classes
 
 Way = Callable[[Job, Client, Any], Any]  # an outlet
@@ -101,8 +101,9 @@ def _figure(attack: str, measure: str, values: Sequence[float]) -> Figure:
 
 
 def tables(upload: Any, setup: Setup) -> Tables:
-    marks, tensors = promises(setup.method), tensors_of(upload)
-    names = list(class_tables(tensors, marks))
+    declared, tensors = promises(setup.method), tensors_of(upload)
+    names = list(class_tables(tensors, declared))
+    marks = {name: marks_at(name, declared) for name in names}
     counts = [tensors[name] for name in names if marks[name].count]
     markers = [tensors[str(marks[name].rows)] for name in names if marks[name].rows]
     means = [tensors[name] for name in names if marks[name].rows and not marks[name].psd and not marks[name].count]

@@ -1,7 +1,7 @@
 """Differential privacy of what leaves a client: bounded contributions, Gaussian noise, made where the client runs.
 
-updates      the change of a model that clients got and send back trained: clipped to norm R as a whole, noise on every
-             weight. All clients weigh the same, as their numbers of rows would tell of them.
+updates      the change of a model that clients got, which they send as it is or as the trained model: clipped to norm R
+             as a whole, noise on every weight. All clients weigh the same, as their numbers of rows would tell of them.
 statistics   count, sum and second moment of features by class: features clipped row by row to norm R; one row belongs
              to one class, so adding or removing it moves all that is released by at most sqrt(1 + R^2 + R^4).
 
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ..core import BUFFERS, Client
 from ..errors import AtollError
-from ..payload import Params
-from ..validation import tensors_of
-from .gate import Declared, Gate, rows_of_classes, with_tensors
+from ..payload import Params, Role
+from ..validation import field_of, marks_at, tensors_of
+from .gate import WHERE, Declared, Gate, rows_of_classes, with_tensors
 from .randomness import Normal
 
 USABLE = 2.0  # a class counts as held from so many standard deviations of the noise on its count
@@ -52,22 +52,58 @@ def parse(text: str) -> Budgeted:
 # Updates
 
 
-def update_field(download: Any, upload: Any) -> str:
-    """The one field of an upload that is a trained form of the download's; an error says what else leaves."""
-    models = [f.name for f in fields(upload) if isinstance(v := getattr(upload, f.name), dict) and v]
+def update_field(download: Any, upload: Any, declared: Declared) -> str:
+    """Return the field of an upload that is its only model or change.
+
+    Raises:
+        AtollError: if anything else leaves that noise would not cover, or if a model is none that the client received.
+    """
+    tensors = tensors_of(upload)
+    roles = {name: marks_at(name, declared).role for name in tensors}
+    if unclear := dict.fromkeys(field_of(name) for name, role in roles.items() if role is None):
+        raise AtollError(
+            f"it declares no role for {_listed(unclear)} of {type(upload).__name__}. Say {WHERE} role=Role.MODEL for a "
+            "trained model, Role.CHANGE for a difference to one, or Role.WEIGHT for a scalar that weighs the client"
+        )
+    models = list(dict.fromkeys(field_of(n) for n, role in roles.items() if role in (Role.MODEL, Role.CHANGE)))
     if len(models) != 1:
-        raise AtollError(f"it uploads {_listed(models) if models else 'no model'}, not one model")
-    (name,) = models
-    sent, got = getattr(upload, name), getattr(download, name, None)
-    if not isinstance(got, dict) or {n: v.shape for n, v in got.items()} != {n: v.shape for n, v in sent.items()}:
-        raise AtollError(f"its {name} is not a change of something that clients received")
+        raise AtollError(f"it uploads {_listed(models) or 'no model'}, not one model (Role.MODEL or Role.CHANGE)")
+    weights = _weights(tensors, declared)
+    others = [name for name in tensors if field_of(name) != models[0] and name not in weights]
+    if others := others + plain_scalars(upload):
+        raise AtollError(
+            f"it also uploads {_listed(others)}; only a scalar tensor with Role.WEIGHT may go with a model"
+        )
+    _check_model(download, upload, models[0], declared)
+    return models[0]
+
+
+def _check_model(download: Any, upload: Any, name: str, declared: Declared) -> None:
+    sent = _inside(upload, name)
     if any(n.startswith(BUFFERS) or not v.is_floating_point() for n, v in sent.items()):
         raise AtollError("its models keep running statistics, which are no weights. Take models without BatchNorm")
-    tables = [n for n, v in tensors_of(upload).items() if not n.startswith(f"{name}/") and v.ndim]
-    scalars = [f.name for f in fields(upload) if isinstance(getattr(upload, f.name), int | float | str)]
-    if tables or scalars:
-        raise AtollError(f"it also uploads {_listed(tables + scalars)}")
-    return name
+    if declared[name].role is Role.MODEL:
+        origin = declared[name].of or name
+        got = _inside(download, origin)
+        if {n: v.shape for n, v in got.items()} != {n: v.shape for n, v in sent.items()}:
+            raise AtollError(
+                f"its {name} is no trained form of {origin} in what clients received. Name another field with of=..., "
+                "or say role=Role.CHANGE if it is a difference"
+            )
+
+
+def _weights(tensors: Params, declared: Declared) -> list[str]:
+    return [n for n, v in tensors.items() if not v.ndim and marks_at(n, declared).role is Role.WEIGHT]
+
+
+def _inside(p: Any, field: str) -> Params:
+    """Return the tensors of one field; a tensor that is a field by itself goes without a name."""
+    return {n.partition("/")[2]: v for n, v in tensors_of(p).items() if field_of(n) == field}
+
+
+def plain_scalars(upload: Any) -> list[str]:
+    """Return the fields of an upload that are plain numbers or words."""
+    return [f.name for f in fields(upload) if isinstance(getattr(upload, f.name), int | float | str)]
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -76,22 +112,26 @@ def _listed(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Updates:
-    """A model leaves as: what was received, plus the clipped change, plus noise."""
+    """Release a model as what was received, plus the clipped change, plus noise; a change without the first."""
 
     clip: float
     multiplier: float
 
-    def release(self, download: Any, upload: Any, normal: Normal) -> Any:
-        name = update_field(download, upload)
-        start, trained = getattr(download, name), getattr(upload, name)
-        change = clipped({n: trained[n].double() - start[n].double() for n in trained}, self.clip)
+    def release(self, download: Any, upload: Any, declared: Declared, normal: Normal) -> Any:
+        name = update_field(download, upload, declared)
+        sent = _inside(upload, name)
+        if declared[name].role is Role.MODEL:
+            start = _inside(download, declared[name].of or name)
+        else:
+            start = {n: torch.zeros_like(v) for n, v in sent.items()}
+        change = clipped({n: sent[n].double() - start[n].double() for n in sent}, self.clip)
         deviation = self.multiplier * self.clip
         noisy = {
-            f"{name}/{n}": (start[n].double() + v + deviation * normal(tuple(v.shape))).to(trained[n].dtype)
+            f"{name}/{n}" if n else name: (start[n].double() + v + deviation * normal(tuple(v.shape))).to(sent[n].dtype)
             for n, v in change.items()
         }
-        weights = {n: torch.ones_like(v) for n, v in tensors_of(upload).items() if not n.startswith(f"{name}/")}
-        return with_tensors(upload, noisy | weights)
+        tensors = tensors_of(upload)
+        return with_tensors(upload, noisy | {n: torch.ones_like(tensors[n]) for n in _weights(tensors, declared)})
 
 
 def clipped(change: Params, most: float) -> Params:
@@ -133,7 +173,7 @@ class Statistics:
 
     def release(self, client: Client, upload: Any, declared: Declared, normal: Normal) -> Any:
         tensors = tensors_of(upload)
-        marker, mean, sigma = table_names(tensors, declared)
+        marker, mean, sigma = table_names(upload, declared)
         covariances = None if sigma is None else tensors[sigma]
         noisy = self.noisy(moments(rows_of_classes(client), tensors[mean], covariances), normal)
         held = noisy.n >= max(1, self.gate.least, USABLE * self.deviation(sigma is not None))
@@ -169,8 +209,19 @@ class Statistics:
         return out
 
 
-def table_names(tensors: Params, declared: Declared) -> tuple[str, str, str | None]:
-    """Marker, means and covariances (if any) of an upload of statistics; an error if it is none."""
+def table_names(upload: Any, declared: Declared) -> tuple[str, str, str | None]:
+    """Return marker, means and covariances (if any) of an upload of statistics.
+
+    Raises:
+        AtollError: if anything else leaves, or if a field does not say that it goes by class.
+    """
+    tensors = tensors_of(upload)
+    unclear = [name for name in tensors if marks_at(name, declared).role not in (Role.CLASS_TABLE, Role.COUNT)]
+    if unclear := unclear + plain_scalars(upload):
+        raise AtollError(
+            f"it uploads {_listed(unclear)} beside statistics of classes. Say {WHERE} role=Role.CLASS_TABLE, or "
+            "Role.COUNT, for what has a row for each class, and send nothing else"
+        )
     sigma = [name for name in tensors if name in declared and declared[name].psd]
     means = [name for name in tensors if name in declared and declared[name].rows and name not in sigma]
     markers = {str(declared[name].rows) for name in [*means, *sigma]}

@@ -1,8 +1,9 @@
 """The gate: classes of which a client has too few rows stay at home, and so does everything that tells of them.
 
 It runs where the client runs and goes by what an upload's fields declare (``about``): tables of classes, counts,
-covariances. So it needs to know no method. What is not declared to go by class (weights, outputs for public rows)
-passes unchanged. It prevents exact reconstruction from few rows; it is no differential privacy.
+covariances. So it needs to know no method. What is declared to be something else (models, outputs for public rows)
+passes unchanged; what declares nothing does not leave. It prevents exact reconstruction from few rows; it is no
+differential privacy.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,12 +14,18 @@ import torch
 from torch import Tensor
 
 from ..core import Client
-from ..payload import Params
-from ..validation import Marks, tensors_of
+from ..errors import AtollError
+from ..payload import Params, Role, kinds_of
+from ..validation import Marks, marks_at, tensors_of
 
+WHERE = "in about(...), or in the marks of a regulariser,"  # where an author declares roles
 COV_SOURCES = ("client", "diag", "means", "none")
 
 Declared = Mapping[str, Marks]  # of the tensors of an upload, by the names that they travel by
+
+
+class Undeclared(AtollError):
+    """A field of an upload that does not say what the gate has to know."""
 
 
 class Tally(NamedTuple):
@@ -52,16 +59,16 @@ class Gate:
 
     def passed(self, upload: Any, counts: Tensor, declared: Declared) -> Any:
         """The upload without what too few rows are behind; ``counts`` [C] are the rows that the client really has."""
+        check_upload(upload, declared, len(counts))
         tensors, open_classes = tensors_of(upload), counts >= self.least
         changed = dict(tensors)
         for name in class_tables(tensors, declared):
             changed[name] = _only(tensors[name], open_classes)
-            if declared[name].psd:
+            if marks_at(name, declared).psd:
                 changed[name] = self._covariances(changed[name], counts)
-        if any(declared[name].count for name in changed if name in declared and changed[name].ndim == 1):
-            kept_back = counts[~open_classes].sum()
-            for name in _totals(tensors, declared):  # or the rows kept back would be had by subtraction
-                changed[name] = (tensors[name] - kept_back.to(tensors[name].dtype)).clamp(min=1)
+        kept_back = counts[~open_classes].sum()
+        for name in totals(tensors, declared):
+            changed[name] = (tensors[name] - kept_back.to(tensors[name].dtype)).clamp(min=1)
         return with_tensors(upload, changed)
 
     def _covariances(self, sigma: Tensor, counts: Tensor) -> Tensor:
@@ -90,17 +97,67 @@ def rows_of_classes(client: Client) -> Tensor:
 
 
 def class_tables(tensors: Params, declared: Declared) -> Iterator[str]:
-    """Tensors whose rows are classes: markers, what they mark, counts, and sums that go with counts."""
-    markers = {marks.rows for marks in declared.values() if marks.rows}
+    """Yield the names of tensors whose rows are classes: tables, markers, counts, and sums that go with counts."""
     for name, value in tensors.items():
-        marks = declared.get(name)
-        by_class = marks is not None and (marks.rows or isinstance(marks.probabilities, str) or marks.count)
-        if value.ndim and (by_class or name in markers):
+        if value.ndim and (marks_at(name, declared).by_class or is_marker(name, declared)):
             yield name
 
 
-def _totals(tensors: Params, declared: Declared) -> list[str]:
-    return [name for name, v in tensors.items() if v.ndim == 0 and name in declared and declared[name].count]
+def is_marker(name: str, declared: Declared) -> bool:
+    """Return True if a tensor says which classes the rows of another one are of."""
+    return any(marks.rows == name for marks in declared.values())
+
+
+def totals(tensors: Params, declared: Declared) -> list[str]:
+    """Return the names of numbers of all rows that travel beside counts by class.
+
+    Rows of classes that stay at home are taken off such a number: the difference would tell how many there are.
+    """
+    counts = [name for name in tensors if marks_at(name, declared).of_rows]
+    return [name for name in counts if not tensors[name].ndim] if any(tensors[name].ndim for name in counts) else []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What has to be declared
+
+
+def check_upload(upload: Any, declared: Declared, classes: int) -> None:
+    """Raise Undeclared if a tensor of an upload has no role, or one that does not go with its shape."""
+    for name, value in tensors_of(upload).items():
+        problem = _undeclared(name, declared, value, classes) or _misdeclared(name, declared, value, classes)
+        if problem:
+            raise Undeclared(f"The gate is on, and field {name} of {type(upload).__name__} {problem}")
+
+
+def check_fields(kind: type[Any], declared: Declared) -> None:
+    """Raise Undeclared if a tensor field of an upload class has no role, also one that is not in every upload."""
+    for name, hint in kinds_of(kind).items():
+        problem = _undeclared(name, declared) if hint in (Tensor, Tensor | None) else ""
+        if problem:
+            raise Undeclared(f"The gate is on, and field {name} of {kind.__name__} {problem}")
+
+
+def _undeclared(name: str, declared: Declared, value: Tensor | None = None, classes: int = 0) -> str:
+    marks = marks_at(name, declared)
+    if marks.role or marks.by_class or is_marker(name, declared):
+        return ""
+    if value is not None and value.ndim and len(value) == classes:
+        return (
+            f"has as many rows as there are classes and declares no role. Say {WHERE} role=Role.CLASS_TABLE, with "
+            "rows=... if a field marks the classes held; role=Role.MODEL or Role.CHANGE if it belongs to a model; or "
+            "role=Role.OTHER if its rows are no classes."
+        )
+    return f"declares no role. Say {WHERE} which it has: Role.{', Role.'.join(Role.__members__)}."
+
+
+def _misdeclared(name: str, declared: Declared, value: Tensor, classes: int) -> str:
+    marks = marks_at(name, declared)
+    if marks.role is Role.WEIGHT and value.ndim:
+        return f"has role=Role.WEIGHT, which is for scalars, and shape {list(value.shape)}."
+    by_class = marks.by_class or is_marker(name, declared)
+    if value.ndim and by_class and len(value) != classes:
+        return f"is declared to have a row for each class, and has {len(value)} rows for {classes} classes."
+    return ""
 
 
 def _only(table: Tensor, kept: Tensor) -> Tensor:

@@ -1,19 +1,20 @@
 """What a run does for privacy, decided once: gate, mechanism, budget; and what its record says of it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core import Client, ClientId
+from ..core import Client, ClientId, contract
 from ..fleet import Fleet
+from ..payload import Role
 from ..rehearsal import rehearse
 from ..rounds import AnyMethod, Job
 from ..train import no_training
-from ..validation import promises, tensors_of
+from ..validation import field_of, marks_at, promises, tensors_of
 from .budget import Budget, Journal
-from .dp import Statistics, Updates
+from .dp import Statistics, Updates, plain_scalars
 from .dpsgd import DPSGD
-from .gate import Tally, class_tables, rows_of_classes
+from .gate import Tally, check_fields, check_upload, class_tables, is_marker, rows_of_classes, totals
 from .prepare import budget_of, gate_of, releases_per_exchange
 from .randomness import Normal, secure, seeded
 
@@ -44,7 +45,7 @@ GATED = (
     "knows the distribution can still guess membership from means."
 )
 AT_SITES = "The server asked for no privacy mechanism; sites hold back what their own rules say."
-PASSED = "The gate let {passes} pass as the method made it: nothing there goes by class."
+PASSED = "The gate let {passes} pass unchanged, by the role that the method declares for each; roles are not checked."
 
 
 class Privacy:
@@ -53,8 +54,8 @@ class Privacy:
     def __init__(self, config: "Config", method: AnyMethod, fleet: Fleet, folder: Path | None = None):
         self.gate, self._config, self._method, self._fleet = gate_of(config, method), config, method, fleet
         self._declared, self._tally = promises(method), Tally()
-        self._tables: list[str] = []  # fields of uploads that go by class
-        self._passes: list[str] = []  # and the others
+        self._covers: list[str] = []  # what the gate changes in uploads
+        self._passes: dict[str, str] = {}  # the role of everything else
         self._widths: dict[str, int] = {}  # of covariances, by the architecture of those who send any
         if self.gate.on:
             self._rehearse()
@@ -75,7 +76,7 @@ class Privacy:
             return self._statistics().release(client, upload, self._declared, self._noise(job))
         if self.kind == "updates" and self.budget:
             mechanism = Updates(self._config.dp_clip, self.budget.multiplier)
-            return mechanism.release(job.download, upload, self._noise(job))
+            return mechanism.release(job.download, upload, self._declared, self._noise(job))
         return self.gate.passed(upload, rows_of_classes(client), self._declared) if self.gate.on else upload
 
     def _statistics(self) -> Statistics:
@@ -144,7 +145,7 @@ class Privacy:
 
     def tally(self, i: ClientId) -> Tally:
         """What the gate keeps back from an upload of client ``i``; it goes by the client's rows alone."""
-        if not (self.gate.on and self._tables and self.kind is None):
+        if not (self.gate.on and self._covers and self.kind is None):
             return Tally()
         counts = rows_of_classes(self._fleet.client(i))
         return self.gate.tally(counts, self._widths.get(self._fleet.models[i].name))
@@ -161,10 +162,10 @@ class Privacy:
 
     def statement(self) -> list[str]:
         said = []
-        if self._tables:
-            said.append(GATED.format(covers=", ".join(self._tables)))
+        if self._covers:
+            said.append(GATED.format(covers=", ".join(self._covers)))
         if self._passes:
-            said.append(PASSED.format(passes=", ".join(self._passes)))
+            said.append(PASSED.format(passes=", ".join(f"{name} ({role})" for name, role in self._passes.items())))
         if self.budget and self.kind:
             noise = "" if self._config.dp_seed is None else f"{SEEDED}. "
             said.append(
@@ -177,7 +178,7 @@ class Privacy:
         if not self.gate.on:
             return None
         rule = {"min_class_count": self.gate.least, "cov_source": self.gate.cov_source}
-        reach = {"covers": self._tables, "passes": self._passes}
+        reach = {"covers": self._covers, "passes": list(self._passes)}
         if self.kind == "statistics":
             return rule | reach | {"by": "noisy counts"}
         return rule | reach | ({"by": "the sites"} if self._fleet.remote else self._tally._asdict())
@@ -200,16 +201,32 @@ class Privacy:
         }
 
     def _rehearse(self) -> None:
-        """See what the gate has to do with."""
+        """See what the gate changes and what it lets pass; an upload that does not declare what it holds is refused."""
         covers: set[str] = set()
-        passes: set[str] = set()
+        passes: dict[str, Role | None] = {}
         with no_training():
             for exchange in rehearse(self._method, self._fleet, self._config.seed):
+                check_upload(exchange.upload, self._declared, self._fleet.num_classes)
                 tensors = tensors_of(exchange.upload)
-                tables = set(class_tables(tensors, self._declared))
-                covers |= tables
-                passes |= {name.partition("/")[0] for name, v in tensors.items() if v.ndim and name not in tables}
+                changed = {*class_tables(tensors, self._declared), *totals(tensors, self._declared)}
+                covers |= changed
+                seen = [name for name in tensors if name not in changed] + plain_scalars(exchange.upload)
+                passes |= {self._declares(name): marks_at(name, self._declared).role for name in seen}
                 sigma = [v for name, v in tensors.items() if name in self._declared and self._declared[name].psd]
                 if sigma:
                     self._widths[self._fleet.models[exchange.client].name] = sigma[0].shape[-1]
-        self._tables, self._passes = sorted(covers), sorted(passes)
+        check_fields(contract(self._method).upload, self._declared)
+        passes |= {name: role for name, role in self._unguarded() if name not in covers}
+        self._covers = sorted(covers)
+        self._passes = {name: role.value if role else "no role" for name, role in sorted(passes.items())}
+
+    def _declares(self, name: str) -> str:
+        """Return the name that a role is declared for: that of the tensor itself, or of its field."""
+        own = self._declared.get(name)
+        return name if own and own.role else field_of(name)
+
+    def _unguarded(self) -> Iterator[tuple[str, Role]]:
+        """Yield what declares that it does not go by class: some of it may leave in later rounds only."""
+        for name, marks in self._declared.items():
+            if marks.role and not marks.by_class and not is_marker(name, self._declared):
+                yield name, marks.role

@@ -9,7 +9,7 @@ from ..fleet import Fleet
 from ..rehearsal import rehearse
 from ..rounds import AnyMethod
 from ..train import no_training
-from ..validation import promises, tensors_of
+from ..validation import promises
 from .budget import Budget
 from .dp import parse, table_names, update_field
 from .dpsgd import DPSGD
@@ -69,12 +69,15 @@ def _mechanism(config: "Config", method: AnyMethod, fleet: Fleet, private: list[
         return "training"
     with no_training():
         exchanges = list(rehearse(method, fleet, config.seed))
+    declared = promises(method)
     try:
         for exchange in exchanges:
             if method.bounded_statistics:
-                table_names(tensors_of(exchange.upload), promises(method))
+                table_names(exchange.upload, declared)
             else:
-                update_field(exchange.download, exchange.upload)
+                update_field(exchange.download, exchange.upload, declared)
+        if method.varying_bytes:
+            raise AtollError("it uploads more or fewer bytes by what was learnt, and noise does not hide a size")
     except AtollError as reason:
         raise AtollError(
             f"--dp cannot cover {config.method}: {reason}. Leave it out, or take another method."
