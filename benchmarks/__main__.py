@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from atoll.threads import kept_memory
+from atoll.utils.runtime import kept_memory
 
 from . import __doc__ as ABOUT
 from . import __path__ as FOLDERS

@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from atoll.assemble import Setup, assemble
-from atoll.backends.inprocess import Loop, Vmap
-from atoll.backends.process import Processes
+from atoll.backends.loop import LoopBackend
+from atoll.backends.multiprocess import ProcessBackend
+from atoll.backends.vmap import VmapBackend
+from atoll.clients.state_store import MemoryStore
 from atoll.config import Config
+from atoll.core.prng import key
 from atoll.data.dataset import Dataset
-from atoll.key import key
-from atoll.rounds import play
-from atoll.store import MemoryStore
+from atoll.engine.round import run_round
+from atoll.engine.setup import Setup, build_setup
 
 CORES = 2
 COLUMNS, SIDE, CLASSES = 64, 16, 10
@@ -58,15 +59,15 @@ def _case(model: str, shape: tuple[int, ...], clients: int, rows: int) -> Case:
     y = rng.permutation(np.arange(total) % CLASSES)
     data = Dataset("synthetic", "image" if image else "table", x, y, x[:0], y[:0], tuple("abcdefghij"))
     config = Config(models=(model,), clients=clients, partition="iid", epochs=1, batch_size=32)
-    return Case(model, assemble(config, data))
+    return Case(model, build_setup(config, data))
 
 
 def speedup(case: Case, repeats: int) -> float:
     """Time of a round in worker processes, over that of a round by vmap."""
     fleet = case.setup.fleet
-    processes = Processes(fleet, MemoryStore(), CORES)
+    processes = ProcessBackend(fleet, MemoryStore(), CORES)
     try:
-        rounds = [_round(case.setup, backend) for backend in (processes, Vmap(fleet, MemoryStore()))]
+        rounds = [_round(case.setup, backend) for backend in (processes, VmapBackend(fleet, MemoryStore()))]
         for round_ in rounds:
             round_()
         return median(_seconds(rounds[0]) / _seconds(rounds[1]) for _ in range(repeats))
@@ -74,10 +75,10 @@ def speedup(case: Case, repeats: int) -> float:
         processes.close()
 
 
-def _round(setup: Setup, backend: Loop) -> Callable[[], Any]:
+def _round(setup: Setup, backend: LoopBackend) -> Callable[[], Any]:
     task = setup.fleet.task()
     server = setup.method.init_server(task, key(0))
-    return lambda: play(setup.method, task, backend, server, 0, 0, 1.0, ())
+    return lambda: run_round(setup.method, task, backend, server, 0, 0, 1.0, ())
 
 
 def _seconds(f: Callable[[], Any]) -> float:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import atoll
-from atoll import registry
-from atoll.core import Need
+from atoll.core.method import Need
+from atoll.methods import _registry
 
 COMMON: dict[str, Any] = {
     "data": "digits", "clients": 5, "partition": "dirichlet:0.5", "rounds": 2, "eval_every": 2, "epochs": 1,
@@ -67,7 +67,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # one run for each part of the engine th
 
 def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the options of every run."""
-    for name, cls in sorted(registry.methods().items()):
+    for name, cls in sorted(_registry.methods().items()):
         needs = {"public": 60} if Need.PUBLIC_DATA in cls.needs else {}
         for spec in (name, *(f"{name}:{variant}" for variant in cls.variants)):
             for backend, where in BACKENDS.items():

@@ -11,10 +11,11 @@ from collections.abc import Callable
 import torch
 
 from atoll import models
-from atoll.core import Model, Reply, Round, Task
-from atoll.key import key, normal
+from atoll.core.class_statistics import class_means, covariances
+from atoll.core.model import Model
+from atoll.core.prng import key, normal
+from atoll.core.task import Reply, Round, Task
 from atoll.methods.dcpfl import DCPFL, Gaussians
-from atoll.statistics import class_means, covariances
 
 from .timing import interleaved
 from .works import W1S, Rounds, federation, operations

@@ -11,10 +11,10 @@ from dataclasses import fields, replace
 from statistics import median
 from typing import Any
 
-from atoll import registry
-from atoll.assemble import Setup
-from atoll.core import Need
-from atoll.train import Optimiser
+from atoll.core.method import Need
+from atoll.core.optim.base import Optimiser
+from atoll.engine.setup import Setup
+from atoll.methods import _registry
 
 from .timing import seconds
 from .works import W1S, Rounds, federation, operations
@@ -39,7 +39,7 @@ QUICK = ("fedavg", "dcpfl", "ditto", "fedpd")  # enough to see that it runs
 def figures(quick: bool) -> dict[str, float]:
     size = {"clients": 2, "rows": 16, "shape": (1, 16, 16)} if quick else {"clients": 4, "rows": 192, "shape": W1S}
     plain = _Trial("fedavg", size)
-    names = QUICK if quick else tuple(registry.methods())
+    names = QUICK if quick else tuple(_registry.methods())
     return {f"overhead.{name}": _overhead(_Trial(name, size), plain, 1 if quick else 5) for name in names}
 
 
@@ -61,7 +61,7 @@ def _overhead(mine: _Trial, plain: _Trial, repeats: int) -> float:
 
 def _setup(name: str, size: dict[str, Any]) -> Setup:
     options: dict[str, Any] = {"batch_size": BATCH, "settings": SETTINGS.get(name, {}), "server_model": "cnn_a"}
-    if Need.PUBLIC_DATA in registry.method(name).needs:
+    if Need.PUBLIC_DATA in _registry.method(name).needs:
         options |= {"public": size["clients"] * size["rows"] // 4}
     made = federation(name, size["clients"], size["rows"], size["shape"], "small_cnn", **options)
     return replace(made, method=_one_epoch(made.method))

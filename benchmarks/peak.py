@@ -7,8 +7,9 @@ the backend that ``auto`` takes apart from processes: vmap for W3, the loop for 
 
 import torch
 
-from atoll.assemble import Setup
-from atoll.backends.inprocess import Loop, Vmap
+from atoll.backends.loop import LoopBackend
+from atoll.backends.vmap import VmapBackend
+from atoll.engine.setup import Setup
 
 from .timing import interleaved
 from .works import W1, W1S, W2, Rounds, federation, operations, w3
@@ -19,7 +20,9 @@ SIDE = 1024
 def figures(quick: bool) -> dict[str, float]:
     side, repeats = (64, 1) if quick else (SIDE, 5)
     a, b = torch.ones(side, side), torch.ones(side, side)
-    works = {name: Rounds(setup, Vmap if name == "W3" else Loop) for name, setup in _setups(quick).items()}
+    works = {
+        name: Rounds(setup, VmapBackend if name == "W3" else LoopBackend) for name, setup in _setups(quick).items()
+    }
     flops = {name: operations(rounds) for name, rounds in works.items()}
     times = interleaved({"gemm": lambda: a @ b, **works}, repeats)
     peak = 2 * side**3 / times["gemm"]

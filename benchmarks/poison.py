@@ -13,8 +13,8 @@ from statistics import fmean
 import torch
 
 import atoll
-from atoll.faults import Faults, Poison
-from atoll.poison import KINDS
+from atoll.simulation.byzantine import KINDS
+from atoll.simulation.faults import Faults, Poison
 
 TASK = {"data": "digits", "clients": 20, "partition": "dirichlet:0.5", "rounds": 20, "eval_every": 20}
 SHARE = 0.2

@@ -32,13 +32,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atoll.assemble import Setup, assemble
+from atoll.clients.pool import ClientPool, ClientRows
 from atoll.config import Config
+from atoll.core.prng import fold, key, permutation
 from atoll.data.dataset import Dataset
-from atoll.experiment import conduct
-from atoll.fleet import Fleet, Shares
-from atoll.key import fold, key, permutation
-from atoll.rounds import sample
+from atoll.engine.cohort import sample_cohort
+from atoll.engine.experiment import run_experiment
+from atoll.engine.setup import Setup, build_setup
 
 SEED, CLASSES, LR, PROCESSES = 0, 10, 0.01, 2
 REPEATS = 9
@@ -107,7 +107,7 @@ def prepared(work: Work) -> Setup:
         workers=PROCESSES, rounds=rounds, eval_every=rounds, lr=LR, epochs=work.epochs, batch_size=work.batch,
         settings={"optim.momentum": 0.0, "optim.weight_decay": 0.0, "optim.clip": 0.0},
     )  # fmt: skip
-    return assemble(config, data, [build(work)])
+    return build_setup(config, data, [build(work)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def prepared(work: Work) -> Setup:
 class Bare:
     """Forked processes that share the parameters: each takes the next client, trains it and adds up what comes out."""
 
-    def __init__(self, work: Work, fleet: Fleet, kind: str):
+    def __init__(self, work: Work, fleet: ClientPool, kind: str):
         tuned, workers = kind == "tuned", 1 if kind == "threads" else PROCESSES
         threads = PROCESSES // workers
         context = get_context("fork")
@@ -136,7 +136,7 @@ class Bare:
             self.processes.append(process)
 
     def round(self, t: int) -> None:
-        cohort = sample(self.ids, self.work.sampled / self.work.clients, SEED, t)
+        cohort = sample_cohort(self.ids, self.work.sampled / self.work.clients, SEED, t)
         self._taken.value = 0
         for pipe in self._pipes:
             pipe.send((t, cohort))
@@ -158,7 +158,7 @@ class Bare:
             process.join()
             pipe.close()
 
-    def _serve(self, fleet: Fleet, tuned: bool, own: Tensor, pipe: Connection, threads: int) -> None:
+    def _serve(self, fleet: ClientPool, tuned: bool, own: Tensor, pipe: Connection, threads: int) -> None:
         torch.set_num_threads(threads)
         if tuned:
             _keep_memory()
@@ -178,7 +178,7 @@ class Bare:
             self._taken.value += 1
             return int(self._taken.value - 1)
 
-    def _train(self, fleet: Fleet, params: list[Tensor], client: str, t: int) -> None:
+    def _train(self, fleet: ClientPool, params: list[Tensor], client: str, t: int) -> None:
         x, y = self.rows[fleet.position(client)]
         k = key(SEED, "local", t, client)
         for epoch in range(self.work.epochs):
@@ -189,14 +189,14 @@ class Bare:
                     torch._foreach_add_(params, grads, alpha=-LR)
 
 
-def _lying_plainly(fleet: Fleet) -> Shares:
+def _lying_plainly(fleet: ClientPool) -> ClientRows:
     """The rows of all clients without channels last, in which Atoll keeps them.
 
     Copied in any case: with one channel both layouts are the same memory, but torch goes by the strides.
     """
     x, y = fleet.train.all
     plainly = x.clone(memory_format=torch.contiguous_format)
-    return Shares(plainly, y, [fleet.train.size(at) for at in range(len(fleet.ids))])
+    return ClientRows(plainly, y, [fleet.train.size(at) for at in range(len(fleet.ids))])
 
 
 def _received(pipe: Connection) -> Any:
@@ -269,7 +269,7 @@ def _timed(f: Callable[[], None], pids: Sequence[int]) -> Time:
 
 
 @contextmanager
-def _opened(work: Work, fleet: Fleet, kinds: Sequence[str]) -> Iterator[dict[str, Bare]]:
+def _opened(work: Work, fleet: ClientPool, kinds: Sequence[str]) -> Iterator[dict[str, Bare]]:
     bare = {kind: Bare(work, fleet, kind) for kind in kinds}
     try:
         yield bare
@@ -300,13 +300,13 @@ def measure(work: Work, setup: Setup, repeats: int, kinds: Sequence[str]) -> dic
             mark = now()
 
         with suppress(Enough):
-            conduct(setup, watch=watch)
+            run_experiment(setup, watch=watch)
     return times
 
 
 def gap(work: Work, setup: Setup) -> float:
     """The largest difference between the parameters of Atoll and of the tuned loop after one round."""
-    ours = conduct(replace(setup, config=replace(setup.config, rounds=1))).server.params
+    ours = run_experiment(replace(setup, config=replace(setup.config, rounds=1))).server.params
     with _opened(work, setup.fleet, ["tuned"]) as bare:
         bare["tuned"].round(0)
         theirs = bare["tuned"].params()

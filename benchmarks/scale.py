@@ -25,13 +25,13 @@ from time import process_time
 import numpy as np
 import torch
 
-from atoll.assemble import assemble
 from atoll.config import Config
+from atoll.core.params import trainable
 from atoll.data.dataset import Dataset
-from atoll.experiment import conduct
-from atoll.ledger import Line
-from atoll.rundir import RunDir
-from atoll.train import trainable
+from atoll.engine.experiment import run_experiment
+from atoll.engine.run_state import RoundMetrics
+from atoll.engine.setup import build_setup
+from atoll.storage.run_dir import RunDir
 
 COLUMNS, CLASSES = 16, 4
 EVERYBODY = 10**6  # as the room of a cache: for all states there are
@@ -97,15 +97,15 @@ def measure(trial: Trial) -> Measured:
     torch.set_num_threads(1)
     started, ends, used = process_time(), list[float](), 0
 
-    def watch(t: int, line: Line | None) -> None:
+    def watch(t: int, line: RoundMetrics | None) -> None:
         nonlocal used
         ends.append(process_time() - started)
         if t == trial.rounds:
             used = _in_use()
 
-    setup = assemble(trial.config(), table(trial.clients * trial.rows))
+    setup = build_setup(trial.config(), table(trial.clients * trial.rows))
     with tempfile.TemporaryDirectory() as folder, RunDir(Path(folder)) as run_dir:
-        result = conduct(setup, run_dir, watch)
+        result = run_experiment(setup, run_dir, watch)
     later = (ends[-1] - ends[0]) / max(1, len(ends) - 1)
     return Measured(trainable(setup.fleet.task().model.init()), _peak(), used, ends[0], later, result.summary["digest"])
 

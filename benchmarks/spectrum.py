@@ -7,10 +7,12 @@ known: low frequencies or all of them, over the whole vector or layer by layer.
 import torch
 
 from atoll import models
-from atoll.core import Batch, Model
-from atoll.key import key, normal, randint
-from atoll.spectrum import distance
-from atoll.train import gradient, objective
+from atoll.core.batch import Batch
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.prng import key, normal, randint
+from atoll.methods._spectrum import distance
 
 from .timing import Work, interleaved
 

@@ -8,9 +8,10 @@ Ten batched rounds stand beside one of the loop, so that both take about as long
 machine; and as in a run, a round comes after another one of its kind.
 """
 
-from atoll.backends.inprocess import Loop, Vmap
-from atoll.core import Round
-from atoll.rounds import Job
+from atoll.backends.loop import LoopBackend
+from atoll.backends.vmap import VmapBackend
+from atoll.clients.tasks import ClientTask
+from atoll.core.task import Round
 
 from .timing import Work, interleaved
 from .works import Rounds, w3
@@ -22,9 +23,11 @@ def figures(quick: bool) -> dict[str, float]:
     few = {"clients": 10, "rows": 150} if quick else {}
     one, five, repeats = w3(**few), w3(epochs=5, **few), 1 if quick else 30
     return {
-        "vmap_speedup.W3": _speedup(Rounds(one, Loop), Rounds(one, Vmap), repeats),
-        "vmap_speedup.W3_E5": _speedup(Rounds(five, Loop), Rounds(five, Vmap), repeats),
-        "vmap_speedup.W3_training": _speedup(_training(Rounds(one, Loop)), _training(Rounds(one, Vmap)), repeats),
+        "vmap_speedup.W3": _speedup(Rounds(one, LoopBackend), Rounds(one, VmapBackend), repeats),
+        "vmap_speedup.W3_E5": _speedup(Rounds(five, LoopBackend), Rounds(five, VmapBackend), repeats),
+        "vmap_speedup.W3_training": _speedup(
+            _training(Rounds(one, LoopBackend)), _training(Rounds(one, VmapBackend)), repeats
+        ),
     }
 
 
@@ -35,7 +38,7 @@ def _speedup(loop: Work, vmap: Work, repeats: int) -> float:
 
 def _training(rounds: Rounds) -> Work:
     method, r = rounds.setup.method, Round(0)
-    jobs = [Job(i, r, method.broadcast(rounds.server, i, rounds.task, r)) for i in rounds.task.clients]
+    jobs = [ClientTask(i, r, method.broadcast(rounds.server, i, rounds.task, r)) for i in rounds.task.clients]
 
     def train() -> None:
         for _ in rounds.backend.train(method, rounds.setup.config.seed, jobs):

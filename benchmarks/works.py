@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atoll.assemble import Setup, assemble
-from atoll.backends.inprocess import Loop
+from atoll.backends.loop import LoopBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.clients.validation.validator import Validator
 from atoll.config import Config
-from atoll.costs import Operations
+from atoll.core.prng import key
 from atoll.data.dataset import Dataset
-from atoll.key import key
-from atoll.rounds import Rules, play
-from atoll.store import MemoryStore
-from atoll.validation import Validator
+from atoll.engine.round import RoundPolicy, run_round
+from atoll.engine.setup import Setup, build_setup
+from atoll.simulation.costs import Operations
 
 CLASSES = 10
 W1S, W1, W2 = (1, 28, 28), (1, 28, 28), (3, 32, 32)  # shapes of images
@@ -54,28 +54,28 @@ def federation(method: str, clients: int, rows: int, shape: tuple[int, int, int]
         "backend": "loop",
     }  # fmt: skip
     data = images(shape, clients * rows * 10 // 8 + options.get("public", 0))
-    return assemble(Config(**common | options), data, nets)
+    return build_setup(Config(**common | options), data, nets)
 
 
 def w3(**options: Any) -> Setup:
     common: dict[str, Any] = {"clients": 100, "partition": "iid", "models": ("mlp:hidden=32",), "backend": "vmap"}
-    return assemble(Config(**common | {"epochs": 1, "batch_size": 10} | options))
+    return build_setup(Config(**common | {"epochs": 1, "batch_size": 10} | options))
 
 
 class Rounds:
     """A federation whose rounds are played one by one: what a run does, without evaluation, clocks and files."""
 
-    def __init__(self, setup: Setup, backend: type[Loop] = Loop, rate: float = 1.0):
+    def __init__(self, setup: Setup, backend: type[LoopBackend] = LoopBackend, rate: float = 1.0):
         self.setup, self.task, self.rate, self.t = setup, setup.fleet.task(), rate, 0
         seed = setup.config.seed
         self.backend, self.desks = backend(setup.fleet, MemoryStore()), MemoryStore()
-        self.rules = Rules(Validator(setup.method, setup.fleet, seed))
+        self.rules = RoundPolicy(Validator(setup.method, setup.fleet, seed))
         with torch.no_grad():
             self.server = setup.method.init_server(self.task, key(seed, "init", "server"))
 
     def __call__(self) -> None:
         method, seed = self.setup.method, self.setup.config.seed
-        self.server, log = play(
+        self.server, log = run_round(
             method, self.task, self.backend, self.server, self.t, seed, self.rate, (), self.desks, self.rules
         )
         assert len(log.accepted) == len(log.cohort) * method.phases, log.rejected

@@ -16,17 +16,18 @@ import click
 import yaml
 from torch import Tensor
 
-from atoll import models, registry
+from atoll import models
+from atoll.analysis.communication import ReferenceFederation
 from atoll.cli import main as command_line
 from atoll.config import NEUTRAL, Config, flag
-from atoll.core import Method, Need, contract
-from atoll.data.datasets import catalogue
-from atoll.data.known import KNOWN
-from atoll.payload import Nothing, Params
-from atoll.report.groups import Stat
+from atoll.core.method import Method, Need, contract
+from atoll.core.payload import Nothing, Params
+from atoll.data.catalogue import KNOWN
+from atoll.data.loading import catalogue
+from atoll.methods import _registry
+from atoll.methods._factory import OPTIMISERS, Setting, make, settings_of
 from atoll.report.table import NONE, accuracy, quantity
-from atoll.settings import OPTIMISERS, Setting, make, settings_of
-from atoll.traffic import Nominal
+from atoll.utils.stats import Stat
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))  # for the files beside this one, wherever it is started
@@ -48,7 +49,7 @@ def pages() -> dict[str, str]:
         "results.md": results_page(),
         NEW_CLIENTS: new_clients_page(),
     }
-    return made | {f"methods/{name}.md": method_page(name) for name in registry.methods()} | pictures()
+    return made | {f"methods/{name}.md": method_page(name) for name in _registry.methods()} | pictures()
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -88,7 +89,7 @@ def new_clients_page() -> str:
 def newcomers_table() -> str:
     """What a client that comes after the run receives from each method, by the fields of its message."""
     head = ("method", "what a newcomer receives", "what it does", "server model")
-    return table(head, (_newcomer_row(name, cls()) for name, cls in registry.methods().items()))
+    return table(head, (_newcomer_row(name, cls()) for name, cls in _registry.methods().items()))
 
 
 def _newcomer_row(name: str, method: Any) -> list[str]:
@@ -256,15 +257,15 @@ def methods_page() -> str:
             table(("method", "source", "family", "unlike models", "server model", "needs", "variants"), _method_rows()),
             "## Regularisers",
             "Terms for the local loss, added with `--with dw:mu=0.1` or, in a comparison, `fedavg+dw:mu=0.1`. Methods "
-            f"that take them: {', '.join(code(name) for name in registry.methods() if _takes_terms(name))}.",
-            *(part for name in registry.regularisers() for part in _regulariser(name)),
+            f"that take them: {', '.join(code(name) for name in _registry.methods() if _takes_terms(name))}.",
+            *(part for name in _registry.regularisers() for part in _regulariser(name)),
         ]
     )
 
 
 def _method_rows() -> Iterator[list[str]]:
-    for name, cls in registry.methods().items():
-        card = registry.card(cls)
+    for name, cls in _registry.methods().items():
+        card = _registry.method_info(cls)
         variants = ", ".join(code(f"{name}:{variant}") for variant in cls.variants)
         source = card.citation if card.url else ""
         yield [
@@ -279,21 +280,21 @@ def _method_rows() -> Iterator[list[str]]:
 
 
 def _mixed(name: str) -> str:
-    return "no" if Need.SAME_ARCHITECTURE in registry.method(name).needs else "yes"
+    return "no" if Need.SAME_ARCHITECTURE in _registry.method(name).needs else "yes"
 
 
 def _generic(name: str) -> str:
-    return "no" if registry.method(name).generic is Method.generic else "yes"
+    return "no" if _registry.method(name).generic is Method.generic else "yes"
 
 
 def _needs(name: str) -> str:
-    return ", ".join(sorted(registry.method(name).needs - {Need.SAME_ARCHITECTURE}))
+    return ", ".join(sorted(_registry.method(name).needs - {Need.SAME_ARCHITECTURE}))
 
 
 def method_page(name: str) -> str:
     """One method; links are those of a page in ``docs/methods``."""
-    cls = registry.method(name)
-    card = registry.card(cls)
+    cls = _registry.method(name)
+    card = _registry.method_info(cls)
     source = f" [{card.url}]({card.url})" if card.url else ""
     return joined(
         [
@@ -323,14 +324,14 @@ def method_page(name: str) -> str:
 
 
 def _facts(name: str) -> list[str]:
-    family = f"[{registry.method(name).family}](../explanation-methods.md#{_family(name)})"
+    family = f"[{_registry.method(name).family}](../explanation-methods.md#{_family(name)})"
     return [family, _mixed(name), _generic(name), _needs(name) or "nothing", "yes" if _takes_terms(name) else "no"]
 
 
 def _family(name: str) -> str:
     """Its heading in the explanation of families, as an anchor."""
     headings = {"logits/features": "logits-and-features", "none": "no-exchange"}
-    family = registry.method(name).family
+    family = _registry.method(name).family
     return headings.get(family, family.replace(" ", "-"))
 
 
@@ -342,7 +343,7 @@ def _longer(name: str) -> Iterator[str]:
 
 
 def _variants(name: str) -> Iterator[str]:
-    for variant, changes in registry.method(name).variants.items():
+    for variant, changes in _registry.method(name).variants.items():
         settings = ", ".join(code(f"{field}={value}") for field, value in changes.items())
         yield f"Variant {code(f'{name}:{variant}')}: {settings}."
 
@@ -354,7 +355,7 @@ def _travelling(name: str) -> Iterator[str]:
         yield table(("run as", "10 classes: down", "up", "100 classes: down", "up"), rows)
     if any("held classes" in row[3] for row in _payload_rows(name)):
         yield "*Held classes*: the rows of a class table whose count or flag is zero stay at home."
-    files = [f"{name}{'-' * bool(variant)}{variant}.json" for variant in ("", *registry.method(name).variants)]
+    files = [f"{name}{'-' * bool(variant)}{variant}.json" for variant in ("", *_registry.method(name).variants)]
     golden = ", ".join(f"[{file}](../../tests/wire/{file})" for file in files)
     yield f"`atoll audit {name}` shows shapes and bytes. Name, type and shape of all that travels: {golden}."
 
@@ -412,11 +413,11 @@ def _how(f: Any, markers: set[str | None]) -> Iterator[str]:
 
 
 def _takes_terms(name: str) -> bool:
-    return hasattr(registry.method(name), "regularisers")
+    return hasattr(_registry.method(name), "regularisers")
 
 
 def _regulariser(name: str) -> Iterator[str]:
-    cls: Any = registry.regularisers()[name]
+    cls: Any = _registry.regularisers()[name]
     yield f"### {name}"
     yield f"```\n{inspect.cleandoc(cls.__doc__)}\n```"
     yield _settings_table(settings_of(cls()))
@@ -424,7 +425,7 @@ def _regulariser(name: str) -> Iterator[str]:
 
 # -- bytes ------------------------------------------------------------------------------------------------------------
 
-TEN, HUNDRED = Nominal(public=100), Nominal(classes=100, held=10, public=100)
+TEN, HUNDRED = ReferenceFederation(public=100), ReferenceFederation(classes=100, held=10, public=100)
 
 
 def communication_page() -> str:
@@ -456,13 +457,13 @@ def _wire(name: str, variant: str = "") -> str:
 
 SPECS = [
     spec
-    for name, cls in registry.methods().items()
+    for name, cls in _registry.methods().items()
     for spec in (name, *(f"{name}:{v}" for v in cls.variants if _wire(name, v) != _wire(name)))  # what sends the same
 ]
 
 
 def traffic_row(spec: str) -> list[str]:
-    sign = "~" if registry.method(spec.partition(":")[0]).varying_bytes else ""
+    sign = "~" if _registry.method(spec.partition(":")[0]).varying_bytes else ""
     return [code(spec), *(f"{sign}{size:,}" for nominal in (TEN, HUNDRED) for size in nominal.traffic(spec))]
 
 

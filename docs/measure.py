@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from atoll.report import runs, table
+from atoll.report import table
+from atoll.storage import run_reader
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "measured"
@@ -31,7 +32,7 @@ def measure(name: str, command: str) -> None:
     out = RUNS / name
     words = [sys.executable, "-m", *shlex.split(command), "--out", str(out)]
     subprocess.run([*words, "--resume"] if out.exists() else words, check=True)
-    loaded = [runs.load(path) for path in runs.find([out])]
+    loaded = [run_reader.load(path) for path in run_reader.find([out])]
     each: dict[str, dict[int, float]] = defaultdict(dict)  # what seeds share, clients above all, cancels in differences
     for run in loaded:
         each[run.label][run.seed] = 100 * run.summary["personal"]["best_by_val"]

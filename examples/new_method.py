@@ -10,10 +10,25 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 import atoll
-from atoll.core import Client, ClientId, Method, Need, Reply, Round, Task, part
-from atoll.key import Key
-from atoll.payload import Params, Role, about, payload
-from atoll.train import SGD, Optimiser, mean, objective
+from atoll.aggregation.averaging import mean
+from atoll.core import (
+    SGD,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Reply,
+    Role,
+    Round,
+    Task,
+    about,
+    objective,
+    part,
+    payload,
+)
+from atoll.typing import ClientId
 
 
 @payload

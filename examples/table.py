@@ -11,7 +11,7 @@ import torch
 from sklearn.datasets import load_wine
 
 import atoll
-from atoll.saved import open_run
+from atoll.inference.models import open_run
 
 wine = load_wine()
 

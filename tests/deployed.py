@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from atoll.deploy.layout import Home
-from atoll.deploy.server import Running, running
+from atoll.deploy.federation_dir import FederationDir
+from atoll.deploy.server.processes import Running, running
 
 SLOW = 120.0  # seconds: machines that run tests may have other things to do
 
@@ -89,7 +89,7 @@ class Deployed:
     """A federation with its server, and sites that can be started."""
 
     def __init__(self, folder: Path, sites: Sequence[str], *options: object):
-        self.folder, self.home, self.port = folder, Home(folder / "fed"), free_port()
+        self.folder, self.home, self.port = folder, FederationDir(folder / "fed"), free_port()
         done = atoll("deploy", "init", self.home.path, "--sites", ",".join(sites), "--port", self.port, *options)
         assert done.returncode == 0, done.stderr
         self.server = Standing(folder / "server.log", "deploy", "server", self.home.path)

@@ -18,9 +18,9 @@ from typing import Any
 import yaml
 
 import atoll
-from atoll.assemble import Setup
-from atoll.deploy.cut import PUBLIC, cut
-from atoll.deploy.flower import write_app
+from atoll.deploy.export_sites import PUBLIC, export_sites
+from atoll.deploy.transport.flower import write_app
+from atoll.engine.setup import Setup
 
 BIN = Path(sys.executable).parent
 QUIET = {
@@ -55,7 +55,7 @@ class Federation:
     started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        cut(self.setup.federation, self.folder / "data")
+        export_sites(self.setup.federation, self.folder / "data")
         self.models = {site: self.setup.fleet.models[site].name for site in self.setup.fleet.ids}
         self.ports = {site: free_port() for site in self.models}
         for site, model in self.models.items():
@@ -91,7 +91,7 @@ class Federation:
         wait_for("the SuperLink's health", self._healthy)
 
     def start_worker(self, site: str) -> None:
-        self._spawn(f"worker {site}", sys.executable, "-m", "atoll.deploy.worker", self.folder / site)
+        self._spawn(f"worker {site}", sys.executable, "-m", "atoll.deploy.site.worker", self.folder / site)
         wait_for("the worker's socket", (self.folder / site / "state" / "worker.sock").exists)
 
     def start_node(self, site: str) -> None:

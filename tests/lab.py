@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from atoll import registry
-from atoll.assemble import Setup, assemble
 from atoll.config import Config
-from atoll.core import Need
-from atoll.experiment import conduct
-from atoll.payload import pack
-from atoll.result import Result
-from atoll.rundir import RunDir
-from atoll.settings import make
+from atoll.core.method import Need
+from atoll.core.payload import pack
+from atoll.engine.experiment import run_experiment
+from atoll.engine.result import Result
+from atoll.engine.setup import Setup, build_setup
+from atoll.methods import _registry
+from atoll.methods._factory import make
+from atoll.storage.run_dir import RunDir
 
 PUBLIC = 60  # rows, for methods that need some
 
@@ -46,15 +46,15 @@ def setup(name: str, **changes: Any) -> Setup:
         "backend": "loop",
     }  # fmt: skip
     base = name.partition(":")[0]
-    if Need.PUBLIC_DATA in registry.method(base).needs:
+    if Need.PUBLIC_DATA in _registry.method(base).needs:
         options |= {"public": PUBLIC}
     options |= QUICK.get(base, {})
-    return assemble(Config(method=name, **options | changes))
+    return build_setup(Config(method=name, **options | changes))
 
 
 @cache
 def run(name: str, **changes: Any) -> Result:
-    return conduct(setup(name, **changes))
+    return run_experiment(setup(name, **changes))
 
 
 def resumed(made: Setup, folder: Path, done: int = 1) -> Result:
@@ -62,8 +62,8 @@ def resumed(made: Setup, folder: Path, done: int = 1) -> Result:
     short = replace(made, config=replace(made.config, rounds=done, checkpoint_every=1))
     with RunDir(folder) as run_dir:
         run_dir.start(short.config, resume=False, force=False)
-        conduct(short, run_dir)
-        return conduct(made, run_dir)
+        run_experiment(short, run_dir)
+        return run_experiment(made, run_dir)
 
 
 def gap(a: Any, b: Any) -> float:
@@ -91,7 +91,7 @@ PERSONAL = {"personal_optim.epochs": 1, "personal_optim.batch_size": 16}  # as t
 def made_with(name: str, **settings: Any) -> Result:
     plain = setup(name)
     method = make(name, plain.config.settings | settings, optimiser=plain.config.optimiser_options)
-    return conduct(replace(plain, method=method))
+    return run_experiment(replace(plain, method=method))
 
 
 def gap_params(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:

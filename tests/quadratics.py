@@ -9,10 +9,14 @@ import torch
 import toys
 from torch import Tensor
 
-from atoll.core import Batch, Client, Method, Model, Reply, Round, Task
-from atoll.key import key
-from atoll.payload import Params
-from atoll.train import Loss, Term, wmean
+from atoll.core.batch import Batch
+from atoll.core.client import Client
+from atoll.core.losses import Loss, Term, wmean
+from atoll.core.method import Method
+from atoll.core.model import Model
+from atoll.core.payload import Params
+from atoll.core.prng import key
+from atoll.core.task import Reply, Round, Task
 
 W = "head.weight"  # [1, 1], from 0
 MODEL = toys.identity_body(1, 1, bias=False)

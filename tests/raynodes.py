@@ -81,13 +81,13 @@ def main(folder: Path) -> dict[str, Any]:
     from lab import setup
     from witness import Witness
 
-    from atoll.experiment import conduct
+    from atoll.engine.experiment import run_experiment
 
     def outcome(name: str, backend: str, **more: Any) -> tuple[str, int]:
         (folder / name).mkdir()
         made = setup("ditto", backend=backend)
         method = Witness(made.method.optim, folder=str(folder / name), **more)
-        return conduct(replace(made, method=method)).summary["digest"], len(list((folder / name).iterdir()))
+        return run_experiment(replace(made, method=method)).summary["digest"], len(list((folder / name).iterdir()))
 
     there = tempfile.mkdtemp(prefix="r", dir="/tmp")  # names of sockets must be short
     start("--head", f"--node-ip-address={HEAD}", f"--port={PORT}", "--num-cpus=1", "--include-dashboard=false",

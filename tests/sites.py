@@ -7,14 +7,14 @@ from typing import Any
 
 import yaml
 
-from atoll.assemble import Setup
-from atoll.deploy.conduct import Job, conduct
-from atoll.deploy.cut import PUBLIC, cut
-from atoll.deploy.line import Arrival, LocalLine
-from atoll.deploy.protocol import Frame, pack, unpack
-from atoll.deploy.site import Site, read_site
-from atoll.deploy.worker import local
-from atoll.result import Result
+from atoll.deploy.export_sites import PUBLIC, export_sites
+from atoll.deploy.server.run import DeploymentJob, run_deployment
+from atoll.deploy.site.config import SiteConfig, read_site
+from atoll.deploy.site.worker import local
+from atoll.deploy.transport.base import Arrival, LocalTransport
+from atoll.deploy.transport.protocol import Frame, pack, unpack
+from atoll.engine.result import Result
+from atoll.engine.setup import Setup
 
 SMALL = {"clients": 3, "rounds": 2, "rows": 300, "eval_every": 1}
 
@@ -33,7 +33,7 @@ def babbling(answer: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     return babble
 
 
-class Wire(LocalLine):
+class Wire(LocalTransport):
     """A line on which things happen. What is late is carried out at once, and its reply arrives much later."""
 
     def __init__(self, sites: dict[str, Callable[[bytes], bytes]], fate: Fate = lambda site, frame: ""):
@@ -73,7 +73,7 @@ class Sites:
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        cut(self.setup.federation, self.folder / "data")
+        export_sites(self.setup.federation, self.folder / "data")
         self.names = self.setup.fleet.ids
         for name in self.names:
             (self.folder / name / "state").mkdir(parents=True)
@@ -95,23 +95,23 @@ class Sites:
         path = self.folder / "data" / PUBLIC
         return str(path) if path.exists() else ""
 
-    def site(self, name: str) -> Site:
+    def site(self, name: str) -> SiteConfig:
         return read_site(self.folder / name)
 
     def line(self, fate: Fate = lambda site, frame: "") -> Wire:
         """With workers that have just been started."""
         return Wire({name: local(self.site(name)) for name in self.names}, fate)
 
-    def job(self, **changes: Any) -> Job:
+    def job(self, **changes: Any) -> DeploymentJob:
         config = {name: value for name, value in self.setup.config.to_dict().items() if name != "out"}
         config |= changes.pop("config", {})
         terms = {"public": self.public, "report": False}
         values = terms | {"sites": {name: {} for name in self.names}} | changes
-        return Job(run_dir=str(self.folder / "run"), config=config, **values)
+        return DeploymentJob(run_dir=str(self.folder / "run"), config=config, **values)
 
     def run(self, line: Wire | None = None, **changes: Any) -> Result:
         line = line or self.line()
-        return conduct(self.job(**changes), line, clock=line.clock)
+        return run_deployment(self.job(**changes), line, clock=line.clock)
 
 
 def personal(result: Result) -> str:

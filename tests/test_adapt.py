@@ -12,19 +12,19 @@ from conftest import Atoll
 from lab import QUICK
 
 import atoll as package
-from atoll import registry
-from atoll.adaptation import Adaptation, adapt, open_adapted, read_shots
 from atoll.api import run
-from atoll.assemble import assemble
 from atoll.config import Config
-from atoll.core import Need
+from atoll.core.method import Need
+from atoll.core.prng import key
+from atoll.core.serialization import digest
 from atoll.data.dataset import Dataset
-from atoll.data.datasets import load
+from atoll.data.loading import load
+from atoll.engine.experiment import run_experiment
+from atoll.engine.result import Result
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
-from atoll.experiment import conduct
-from atoll.key import key
-from atoll.result import Result
-from atoll.wire import digest
+from atoll.inference.adaptation import Adaptation, adapt, open_adapted, read_shots
+from atoll.methods import _registry
 
 SMALL: dict[str, Any] = {
     "clients": 4, "newcomers": 1, "rows": 400, "rounds": 1, "epochs": 1, "models": "mlp:hidden=16", "backend": "loop",
@@ -36,8 +36,10 @@ def short(name: str) -> Result:
     options = SMALL | QUICK.get(name, {})
     if name == "fedfed":  # so that features are shared by the end
         options |= {"settings": {"distil_rounds": 0}}
-    public = 60 if Need.PUBLIC_DATA in registry.method(name).needs else 0
-    return conduct(assemble(Config(method=name, **{**options, "models": ("mlp:hidden=16",), "public": public})))
+    public = 60 if Need.PUBLIC_DATA in _registry.method(name).needs else 0
+    return run_experiment(
+        build_setup(Config(method=name, **{**options, "models": ("mlp:hidden=16",), "public": public}))
+    )
 
 
 def predictions(made: Adaptation) -> torch.Tensor:
@@ -55,7 +57,7 @@ def without_knowledge(result: Result) -> Result:
     return replace(result, server=first)
 
 
-@pytest.mark.parametrize("name", [n for n in registry.methods() if n not in CLOSED])
+@pytest.mark.parametrize("name", [n for n in _registry.methods() if n not in CLOSED])
 def test_newcomers_learn_from_the_server_and_leave_it_as_it_is(name: str) -> None:
     result = short(name)
     before = digest(result.server)
@@ -76,7 +78,7 @@ def test_newcomers_learn_from_the_server_and_leave_it_as_it_is(name: str) -> Non
 def test_methods_without_lasting_knowledge_say_so(name: str, reason: str) -> None:
     base = name.partition(":")[0]
     options = {**SMALL, **QUICK.get(base, {}), "models": ("mlp:hidden=16",), "public": 60}
-    made = assemble(Config(method=name, **options))
+    made = build_setup(Config(method=name, **options))
     with pytest.raises(AtollError, match=f"nothing for clients that come after the run: .*{reason}"):
         adapt(Result(made, {"rounds": 1}, [], None, None, None, None, []))  # type: ignore[arg-type]
 
@@ -94,7 +96,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 def test_the_last_clients_stay_out(host: tuple[Path, Result]) -> None:
     """Four of six clients train and are measured; the two others are those of the same partition without the option."""
     folder, result = host
-    everybody = assemble(replace(result.setup.config, newcomers=0)).federation
+    everybody = build_setup(replace(result.setup.config, newcomers=0)).federation
     assert result.fleet.ids == everybody.clients[:4]
     assert {row["client"] for row in result.clients} == set(everybody.clients[:4])
     assert json.loads((folder / "holdings.json").read_text())["clients"] == list(everybody.clients[:4])

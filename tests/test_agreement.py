@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from atoll import registry
-from atoll.core import Method
-from atoll.deploy.agreement import method_digest
+from atoll.core.method import Method
+from atoll.core.regularisers import Regularisers
+from atoll.deploy.fingerprints import method_digest
 from atoll.errors import AtollError
+from atoll.methods import _registry
+from atoll.methods._factory import make
 from atoll.methods.fedavg import FedAvg
-from atoll.settings import make
-from atoll.terms import Regularisers
 
 # An installed package: a method, its base class, a regulariser and an optimiser, each in a module of its own.
 PACKAGE = {
@@ -120,6 +120,6 @@ def test_a_class_without_readable_source_has_no_digest(monkeypatch: pytest.Monke
 
 
 def test_every_method_of_the_package_has_a_digest_of_its_own() -> None:
-    digests = {method_digest(make(name)) for name in registry.methods()}
+    digests = {method_digest(make(name)) for name in _registry.methods()}
 
-    assert len(digests) == len(registry.methods())
+    assert len(digests) == len(_registry.methods())

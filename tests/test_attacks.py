@@ -7,8 +7,8 @@ import torch
 from conftest import Atoll
 from lab import setup
 
-from atoll.backends.inprocess import as_made
-from atoll.privacy.attacks import Figure, Tables, attack, auc, solved
+from atoll.analysis.inference_attacks import Figure, Tables, attack, auc, solved
+from atoll.clients.tasks import no_filter
 from atoll.privacy.policy import Privacy
 
 UNEVEN = {"clients": 6, "partition": "dirichlet:0.3"}  # gives classes of one and of two rows
@@ -18,7 +18,7 @@ def figures(name: str, **options: object) -> dict[str, float | None]:
     """What each attack finds, by the beginning of its name."""
     plain = setup(name, **UNEVEN, **options)
     privacy = Privacy(plain.config, plain.method, plain.fleet)
-    found: list[Figure] = attack(plain, {"": privacy.outlet if privacy.on else as_made})
+    found: list[Figure] = attack(plain, {"": privacy.outlet if privacy.on else no_filter})
     return {f.attack.replace(" <= 64", " small").replace(" > 64", " large"): f.found[""] for f in found}
 
 

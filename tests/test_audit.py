@@ -5,18 +5,18 @@ from typing import Any
 import lab
 import pytest
 
-from atoll import registry
-from atoll.assemble import assemble
-from atoll.audit import Item, audit
+from atoll.analysis.audit import Item, audit
+from atoll.clients.dry_run import dry_run
 from atoll.config import Config
-from atoll.payload import nbytes
-from atoll.rehearsal import rehearse
+from atoll.core.payload import nbytes
+from atoll.engine.setup import build_setup
+from atoll.methods import _registry
 
-METHODS = sorted(registry.methods())
+METHODS = sorted(_registry.methods())
 
 
 def audited(method: str, **options: Any) -> list[Item]:
-    setup = assemble(Config(method, **{"clients": 3, "partition": "iid", "epochs": 1, **options}))
+    setup = build_setup(Config(method, **{"clients": 3, "partition": "iid", "epochs": 1, **options}))
     return audit(setup.method, setup.fleet, setup.config.seed)
 
 
@@ -49,7 +49,7 @@ def test_a_class_table_travels_with_the_classes_held() -> None:
 def test_the_fields_add_up_to_what_travels_and_each_is_explained(name: str) -> None:
     setup = lab.setup(name, clients=3, partition="iid")
     items = audit(setup.method, setup.fleet, 0)
-    second = [e for e in rehearse(setup.method, setup.fleet, 0, rounds=2) if e.round.t == 1]
+    second = [e for e in dry_run(setup.method, setup.fleet, 0, rounds=2) if e.round.t == 1]
     for way in ("down", "up"):
         travelling = sum(nbytes(e.download if way == "down" else e.upload) for e in second)
         assert sum(item.bytes for item in items if item.direction == way) == travelling

@@ -11,26 +11,14 @@ from typing import Any
 import pytest
 from lab import setup
 
-from atoll.assemble import Setup
-from atoll.auditlog import (
-    NAME,
-    START,
-    AuditError,
-    AuditLog,
-    Mark,
-    Record,
-    hash_of,
-    imprint,
-    imprint_of,
-    line_of,
-    read,
-    verify,
-)
+from atoll.clients.fingerprints import fingerprint, fingerprint_of
+from atoll.core.payload import Nothing
+from atoll.core.serialization import encode
+from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine.setup import Setup
 from atoll.errors import AtollError
-from atoll.experiment import Experiment, conduct
-from atoll.payload import Nothing
-from atoll.rundir import RunDir
-from atoll.wire import encode
+from atoll.storage.audit_log import NAME, START, AuditError, AuditLog, Mark, Record, hash_of, line_of, read, verify
+from atoll.storage.run_dir import RunDir
 
 DIGEST = sha256(b"upload").hexdigest()
 
@@ -171,10 +159,10 @@ def test_a_reason_cannot_flood_the_log(tmp_path: Path) -> None:
 
 def test_the_imprint_is_that_of_the_bytes() -> None:
     data = encode(Nothing())
-    assert imprint(Nothing()) == imprint_of(data) == (len(data), sha256(data).hexdigest())
-    assert imprint(None, ("n", "is a list")) == imprint(Nothing(), ("payload", "is huge")) == (0, "")
+    assert fingerprint(Nothing()) == fingerprint_of(data) == (len(data), sha256(data).hexdigest())
+    assert fingerprint(None, ("n", "is a list")) == fingerprint(Nothing(), ("payload", "is huge")) == (0, "")
     with pytest.raises(Exception, match="dataclass"):
-        imprint(None)
+        fingerprint(None)
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -185,7 +173,7 @@ SHORT: dict[str, Any] = {"clients": 3, "rows": 240, "rounds": 3, "eval_every": 3
 def carried_out(made: Setup, path: Path, resume: bool = False) -> Any:
     with RunDir(path) as folder:
         folder.start(made.config, resume=resume, force=False)
-        return conduct(made, folder)
+        return run_experiment(made, folder)
 
 
 def test_a_run_writes_down_every_contribution(tmp_path: Path) -> None:
@@ -194,7 +182,7 @@ def test_a_run_writes_down_every_contribution(tmp_path: Path) -> None:
 
     class Watched(Experiment):
         def _note(self, r: Any, outcome: Any, flaw: Any) -> None:
-            sent.append((r.t + 1, r.phase, outcome.sender, *imprint(outcome.upload)))
+            sent.append((r.t + 1, r.phase, outcome.sender, *fingerprint(outcome.upload)))
             super()._note(r, outcome, flaw)
 
     with RunDir(tmp_path) as folder:
@@ -245,7 +233,7 @@ def test_the_chain_goes_on_after_a_resume(tmp_path: Path) -> None:
     with RunDir(tmp_path / "cut") as folder:
         folder.start(made.config, resume=False, force=False)
         with pytest.raises(Killed):
-            conduct(made, folder, kill)
+            run_experiment(made, folder, kill)
     assert len(list(read(tmp_path / "cut" / NAME))) == 9
     resumed = carried_out(made, tmp_path / "cut", resume=True)
     assert (tmp_path / "cut" / NAME).read_bytes() == (tmp_path / "whole" / NAME).read_bytes()

@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 from atoll import adapt, run
-from atoll.core import Client, ClientId, Method, Predictor, Reply, Round, Task
+from atoll.core.client import Client
+from atoll.core.method import Method
+from atoll.core.model import Predictor
+from atoll.core.payload import about, payload
+from atoll.core.prng import Key
+from atoll.core.task import Reply, Round, Task
 from atoll.errors import AtollError
-from atoll.key import Key
-from atoll.payload import about, payload
+from atoll.typing import ClientId
 
 LATER = 3  # counted from 0: the dry run before a run has two rounds and meets only what goes wrong at once
 

@@ -28,16 +28,16 @@ from crashes import crash_points, disk_full, trouble_at
 from test_experiment import toy_data
 from victims import Victim
 
-from atoll.assemble import Setup, assemble
-from atoll.backends import process
-from atoll.backends.inprocess import Loop
+from atoll.backends import multiprocess
+from atoll.backends.loop import LoopBackend
 from atoll.cli import main
 from atoll.config import Config
+from atoll.core.optim.sgd import SGD
+from atoll.engine.experiment import run_experiment
+from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
-from atoll.experiment import conduct
 from atoll.methods.ditto import Ditto
-from atoll.rundir import RunDir
-from atoll.train import SGD
+from atoll.storage.run_dir import RunDir
 
 pytestmark = pytest.mark.usefixtures("without_report")
 SEED = int(os.environ.get("ATOLL_CHAOS_SEED", "7"))  # of the moments at which processes are killed
@@ -143,13 +143,13 @@ def tiny() -> Setup:
     """Two clients, three rounds, a checkpoint after each; states on disk as well."""
     config = Config("ditto", clients=2, partition="iid", epochs=1, rounds=3, checkpoint_every=1, models=("linear",),
                     rate=0.5, store="disk", cache=1, backend="loop")  # fmt: skip
-    return assemble(config, toy_data(), method=Ditto(SGD(epochs=1, batch_size=64)))
+    return build_setup(config, toy_data(), method=Ditto(SGD(epochs=1, batch_size=64)))
 
 
 def conducted(setup: Setup, out: Path, resume: bool = False) -> None:
     with RunDir(out) as folder:
         folder.start(setup.config, resume=resume, force=False)
-        conduct(setup, folder)
+        run_experiment(setup, folder)
 
 
 @pytest.mark.chaos
@@ -282,16 +282,16 @@ def test_a_run_that_is_told_to_stop_keeps_its_last_whole_round(
     )  # fmt: skip
     with victims.atoll(*command, "--out", tmp_path / "whole", log=log) as whole:
         whole.finish()
-    participate = Loop._participate
+    participate = LoopBackend._participate
 
-    def endless(self: Loop, method: Any, seed: int, job: Any) -> Any:
+    def endless(self: LoopBackend, method: Any, seed: int, job: Any) -> Any:
         if job.round.t == 2:
             sign.touch()
             time.sleep(600)
         return participate(self, method, seed, job)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_participate", endless)
+        patch.setattr(LoopBackend, "_participate", endless)
         victim = victims.atoll(*command, "--out", out, log=log)
     with victim:
         while not sign.exists():
@@ -353,13 +353,13 @@ def hashed(seed: int) -> str:
 
 def shuffle_completion(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Workers answer in another order each time."""
-    carry_out = process.carry_out
+    carry_out = multiprocess.carry_out
 
     def dawdling(fleet: Any, outlet: Any, order: Any, download: Any) -> Any:
         time.sleep(random.Random(f"{seed} {order.at} {order.job.round}").random() * 0.05)
         return carry_out(fleet, outlet, order, download)
 
-    monkeypatch.setattr(process, "carry_out", dawdling)
+    monkeypatch.setattr(multiprocess, "carry_out", dawdling)
 
 
 def resumed(after: int, out: Path) -> str:
@@ -411,7 +411,7 @@ def soak(rounds: int, log: Path, out: Path) -> list[dict[str, int]]:
             "ditto", models=("linear",), rounds=rounds, eval_every=25, checkpoint_every=10, store="disk", rows=200
         )
         with RunDir(out) as folder:
-            conduct(replace(setup), folder, watch)
+            run_experiment(replace(setup), folder, watch)
 
     with Victim(act, log) as victim:
         return [json.loads(line) for line in victim.finish(seconds=3600).splitlines()]

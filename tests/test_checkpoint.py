@@ -10,10 +10,10 @@ import torch
 from crashes import crash_points, disk_full, trouble_at
 from torch import Tensor
 
-from atoll.checkpoint import Checkpoints, Snapshot
-from atoll.core import Contract
+from atoll.core.method import Contract
+from atoll.core.payload import Nothing, Params, about, equal, payload
 from atoll.errors import AtollError
-from atoll.payload import Nothing, Params, about, equal, payload
+from atoll.storage.checkpoint import Checkpoints, Snapshot
 
 
 @payload

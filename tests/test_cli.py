@@ -12,7 +12,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from atoll import __version__, registry
+from atoll._version import __version__
+from atoll.methods import _registry
 from atoll.report import html
 
 Atoll = Callable[..., Any]
@@ -203,15 +204,15 @@ def test_methods_of_a_comparison_see_the_same_clients(atoll: Atoll, drawn: list[
 
 def test_methods_are_listed(atoll: Atoll) -> None:
     listed = json.loads(atoll("methods", "--json").stdout)
-    assert [m["name"] for m in listed] == list(registry.methods())
+    assert [m["name"] for m in listed] == list(_registry.methods())
     assert {"citation", "url", "year", "family", "needs", "heterogeneous", "variants", "regularisers"} <= set(listed[0])
     text = atoll("methods").stdout
-    assert all(name in text for name in registry.methods())
+    assert all(name in text for name in _registry.methods())
     assert "dw" in text
     assert "proximal" in text
 
 
-@pytest.mark.parametrize("name", sorted(registry.methods()))
+@pytest.mark.parametrize("name", sorted(_registry.methods()))
 def test_a_method_is_described(name: str, atoll: Atoll) -> None:
     described = json.loads(atoll("methods", name, "--json").stdout)
     assert described["name"] == name

@@ -2,8 +2,8 @@
 
 import pytest
 
-from atoll.clock import Clock, Devices, Times, Work
 from atoll.errors import AtollError
+from atoll.simulation.clock import Clock, Devices, Times, Work
 
 
 def round_time(overlap: bool, local: float, personal: float, communication: float, rounds: int = 50) -> float:

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from atoll import compare, registry
-from atoll.compare import configs, place, run_all, safe
 from atoll.config import Config
-from atoll.core import Need
+from atoll.core.method import Need
 from atoll.errors import AtollError
+from atoll.experiments import runner
+from atoll.experiments.planning import configs, place, safe
+from atoll.experiments.runner import run_all
+from atoll.methods import _registry
 
 pytestmark = pytest.mark.usefixtures("without_report")
 SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1}
@@ -212,7 +214,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def pool(workers: int, **_: Any) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(workers)
 
-    monkeypatch.setattr(compare, "ProcessPoolExecutor", pool)
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", pool)
 
 
 @pytest.mark.usefixtures("threads")
@@ -233,7 +235,7 @@ def test_a_worker_that_is_killed_is_told_with_the_remedy(
     def dies(*_: Any) -> None:
         raise BrokenProcessPool
 
-    monkeypatch.setattr(compare, "_one", dies)
+    monkeypatch.setattr(runner, "_one", dies)
     with pytest.raises(AtollError, match="Continue with --resume and fewer --workers"):
         go(place(configs(["local"], SMALL, [0, 1]), tmp_path / "root"), workers=2)
     assert capfd.readouterr().err == ""
@@ -243,7 +245,7 @@ def test_the_word_all_means_every_method_with_public_rows_for_those_that_need_th
     """A tenth of the 1442 training rows of digits is less than 100 of each class; so is a tenth of 500."""
     for given, public in (({}, 144), ({"rows": 500}, 50), ({"public": 70}, 70)):
         planned = configs(["all"], {**SMALL, **given})
-        assert [c.method for c in planned] == list(registry.methods())
+        assert [c.method for c in planned] == list(_registry.methods())
         assert {c.public for c in planned} == {public}
     assert {c.public for c in configs(["fedavg"], SMALL)} == {0}
 
@@ -252,7 +254,7 @@ def test_the_word_all_leaves_out_what_does_not_fit() -> None:
     """On two widths everything goes that asks neither for one architecture nor for one width."""
     planned = [c.method for c in configs(["all"], {**SMALL, "models": ("mlp:hidden=8", "mlp:hidden=16")})]
     unfit = {Need.SAME_ARCHITECTURE, Need.SAME_WIDTH}
-    assert planned == [name for name, cls in registry.methods().items() if not unfit & cls.needs]
+    assert planned == [name for name, cls in _registry.methods().items() if not unfit & cls.needs]
     assert {"local", "fedpd", "pfedes"} <= set(planned)
     assert "fedavg" not in planned
 
@@ -265,7 +267,7 @@ def test_a_worker_ends_with_its_parent() -> None:
         me = os.getpid()
         worker = os.fork()
         if worker == 0:
-            compare._end_with(me)
+            runner._end_with(me)
         os.write(writing, str(worker).encode())
         os.kill(me, signal.SIGKILL)
     os.waitpid(parent, 0)

@@ -24,10 +24,11 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from atoll.data import datasets, known, text
+from atoll.data import catalogue, loading
 from atoll.data.dataset import Array, Dataset
-from atoll.data.datasets import base_name, catalogue, load
 from atoll.data.downloads import File, data_folder, fetch
+from atoll.data.loading import base_name, load
+from atoll.data.readers import text
 from atoll.errors import AtollError
 
 RNG = np.random.default_rng(0)
@@ -87,7 +88,7 @@ def test_digits_are_scaled_and_split_by_every_fifth_row_of_a_class() -> None:
 
 def test_every_fifth() -> None:
     """Class 0 holds rows 0 to 4 and 10 (its fifth is row 4), class 1 rows 5 to 9 (its fifth is row 9)."""
-    assert np.flatnonzero(known.every_fifth(np.array([0] * 5 + [1] * 5 + [0]))).tolist() == [4, 9]
+    assert np.flatnonzero(catalogue.every_fifth(np.array([0] * 5 + [1] * 5 + [0]))).tolist() == [4, 9]
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
@@ -110,9 +111,9 @@ def test_idx_files(tmp_path: Path, name: str) -> None:
 def test_a_broken_idx_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "mnist").mkdir()
     good = gzip.compress(idx(images(2, 28, 28)))
-    for file in known.KNOWN["mnist"].files:
+    for file in catalogue.KNOWN["mnist"].files:
         (tmp_path / file.name).write_bytes(good)
-    first = tmp_path / known.KNOWN["mnist"].files[0].name
+    first = tmp_path / catalogue.KNOWN["mnist"].files[0].name
     for broken in (b"not gzip", good[:-20], gzip.compress(b"\0\0\x08"), gzip.compress(idx(images(2, 28, 28))[:-1])):
         first.write_bytes(broken)
         with pytest.raises(AtollError, match="train-images-idx3"):
@@ -140,7 +141,7 @@ def test_emnist_is_turned_upright_and_letters_start_at_a(tmp_path: Path) -> None
 
 def test_emnist_merges_the_letters_that_look_alike() -> None:
     """47 classes: ten digits, 26 capitals, and the eleven small letters a b d e f g h n q r t."""
-    names = known.KNOWN["emnist:balanced"].names
+    names = catalogue.KNOWN["emnist:balanced"].names
     assert names is not None
     assert len(names) == 47
     assert "".join(names[36:]) == "abdefghnqrt"
@@ -275,13 +276,13 @@ def test_a_wrong_npz_of_a_named_set(tmp_path: Path, x: Array, y: list[Any], mess
 def test_catalogue(tmp_path: Path) -> None:
     x = images(1, 28, 28)
     npz(tmp_path, "emnist_letters.npz", x_train=x, y_train=[0], x_test=x, y_test=[0])
-    entries = {entry.name: entry for entry in catalogue(tmp_path)}
+    entries = {entry.name: entry for entry in loading.catalogue(tmp_path)}
     assert [name for name, entry in entries.items() if entry.found] == ["digits", "emnist:letters"]
     assert load("emnist:letters", tmp_path).classes[0] == "a"
     digits = load("digits")
     assert entries["digits"].rows == (len(digits.y_train), len(digits.y_test))
     for entry in entries.values():
-        names = known.KNOWN[entry.name].names
+        names = catalogue.KNOWN[entry.name].names
         assert names is None or len(set(names)) == entry.classes
         assert entry.source
         assert entry.licence
@@ -835,7 +836,7 @@ def test_a_missing_set_is_downloaded_once(
     )
     content = (root / "c.tar.gz").read_bytes()
     file = File("c.tar.gz", address + "c.tar.gz", hashlib.md5(content).hexdigest(), len(content))
-    monkeypatch.setitem(datasets.KNOWN, "cifar100", replace(known.KNOWN["cifar100"], files=(file,)))
+    monkeypatch.setitem(loading.KNOWN, "cifar100", replace(catalogue.KNOWN["cifar100"], files=(file,)))
     assert np.array_equal(load("cifar100", folder).x_train, x)
     assert (folder / "c.tar.gz").read_bytes() == content
     (root / "c.tar.gz").unlink()

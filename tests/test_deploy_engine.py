@@ -14,20 +14,20 @@ import torch
 from crashes import Crash, trouble_at
 from sites import SMALL, Sites, Wire, babbling, personal
 
-from atoll import registry
-from atoll.assemble import assemble
+from atoll.clients.evaluation import accuracy
 from atoll.config import Config
 from atoll.data.dataset import Dataset
-from atoll.deploy.engagement import Engagement
-from atoll.deploy.personal import personal_model, predictor
-from atoll.deploy.protocol import Frame, pack, unpack
-from atoll.deploy.worker import Desk, local
+from atoll.deploy.site.models import personal_model, predictor
+from atoll.deploy.site.participation import Participation
+from atoll.deploy.site.worker import RequestHandler, local
+from atoll.deploy.transport.protocol import Frame, pack, unpack
+from atoll.engine.experiment import run_experiment
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
-from atoll.evaluate import accuracy
-from atoll.experiment import conduct
+from atoll.methods import _registry
 from atoll.privacy.policy import Privacy
 from atoll.report import html
-from atoll.rundir import RunDir
+from atoll.storage.run_dir import RunDir
 
 FEW = SMALL | {"rows": 160}
 
@@ -44,7 +44,7 @@ def deployed(folder: Path, name: str, **changes: Any) -> Sites:
 # -- the same bits ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", registry.methods())
+@pytest.mark.parametrize("name", _registry.methods())
 def test_every_method_gives_the_bits_of_the_simulation(name: str, tmp_path: Path) -> None:
     """With the rules that sites have by default."""
     sites = deployed(tmp_path, name, min_class_count=10)
@@ -55,7 +55,7 @@ def test_every_method_gives_the_bits_of_the_simulation(name: str, tmp_path: Path
     assert personal(result) == personal(expected)
 
 
-@pytest.mark.parametrize("name", [name for name, cls in registry.methods().items() if cls.wait_free is not None])
+@pytest.mark.parametrize("name", [name for name, cls in _registry.methods().items() if cls.wait_free is not None])
 def test_wait_free_methods_give_the_bits_of_the_simulation(name: str, tmp_path: Path) -> None:
     sites = deployed(tmp_path, name, wait_free=True)
     line = sites.line()
@@ -79,8 +79,8 @@ def test_rows_that_start_anywhere_in_memory_and_weights_of_their_own(tmp_path: P
     x, y = rng.normal(size=(90, 13)).astype(np.float32), rng.integers(0, 3, 90)
     data = Dataset("odd", "table", x, y, x[:0], y[:0], ("a", "b", "c"))
     config = Config(method="fedproto", data="odd", init="per_client", clients=3, rounds=2, epochs=1, backend="loop")
-    setup = assemble(config, data)
-    assert Sites(tmp_path, setup).run().summary["digest"] == conduct(setup).summary["digest"]
+    setup = build_setup(config, data)
+    assert Sites(tmp_path, setup).run().summary["digest"] == run_experiment(setup).summary["digest"]
 
 
 def test_some_of_the_sites_in_each_round(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_site_has_its_personal_model_in_the_end(tmp_path: Path) -> None:
     for name in sites.names:
         model, params, metadata = personal_model(sites.folder / name)
         (document,) = (sites.folder / name / "state" / "runs").glob("*/begin.json")
-        rows = Engagement(sites.site(name), json.loads(document.read_text())).fleet.test[0]
+        rows = Participation(sites.site(name), json.loads(document.read_text())).fleet.test[0]
         assert accuracy(model(params, rows.x), rows.y) == last[name]
         assert torch.equal(predictor(sites.folder / name)(rows.x), model(params, rows.x))
         assert (metadata["site"], metadata["round"], metadata["scores"]["accuracy"]) == (name, 2, last[name])
@@ -174,7 +174,9 @@ def test_a_worker_that_forgets_everything_after_every_answer(tmp_path: Path) -> 
     sites = deployed(tmp_path, "scd", wait_free=True)
 
     def forgetful(name: str) -> Any:
-        return lambda data: Desk(sites.site(name)).handle(data).reply  # what should go on afterwards never does
+        return lambda data: (
+            RequestHandler(sites.site(name)).handle(data).reply
+        )  # what should go on afterwards never does
 
     result = sites.run(Wire({name: forgetful(name) for name in sites.names}))
     expected = simulated("scd", wait_free=True)
@@ -214,10 +216,10 @@ def test_a_run_can_go_back_to_the_checkpoint_before_the_last(tmp_path: Path) -> 
 
 def test_a_run_directory_that_is_in_use_is_waited_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites, busy = deployed(tmp_path, "fedavg"), RunDir(tmp_path / "run").__enter__()
-    monkeypatch.setattr("atoll.deploy.conduct.time.sleep", lambda seconds: busy.let_go())
+    monkeypatch.setattr("atoll.deploy.server.run.time.sleep", lambda seconds: busy.let_go())
     assert sites.run().summary["status"] == "finished"
     with RunDir(tmp_path / "run"):
-        monkeypatch.setattr("atoll.deploy.conduct.LINGER", 0.0)
+        monkeypatch.setattr("atoll.deploy.server.run.LINGER", 0.0)
         with pytest.raises(AtollError, match="is in use by another run"):
             sites.run()
 
@@ -280,7 +282,7 @@ def test_a_site_that_fails_is_absent_and_says_nothing_but_a_code(
 
     def failing(data: bytes) -> bytes:
         with monkeypatch.context() as patch:
-            patch.setattr(Engagement, "exchange", fail)
+            patch.setattr(Participation, "exchange", fail)
             said.append(answer(data))
         return said[-1]
 
@@ -431,14 +433,14 @@ def test_fixed_sums_are_refused_between_sites_as_in_a_simulation(
 
 def test_another_version_is_refused_by_the_site_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = deployed(tmp_path, "fedavg")
-    monkeypatch.setattr("atoll.deploy.muster.__version__", "9.9")
+    monkeypatch.setattr("atoll.deploy.server.handshake.__version__", "9.9")
     with pytest.raises(AtollError, match=r"Site '0' cannot take part: has another version of atoll"):
         sites.run()
 
 
 def test_other_settings_or_code_of_the_method_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = deployed(tmp_path, "fedavg")
-    monkeypatch.setattr("atoll.deploy.muster.method_digest", lambda method: "other")
+    monkeypatch.setattr("atoll.deploy.server.handshake.method_digest", lambda method: "other")
     with pytest.raises(AtollError, match="Site '0' cannot take part: has the method with other settings"):
         sites.run()
 
@@ -455,8 +457,8 @@ def test_public_rows_must_be_those_of_the_server(tmp_path: Path) -> None:
 
 def test_a_method_file_must_be_at_the_sites(tmp_path: Path) -> None:
     """Code never comes from the server: a site uses its own copy, and only if it is the same."""
-    source = Path(registry.methods()["local"].__module__.replace(".", "/") + ".py")
-    source = Path(registry.__file__).parent.parent / source
+    source = Path(_registry.methods()["local"].__module__.replace(".", "/") + ".py")
+    source = Path(_registry.__file__).parent.parent / source
     mine = tmp_path / "mine.py"
     mine.write_text(source.read_text().replace("from ..", "from atoll."))
     sites = Sites(tmp_path / "sites", lab.setup(str(mine), **SMALL))

@@ -11,20 +11,21 @@ from typing import Any
 import httpx
 import pytest
 
-from atoll.deploy import gate, pki
-from atoll.deploy.layout import Home
+from atoll.deploy import pki
+from atoll.deploy.federation_dir import FederationDir
+from atoll.deploy.server import proxy
 
 OPERATION = "/v1/fleet/pull-messages"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    made = Home(tmp_path / "federation")
+def home(tmp_path: Path) -> FederationDir:
+    made = FederationDir(tmp_path / "federation")
     made.create(["north", "south"], ["localhost"], 8443, 30)
     return made
 
 
-def key_of(home: Home, name: str) -> str:
+def key_of(home: FederationDir, name: str) -> str:
     return pki.header(home.read().sites[name].key.encode())
 
 
@@ -56,24 +57,24 @@ class Behind:
 
 
 @asynccontextmanager
-async def opened(home: Home, behind: Behind) -> AsyncIterator[int]:
+async def opened(home: FederationDir, behind: Behind) -> AsyncIterator[int]:
     """A gate on the loopback, with TLS; its port."""
     upstream = httpx.AsyncClient(base_url="http://flower", transport=httpx.MockTransport(behind))
     async with upstream:
-        made = gate.Gate(gate.Doorkeeper(home), upstream)
-        listener = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=gate.server_context(home))
+        made = proxy.ReverseProxy(proxy.KeyChecker(home), upstream)
+        listener = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=proxy.server_context(home))
         async with listener:
             yield listener.sockets[0].getsockname()[1]
 
 
 @asynccontextmanager
-async def visiting(home: Home, port: int) -> AsyncIterator[httpx.AsyncClient]:
+async def visiting(home: FederationDir, port: int) -> AsyncIterator[httpx.AsyncClient]:
     context = ssl.create_default_context(cafile=str(home.ca))
     async with httpx.AsyncClient(base_url=f"https://localhost:{port}", verify=context, trust_env=False) as client:
         yield client
 
 
-def try_out(home: Home, steps: Callable[[httpx.AsyncClient, Behind], Awaitable[None]]) -> Behind:
+def try_out(home: FederationDir, steps: Callable[[httpx.AsyncClient, Behind], Awaitable[None]]) -> Behind:
     async def scene() -> Behind:
         behind = Behind()
         async with opened(home, behind) as port, visiting(home, port) as client:
@@ -83,7 +84,7 @@ def try_out(home: Home, steps: Callable[[httpx.AsyncClient, Behind], Awaitable[N
     return asyncio.run(asyncio.wait_for(scene(), 20))
 
 
-def say_raw(home: Home, *pieces: bytes) -> bytes:
+def say_raw(home: FederationDir, *pieces: bytes) -> bytes:
     """Bytes as they are, past any client that would tidy them up."""
 
     async def scene() -> bytes:
@@ -111,7 +112,7 @@ def say_raw(home: Home, *pieces: bytes) -> bytes:
      "push-object", "pull-object", "confirm-message-received"],
 )  # fmt: skip
 def test_sites_get_their_operations(name: str) -> None:
-    gate.check_path("POST", f"/v1/fleet/{name}")
+    proxy.check_path("POST", f"/v1/fleet/{name}")
 
 
 @pytest.mark.deploy
@@ -122,7 +123,7 @@ def test_every_operation_of_flower_is_known_here() -> None:
     paths: set[Any] = {getattr(route, "path", None) for route in router.routes}
     assert paths == {f"/v1/fleet/{name}" for name in (
         "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run",
-        "get-fab", "push-object", "pull-object", "confirm-message-received", *gate.NOT_FOR_SITES,
+        "get-fab", "push-object", "pull-object", "confirm-message-received", *proxy.NOT_FOR_SITES,
     )}  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def test_every_operation_of_flower_is_known_here() -> None:
 def test_the_header_with_the_key_is_flowers() -> None:
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
-    assert gate.KEY == FLEET_HTTP_PUBLIC_KEY_HEADER
+    assert proxy.KEY == FLEET_HTTP_PUBLIC_KEY_HEADER
 
 
 @pytest.mark.parametrize(
@@ -152,30 +153,30 @@ def test_the_header_with_the_key_is_flowers() -> None:
     ],
 )  # fmt: skip
 def test_everything_else_is_closed(method: str, target: str) -> None:
-    with pytest.raises(gate.Refusal) as refusal:
-        gate.check_path(method, target)
+    with pytest.raises(proxy.Refusal) as refusal:
+        proxy.check_path(method, target)
     assert refusal.value.status == 403
 
 
-def test_who_is_accepted_follows_the_file_at_once(home: Home) -> None:
-    keeper = gate.Doorkeeper(home)
+def test_who_is_accepted_follows_the_file_at_once(home: FederationDir) -> None:
+    keeper = proxy.KeyChecker(home)
     north, south = key_of(home, "north"), key_of(home, "south")
     keeper.check_key(OPERATION, north)
     home.revoke("north")
     keeper.check_key(OPERATION, south)
     for key in (north, None, "", "x", north + "="):
-        with pytest.raises(gate.Refusal) as refusal:
+        with pytest.raises(proxy.Refusal) as refusal:
             keeper.check_key(OPERATION, key)
         assert refusal.value.status == 401
 
 
-def test_the_health_check_tells_a_site_whether_its_key_is_good(home: Home) -> None:
-    keeper = gate.Doorkeeper(home)
-    keeper.check_key(gate.HEALTH, None)
-    keeper.check_key(gate.HEALTH, key_of(home, "north"))
+def test_the_health_check_tells_a_site_whether_its_key_is_good(home: FederationDir) -> None:
+    keeper = proxy.KeyChecker(home)
+    keeper.check_key(proxy.HEALTH, None)
+    keeper.check_key(proxy.HEALTH, key_of(home, "north"))
     home.revoke("north")
-    with pytest.raises(gate.Refusal, match="revoked"):
-        keeper.check_key(gate.HEALTH, key_of(home, "north"))
+    with pytest.raises(proxy.Refusal, match="revoked"):
+        keeper.check_key(proxy.HEALTH, key_of(home, "north"))
 
 
 @pytest.mark.parametrize(
@@ -190,13 +191,13 @@ def test_what_the_loopback_is(host: str, inside: bool, monkeypatch: pytest.Monke
             raise socket.gaierror
 
         monkeypatch.setattr(socket, "getaddrinfo", fail)
-    assert gate.is_loopback(host) is inside
+    assert proxy.is_loopback(host) is inside
 
 
 # -- through a real socket --------------------------------------------------------------------------------------------
 
 
-def test_an_operation_passes_with_its_body_and_flowers_headers_alone(home: Home) -> None:
+def test_an_operation_passes_with_its_body_and_flowers_headers_alone(home: FederationDir) -> None:
     body = bytes(range(256)) * 2000
     sent = {
         "flwr-public-key": key_of(home, "north"), "flwr-signature": "s", "content-type": "application/x-protobuf",
@@ -220,7 +221,7 @@ def test_an_operation_passes_with_its_body_and_flowers_headers_alone(home: Home)
     assert not {"x-forwarded-for", "forwarded", "cookie", "authorization", "te"} & set(first.headers)
 
 
-def test_what_is_refused_never_reaches_flower(home: Home) -> None:
+def test_what_is_refused_never_reaches_flower(home: FederationDir) -> None:
     home.revoke("south")
 
     async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
@@ -237,7 +238,7 @@ def test_what_is_refused_never_reaches_flower(home: Home) -> None:
     try_out(home, steps)
 
 
-def test_nobody_is_let_in_while_the_list_cannot_be_read(home: Home) -> None:
+def test_nobody_is_let_in_while_the_list_cannot_be_read(home: FederationDir) -> None:
     async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
         headers = {"flwr-public-key": key_of(home, "north")}
         good = home.file.read_text()
@@ -249,8 +250,8 @@ def test_nobody_is_let_in_while_the_list_cannot_be_read(home: Home) -> None:
     try_out(home, steps)
 
 
-def test_a_body_beyond_the_limit_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "MAX_BODY", 1000)
+def test_a_body_beyond_the_limit_is_refused(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "MAX_BODY", 1000)
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(11):
@@ -266,12 +267,12 @@ def test_a_body_beyond_the_limit_is_refused(home: Home, monkeypatch: pytest.Monk
     try_out(home, steps)
 
 
-def test_a_body_that_is_announced_as_too_large_is_not_even_read(home: Home) -> None:
+def test_a_body_that_is_announced_as_too_large_is_not_even_read(home: FederationDir) -> None:
     head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\nflwr-public-key: "
     assert say_raw(home, head + key_of(home, "north").encode() + b"\r\n\r\n").startswith(b"HTTP/1.1 413")
 
 
-def test_answers_of_any_length_pass(home: Home) -> None:
+def test_answers_of_any_length_pass(home: FederationDir) -> None:
     async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
         headers = {"flwr-public-key": key_of(home, "north")}
         for content in (b"", b"x" * 3_000_000):
@@ -282,7 +283,7 @@ def test_answers_of_any_length_pass(home: Home) -> None:
     try_out(home, steps)
 
 
-def test_a_server_that_is_away_gives_a_status_on_which_sites_try_again(home: Home) -> None:
+def test_a_server_that_is_away_gives_a_status_on_which_sites_try_again(home: FederationDir) -> None:
     async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
         behind.away = True
         headers = {"flwr-public-key": key_of(home, "north")}
@@ -304,11 +305,11 @@ def test_a_server_that_is_away_gives_a_status_on_which_sites_try_again(home: Hom
         b"GET /health HTTP/1.1\r\nhost: x\r\nbad name: x\r\n\r\n",
     ],
 )
-def test_what_is_no_clean_request_is_refused(home: Home, request_: bytes) -> None:
+def test_what_is_no_clean_request_is_refused(home: FederationDir, request_: bytes) -> None:
     assert say_raw(home, request_ + b"\r\n\r\n")[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 501", b"HTTP/1.1 431")
 
 
-def test_a_second_request_hidden_in_a_body_stays_a_body(home: Home) -> None:
+def test_a_second_request_hidden_in_a_body_stays_a_body(home: FederationDir) -> None:
     """Length and chunks together are how requests are smuggled: chunks count, and what is left over is not run."""
     hidden = b"POST /v1/control/start-run HTTP/1.1\r\nhost: x\r\n\r\n"
     key = key_of(home, "north").encode()
@@ -320,25 +321,25 @@ def test_a_second_request_hidden_in_a_body_stays_a_body(home: Home) -> None:
     assert got.count(b"HTTP/1.1 200") <= 1
 
 
-def test_a_visitor_who_says_nothing_is_shown_out(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "HEAD_SECONDS", 0.3)
+def test_a_visitor_who_says_nothing_is_shown_out(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "HEAD_SECONDS", 0.3)
     assert say_raw(home) == b""
     assert say_raw(home, b"GET /health HT") == b""
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "BODY_SECONDS", 0.3)
+def test_a_body_that_does_not_come_is_not_waited_for(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "BODY_SECONDS", 0.3)
     head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\nflwr-public-key: "
     assert b"200" not in say_raw(home, head + key_of(home, "north").encode() + b"\r\n\r\nabc")
 
 
-def test_too_many_visitors_are_turned_away(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "MAX_CONNECTIONS", 0)
+def test_too_many_visitors_are_turned_away(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "MAX_CONNECTIONS", 0)
     with suppress(ConnectionError):  # as good an answer
         assert say_raw(home, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n") == b""
 
 
-def test_without_tls_nothing_is_said(home: Home) -> None:
+def test_without_tls_nothing_is_said(home: FederationDir) -> None:
     async def scene() -> bytes:
         async with opened(home, Behind()) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

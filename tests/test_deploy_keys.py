@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key, load_ssh_private_key
 
 from atoll.deploy import pki
-from atoll.deploy.layout import Home, SiteFolder, check_private, join, split, write_private
+from atoll.deploy.federation_dir import FederationDir, SiteFolder, check_private, join, split, write_private
 from atoll.errors import AtollError
 
 Atoll = Callable[..., Any]
@@ -23,8 +23,8 @@ Refused = Callable[..., str]
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    made = Home(tmp_path / "federation")
+def home(tmp_path: Path) -> FederationDir:
+    made = FederationDir(tmp_path / "federation")
     made.create(["north", "south"], ["server.example.org", "10.0.0.7"], 8443, 30)
     return made
 
@@ -120,12 +120,12 @@ def test_a_fingerprint_is_that_of_ssh_keygen() -> None:
 # -- folders ----------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_else_can_read_anything(home: Home) -> None:
+def test_nobody_else_can_read_anything(home: FederationDir) -> None:
     for path in (home.path, *home.path.rglob("*")):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_a_sites_folder_has_what_it_needs_and_nothing_of_others(home: Home) -> None:
+def test_a_sites_folder_has_what_it_needs_and_nothing_of_others(home: FederationDir) -> None:
     files = {path.name for path in home.site("north").iterdir()}
     assert files == {"ca.crt", "site.key", "site.yaml", "gate.yaml"}
     site = SiteFolder(home.site("north"))
@@ -138,25 +138,25 @@ def test_a_sites_folder_has_what_it_needs_and_nothing_of_others(home: Home) -> N
 
 @pytest.mark.parametrize("name", ["0", "no", "null", "1e5"])
 def test_names_that_yaml_would_read_as_something_else(tmp_path: Path, name: str) -> None:
-    home = Home(tmp_path / "f")
+    home = FederationDir(tmp_path / "f")
     home.create([name], ["localhost"], 8443, 30)
     assert SiteFolder(home.site(name)).name() == name
     assert list(home.read().sites) == [name]
 
 
-def test_the_servers_certificate_is_also_for_the_loopback(home: Home) -> None:
+def test_the_servers_certificate_is_also_for_the_loopback(home: FederationDir) -> None:
     """The gate speaks to Flower there, and checks whom it speaks to."""
     assert pki.names_of(home.cert.read_bytes()) == ["server.example.org", "10.0.0.7", "localhost", "127.0.0.1"]
 
 
-def test_a_federation_is_never_overwritten(home: Home) -> None:
+def test_a_federation_is_never_overwritten(home: FederationDir) -> None:
     before = {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()}
     with pytest.raises(AtollError, match="already holds a federation"):
         home.create(["north"], ["localhost"], 8443, 30)
     assert {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()} == before
 
 
-def test_a_revoked_key_is_not_accepted_until_it_is_reissued(home: Home) -> None:
+def test_a_revoked_key_is_not_accepted_until_it_is_reissued(home: FederationDir) -> None:
     old = home.read().sites["north"].key
     home.revoke("north")
     assert set(home.read().accepted()) == {"south"}
@@ -169,20 +169,20 @@ def test_a_revoked_key_is_not_accepted_until_it_is_reissued(home: Home) -> None:
     assert pki.public_of((home.site("north") / "site.key").read_bytes()).decode() == home.read().sites["north"].key
 
 
-def test_a_key_is_not_accepted_after_its_last_day(home: Home) -> None:
+def test_a_key_is_not_accepted_after_its_last_day(home: FederationDir) -> None:
     site = home.read().sites["north"]
     assert site.refusal(datetime.now(UTC) + timedelta(days=29)) is None
     assert "expired" in (site.refusal(datetime.now(UTC) + timedelta(days=31)) or "")
 
 
-def test_reissuing_a_site_keeps_its_settings(home: Home) -> None:
+def test_reissuing_a_site_keeps_its_settings(home: FederationDir) -> None:
     site = SiteFolder(home.site("north"))
     site.set(site.file, data="rows.npz")
     home.reissue_site("north", 30)
     assert site.data() == "rows.npz"
 
 
-def test_reissuing_the_server_keeps_the_authority_and_the_sites(home: Home) -> None:
+def test_reissuing_the_server_keeps_the_authority_and_the_sites(home: FederationDir) -> None:
     ca, sites, old = home.ca.read_bytes(), home.read().sites, home.cert.read_bytes()
     home.reissue_server(60, ["new.example.org"])
     assert home.ca.read_bytes() == ca
@@ -192,7 +192,7 @@ def test_reissuing_the_server_keeps_the_authority_and_the_sites(home: Home) -> N
     assert "new.example.org" in pki.names_of(home.cert.read_bytes())
 
 
-def test_settings_are_changed_without_losing_comments(home: Home) -> None:
+def test_settings_are_changed_without_losing_comments(home: FederationDir) -> None:
     site = SiteFolder(home.site("north"))
     comments = [line for line in site.file.read_text().splitlines() if line.startswith("#")]
     odd = "C:\\rows: 'a' #1.csv"
@@ -206,7 +206,7 @@ def test_settings_are_changed_without_losing_comments(home: Home) -> None:
 
 
 @pytest.mark.parametrize("place", [".", "site.key"])
-def test_a_site_does_not_start_with_a_key_that_others_can_read(home: Home, place: str) -> None:
+def test_a_site_does_not_start_with_a_key_that_others_can_read(home: FederationDir, place: str) -> None:
     site = SiteFolder(home.site("north"))
     (site.path / place).chmod(0o750)
     with pytest.raises(AtollError, match="chmod"):
@@ -215,7 +215,7 @@ def test_a_site_does_not_start_with_a_key_that_others_can_read(home: Home, place
 
 def test_a_folder_that_was_open_is_closed(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir(mode=0o755)
-    Home(tmp_path / "f").create(["north"], ["localhost"], 8443, 30)
+    FederationDir(tmp_path / "f").create(["north"], ["localhost"], 8443, 30)
     check_private(tmp_path / "f")
 
 
@@ -231,7 +231,7 @@ def test_private_files_are_private_whatever_was_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a b", ".hidden", "-x", "é", "x" * 64, "a.b"])
 def test_names_that_could_be_paths_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(AtollError):
-        Home(tmp_path / "f").create([name], ["localhost"], 8443, 30)
+        FederationDir(tmp_path / "f").create([name], ["localhost"], 8443, 30)
     assert not (tmp_path / "f" / "federation.yaml").exists()
 
 
@@ -255,7 +255,7 @@ def test_init_shows_who_and_until_when(atoll: Atoll) -> None:
     day = f"{datetime.now(UTC) + timedelta(days=10):%Y-%m-%d}"
     assert shown.count(day) == 3  # the server and two sites
     assert atoll("deploy", "show", "fed").stdout in shown
-    assert pki.fingerprint(Home(Path("fed")).ca.read_bytes()) in shown
+    assert pki.fingerprint(FederationDir(Path("fed")).ca.read_bytes()) in shown
 
 
 def test_members_come_and_go_by_commands(atoll: Atoll, refused: Refused) -> None:
@@ -267,7 +267,7 @@ def test_members_come_and_go_by_commands(atoll: Atoll, refused: Refused) -> None
     assert "a site 'b' already" in refused("deploy", "add", "fed", "b")
     assert "--server, or --site" in refused("deploy", "reissue", "fed")
     atoll("deploy", "reissue", "fed", "--site", "a")
-    assert set(Home(Path("fed")).read().accepted()) == {"a", "b"}
+    assert set(FederationDir(Path("fed")).read().accepted()) == {"a", "b"}
 
 
 def test_mistakes_are_told_in_words(atoll: Atoll, refused: Refused) -> None:

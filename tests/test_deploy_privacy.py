@@ -10,12 +10,12 @@ import pytest
 from sites import SMALL, Sites, Wire, personal
 
 from atoll.config import Config
-from atoll.deploy.conduct import Job
-from atoll.deploy.protocol import Frame, pack, unpack
-from atoll.deploy.rules import OFF, Rules, read_rules
-from atoll.deploy.site import read_site
+from atoll.core.serialization import decode
+from atoll.deploy.server.run import DeploymentJob
+from atoll.deploy.site.config import read_site
+from atoll.deploy.site.privacy_rules import OFF, SitePrivacyRules, read_rules
+from atoll.deploy.transport.protocol import Frame, pack, unpack
 from atoll.errors import AtollError
-from atoll.wire import decode
 
 GATED = {"min_class_count": 10}
 
@@ -36,10 +36,10 @@ def book(sites: Sites, name: str) -> list[dict[str, Any]]:
 
 
 def test_the_gate_is_on_unless_the_site_says_otherwise() -> None:
-    assert read_rules(None, "x") == read_rules(True, "x") == Rules(10, None)
-    assert read_rules(False, "x") == read_rules("off", "x") == OFF == Rules(0, "client")
-    assert read_rules({"cov_source": "diag"}, "x") == Rules(10, "diag")
-    assert Job("r", {}, {"a": {}}).configured().min_class_count == 10
+    assert read_rules(None, "x") == read_rules(True, "x") == SitePrivacyRules(10, None)
+    assert read_rules(False, "x") == read_rules("off", "x") == OFF == SitePrivacyRules(0, "client")
+    assert read_rules({"cov_source": "diag"}, "x") == SitePrivacyRules(10, "diag")
+    assert DeploymentJob("r", {}, {"a": {}}).configured().min_class_count == 10
 
 
 def test_off_is_read_from_yaml_as_people_write_it(tmp_path: Path) -> None:
@@ -65,15 +65,17 @@ def test_rules_that_nobody_can_keep_are_told(value: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "own", "expected"),
     [
-        ({}, Rules(), (10, "means")),
-        ({"min_class_count": 20}, Rules(), (20, "means")),
-        ({"min_class_count": 5}, Rules(30), (30, "means")),
-        ({"cov_source": "diag"}, Rules(3, "none"), (3, "none")),
+        ({}, SitePrivacyRules(), (10, "means")),
+        ({"min_class_count": 20}, SitePrivacyRules(), (20, "means")),
+        ({"min_class_count": 5}, SitePrivacyRules(30), (30, "means")),
+        ({"cov_source": "diag"}, SitePrivacyRules(3, "none"), (3, "none")),
         ({"cov_source": "diag"}, OFF, (0, "diag")),
         ({}, OFF, (0, "client")),
     ],
 )
-def test_of_two_rules_the_stricter_holds(asked: dict[str, Any], own: Rules, expected: tuple[int, str]) -> None:
+def test_of_two_rules_the_stricter_holds(
+    asked: dict[str, Any], own: SitePrivacyRules, expected: tuple[int, str]
+) -> None:
     combined = own.combined(Config(method="dcpfl", **asked), lab.setup("dcpfl").method)
     assert (combined.min_class_count, combined.cov_source) == expected
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from atoll.deploy import supervise
-from atoll.deploy.follow import Tail
-from atoll.deploy.supervise import Child, Keeper, alone, is_held, wait_for_port
+from atoll.deploy import supervisor
+from atoll.deploy.server.monitor import Tail
+from atoll.deploy.supervisor import ManagedProcess, Supervisor, alone, is_held, wait_for_port
 from atoll.errors import AtollError
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
@@ -33,15 +33,15 @@ Keeper([[child]], print).run(tick)
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "TICK", 0.02)
-    monkeypatch.setattr(supervise, "PAUSES", (0.0, 0.05, 0.1))
+    monkeypatch.setattr(supervisor, "TICK", 0.02)
+    monkeypatch.setattr(supervisor, "PAUSES", (0.0, 0.05, 0.1))
 
 
-def child(name: str, code: str) -> Child:
-    return Child(name, [sys.executable, "-S", "-c", code], os.environ, Path(f"{name}.log"))
+def child(name: str, code: str) -> ManagedProcess:
+    return ManagedProcess(name, [sys.executable, "-S", "-c", code], os.environ, Path(f"{name}.log"))
 
 
-def run_until(keeper: Keeper, over: Callable[[], bool], seconds: float = 15) -> None:
+def run_until(keeper: Supervisor, over: Callable[[], bool], seconds: float = 15) -> None:
     """Keep until ``over``, then end the way a user does."""
     deadline = time.monotonic() + seconds
 
@@ -70,7 +70,7 @@ def wait(test: Callable[[], Any], seconds: float = 15) -> None:
 def test_what_dies_is_started_again() -> None:
     said: list[str] = []
     short = child("short", "print('once more', flush=True)")
-    run_until(Keeper([[short]], said.append), lambda: len(said) >= 3)
+    run_until(Supervisor([[short]], said.append), lambda: len(said) >= 3)
     assert all("short ended (code 0" in line for line in said[:3])
     assert [line.split("Next try in ")[1] for line in said[:3]] == ["0 s.", "0 s.", "0 s."]
     assert Path("short.log").read_text().count("once more") >= 3
@@ -79,8 +79,8 @@ def test_what_dies_is_started_again() -> None:
 def test_the_pause_grows_while_it_fails_at_once_and_is_short_again_when_it_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failing, keeper = child("failing", ""), Keeper([], lambda text: None)
-    monkeypatch.setattr(supervise, "PAUSES", (1.0, 2.0, 4.0))
+    failing, keeper = child("failing", ""), Supervisor([], lambda text: None)
+    monkeypatch.setattr(supervisor, "PAUSES", (1.0, 2.0, 4.0))
     pauses = []
     for lasted in (0, 0, 0, 0, 1000):
         failing.start()
@@ -103,7 +103,7 @@ def test_members_of_a_group_die_together() -> None:
                 os.kill(seen[0][0], signal.SIGKILL)
         return len(set(seen)) == 2
 
-    run_until(Keeper([[first, second], [apart]], lambda text: None), over)
+    run_until(Supervisor([[first, second], [apart]], lambda text: None), over)
     before, after = seen[0], seen[-1]
     assert before[0] != after[0]
     assert before[1] != after[1]
@@ -115,7 +115,7 @@ def test_nothing_is_started_before_it_is_ready() -> None:
     reasons, said = ["", "", "no road"], list[str]()
     waiting = child("waiting", SLEEPER)
     waiting.ready = lambda: reasons.pop(0) if reasons else None
-    run_until(Keeper([[waiting]], said.append), lambda: waiting.alive)
+    run_until(Supervisor([[waiting]], said.append), lambda: waiting.alive)
     assert said == ["waiting waits: no road", "Ending."]
 
 
@@ -131,7 +131,7 @@ def test_a_refusal_ends_everything() -> None:
     pids: list[int] = []
     refused.ready = refuse
     with pytest.raises(AtollError, match="never"):
-        run_until(Keeper([[other], [refused]], lambda text: None), lambda: False)
+        run_until(Supervisor([[other], [refused]], lambda text: None), lambda: False)
     assert gone(pids[0])
 
 
@@ -193,7 +193,7 @@ def test_a_port_is_waited_for() -> None:
 
 
 def test_long_logs_are_turned_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "LOG_LIMIT", 10)
+    monkeypatch.setattr(supervisor, "LOG_LIMIT", 10)
     talker = child("talker", "print('a long line of text')")
     for _ in range(2):
         talker.start()

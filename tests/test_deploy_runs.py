@@ -11,9 +11,9 @@ import pytest
 from deployed import Deployed, atoll, environment, processes, wait_for
 
 from atoll.api import run_config
-from atoll.assemble import assemble
 from atoll.config import Config
-from atoll.deploy.cut import cut
+from atoll.deploy.export_sites import export_sites
+from atoll.engine.setup import build_setup
 
 pytestmark = pytest.mark.deploy
 METHODS = ("fedavg", "dcpfl", "feddw", "fedpd", "pfedes", "scd")
@@ -37,8 +37,8 @@ def options(values: dict[str, object]) -> list[object]:
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     """A server and three sites that have the rows of a simulation's clients."""
     folder = tmp_path_factory.mktemp("r")
-    setup = assemble(config("fedavg"))
-    *files, public = cut(setup.federation, folder / "rows")
+    setup = build_setup(config("fedavg"))
+    *files, public = export_sites(setup.federation, folder / "rows")
     made = Deployed(folder, setup.fleet.ids).ready()
     for name, file in zip(setup.fleet.ids, files, strict=True):
         made.site(name, file, "--model", setup.fleet.models[name].name, "--public", public)
@@ -104,9 +104,9 @@ def victim(fed: Deployed, what: str) -> int:
     words = {
         "server": (str(fed.server.process.pid),),
         "superlink": ("flower-superlink", str(fed.home.path)),
-        "gate": ("atoll.deploy.gate", str(fed.home.path)),
+        "gate": ("atoll.deploy.server.proxy", str(fed.home.path)),
         "supernode": ("flower-supernode", site),
-        "worker": ("atoll.deploy.worker", site),
+        "worker": ("atoll.deploy.site.worker", site),
         "serverapp": ("flwr-serverapp", f":{fed.running().port}"),
     }[what]
     if what == "server":

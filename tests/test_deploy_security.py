@@ -18,8 +18,8 @@ import pytest
 from deployed import Deployed, Standing, atoll, environment, free_port, processes, wait_for
 
 from atoll.deploy import pki
-from atoll.deploy.flower import write_app
-from atoll.deploy.layout import Home, SiteFolder, write_private
+from atoll.deploy.federation_dir import FederationDir, SiteFolder, write_private
+from atoll.deploy.transport.flower import write_app
 
 pytestmark = pytest.mark.deploy
 BIN = Path(sys.executable).parent
@@ -98,9 +98,9 @@ def test_with_the_certificate_of_another_authority(fed: Deployed, rows: Path, tm
 
 
 @contextmanager
-def lone_gate(home: Home, host: str, port: int) -> Iterator[None]:
+def lone_gate(home: FederationDir, host: str, port: int) -> Iterator[None]:
     """A gate with nothing behind it: enough for a handshake."""
-    words = ("-m", "atoll.deploy.gate", home.path, "--host", host, "--port", port, "--upstream", free_port())
+    words = ("-m", "atoll.deploy.server.proxy", home.path, "--host", host, "--port", port, "--upstream", free_port())
     gate = subprocess.Popen([sys.executable, *map(str, words)], env=environment())
     try:
         wait_for("the gate", lambda: socket.socket().connect_ex((host, port)) == 0)
@@ -111,7 +111,7 @@ def lone_gate(home: Home, host: str, port: int) -> Iterator[None]:
 
 
 def test_a_server_whose_certificate_has_expired(rows: Path, tmp_path: Path) -> None:
-    home, port = Home(tmp_path / "old"), free_port()
+    home, port = FederationDir(tmp_path / "old"), free_port()
     home.create(["north"], ["localhost"], port, 30)
     old = pki.make_server(home.authority(), ["localhost"], 30, start=datetime.now(UTC) - timedelta(days=40))
     write_private(home.cert, old.public)
@@ -271,7 +271,7 @@ def test_insecure_beyond_the_loopback(fed: Deployed, host: str, tmp_path: Path) 
     assert done.returncode == 2
     words = (
         "-m",
-        "atoll.deploy.gate",
+        "atoll.deploy.server.proxy",
         fed.home.path,
         "--host",
         host,

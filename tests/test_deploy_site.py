@@ -21,13 +21,13 @@ import pytest
 from sites import SMALL, Sites, Wire
 
 from atoll.config import Config
-from atoll.deploy import flower, protocol
-from atoll.deploy.conduct import Job, read_job
-from atoll.deploy.engagement import Engagement
-from atoll.deploy.protocol import Frame, ProtocolError, call, pack, unpack
-from atoll.deploy.shelf import Shelf, Tag
-from atoll.deploy.site import read_rows, read_site
-from atoll.deploy.worker import local, serve
+from atoll.deploy.server.run import DeploymentJob, read_job
+from atoll.deploy.site.config import read_rows, read_site
+from atoll.deploy.site.exchange_store import ExchangeStore, StateRef
+from atoll.deploy.site.participation import Participation
+from atoll.deploy.site.worker import local, serve
+from atoll.deploy.transport import flower, protocol
+from atoll.deploy.transport.protocol import Frame, ProtocolError, call, pack, unpack
 from atoll.errors import AtollError
 
 # -- frames -----------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_codes_of_strangers_are_not_repeated() -> None:
 
 
 def test_a_shelf_keeps_what_is_asked_for_and_notices_changes(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "ab" * 8)
+    shelf = ExchangeStore(tmp_path, "ab" * 8)
     tags = []
     for t in range(3):
         entry = shelf.entry(t, 0, "0" * 64)
@@ -95,11 +95,11 @@ def test_a_shelf_keeps_what_is_asked_for_and_notices_changes(tmp_path: Path) -> 
         assert entry.answered
         assert not entry.concluded
         entry.conclude(b"state %d" % t, {"after": None})
-        tags.append(Tag(t, 0, str(entry.digest())))
+        tags.append(StateRef(t, 0, str(entry.digest())))
     shelf.tidy({tags[0]}, round=2)
     assert [t for t, _, _ in shelf.entries()] == [0, 2]
     assert shelf.find(tags[2]).read("state.safetensors") == b"state 2"
-    for tag, change in ((tags[1], ""), (tags[2], "x"), (Tag(2, 0, "other"), "")):
+    for tag, change in ((tags[1], ""), (tags[2], "x"), (StateRef(2, 0, "other"), "")):
         if change:
             (shelf.find(tag).folder / "state.safetensors").write_text(change)
         with pytest.raises(protocol.Refusal) as refusal:
@@ -192,13 +192,13 @@ def test_mistakes_in_a_job_are_told(tmp_path: Path) -> None:
 
 
 def test_deployments_make_a_checkpoint_every_round() -> None:
-    assert Job("r", Config(rounds=9).to_dict(), {"a": {}}).configured().checkpoint_every == 1
+    assert DeploymentJob("r", Config(rounds=9).to_dict(), {"a": {}}).configured().checkpoint_every == 1
 
 
 def test_the_app_for_flower_holds_no_code(tmp_path: Path) -> None:
     folder = flower.write_app(tmp_path / "app")
     assert [path.name for path in folder.rglob("*")] == ["pyproject.toml"]
-    assert 'clientapp = "atoll.deploy.apps.client:app"' in (folder / "pyproject.toml").read_text()
+    assert 'clientapp = "atoll.deploy.site.app:app"' in (folder / "pyproject.toml").read_text()
 
 
 def test_without_flower_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_an_upload_leaves_before_personal_training(
         next(f for name, f in line.asked if (name, f.kind) == ("0", kind)) for kind in ("begin", "exchange")
     )
     shutil.rmtree(site.state / "runs")
-    monkeypatch.setattr(Engagement, "_conclude", lambda *_: time.sleep(60))
+    monkeypatch.setattr(Participation, "_conclude", lambda *_: time.sleep(60))
     start("0")
     assert unpack(call(site.socket, pack(begin))).kind == "ready"
     reply = unpack(call(site.socket, pack(exchange)))

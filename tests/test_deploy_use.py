@@ -10,9 +10,10 @@ import pytest
 import torch
 from sites import SMALL, Sites, babbling
 
-from atoll import auditlog, handover
-from atoll.deploy.personal import open_site
-from atoll.evaluate import accuracy
+from atoll.clients.evaluation import accuracy
+from atoll.deploy.site.models import open_site
+from atoll.inference import export
+from atoll.storage import audit_log
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_a_site_s_model_is_taken_away(ditto: tuple[Sites, Any], atoll: Any) -> N
     assert told["checked"]["rows"] == sites.setup.fleet.test.size(2)
     found = open_site(sites.folder / "2")
     net = found.module("2")
-    read = handover.FORMS["safetensors"][2](Path(told["folder"]) / told["file"], net)
+    read = export.FORMATS["safetensors"][2](Path(told["folder"]) / told["file"], net)
     x = sites.setup.fleet.test[2].x
     with torch.no_grad():
         assert torch.equal(read(x), found.personal("2")(x))
@@ -91,7 +92,7 @@ def test_the_audit_of_a_deployed_run_lists_what_the_sites_say_they_sent(
     assert {record["verdict"] for record in listed} == {"accepted"}
     checked = json.loads(atoll("audit", tmp_path / "run", "--verify", "--json").stdout)
     assert (checked["records"], checked["finished"]) == (12, True)
-    path = tmp_path / "run" / auditlog.NAME
+    path = tmp_path / "run" / audit_log.NAME
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:3], lines[3].replace(listed[3]["sha256"], "0" * 64), *lines[4:]]))
     assert "line 4 was changed" in refused("audit", tmp_path / "run", "--verify")

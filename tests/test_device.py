@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from atoll.assemble import _device, assemble
 from atoll.config import Config
+from atoll.core.payload import Nothing, Params, about, payload
+from atoll.core.serialization import decode, encode
+from atoll.engine.setup import _device, build_setup
 from atoll.errors import AtollError
-from atoll.payload import Nothing, Params, about, payload
-from atoll.wire import decode, encode
 
 
 @payload
@@ -33,18 +33,18 @@ def test_who_decides(asked: str, backend: str, there: bool, taken: str, monkeypa
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(AtollError, match="finds no CUDA device here"):
-        assemble(Config(device="cuda"))
+        build_setup(Config(device="cuda"))
 
 
 def test_worker_processes_are_refused_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(AtollError, match="runs on the CPU only"):
-        assemble(Config(device="cuda", backend="processes"))
+        build_setup(Config(device="cuda", backend="processes"))
 
 
 def test_the_choice_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert assemble(Config()).config.device == "cpu"
+    assert build_setup(Config()).config.device == "cpu"
 
 
 def test_runs_from_before_the_choice_were_on_the_cpu() -> None:

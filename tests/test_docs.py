@@ -25,12 +25,13 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 import atoll as package
-from atoll import models, registry
+from atoll import models
 from atoll.cli import main
 from atoll.cli.options import given
-from atoll.compare import configs
 from atoll.config import Config
 from atoll.data.partition import parse
+from atoll.experiments.planning import configs
+from atoll.methods import _registry
 
 ROOT = Path(__file__).parent.parent
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -170,7 +171,7 @@ def test_commands_can_be_read(name: str, command: str) -> None:
         return
     methods = values.pop("names", None) or [values.pop("method", None) or "fedavg"]
     if tuple(methods) == ("all",):  # which of them fit is found out on the data, and these may not be here
-        methods = tuple(registry.methods())
+        methods = tuple(_registry.methods())
     shared = {key: value for key, value in values.items() if key in Config.__dataclass_fields__}
     for config in configs([str(ROOT / m) if m.endswith(".py") else m for m in methods], given(shared, None)):
         parse(config.partition)
@@ -277,9 +278,9 @@ def test_the_readme_lists_every_method_in_its_family() -> None:
     listed = {
         name: family.strip().replace(" and ", "/") for family, names in rows for name in re.findall(r"`(\w+)`", names)
     }
-    variants = {variant for cls in registry.methods().values() for variant in cls.variants}
+    variants = {variant for cls in _registry.methods().values() for variant in cls.variants}
     assert {n: f for n, f in listed.items() if n not in variants} == {
-        n: c.family for n, c in registry.methods().items()
+        n: c.family for n, c in _registry.methods().items()
     }
 
 

@@ -17,26 +17,28 @@ from lab import setup
 from torch import Tensor
 from toys import batch, client, identity_body, mlp
 
-from atoll import registry
-from atoll.core import Batch, Round
+from atoll.core.batch import Batch
+from atoll.core.class_statistics import class_means, covariances
+from atoll.core.losses import objective
+from atoll.core.optim.base import gradient
+from atoll.core.optim.dpsgd import DPSGD, row_gradients, row_scales
+from atoll.core.payload import Params
+from atoll.core.prng import key
+from atoll.core.schema import declared_constraints
+from atoll.core.task import Round
+from atoll.engine.experiment import run_experiment
 from atoll.errors import AtollError
-from atoll.experiment import conduct
-from atoll.key import key
+from atoll.methods import _registry
 from atoll.methods.dcpfl import Gaussians
 from atoll.methods.fedavg import Global, Update
-from atoll.payload import Params
-from atoll.privacy import dp
+from atoll.privacy import mechanisms
 from atoll.privacy.accountant import delta_of, epsilon_of, noise_multiplier
 from atoll.privacy.budget import Budget, Journal
-from atoll.privacy.dp import Statistics, Updates, clipped, moments, positive, update_field
-from atoll.privacy.dpsgd import DPSGD, row_gradients, row_scales
-from atoll.privacy.gate import Gate
+from atoll.privacy.disclosure import DisclosureControl
+from atoll.privacy.mechanisms import StatisticsMechanism, UpdateMechanism, clipped, moments, positive, update_field
 from atoll.privacy.policy import Privacy
-from atoll.privacy.randomness import secure, seeded
-from atoll.rundir import RunDir
-from atoll.statistics import class_means, covariances
-from atoll.train import gradient, objective
-from atoll.validation import marks_of
+from atoll.storage.run_dir import RunDir
+from atoll.utils.secure_random import secure, seeded
 
 
 def silence(shape: tuple[int, ...]) -> Tensor:
@@ -141,7 +143,7 @@ def test_an_update_is_clipped_as_a_whole() -> None:
     """A change of 5 in each of 4 weights has norm 10; clipped to 2, each is 1. One of 0.5 has norm 1 and stays."""
     for change, expected in ((5.0, 1.0), (0.5, 0.5)):
         down, up = pair_of(change)
-        out = Updates(2.0, 1.0).release(down, up, marks_of(Update), silence)
+        out = UpdateMechanism(2.0, 1.0).release(down, up, declared_constraints(Update), silence)
         torch.testing.assert_close(out.params["w"], torch.full((3,), expected))
         torch.testing.assert_close(out.params["b"], torch.full((1,), 1 + expected))
         assert float(out.n) == 1  # all weigh the same
@@ -156,12 +158,16 @@ def test_clipping_is_never_exceeded() -> None:
 
 def test_a_change_that_is_not_finite_counts_as_none() -> None:
     down, up = pair_of(math.nan)
-    assert torch.equal(Updates(2.0, 1.0).release(down, up, marks_of(Update), silence).params["w"], torch.zeros(3))
+    assert torch.equal(
+        UpdateMechanism(2.0, 1.0).release(down, up, declared_constraints(Update), silence).params["w"], torch.zeros(3)
+    )
 
 
 def test_noise_on_updates_has_the_deviation_of_multiplier_times_clip() -> None:
     start = {"w": torch.zeros(300_000)}
-    out = Updates(2.0, 0.7).release(Global(start, {}), Update(start, torch.ones(()), {}), marks_of(Update), secure)
+    out = UpdateMechanism(2.0, 0.7).release(
+        Global(start, {}), Update(start, torch.ones(()), {}), declared_constraints(Update), secure
+    )
     assert float(out.params["w"].std()) == pytest.approx(1.4, rel=0.01)
 
 
@@ -188,7 +194,7 @@ def test_features_are_clipped_row_by_row() -> None:
     torch.testing.assert_close(gaussians(c).mu, torch.tensor([[0.45, 0.6]]))
 
 
-@pytest.mark.parametrize("name", sorted(n for n, cls in registry.methods().items() if cls.bounded_statistics))
+@pytest.mark.parametrize("name", sorted(n for n, cls in _registry.methods().items() if cls.bounded_statistics))
 def test_statistics_of_methods_that_say_so_are_of_bounded_features(name: str) -> None:
     """A mean of rows no longer than 0.1 is no longer than 0.1; without the bound the same means are."""
     plain = setup(name, rounds=1, eval_every=1)
@@ -215,7 +221,7 @@ def test_moments_are_those_of_the_rows() -> None:
 def test_a_row_moves_the_moments_by_no_more_than_the_sensitivity() -> None:
     """sqrt(1 + R^2 + R^4) for count, sum and second moment; reached by a row of norm R."""
     bound = 1.5
-    mechanism = Statistics(bound, 1.0, Gate())
+    mechanism = StatisticsMechanism(bound, 1.0, DisclosureControl())
     assert mechanism.sensitivity(True) == pytest.approx(math.sqrt(1 + 2.25 + 5.0625))
     assert mechanism.sensitivity(False) == pytest.approx(math.sqrt(3.25))
     largest = 0.0
@@ -234,7 +240,7 @@ def test_a_row_moves_the_moments_by_no_more_than_the_sensitivity() -> None:
 def test_without_noise_the_release_is_what_the_client_has() -> None:
     c = rows(60, bound=100.0)
     up = gaussians(c)
-    out = Statistics(100.0, 0.0, Gate()).release(c, up, marks_of(Gaussians), silence)
+    out = StatisticsMechanism(100.0, 0.0, DisclosureControl()).release(c, up, declared_constraints(Gaussians), silence)
     assert torch.equal(out.n, up.n)
     torch.testing.assert_close(out.mu, up.mu, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(out.sigma, up.sigma, atol=1e-3, rtol=1e-3)
@@ -242,8 +248,8 @@ def test_without_noise_the_release_is_what_the_client_has() -> None:
 
 def test_noise_on_moments_is_of_one_size_and_symmetric() -> None:
     """For 2,000 classes of width 5: deviation multiplier * sensitivity on counts, sums and second moments."""
-    mechanism = Statistics(1.0, 2.0, Gate())
-    zero = dp.Moments(torch.zeros(2000), torch.zeros(2000, 5), torch.zeros(2000, 5, 5))
+    mechanism = StatisticsMechanism(1.0, 2.0, DisclosureControl())
+    zero = mechanisms.Moments(torch.zeros(2000), torch.zeros(2000, 5), torch.zeros(2000, 5, 5))
     noisy = mechanism.noisy(zero, secure)
     expected = 2 * math.sqrt(3)
     assert noisy.second is not None
@@ -259,7 +265,7 @@ def test_noisy_covariances_are_usable_and_noisy_counts_are_believed() -> None:
     privacy = Privacy(plain.config, plain.method, plain.fleet)
     c = plain.fleet.client(plain.fleet.ids[0])
     assert c.bound == 3.0
-    result = conduct(plain)
+    result = run_experiment(plain)
     assert not [r for line in result.history for r in line["rejected"]]
     assert privacy.spare_rows > 0
     matrix = positive(seeded(0, "m")((6, 6)))
@@ -274,7 +280,9 @@ def test_the_nearest_positive_matrix() -> None:
 def test_classes_without_rows_are_told_apart_by_noisy_counts_only() -> None:
     """With a count far below the noise a class does not leave, and what leaves is marked by the noisy count."""
     c = rows(3, bound=1.0)
-    out = Statistics(1.0, 50.0, Gate()).release(c, gaussians(c), marks_of(Gaussians), seeded(3))
+    out = StatisticsMechanism(1.0, 50.0, DisclosureControl()).release(
+        c, gaussians(c), declared_constraints(Gaussians), seeded(3)
+    )
     held = out.n > 0
     assert bool((out.n[held] >= 2 * 50 * math.sqrt(3) - 1).all())
     assert not out.mu[~held].any()
@@ -292,7 +300,7 @@ STATISTICS = {"dcpfl", "fedgh", "fedproto", "fedtgp"}
 TRAINING = {"fedavg", "fedavgm", "fedper", "fedprox", "lgfedavg"}
 
 
-@pytest.mark.parametrize("name", sorted(registry.methods()))
+@pytest.mark.parametrize("name", sorted(_registry.methods()))
 def test_a_method_is_covered_or_refused_with_the_reason(name: str) -> None:
     """Its uploads pass the server's checks; those of updates are noise around what was received."""
     options = {"rounds": 1, "eval_every": 1, "dp": "8", "dp_seed": 3}
@@ -303,12 +311,12 @@ def test_a_method_is_covered_or_refused_with_the_reason(name: str) -> None:
     plain = setup(name, **options)
     privacy = Privacy(plain.config, plain.method, plain.fleet)
     assert privacy.kind == ("updates" if name in UPDATES else "statistics")
-    result = conduct(plain)
+    result = run_experiment(plain)
     assert result.summary["status"] == "finished"
     assert not result.history[0]["rejected"]
 
 
-@pytest.mark.parametrize("name", sorted(registry.methods()))
+@pytest.mark.parametrize("name", sorted(_registry.methods()))
 def test_dpsgd_covers_a_method_or_refuses_it(name: str) -> None:
     options = {"rounds": 1, "eval_every": 1, "dp": "8", "dp_seed": 3, "optimiser": "dpsgd"}
     if name in TRAINING:
@@ -322,7 +330,7 @@ def test_dpsgd_covers_a_method_or_refuses_it(name: str) -> None:
 def test_models_with_running_statistics_are_refused() -> None:
     params = {"w": torch.zeros(2), "buffers.seen": torch.zeros((), dtype=torch.long)}
     with pytest.raises(AtollError, match="running statistics"):
-        update_field(Global(params, {}), Update(params, torch.ones(()), {}), marks_of(Update))
+        update_field(Global(params, {}), Update(params, torch.ones(()), {}), declared_constraints(Update))
     with pytest.raises(AtollError, match="running statistics"):
         row_gradients(squares, params, batch([[1.0, 2.0]], [0]))
 
@@ -358,11 +366,13 @@ def test_the_record_says_what_is_guaranteed(tmp_path: Path, atoll: Atoll, withou
 
 
 def test_real_noise_differs_and_seeded_noise_repeats() -> None:
-    real = [conduct(setup("fedavg", rounds=1, eval_every=1, dp="8")).summary["digest"] for _ in range(2)]
+    real = [run_experiment(setup("fedavg", rounds=1, eval_every=1, dp="8")).summary["digest"] for _ in range(2)]
     assert real[0] != real[1]
-    fixed = [conduct(setup("fedavg", rounds=1, eval_every=1, dp="8", dp_seed=1)).summary["digest"] for _ in range(2)]
+    fixed = [
+        run_experiment(setup("fedavg", rounds=1, eval_every=1, dp="8", dp_seed=1)).summary["digest"] for _ in range(2)
+    ]
     assert fixed[0] == fixed[1]
-    split = conduct(setup("fedavg", rounds=1, eval_every=1, dp="8", dp_seed=1, backend="processes", workers=2))
+    split = run_experiment(setup("fedavg", rounds=1, eval_every=1, dp="8", dp_seed=1, backend="processes", workers=2))
     assert split.summary["digest"] == fixed[0]
 
 
@@ -417,7 +427,7 @@ def test_nothing_is_released_that_is_not_written_down(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Privacy, "outlet", watched)
     with RunDir(tmp_path) as run_dir:
-        conduct(plain, run_dir)
+        run_experiment(plain, run_dir)
     assert seen == [(0, 1)] * 5 + [(1, 2)] * 5
 
 
@@ -428,7 +438,7 @@ def test_what_was_spent_survives_kill_9(tmp_path: Path) -> None:
     def conducted() -> None:
         with RunDir(tmp_path) as run_dir:
             run_dir.start(plain.config, resume=True, force=False)
-            conduct(plain, run_dir)
+            run_experiment(plain, run_dir)
 
     spent, journal = [0.0], tmp_path / "privacy.jsonl"
     for _ in range(3):
@@ -500,7 +510,7 @@ def test_dpsgd_in_a_run() -> None:
     assert optim.noise == pytest.approx(noise_multiplier(8, 1e-5, 6))
     assert optim.clip == 0.5
     assert plain.config.backend == "loop"
-    found = conduct(plain).summary["privacy"]["dp"]
+    found = run_experiment(plain).summary["privacy"]["dp"]
     assert (found["mechanism"], found["releases"], found["planned"]) == ("training", 6, 6)
     assert found["dp_scope"].startswith("row level, end to end")
 

@@ -9,8 +9,8 @@ import torch
 from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_score
 from torch import Tensor
 
-from atoll.evaluate import DETAILS, accuracy, measure, population, predict, reached, select
-from atoll.key import key, normal, randint
+from atoll.clients.evaluation import DETAILS, accuracy, measure, population, predict, reached, select
+from atoll.core.prng import key, normal, randint
 
 
 def answers(right: int, of: int) -> tuple[Tensor, Tensor]:

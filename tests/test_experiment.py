@@ -16,22 +16,26 @@ from crashes import crash_points
 from torch import Tensor
 
 from atoll import Dataset, run
-from atoll.assemble import Setup, assemble
-from atoll.backends.inprocess import Loop
+from atoll.backends.loop import LoopBackend
+from atoll.clients.evaluation import accuracy
 from atoll.config import Config
-from atoll.core import Client, ClientId, Method, Predictor, Reply, Round, Task
-from atoll.data.datasets import load
+from atoll.core.client import Client
+from atoll.core.method import Method
+from atoll.core.model import Predictor
+from atoll.core.optim.sgd import SGD
+from atoll.core.payload import Nothing, about, equal, payload
+from atoll.core.prng import Key, key, normal
+from atoll.core.task import Reply, Round, Task
+from atoll.data.loading import load
+from atoll.engine.cohort import sample_cohort
+from atoll.engine.experiment import run_experiment
+from atoll.engine.result import Result
+from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
-from atoll.evaluate import accuracy
-from atoll.experiment import conduct
-from atoll.key import Key, key, normal
 from atoll.methods.ditto import Ditto
 from atoll.methods.fedavg import FedAvg, Global, Update
-from atoll.payload import Nothing, about, equal, payload
-from atoll.result import Result
-from atoll.rounds import sample
-from atoll.rundir import RunDir
-from atoll.train import SGD
+from atoll.storage.run_dir import RunDir
+from atoll.typing import ClientId
 
 pytestmark = pytest.mark.usefixtures("without_report")
 SMALL: dict[str, Any] = {"clients": 4, "rounds": 3, "epochs": 1, "batch_size": 32}
@@ -103,7 +107,7 @@ def first_accuracy(result: Result, i: ClientId) -> float:
 @pytest.mark.parametrize("eval_every", [1, 2])
 def test_clients_that_never_took_part_are_scored_with_the_model_they_start_from(eval_every: int) -> None:
     result = run(clients=4, rounds=2, epochs=5, rate=0.25, partition="iid", eval_every=eval_every)
-    took_part = {i for t in range(2) for i in sample(result.fleet.ids, 0.25, 0, t)}
+    took_part = {i for t in range(2) for i in sample_cohort(result.fleet.ids, 0.25, 0, t)}
     absent = [row for row in rows_at(result, 2) if row["client"] not in took_part]
     assert absent
     for row in absent:
@@ -114,13 +118,13 @@ def test_clients_that_never_took_part_are_scored_with_the_model_they_start_from(
 def test_only_the_models_that_are_reported_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four clients in each of three rounds, evaluated after the last: once before and once after for each client."""
     exams: list[ClientId] = []
-    examine = Loop.examine
+    examine = LoopBackend.examine
 
-    def counted(self: Loop, predictor: Predictor, i: ClientId, *more: Any, **options: Any) -> Any:
+    def counted(self: LoopBackend, predictor: Predictor, i: ClientId, *more: Any, **options: Any) -> Any:
         exams.append(i)
         return examine(self, predictor, i, *more, **options)
 
-    monkeypatch.setattr(Loop, "examine", counted)
+    monkeypatch.setattr(LoopBackend, "examine", counted)
     result = run(**SMALL, eval_every=3)
     assert sorted(exams) == sorted(2 * result.fleet.ids)
 
@@ -198,7 +202,7 @@ def test_public_rows_of_another_data_set(tmp_path: Path) -> None:
     images = np.full((20, 3, 6, 5), 90, dtype=np.uint8)
     images[:, 0] = 120  # grey: (120 + 90 + 90) / 3 = 100
     np.savez(tmp_path / "other.npz", x=images, y=np.arange(20) % 4)
-    made = assemble(Config(**SMALL, public=8, public_data=str(tmp_path / "other.npz"), transform="none"))
+    made = build_setup(Config(**SMALL, public=8, public_data=str(tmp_path / "other.npz"), transform="none"))
     assert made.fleet.public is not None
     assert made.fleet.public.shape == (8, 1, 8, 8)
     assert torch.allclose(made.fleet.public, torch.tensor(100 / 255))
@@ -207,21 +211,21 @@ def test_public_rows_of_another_data_set(tmp_path: Path) -> None:
 
 def test_another_data_set_needs_a_number_of_rows_and_a_shape_that_fits(tmp_path: Path) -> None:
     with pytest.raises(AtollError, match="How many rows"):
-        assemble(Config(**SMALL, public_data="digits"))
+        build_setup(Config(**SMALL, public_data="digits"))
     (tmp_path / "table.csv").write_text("a,label\n" + "1,0\n2,1\n" * 20)
     with pytest.raises(AtollError, match="have shape"):
-        assemble(Config(**SMALL, public=4, public_data=f"{tmp_path}/table.csv?label=label"))
+        build_setup(Config(**SMALL, public=4, public_data=f"{tmp_path}/table.csv?label=label"))
     with pytest.raises(AtollError, match="1 to 1442"):
-        assemble(Config(**SMALL, public=4000, public_data="digits"))
+        build_setup(Config(**SMALL, public=4000, public_data="digits"))
 
 
 def test_fewer_rows_keep_the_mix_of_classes() -> None:
-    data = assemble(Config(**SMALL, rows=200)).federation.dataset
+    data = build_setup(Config(**SMALL, rows=200)).federation.dataset
     assert len(data.y_train) + len(data.y_test) == 200
     whole = np.bincount(load("digits").y_train)
     assert np.abs(np.bincount(data.y_train) - len(data.y_train) * whole / whole.sum()).max() <= 1
     with pytest.raises(AtollError, match="--rows 10 to 1797"):
-        assemble(Config(**SMALL, rows=5))
+        build_setup(Config(**SMALL, rows=5))
 
 
 def test_personal_models_on_everybodys_rows() -> None:
@@ -307,13 +311,13 @@ def test_a_client_that_always_sends_nan_might_as_well_be_absent(
     backend: str, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"clients": 4, "rounds": 4, "rate": rate, "backend": backend}
-    k, rows = victim(assemble(Config(clients=4)))
+    k, rows = victim(build_setup(Config(clients=4)))
     broken = run(Poisoned(OPTIM, bad=rows), **options)
 
     def others(clients: Any, rate: float, seed: int, t: int) -> list[ClientId]:
-        return [i for i in sample(clients, rate, seed, t) if i != k]
+        return [i for i in sample_cohort(clients, rate, seed, t) if i != k]
 
-    for module in ("atoll.rounds", "atoll.experiment"):
+    for module in ("atoll.engine.round", "atoll.engine.experiment"):
         monkeypatch.setattr(sys.modules[module], "sample", others)
     absent = run(Poisoned(OPTIM, bad=rows), **options)
     assert broken.summary["digest"] == absent.summary["digest"]
@@ -342,7 +346,7 @@ def test_a_run_without_a_single_good_upload_ends_as_diverged(eval_every: int, tm
 
 
 def test_refused_uploads_of_rounds_without_evaluation_are_told_by_the_next_line(tmp_path: Path) -> None:
-    k, rows = victim(assemble(Config(clients=4)))
+    k, rows = victim(build_setup(Config(clients=4)))
     options: dict[str, Any] = {"clients": 4, "eval_every": 3, "strikes": 0}
     long = run(Poisoned(OPTIM, bad=rows), rounds=6, **options)
     assert [[(r["client"], r["round"]) for r in line["rejected"]] for line in long.history] == [
@@ -360,14 +364,14 @@ def test_a_client_that_breaks_when_its_examination_comes_up_is_scored_as_it_is_n
 
     What FedAvg leaves it with is the server's model, not the one everybody started from.
     """
-    k, train = "1", Loop.train
+    k, train = "1", LoopBackend.train
 
-    def sabotaged(self: Loop, method: Any, seed: int, jobs: Any) -> Any:
+    def sabotaged(self: LoopBackend, method: Any, seed: int, jobs: Any) -> Any:
         for job, outcome in zip(jobs, train(self, method, seed, jobs), strict=True):
             bad = job.client == k and job.round.t == 1
             yield outcome._replace(upload=Global(outcome.upload.params, {})) if bad else outcome
 
-    monkeypatch.setattr(Loop, "train", sabotaged)
+    monkeypatch.setattr(LoopBackend, "train", sabotaged)
     result = run(clients=4, rounds=2, epochs=5, partition="iid", eval_every=2, backend="loop")
     assert [(r["client"], r["reason"]) for r in result.history[0]["rejected"]] == [(k, "is a Global, not a Update")]
     (row,) = (row for row in result.clients if row["client"] == k)
@@ -421,7 +425,7 @@ def test_a_round_with_two_phases(backend: str) -> None:
 
 
 def test_a_client_that_fails_in_the_first_phase_is_absent_from_the_second() -> None:
-    k, rows = victim(assemble(Config(clients=4)))
+    k, rows = victim(build_setup(Config(clients=4)))
     result = run(TwoPhases(rows), clients=4, rounds=1)
     assert float(result.server.v) == 4
     assert float(result.state(k).v) == 0
@@ -562,13 +566,13 @@ def test_a_crash_at_any_step_that_touches_the_disk_resumes_to_the_same_end(tmp_p
     """Two clients, three rounds, a checkpoint after each; states on disk as well."""
     config = Config("ditto", clients=2, partition="iid", epochs=1, rounds=3, checkpoint_every=1, models=("linear",),
                     rate=0.5, store="disk", cache=1, backend="loop")  # fmt: skip
-    setup = assemble(config, toy_data(), method=Ditto(SGD(epochs=1, batch_size=64)))
+    setup = build_setup(config, toy_data(), method=Ditto(SGD(epochs=1, batch_size=64)))
     place = {"at": tmp_path / "whole"}
 
     def act(resume: bool = False) -> None:
         with RunDir(place["at"]) as folder:
             folder.start(setup.config, resume=resume, force=False)
-            conduct(setup, folder)
+            run_experiment(setup, folder)
 
     def prepare() -> None:
         place["at"] = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import wilcoxon
 
 from atoll.errors import AtollError
-from atoll.report.export import Sheet, as_csv, export, latex, markdown
-from atoll.report.paired import paired
-from atoll.report.runs import Run
+from atoll.report.sheets import Sheet, as_csv, export, latex, markdown
+from atoll.report.significance import paired
+from atoll.storage.run_reader import Run
 
 SHEET = Sheet("title", ["method", "accuracy, %"], [["dcpfl|x", "81.0 ± 1.3"], ["fedavg_ft", "–"]])
 

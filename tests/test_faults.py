@@ -11,37 +11,28 @@ import pytest
 from conftest import Atoll
 from lab import resumed, run, setup
 
-from atoll import api, registry
-from atoll.assemble import Setup, assemble
-from atoll.backends.inprocess import Loop
-from atoll.clock import Clock, Times
+from atoll import api
+from atoll.backends.loop import LoopBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.clients.tasks import LATE, NO_FAULTS, SILENT, UNREACHED, RoundLog
 from atoll.config import Config
-from atoll.core import ClientId, Round
-from atoll.costs import operations
+from atoll.core.payload import equal, nbytes
+from atoll.core.prng import key
+from atoll.core.schema import is_finite
+from atoll.core.serialization import digest
+from atoll.core.task import Round
+from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine.result import Result
+from atoll.engine.round import RoundPolicy, run_round
+from atoll.engine.run_state import RunState, Totals, from_json
+from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
-from atoll.experiment import Experiment, conduct
-from atoll.faults import (
-    CALM,
-    LATE,
-    SILENT,
-    UNREACHED,
-    Drop,
-    Faults,
-    Lag,
-    Poison,
-    read_drop,
-    read_lag,
-    read_poison,
-)
-from atoll.key import key
-from atoll.ledger import Ledger, Totals, from_json
-from atoll.payload import equal, nbytes
-from atoll.result import Result
-from atoll.rounds import Log, Rules, play
-from atoll.rundir import RunDir
-from atoll.store import MemoryStore
-from atoll.validation import is_finite
-from atoll.wire import digest
+from atoll.methods import _registry
+from atoll.simulation.clock import Clock, Times
+from atoll.simulation.costs import operations
+from atoll.simulation.faults import Drop, Faults, Lag, Poison, read_drop, read_lag, read_poison
+from atoll.storage.run_dir import RunDir
+from atoll.typing import ClientId
 
 TWENTY = tuple(str(i) for i in range(20))
 QUICK: dict[str, Any] = {"rounds": 4, "eval_every": 1, "rows": 500}
@@ -156,13 +147,21 @@ def test_stragglers_change_from_round_to_round() -> None:
 # -- one round --------------------------------------------------------------------------------------------------------
 
 
-def played(made: Setup, gone: dict[ClientId, str], **more: Any) -> tuple[Any, Log, MemoryStore]:
+def played(made: Setup, gone: dict[ClientId, str], **more: Any) -> tuple[Any, RoundLog, MemoryStore]:
     """The first round, in which some clients are gone."""
     store, task = MemoryStore(), made.fleet.task()
     server = made.method.init_server(task, key(0))
-    trouble = CALM._replace(gone=gone.get)
-    after, log = play(
-        made.method, task, Loop(made.fleet, store), server, 0, 0, 1.0, (), rules=Rules(trouble=trouble, **more)
+    trouble = NO_FAULTS._replace(gone=gone.get)
+    after, log = run_round(
+        made.method,
+        task,
+        LoopBackend(made.fleet, store),
+        server,
+        0,
+        0,
+        1.0,
+        (),
+        rules=RoundPolicy(trouble=trouble, **more),
     )
     return after, log, store
 
@@ -254,7 +253,7 @@ def test_whether_the_download_is_lost_too_shows_in_bytes_alone() -> None:
 
 def test_a_client_that_never_answers_changes_nothing_for_the_others() -> None:
     made = setup("ditto", **QUICK, drop="client:2")
-    result = conduct(made)
+    result = run_experiment(made)
     store = result.backend.store
     assert result.summary["dropped"] == {SILENT: 4}
     assert list(store) == ["0", "1", "3", "4"]
@@ -292,7 +291,7 @@ def test_faults_survive_a_resume(done: int, tmp_path: Path) -> None:
 
 def test_no_container_of_a_ledger_is_shared_with_its_copy() -> None:
     """Totals and clocks are records of the ledger, so the containers in them count as well."""
-    ledger = Ledger(totals=Totals(dropped={SILENT: 1}))
+    ledger = RunState(totals=Totals(dropped={SILENT: 1}))
 
     def containers(record: Any, at: str = "") -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -318,7 +317,7 @@ def test_a_round_that_is_interrupted_after_it_was_counted_is_counted_once(
     made = setup("fedavg", drop="0.6", rounds=4, eval_every=2, rows=500, checkpoint_every=99)
     count, calls = Experiment._count, list[int]()
 
-    def interrupted(experiment: Experiment, log: Log, flops: Any) -> None:
+    def interrupted(experiment: Experiment, log: RoundLog, flops: Any) -> None:
         count(experiment, log, flops)
         calls.append(log.t)
         if len(calls) == 2:
@@ -326,7 +325,7 @@ def test_a_round_that_is_interrupted_after_it_was_counted_is_counted_once(
 
     def conducted(folder: Path) -> tuple[Any, list[Any]]:
         with RunDir(folder) as run_dir:
-            conduct(made, run_dir)
+            run_experiment(made, run_dir)
         summary = json.loads((folder / "summary.json").read_text())
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         return {**summary, "seconds": None}, [{**line, "seconds": None} for line in lines]
@@ -343,11 +342,11 @@ def test_a_round_that_is_interrupted_after_it_was_counted_is_counted_once(
 
 
 def test_a_ledger_of_an_older_version_knows_of_no_faults() -> None:
-    stored = Ledger().to_json()
+    stored = RunState().to_json()
     for entries, names in ((stored, ("dropped", "spoilt")), (stored["totals"], ("dropped", "empty"))):
         for name in names:
             del entries[name]
-    old = from_json(0, stored, Ledger().table())
+    old = from_json(0, stored, RunState().table())
     assert (old.dropped, old.spoilt, old.totals.dropped, old.totals.empty) == ([], [], {}, 0)
 
 
@@ -413,7 +412,7 @@ def test_without_overlap_personal_training_counts_and_with_it_does_not() -> None
 
 def broken(name: str, *clients: int, **options: Any) -> Setup:
     """A federation in which training diverges on some clients: their rows are not numbers."""
-    made = assemble(setup(name, **options).config)
+    made = build_setup(setup(name, **options).config)
     for at in clients:
         made.fleet.train[at].x.fill_(float("nan"))
     return made
@@ -422,7 +421,7 @@ def broken(name: str, *clients: int, **options: Any) -> Setup:
 @pytest.mark.parametrize("backend", ["loop", "processes", "vmap"])
 def test_a_client_that_diverges_is_skipped_with_a_warning(backend: str) -> None:
     made = broken("ditto", 1, **QUICK, backend=backend, workers=2, strikes=0)
-    result = conduct(made)
+    result = run_experiment(made)
     assert result.summary["status"] == "finished"
     assert [[r["client"] for r in line["rejected"]] for line in result.history] == [["1"]] * 4
     (note,) = result.notes
@@ -436,7 +435,10 @@ def test_a_client_that_diverges_is_skipped_with_a_warning(backend: str) -> None:
 def test_a_state_that_diverges_is_not_kept() -> None:
     """Ditto's personal training diverges at a huge rate; what it uploads does not hang on it."""
     settings = {"personal_optim.epochs": 5, "personal_optim.lr": 1e30}
-    plain, result = run("ditto", **QUICK), conduct(assemble(replace(setup("ditto", **QUICK).config, settings=settings)))
+    plain, result = (
+        run("ditto", **QUICK),
+        run_experiment(build_setup(replace(setup("ditto", **QUICK).config, settings=settings))),
+    )
     assert equal(result.server, plain.server)
     assert list(result.backend.store) == []
     assert [entry["client"] for entry in result.history[0]["spoilt"]] == list(result.fleet.ids)
@@ -445,7 +447,7 @@ def test_a_state_that_diverges_is_not_kept() -> None:
 
 
 def test_of_many_clients_that_diverge_a_few_are_named() -> None:
-    result = conduct(broken("fedavg", *range(7), clients=9, rounds=1, eval_every=1, rows=500))
+    result = run_experiment(broken("fedavg", *range(7), clients=9, rounds=1, eval_every=1, rows=500))
     assert result.notes[0].count("of client") == 5
     assert "and those of 2 more clients" in result.notes[0]
 
@@ -453,7 +455,7 @@ def test_of_many_clients_that_diverge_a_few_are_named() -> None:
 @pytest.mark.parametrize("name", ["fedavg", "fedproto"])
 def test_a_run_in_which_all_diverge_stops(name: str) -> None:
     made = broken(name, *range(5), **QUICK)
-    result = conduct(made)
+    result = run_experiment(made)
     assert (result.summary["status"], result.summary["rounds"]) == ("diverged", 1)
 
 
@@ -488,7 +490,7 @@ def test_a_comparison_fails_only_if_all_diverge(atoll: Atoll) -> None:
 
 
 def test_no_method_starts_with_a_state_that_is_not_finite() -> None:
-    for name in registry.methods():
+    for name in _registry.methods():
         made = setup(name)
         i = made.fleet.ids[0]
         assert is_finite(made.method.init_client(made.fleet.client(i), key(0))), name

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.data import federation as module
 from atoll.data.dataset import Dataset
-from atoll.data.federation import Federation, export, federate, fingerprint
+from atoll.data.federate import federate
+from atoll.data.federated_dataset import FederatedDataset, fingerprint
+from atoll.data.partition_files import export
 from atoll.data.split import held_out, mirror, mirrored, shares
 from atoll.errors import AtollError
 
@@ -44,7 +45,7 @@ TOY = dataset([100] * 10, [20] * 10)
 WHOLE = dataset([120] * 10, [0] * 10)
 
 
-def same(a: Federation, b: Federation) -> bool:
+def same(a: FederatedDataset, b: FederatedDataset) -> bool:
     return (a.clients, a.notes, a.name, a.recipe) == (b.clients, b.notes, b.name, b.recipe) and all(
         np.array_equal(p, q) and p.dtype == q.dtype == np.int64
         for p, q in zip((*a.train, *a.val, *a.test, a.public), (*b.train, *b.val, *b.test, b.public), strict=True)
@@ -396,10 +397,10 @@ def test_a_federation_is_made_once(tmp_path, monkeypatch):
     first = federate(TOY, 5, public=10, cache=tmp_path / "deep")
     assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == [f"{first.name}.json", f"{first.name}.npz"]
 
-    def never(*_: object) -> Federation:
+    def never(*_: object) -> FederatedDataset:
         raise AssertionError("made again")
 
-    monkeypatch.setattr(module, "_made", never)
+    monkeypatch.setattr(federate, "_made", never)
     again = federate(TOY, 5, public=10, cache=tmp_path / "deep")
     assert same(first, again)
     assert again.dataset is TOY

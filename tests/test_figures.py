@@ -14,19 +14,20 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from atoll.analysis.classes import Lengths, Relations, lengths, relations, tendency
-from atoll.analysis.enhanced import enhanced
-from atoll.analysis.features import Features, embedded, features, separation
+from atoll.analysis.class_relations import Lengths, Relations, lengths, relations, tendency
+from atoll.analysis.embeddings import Features, embedded, features, separation
+from atoll.analysis.proxy_images import enhanced
 from atoll.analysis.timeline import course
 from atoll.api import run_config
-from atoll.clock import Clock, Times
 from atoll.config import Config
 from atoll.errors import AtollError
-from atoll.report import figures, from_cases, from_metrics, from_models, html, plots, style
-from atoll.report.from_cases import place
-from atoll.report.runs import Run, load
-from atoll.report.shown import Drawn, Shown, by_case, pair
-from atoll.saved import Saved, open_run
+from atoll.inference.models import SavedRun, open_run
+from atoll.report import figures, html, plots, style
+from atoll.report.figures import metrics, models, sweeps
+from atoll.report.figures.base import FigureSpec, RunsByCase, by_case, pair
+from atoll.report.figures.sweeps import place
+from atoll.simulation.clock import Clock, Times
+from atoll.storage.run_reader import Run, load
 
 CLASSES = [str(i) for i in range(10)]
 ANY = np.random.default_rng(0)
@@ -202,12 +203,12 @@ def test_a_sweep_has_a_panel_for_what_stands_before_and_orders_its_points() -> N
         ("A, 2 classes", "m"): [told(0, (0.1, 0.8)), told(1, (0.1, 0.6)), told(2, (0.1, 0.1))],  # a seed too many
         ("B, 2 classes", "m"): [told(0, (0.1, 0.9))],
     }
-    (one,) = from_cases.sweep(shown, x="classes of each client")
+    (one,) = sweeps.sweep(shown, x="classes of each client")
     a, b = one.draw(style.WIDE).axes
     assert (a.get_title(loc="left"), b.get_title(loc="left")) == ("A", "B")
     assert list(a.lines[0].get_xdata()) == [2, 10]
     assert a.lines[0].get_ydata() == pytest.approx([70, 40])
-    assert [d.name for d in from_cases.sweep({("mu=1", "m"): [told()], ("lr=1", "m"): [told()]})] == [
+    assert [d.name for d in sweeps.sweep({("mu=1", "m"): [told()], ("lr=1", "m"): [told()]})] == [
         "sweep-mu",
         "sweep-lr",
     ]
@@ -221,16 +222,16 @@ def test_runs_of_ones_own_are_swept_by_an_option_or_a_setting() -> None:
     runs = [replace(told(accuracies=(0.1, a)), config=c) for a, c in zip((0.3, 0.6), configs, strict=True)]
     shown = {("anything", f"dcpfl {i}"): [run] for i, run in enumerate(runs)}
     for by, places in (("partition", [0.5, 10]), ("mu", [1, 2])):
-        (one,) = from_cases.sweep(shown, by=by)
+        (one,) = sweeps.sweep(shown, by=by)
         (line,) = one.draw(style.WIDE).axes[0].lines
         assert (list(line.get_xdata()), list(line.get_ydata())) == (places, pytest.approx([30, 60]))
     with pytest.raises(AtollError, match="tau"):
-        from_cases.sweep(shown, by="tau")
+        sweeps.sweep(shown, by="tau")
 
 
 def test_places_without_numbers_stand_side_by_side() -> None:
-    shown: Shown = {(f"filters={f}", "m"): [told()] for f in ("4", "8-16")}
-    (one,) = from_cases.sweep(shown)
+    shown: RunsByCase = {(f"filters={f}", "m"): [told()] for f in ("4", "8-16")}
+    (one,) = sweeps.sweep(shown)
     assert [t.get_text() for t in one.draw(style.WIDE).axes[0].get_xticklabels()] == ["4", "8-16"]
 
 
@@ -244,7 +245,7 @@ def test_a_trade_off_counts_to_the_target_or_to_the_end() -> None:
             told(sent=0, target=reached | {"reached": {"bytes": {"up": 0, "down": 0}, "flops": {"clients": 1}}})
         ],
     }
-    (one,) = from_metrics.trade_off(shown)
+    (one,) = metrics.trade_off(shown)
     assert one.numbers is not None
     assert [row[1:4] + row[5:] for row in one.numbers.rows] == [
         ["there", "70.00", "400", "yes"], ["not there", "70.00", "1000", "no"], ["silent", "70.00", "0", "yes"]
@@ -259,7 +260,7 @@ def test_a_trade_off_counts_to_the_target_or_to_the_end() -> None:
 def test_arrivals_are_in_simulated_time() -> None:
     """70 % come in round 2: after 8 s with waiting and 4 s without, twice as soon."""
     target = {"accuracy": 0.6, "reached": None}
-    (one,) = from_metrics.arrivals({("c", "m"): [told(target=target)], ("c", "slow"): [told(accuracies=(0.1, 0.2))]})
+    (one,) = metrics.arrivals({("c", "m"): [told(target=target)], ("c", "slow"): [told(accuracies=(0.1, 0.2))]})
     assert one.numbers is not None
     assert one.numbers.rows == [["c", "m", "2", "8", "4", "2.000"], ["c", "slow", "–", "–", "–", "–"]]
     free, waiting, *_ = one.draw(style.WIDE).axes[0].lines
@@ -270,15 +271,15 @@ def test_curves_on_all_rows_take_whichever_model_there_is() -> None:
     run = told()
     run.metrics[0]["personal"]["post"]["global"] = 0.25
     run.metrics[1]["personal"]["post"]["global"] = 0.5
-    (one,) = from_metrics.curves({("c", "m"): [run]}, whose="global")
+    (one,) = metrics.curves({("c", "m"): [run]}, whose="global")
     (line,) = one.draw(style.WIDE).axes[0].lines
     assert line.get_ydata() == pytest.approx([25, 50])
     with pytest.raises(AtollError, match="whose"):
-        from_metrics.curves({("c", "m"): [run]}, whose="mine")
+        metrics.curves({("c", "m"): [run]}, whose="mine")
 
 
 def test_holdings_are_a_figure_for_each_case() -> None:
-    made = from_metrics.holdings({("beta=0.5", "m"): [told()], ("beta=0.1", "m"): [told()]})
+    made = metrics.holdings({("beta=0.5", "m"): [told()], ("beta=0.1", "m"): [told()]})
     assert [d.name for d in made] == ["holdings-beta-0.5", "holdings-beta-0.1"]
 
 
@@ -326,15 +327,15 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def dw(ran: dict[str, Path]) -> Saved:
+def dw(ran: dict[str, Path]) -> SavedRun:
     return open_run(ran["dw"])
 
 
-def shown_of(*paths: Path) -> Shown:
+def shown_of(*paths: Path) -> RunsByCase:
     return {("c", path.name): [load(path)] for path in paths}
 
 
-def test_features_are_those_of_the_saved_model(dw: Saved) -> None:
+def test_features_are_those_of_the_saved_model(dw: SavedRun) -> None:
     found = features(dw, ["1"], rows=5)
     model, (x, y) = dw.fleet.models["1"], dw.fleet.test[1]
     assert found.x == pytest.approx(model.features(dw.params("1"), x[:5]).numpy())
@@ -388,7 +389,7 @@ def test_umap_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert embedded(found, way="umap", seed=7)[0] == pytest.approx(found.x[:, :2], abs=1e-6)
 
 
-def test_soft_labels_and_relations_come_from_the_servers_state(dw: Saved, ran: dict[str, Path]) -> None:
+def test_soft_labels_and_relations_come_from_the_servers_state(dw: SavedRun, ran: dict[str, Path]) -> None:
     found = relations(dw)
     omega = dw.server.params["head.weight"]
     assert found.weights == pytest.approx((omega @ omega.T).softmax(1).numpy(), abs=1e-6)
@@ -431,11 +432,11 @@ def test_enhanced_images_are_those_of_the_proxy(ran: dict[str, Path]) -> None:
 
 
 def test_every_kind_that_opens_models_has_its_numbers(ran: dict[str, Path]) -> None:
-    (tsne,) = from_models.tsne(shown_of(ran["dw"], ran["local"]), rows=10, heads=True)
-    (matrices,) = from_models.relations(shown_of(ran["dw"]))
-    (moduli,) = from_models.moduli(shown_of(ran["local"]))
-    (images,) = from_models.images(shown_of(ran["pfedes"]))
-    made = from_models.timeline(shown_of(ran["scd"]), clients=2, rounds=1)
+    (tsne,) = models.tsne(shown_of(ran["dw"], ran["local"]), rows=10, heads=True)
+    (matrices,) = models.relations(shown_of(ran["dw"]))
+    (moduli,) = models.moduli(shown_of(ran["local"]))
+    (images,) = models.images(shown_of(ran["pfedes"]))
+    made = models.timeline(shown_of(ran["scd"]), clients=2, rounds=1)
     assert [d.name for d in (tsne, matrices, moduli, images, *made)] == [
         "tsne",
         "relations",
@@ -472,7 +473,7 @@ def test_a_page_begins_with_its_own_figures(
 ) -> None:
     picture = html.Picture(html.Markup("<svg></svg>"), html.Markup("<svg></svg>"))
     monkeypatch.setattr(html, "_picture", lambda draw, name: picture)
-    own = [Drawn("a", "What it was for.", lambda width: Figure(), from_metrics.Sheet("n", ["x"], [["17.5"]]))]
+    own = [FigureSpec("a", "What it was for.", lambda width: Figure(), metrics.Sheet("n", ["x"], [["17.5"]]))]
     page = html.write(
         [ran["local"]], tmp_path / "r.html", [*own, own[0]._replace(caption="A photograph.", inline=False)]
     ).read_text()

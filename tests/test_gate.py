@@ -12,21 +12,23 @@ from conftest import Atoll
 from lab import setup
 from toys import assert_same, client, identity_body
 
-from atoll import registry
-from atoll.backends.inprocess import Loop
-from atoll.core import Client, Round
-from atoll.experiment import conduct
-from atoll.key import key
-from atoll.methods import fedgh, fedproto
+from atoll.backends.loop import LoopBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.clients.tasks import ClientTask
+from atoll.clients.validation.validator import Validator
+from atoll.core.class_statistics import Pool, class_means, covariances
+from atoll.core.client import Client
+from atoll.core.payload import pack
+from atoll.core.prng import key
+from atoll.core.schema import constraints_of, declared_constraints, tensors_of
+from atoll.core.task import Round
+from atoll.engine.experiment import run_experiment
+from atoll.engine.round import RoundPolicy, run_round
+from atoll.methods import _registry, fedgh, fedproto
+from atoll.methods._factory import make
 from atoll.methods.dcpfl import DCPFL, Gaussians
-from atoll.payload import pack
-from atoll.privacy.gate import Gate, class_tables, rows_of_classes
+from atoll.privacy.disclosure import DisclosureControl, class_tables, rows_of_classes
 from atoll.privacy.policy import Privacy
-from atoll.rounds import Job, Rules, play
-from atoll.settings import make
-from atoll.statistics import Pool, class_means, covariances
-from atoll.store import MemoryStore
-from atoll.validation import Validator, marks_of, promises, tensors_of
 
 MODEL = identity_body(2, 6)
 
@@ -48,13 +50,13 @@ def upload_of(c: Client, kind: int) -> Any:
 
 def test_no_class_below_the_threshold_leaves_in_ten_thousand_partitions() -> None:
     """Whatever the partition: of a class with fewer rows than the threshold, nothing is left in what is packed."""
-    gate, withheld = Gate(10, "diag"), 0
+    gate, withheld = DisclosureControl(10, "diag"), 0
     for seed in range(10_000):
         c = partition(seed)
         counts, up = rows_of_classes(c), upload_of(c, seed % 3)
         few = (counts > 0) & (counts < 10)
         withheld += int(few.sum())
-        passed = gate.passed(up, counts, marks_of(type(up)))
+        passed = gate.passed(up, counts, declared_constraints(type(up)))
         assert not any(bool(v[few].any()) for v in tensors_of(passed).values())
         labels = next((v for name, v in pack(passed).tensors.items() if name.endswith("#held")), torch.arange(6))
         assert bool((counts[labels.long()] >= 10).all())
@@ -76,14 +78,14 @@ def test_covariances_of_few_rows_are_replaced() -> None:
     c = client(x, [0] * 5 + [1] * 6, identity_body(), 2)
     n, mu = class_means(c.x, c.members())
     up = Gaussians(n, mu, covariances(c.x, c.members(), n, mu))
-    marks = marks_of(Gaussians)
+    marks = declared_constraints(Gaussians)
     assert float(up.sigma[0, 0, 1]) == pytest.approx(3.2)  # sum (x - 1.8)(y - 1.8) = 12.8, over 4
-    diagonal = Gate(3, "diag").passed(up, n, marks).sigma
+    diagonal = DisclosureControl(3, "diag").passed(up, n, marks).sigma
     assert torch.equal(diagonal[0], torch.diag(up.sigma[0].diagonal()))
     assert torch.equal(diagonal[1], up.sigma[1])
-    assert not Gate(3, "none").passed(up, n, marks).sigma[0].any()
-    assert torch.equal(Gate(3, "client").passed(up, n, marks).sigma, up.sigma)
-    assert_same(Gate(0, "client").passed(up, n, marks), up)
+    assert not DisclosureControl(3, "none").passed(up, n, marks).sigma[0].any()
+    assert torch.equal(DisclosureControl(3, "client").passed(up, n, marks).sigma, up.sigma)
+    assert_same(DisclosureControl(0, "client").passed(up, n, marks), up)
 
 
 def test_the_number_of_all_rows_does_not_give_away_those_kept_back() -> None:
@@ -94,7 +96,7 @@ def test_the_number_of_all_rows_does_not_give_away_those_kept_back() -> None:
     up, _ = _local(plain, method, c)
     counts = rows_of_classes(c)
     least = int(counts[counts > 0].median()) + 1
-    gated = Gate(least).passed(up, counts, promises(method))
+    gated = DisclosureControl(least).passed(up, counts, constraints_of(method))
     assert float(counts[counts < least].sum()) > 0
     assert float(gated.n) == float(gated.extra["DW.count"].sum()) == float(counts[counts >= least].sum())
     assert not gated.extra["DW.sum"][counts < least].any()
@@ -108,13 +110,13 @@ def _local(plain: Any, method: Any, c: Client) -> Any:
         return method.local(down, method.init_client(c, key("i")), c, key("l"))
 
 
-@pytest.mark.parametrize("name", sorted(registry.methods()))
+@pytest.mark.parametrize("name", sorted(_registry.methods()))
 def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
     """Every method runs on if all classes are kept back, and no class leaves; what has none passes unchanged."""
     plain = setup(name, rounds=1, eval_every=1, min_class_count=10_000)
     privacy, seen = Privacy(plain.config, plain.method, plain.fleet), []
 
-    class Watched(Loop):
+    class Watched(LoopBackend):
         def train(self, *a: Any) -> Any:
             for outcome in super().train(*a):
                 seen.append(outcome.upload)
@@ -123,13 +125,13 @@ def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
     watched, task = Watched(plain.fleet, MemoryStore(), privacy.outlet), plain.fleet.task()
     server = plain.method.init_server(task, key(0, "init", "server"))
     checks = Validator(plain.method, plain.fleet, 0)
-    _, log = play(plain.method, task, watched, server, 0, 0, 1.0, (), None, Rules(checks))
+    _, log = run_round(plain.method, task, watched, server, 0, 0, 1.0, (), None, RoundPolicy(checks))
     assert not log.rejected
     assert len(set(log.accepted)) == 5
     covered = privacy.record()["gate"]["covers"]
     for up in seen:
         tensors = tensors_of(up)
-        assert set(class_tables(tensors, promises(plain.method))) <= set(covered)
+        assert set(class_tables(tensors, constraints_of(plain.method))) <= set(covered)
         tables = [tensors[name] for name in covered if name in tensors and tensors[name].ndim]
         assert not any(bool(table.any()) for table in tables)
 
@@ -140,7 +142,7 @@ COVERED = {"dcpfl", "fd", "feddistill", "feddw", "fedgen", "fedgh", "fedhkd", "f
 def test_the_gate_covers_all_that_goes_by_class() -> None:
     """A new method whose upload has tables of classes belongs on this list, or has forgotten its marks."""
     found = set()
-    for name in registry.methods():
+    for name in _registry.methods():
         plain = setup(name, rounds=1, eval_every=1, min_class_count=10_000)
         if Privacy(plain.config, plain.method, plain.fleet).record()["gate"]["covers"]:
             found.add(name)
@@ -149,7 +151,7 @@ def test_the_gate_covers_all_that_goes_by_class() -> None:
 
 def test_off_by_default() -> None:
     plain = setup("dcpfl")
-    assert conduct(plain).summary["privacy"] == {
+    assert run_experiment(plain).summary["privacy"] == {
         "gate": None,
         "dp": None,
         "statement": ["No privacy mechanism was on: the server reads uploads as methods make them."],
@@ -160,7 +162,7 @@ def test_off_by_default() -> None:
 def test_the_record_tells_what_was_kept_back(backend: str) -> None:
     """Counted again from the holdings: 2 rounds of all clients."""
     plain = setup("dcpfl", rounds=2, eval_every=1, min_class_count=12, cov_source="diag", backend=backend, workers=2)
-    result = conduct(plain)
+    result = run_experiment(plain)
     counts = torch.stack([rows_of_classes(plain.fleet.client(i)) for i in plain.fleet.ids])
     few, d = (counts > 0) & (counts < 12), plain.fleet.task().feature_dim
     gate = result.summary["privacy"]["gate"]
@@ -235,16 +237,16 @@ def test_dcpfl_uploads_no_covariance_if_the_server_takes_the_means() -> None:
     assert plain.method.cov_source == "means"
     up, _ = _local(plain, plain.method, plain.fleet.client(plain.fleet.ids[0]))
     assert up.sigma is None
-    result = conduct(plain)
+    result = run_experiment(plain)
     assert result.summary["status"] == "finished"
-    assert result.summary["bytes"]["up"] < conduct(setup("dcpfl")).summary["bytes"]["up"] / 10
+    assert result.summary["bytes"]["up"] < run_experiment(setup("dcpfl")).summary["bytes"]["up"] / 10
 
 
 def test_methods_without_covariances_ignore_where_they_would_come_from() -> None:
-    plain = conduct(setup("fedproto", rounds=1, eval_every=1))
+    plain = run_experiment(setup("fedproto", rounds=1, eval_every=1))
     assert (
         plain.summary["digest"]
-        == conduct(setup("fedproto", rounds=1, eval_every=1, cov_source="means")).summary["digest"]
+        == run_experiment(setup("fedproto", rounds=1, eval_every=1, cov_source="means")).summary["digest"]
     )
 
 
@@ -253,7 +255,7 @@ def test_job_is_all_the_gate_asks_for() -> None:
     plain = setup("fedproto", min_class_count=1)
     privacy, c = Privacy(plain.config, plain.method, plain.fleet), plain.fleet.client(plain.fleet.ids[0])
     up, _ = _local(plain, plain.method, c)
-    assert_same(privacy.outlet(Job("a", None, None), c, up), up)  # type: ignore[arg-type]
+    assert_same(privacy.outlet(ClientTask("a", None, None), c, up), up)  # type: ignore[arg-type]
 
 
 def test_the_report_tells_what_is_guaranteed_and_what_is_not(atoll: Atoll) -> None:

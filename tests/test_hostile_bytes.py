@@ -24,20 +24,21 @@ from lab import setup
 from test_payload import Flagged, Mixed, Table, mixed, table
 
 import atoll
-from atoll.auditlog import NAME, AuditLog, read, verify
-from atoll.checkpoint import Checkpoints, Snapshot
 from atoll.config import Config, from_dict, read_yaml
-from atoll.core import Contract
+from atoll.core.method import Contract
+from atoll.core.payload import Nothing, Params, equal
+from atoll.core.schema import tensors_of
+from atoll.core.serialization import FROM_OUTSIDE, OWN, Limits, Unreadable, WireError, decode, encode, received
 from atoll.data.dataset import Dataset
-from atoll.data.datasets import load
-from atoll.data.federation import export, federate
+from atoll.data.federate import federate
+from atoll.data.loading import load
+from atoll.data.partition_files import export
+from atoll.engine.experiment import run_experiment
 from atoll.errors import AtollError
-from atoll.experiment import conduct
-from atoll.payload import Nothing, Params, equal
-from atoll.report import runs
-from atoll.rundir import RunDir
-from atoll.validation import tensors_of
-from atoll.wire import FROM_OUTSIDE, OWN, Limits, Unreadable, WireError, decode, encode, received
+from atoll.storage import run_reader
+from atoll.storage.audit_log import NAME, AuditLog, read, verify
+from atoll.storage.checkpoint import Checkpoints, Snapshot
+from atoll.storage.run_dir import RunDir
 
 SOURCE = Path(atoll.__file__).parent
 
@@ -577,7 +578,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = setup("fedavg", clients=2, rows=60, rounds=1)
     with RunDir(folder) as opened:
         opened.start(made.config, resume=False, force=False)
-        conduct(made, opened)
+        run_experiment(made, opened)
     return folder
 
 
@@ -593,6 +594,6 @@ def test_damaged_files_of_a_run(finished: Path, name: str, edits: list[tuple[int
         for data in (edited(whole, edits), json.dumps(junk).encode()):
             (finished / name).write_bytes(data)
             with suppress(AtollError):
-                runs.load(finished)
+                run_reader.load(finished)
     finally:
         (finished / name).write_bytes(whole)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import vmap
 
-import atoll.key as module
-from atoll.key import bits, fold, key, keys, normal, permutation, randint, seed_of, uniform
+from atoll.core import prng
+from atoll.core.prng import bits, fold, key, keys, normal, permutation, randint, seed_of, uniform
 
 MASK = 2**64 - 1
 
@@ -110,7 +110,7 @@ def test_drawing_changes_nothing() -> None:
 @pytest.mark.parametrize(("raw", "edge"), [(0, 2.0**-24), (2**63 - 1, 1 - 2.0**-24)])
 def test_uniform_never_touches_its_ends(raw: int, edge: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """23 bits and a half: the least value is 0.5 / 2^23 = 2^-24, the largest 1 - 2^-24, both exact."""
-    monkeypatch.setattr(module, "bits", lambda k, *shape: torch.full(shape, raw))
+    monkeypatch.setattr(prng, "bits", lambda k, *shape: torch.full(shape, raw))
     assert uniform(key(0), 1).item() == edge
     assert math.isfinite(normal(key(0), 1).item())
 

@@ -11,32 +11,37 @@ import pytest
 import torch
 from lab import PERSONAL, PUBLIC, gap, gap_params, made_with, resumed, run, same_models, setup
 
-from atoll import registry
-from atoll.assemble import Setup
-from atoll.backends.inprocess import Loop, Vmap
-from atoll.core import Client, Method, Need, Reply, Round, contract
+from atoll.backends.loop import LoopBackend
+from atoll.backends.vmap import VmapBackend
+from atoll.clients.pool import ClientPool
+from atoll.clients.server_side import ServerSideStates
+from atoll.clients.state_store import DiskStore, MemoryStore, Store
+from atoll.clients.tasks import ClientTask
+from atoll.core.client import Client
+from atoll.core.method import Method, Need, contract
+from atoll.core.payload import equal, pack, unpack
+from atoll.core.prng import key
+from atoll.core.serialization import decode, encode, schema
+from atoll.core.task import Reply, Round
+from atoll.engine.experiment import run_experiment
+from atoll.engine.round import run_round
+from atoll.engine.setup import Setup
 from atoll.errors import AtollError
-from atoll.experiment import conduct
-from atoll.fleet import Fleet
-from atoll.key import key
-from atoll.payload import equal, pack, unpack
-from atoll.rounds import Desks, Job, play
-from atoll.store import DiskStore, MemoryStore, Store
-from atoll.wire import decode, encode, schema
+from atoll.methods import _registry
 
-METHODS = sorted(registry.methods())
-SPECS = METHODS + [f"{name}:{variant}" for name in METHODS for variant in registry.method(name).variants]
-VECTORISABLE = [name for name in SPECS if registry.method(name.partition(":")[0]).vectorisable]
+METHODS = sorted(_registry.methods())
+SPECS = METHODS + [f"{name}:{variant}" for name in METHODS for variant in _registry.method(name).variants]
+VECTORISABLE = [name for name in SPECS if _registry.method(name.partition(":")[0]).vectorisable]
 WIRE = Path(__file__).parent / "wire"
 # -- law 1: the backend, the order of clients and where states are kept do not matter ---------------------------------
 
 
-class Twins(Loop):
+class Twins(LoopBackend):
     """A loop that has everything done by vmap as well, from the same states and messages, and notes the differences."""
 
-    def __init__(self, fleet: Fleet):
+    def __init__(self, fleet: ClientPool):
         super().__init__(fleet, MemoryStore())
-        self.other, self.gaps = Vmap(fleet, self.store), list[float]()
+        self.other, self.gaps = VmapBackend(fleet, self.store), list[float]()
 
     def train(self, method: Any, seed: int, jobs: Any) -> Any:
         mine = list(super().train(method, seed, jobs))
@@ -55,7 +60,7 @@ def assert_vmap_agrees(made: Setup) -> None:
     twins, task, desks = Twins(made.fleet), made.fleet.task(), MemoryStore()
     server = made.method.init_server(task, key(0))
     for t in range(2):
-        server, _ = play(made.method, task, twins, server, t, 0, 1.0, (), desks)
+        server, _ = run_round(made.method, task, twins, server, t, 0, 1.0, (), desks)
     close = sum(g <= 1e-6 for g in twins.gaps)
     assert close >= 0.8 * len(twins.gaps), twins.gaps
     assert max(twins.gaps) <= 1e-2
@@ -72,10 +77,10 @@ def test_clients_may_run_in_any_order(name: str) -> None:
     task, forwards = made.fleet.task(), made.fleet.ids
     outcomes = []
     for ids in (forwards, forwards[::-1]):
-        backend, server = Loop(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
-        office = Desks(made.method, task, 0, MemoryStore())
+        backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
+        office = ServerSideStates(made.method, task, 0, MemoryStore())
         for r in (Round(0, phase) for phase in range(made.method.phases)):
-            jobs = [Job(i, r, office.download(server, i, r)) for i in ids]
+            jobs = [ClientTask(i, r, office.download(server, i, r)) for i in ids]
             uploads = {o.sender: o.upload for o in backend.train(made.method, 0, jobs)}
             for rest in backend.rest():
                 backend.commit(rest)
@@ -98,15 +103,15 @@ def test_a_store_on_disk_with_room_for_one_gives_the_same(name: str, tmp_path: P
         DiskStore(tmp_path / "desks", types.desk, cache=1),
     )
     for store, desks in ((MemoryStore(), MemoryStore()), on_disk):
-        backend, task = Loop(made.fleet, store), made.fleet.task()
+        backend, task = LoopBackend(made.fleet, store), made.fleet.task()
         server = made.method.init_server(task, key(0))
         for t in range(2):
-            server, _ = play(made.method, task, backend, server, t, 0, 0.6, (), desks)
+            server, _ = run_round(made.method, task, backend, server, t, 0, 0.6, (), desks)
         kept.append([server, *everything(made, backend, desks)])
     assert all(equal(a, b) for a, b in zip(*kept, strict=True))
 
 
-def everything(made: Setup, backend: Loop, desks: Store) -> list[Any]:
+def everything(made: Setup, backend: LoopBackend, desks: Store) -> list[Any]:
     """The state of every client, and the desks in use."""
     return [*(backend.state(made.method, 0, i) for i in made.fleet.ids), *(desks.get(i) for i in desks)]
 
@@ -122,7 +127,7 @@ def test_worker_processes_give_the_bits_of_the_loop(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_resuming_after_any_round_changes_nothing(name: str, tmp_path: Path) -> None:
     made = setup(name, rate=0.6)
-    whole = conduct(made)
+    whole = run_experiment(made)
     assert resumed(made, tmp_path).summary["digest"] == whole.summary["digest"]
 
 
@@ -140,13 +145,13 @@ class Exchanged(NamedTuple):
 def exchange(name: str) -> Exchanged:
     """What one client exchanges in the second round, when everything that may be sent is sent, and what is kept."""
     made = setup(name)
-    method, task, backend, desks = made.method, made.fleet.task(), Loop(made.fleet, MemoryStore()), MemoryStore()
+    method, task, backend, desks = made.method, made.fleet.task(), LoopBackend(made.fleet, MemoryStore()), MemoryStore()
     server = method.init_server(task, key(0))
-    server, _ = play(method, task, backend, server, 0, 0, 1.0, (), desks)
-    i, sent, office = made.fleet.ids[0], [], Desks(method, task, 0, desks)
+    server, _ = run_round(method, task, backend, server, 0, 0, 1.0, (), desks)
+    i, sent, office = made.fleet.ids[0], [], ServerSideStates(method, task, 0, desks)
     for r in (Round(1, phase) for phase in range(method.phases)):
         down = office.download(server, i, r)
-        (outcome,) = backend.train(method, 0, [Job(i, r, down)])
+        (outcome,) = backend.train(method, 0, [ClientTask(i, r, down)])
         (rest,) = backend.rest()
         backend.commit(rest)
         sent.append((down, outcome.upload))
@@ -183,7 +188,7 @@ def test_inputs_stay_bit_identical(name: str) -> None:
     method: Method[Any, Any, Any, Any] = made.method
     task, i = made.fleet.task(), made.fleet.ids[0]
     client, k = made.fleet.client(i), key(1)
-    office, rows = Desks(method, task, 0, MemoryStore()), encode_rows(client)
+    office, rows = ServerSideStates(method, task, 0, MemoryStore()), encode_rows(client)
     server, state = method.init_server(task, k), method.init_client(client, k)
     for r in (Round(0, phase) for phase in range(method.phases)):
         down, desk = office.download(server, i, r), office.get(i)
@@ -211,9 +216,9 @@ def test_nothing_draws_from_the_global_generator(name: str) -> None:
     first = run(name).summary["digest"]
     before = torch.get_rng_state()
     torch.manual_seed(2)
-    assert conduct(setup(name)).summary["digest"] == first
+    assert run_experiment(setup(name)).summary["digest"] == first
     torch.manual_seed(1)
-    conduct(setup(name))
+    run_experiment(setup(name))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -226,17 +231,17 @@ def test_fedprox_without_pull_is_fedavg() -> None:
 
 def test_feddw_without_term_is_fedavg_with_a_bias_free_head() -> None:
     dw = made_with("feddw", mu=0.0)
-    plain = conduct(replace(setup("fedavg"), fleet=setup("feddw").fleet))
+    plain = run_experiment(replace(setup("fedavg"), fleet=setup("feddw").fleet))
     assert gap_params(dw.server.params, plain.server.params) == 0
 
 
 @pytest.mark.parametrize(
-    "host", [name for name in METHODS if hasattr(registry.method(name), "regularisers") and name != "feddw"]
+    "host", [name for name in METHODS if hasattr(_registry.method(name), "regularisers") and name != "feddw"]
 )
 def test_a_dw_term_of_weight_zero_changes_nothing_in_its_host(host: str) -> None:
     with_dw = setup(host, terms=("dw:mu=0",))
-    plain = conduct(replace(setup(host), fleet=with_dw.fleet))
-    assert gap_params(conduct(with_dw).server.params, plain.server.params) == 0
+    plain = run_experiment(replace(setup(host), fleet=with_dw.fleet))
+    assert gap_params(run_experiment(with_dw).server.params, plain.server.params) == 0
 
 
 @pytest.mark.parametrize(
@@ -307,12 +312,12 @@ def test_a_broken_upload_leaves_the_run_as_if_the_client_were_absent(name: str) 
     made = setup(name)
     task, bad = made.fleet.task(), made.fleet.ids[2]
 
-    class Saboteur(Loop):
+    class Saboteur(LoopBackend):
         def train(self, method: Any, seed: int, jobs: Any) -> Any:
             for outcome in super().train(method, seed, jobs):
                 yield outcome._replace(upload=poisoned(outcome.upload)) if outcome.sender == bad else outcome
 
-    class Absent(Loop):
+    class Absent(LoopBackend):
         def train(self, method: Any, seed: int, jobs: Any) -> Any:
             return super().train(method, seed, [job for job in jobs if job.client != bad])
 
@@ -320,7 +325,7 @@ def test_a_broken_upload_leaves_the_run_as_if_the_client_were_absent(name: str) 
     for kind in (Saboteur, Absent):
         backend, server, desks = kind(made.fleet, MemoryStore()), made.method.init_server(task, key(0)), MemoryStore()
         for t in range(2):
-            server, log = play(made.method, task, backend, server, t, 0, 1.0, (), desks)
+            server, log = run_round(made.method, task, backend, server, t, 0, 1.0, (), desks)
             assert [r.client for r in log.rejected] == ([bad] if kind is Saboteur else [])
         kept.append([server, *everything(made, backend, desks)])
     assert all(equal(a, b) for a, b in zip(*kept, strict=True))
@@ -340,7 +345,7 @@ def poisoned(upload: Any) -> Any:
 @pytest.mark.parametrize("name", METHODS)
 def test_unlike_models_work_or_are_refused_with_the_reason(name: str) -> None:
     mixed = {"models": ("mlp:hidden=32", "mlp:hidden=64"), "width": 24}
-    if Need.SAME_ARCHITECTURE in registry.method(name).needs:
+    if Need.SAME_ARCHITECTURE in _registry.method(name).needs:
         with pytest.raises(AtollError, match="one architecture"):
             setup(name, **mixed)
     else:

@@ -9,11 +9,11 @@ import toys
 from torch import Tensor, nn
 from torch.func import vmap
 
-from atoll import clientwise
-from atoll.core import Model
-from atoll.key import key, normal
-from atoll.layers import Linear, Sequence, swift
-from atoll.mapping import functional_gradients
+from atoll.core import vmap as core_vmap
+from atoll.core.layers import Linear, Sequence, optimise_layers
+from atoll.core.model import Model
+from atoll.core.prng import key, normal
+from atoll.core.vmap import functional_gradients
 
 
 def values(kind: str) -> Tensor:
@@ -37,7 +37,7 @@ def results(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, padding=1), nn.MaxPool2d(2, ceil_mode=True)])
 def test_pooling_first_changes_no_bit(pool: nn.MaxPool2d, kind: str, layout: torch.memory_format) -> None:
     net = nn.Sequential(nn.ReLU(), pool)
-    mine = swift(copy.deepcopy(net))
+    mine = optimise_layers(copy.deepcopy(net))
     assert isinstance(mine, Sequence)
     assert [type(layer) for layer in mine.order] == [nn.MaxPool2d, nn.ReLU]
     x = values(kind).to(memory_format=layout)
@@ -53,7 +53,7 @@ def test_only_this_pair_changes_places() -> None:
         [nn.MaxPool2d(2), nn.ReLU()],
         [nn.ReLU(), nn.MaxPool2d(2, return_indices=True)],
     ):
-        mine = swift(nn.Sequential(*pair))
+        mine = optimise_layers(nn.Sequential(*pair))
         assert isinstance(mine, Sequence)
         assert list(mine.order) == pair
 
@@ -61,7 +61,7 @@ def test_only_this_pair_changes_places() -> None:
 def test_children_stay_where_they_are() -> None:
     """For a network that runs them one by one, and for the names of their weights."""
     net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.MaxPool2d(2))
-    mine = swift(copy.deepcopy(net))
+    mine = optimise_layers(copy.deepcopy(net))
     assert [type(layer) for layer in mine] == [nn.Conv2d, nn.ReLU, nn.MaxPool2d]  # type: ignore[attr-defined]
     assert list(mine.state_dict()) == list(net.state_dict())
 
@@ -72,7 +72,7 @@ def test_what_is_built_on_a_layer_is_left_alone() -> None:
             return super().forward(x) + 1
 
     net = nn.Sequential(Own(2, 2), nn.Linear(2, 2))
-    swift(net)
+    optimise_layers(net)
     assert [type(layer) for layer in net] == [Own, Linear]
 
 
@@ -104,12 +104,12 @@ def test_products_are_those_of_each_client(shape: tuple[int, ...], shared: bool,
         weight, bias = weight[:1].expand_as(weight), None if bias is None else bias[:1].expand_as(bias)
 
     def loss(params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        out = clientwise.linear(params["x"], params["weight"], params.get("bias"))
+        out = core_vmap.linear(params["x"], params["weight"], params.get("bias"))
         return out.square().sum(), out
 
     params = {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
     with torch.no_grad(), functional_gradients():
-        grads, out = vmap(lambda p: clientwise.gradient(loss, p))(params)
+        grads, out = vmap(lambda p: core_vmap.gradient(loss, p))(params)
     leaves = {name: v.clone().requires_grad_() for name, v in params.items()}
     theirs = sliced(leaves["x"], leaves["weight"], leaves.get("bias"))
     expected = torch.autograd.grad(theirs.square().sum(), list(leaves.values()))
@@ -120,7 +120,7 @@ def test_products_are_those_of_each_client(shape: tuple[int, ...], shared: bool,
 
 def test_gradients_lie_as_the_weights_do() -> None:
     x, weight = normal(key(1), CLIENTS, 6, IN), normal(key(2), CLIENTS, OUT, IN).requires_grad_()
-    made = clientwise._Linear.apply(x, weight, None)
+    made = core_vmap._Linear.apply(x, weight, None)
     (slope,) = torch.autograd.grad(made.square().sum(), [weight])
     assert slope.stride() == weight.stride()
 
@@ -129,7 +129,7 @@ def test_rows_that_are_the_same_for_all_clients() -> None:
     """Public rows, say."""
     x, weight = normal(key(1), 6, IN), normal(key(2), CLIENTS, OUT, IN)
     with torch.no_grad(), functional_gradients():
-        out = vmap(lambda w: clientwise.linear(x, w, None))(weight)
+        out = vmap(lambda w: core_vmap.linear(x, w, None))(weight)
     assert torch.allclose(out, sliced(x.expand(CLIENTS, 6, IN), weight, None), atol=1e-6)
 
 
@@ -137,7 +137,7 @@ def test_inside_other_transformations() -> None:
     """The gradient of |grad (w x)^2 / 2|^2 = |x|^4 w^2 is 2 |x|^4 w, for x = 1 and w = 3: 6; for w = 5: 10."""
 
     def once(w: Tensor) -> Tensor:
-        return clientwise.linear(torch.ones(1, 1), w, None).square().sum() / 2
+        return core_vmap.linear(torch.ones(1, 1), w, None).square().sum() / 2
 
     def twice(w: Tensor) -> Tensor:
         return torch.func.grad(lambda v: torch.func.grad(once)(v).square().sum())(w)

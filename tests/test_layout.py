@@ -8,15 +8,18 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from atoll import clientwise
-from atoll.core import Model
+from atoll.core import vmap
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.optim.sgd import SGD
+from atoll.core.payload import Params, equal
+from atoll.core.prng import key
+from atoll.core.serialization import encode
+from atoll.core.tree import plain
+from atoll.core.vmap import functional_gradients
 from atoll.data.transforms import Transform
-from atoll.key import key
-from atoll.mapping import functional_gradients
 from atoll.methods.fedavg import FedAvg
-from atoll.payload import Params, equal, plain
-from atoll.train import SGD, gradient, objective
-from atoll.wire import encode
 
 SHAPE = (3, 8, 8)
 
@@ -127,7 +130,7 @@ def test_images_lie_with_channels_last_from_the_start_and_so_do_batches() -> Non
     raw = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5)
     x = Transform().prepare(raw)
     assert torch.equal(x, torch.from_numpy(raw) / 255)
-    chosen, labels = clientwise.take([x, torch.tensor([7, 8])], torch.tensor([1, 0, 1]))
+    chosen, labels = vmap.take([x, torch.tensor([7, 8])], torch.tensor([1, 0, 1]))
     assert torch.equal(chosen, x[[1, 0, 1]])
     assert labels.tolist() == [8, 7, 8]
     assert all(v.is_contiguous(memory_format=torch.channels_last) for v in (x, chosen))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from atoll.backends import line as shared
-from atoll.backends.line import Line, Stand, line
+from atoll.backends import shared_memory
+from atoll.backends.shared_memory import SharedMemoryPipe, TensorRef, shared_memory_pipe
 from atoll.methods.fedavg import Update
 
 
@@ -22,10 +22,10 @@ ROOM = 1000  # bytes
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Line, Line]]:
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SharedMemoryPipe, SharedMemoryPipe]]:
     """Both in this process."""
-    monkeypatch.setattr(shared, "SIZE", ROOM)
-    here, there = line()
+    monkeypatch.setattr(shared_memory, "SIZE", ROOM)
+    here, there = shared_memory_pipe()
     yield here, there
     here.close()
     there.close()
@@ -35,10 +35,12 @@ def numbers(count: int) -> Tensor:
     return torch.arange(float(count))
 
 
-def test_tensors_lie_in_memory_and_all_else_goes_through_the_pipe(ends: tuple[Line, Line]) -> None:
+def test_tensors_lie_in_memory_and_all_else_goes_through_the_pipe(
+    ends: tuple[SharedMemoryPipe, SharedMemoryPipe],
+) -> None:
     here, there = ends
     here.send(Parcel("a", {"w": numbers(6).view(2, 3)}, 7))
-    assert there.pipe.recv() == Parcel("a", {"w": Stand(torch.float32, (2, 3), slice(0, 24))}, 7)
+    assert there.pipe.recv() == Parcel("a", {"w": TensorRef(torch.float32, (2, 3), slice(0, 24))}, 7)
 
 
 @pytest.mark.parametrize("room", [ROOM, 0])
@@ -52,8 +54,8 @@ def test_tensors_lie_in_memory_and_all_else_goes_through_the_pipe(ends: tuple[Li
 )  # fmt: skip
 def test_a_tensor_is_received_as_it_is(tensor: Tensor, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where there is no room for it."""
-    monkeypatch.setattr(shared, "SIZE", room or 1)
-    here, there = line()
+    monkeypatch.setattr(shared_memory, "SIZE", room or 1)
+    here, there = shared_memory_pipe()
     here.send(Parcel("a", tensor))
     received = there.receive().first
     assert (received.dtype, received.shape) == (tensor.dtype, tensor.shape)
@@ -62,7 +64,9 @@ def test_a_tensor_is_received_as_it_is(tensor: Tensor, room: int, monkeypatch: p
     assert not received.requires_grad
 
 
-def test_payloads_and_what_is_no_tensor_are_received_as_they_are(ends: tuple[Line, Line]) -> None:
+def test_payloads_and_what_is_no_tensor_are_received_as_they_are(
+    ends: tuple[SharedMemoryPipe, SharedMemoryPipe],
+) -> None:
     here, there = ends
     here.send(Parcel("a", Update({"w": numbers(3)}, torch.tensor(2.0), {}), (None, "text", [1.5])))
     received = there.receive()
@@ -75,7 +79,9 @@ def test_payloads_and_what_is_no_tensor_are_received_as_they_are(ends: tuple[Lin
     assert there.receive() is None
 
 
-def test_messages_lie_behind_each_other_until_they_are_answered(ends: tuple[Line, Line]) -> None:
+def test_messages_lie_behind_each_other_until_they_are_answered(
+    ends: tuple[SharedMemoryPipe, SharedMemoryPipe],
+) -> None:
     """Both are sent before either is read; after an answer there is room from the start again."""
     here, there = ends
     here.send(Parcel("a", numbers(100)))
@@ -89,7 +95,7 @@ def test_messages_lie_behind_each_other_until_they_are_answered(ends: tuple[Line
     assert there.pipe.recv().first.where == slice(0, 4)
 
 
-def test_what_finds_no_room_goes_through_the_pipe(ends: tuple[Line, Line]) -> None:
+def test_what_finds_no_room_goes_through_the_pipe(ends: tuple[SharedMemoryPipe, SharedMemoryPipe]) -> None:
     here, there = ends
     here.send(Parcel("a", numbers(200), numbers(100)))
     there_is, there_is_not = there.pipe.recv()[1:]
@@ -97,7 +103,7 @@ def test_what_finds_no_room_goes_through_the_pipe(ends: tuple[Line, Line]) -> No
     assert there_is_not.where == numbers(100).numpy().tobytes()
 
 
-def test_a_copy_is_received_which_later_messages_leave_alone(ends: tuple[Line, Line]) -> None:
+def test_a_copy_is_received_which_later_messages_leave_alone(ends: tuple[SharedMemoryPipe, SharedMemoryPipe]) -> None:
     here, there = ends
     here.send(Parcel("a", numbers(10)))
     received = there.receive()

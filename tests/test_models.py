@@ -10,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from atoll import models
 from atoll.errors import AtollError
-from atoll.models.mobile import paper_block
+from atoll.models.mobilenet import paper_block
 from atoll.models.resnet import basic
-from atoll.models.shuffle import UnitV2, shuffle
+from atoll.models.shufflenet import UnitV2, shuffle
 
 CIFAR, MNIST, DIGITS, TINY = (3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 64, 64)
 CNNS = ["cnn1", "cnn2", "cnn3", "cnn4", "cnn5"]

@@ -10,12 +10,13 @@ import matplotlib.figure
 import pytest
 
 import atoll
-from atoll import frames
-from atoll.comparison import Comparison, Sweep, open_compare, run_compare, run_sweep
+from atoll.engine.result import Result
 from atoll.errors import AtollError
+from atoll.experiments.comparison import Comparison, open_compare, run_compare
+from atoll.experiments.sweep import Sweep, run_sweep
+from atoll.inference.models import open_run
 from atoll.report import html
-from atoll.result import Result
-from atoll.saved import open_run
+from atoll.utils import notebook
 
 SHORT: dict[str, Any] = {"clients": 3, "rounds": 2, "rows": 300, "epochs": 1, "models": "mlp:hidden=8"}
 
@@ -118,11 +119,11 @@ def test_data_frames_are_for_those_who_have_pandas(result: Result, monkeypatch: 
             return "a frame"
 
     monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
-    assert frames.dataframe(Table()) == "a frame"
+    assert notebook.dataframe(Table()) == "a frame"
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(AtollError, match=r"pip install 'atoll\[pandas\]'"):
         result.to_dataframe()
 
 
 def test_names_with_marks_are_shown_as_they_are() -> None:
-    assert "<td>a&lt;b&amp;c</td>" in frames.html("title", ["name"], [["a<b&c"]])
+    assert "<td>a&lt;b&amp;c</td>" in notebook.html("title", ["name"], [["a<b&c"]])

@@ -15,13 +15,15 @@ from conftest import Atoll
 from markupsafe import Markup
 from torch import Tensor, nn
 
-from atoll import metrics, run
-from atoll.assemble import assemble
+from atoll import run
+from atoll.clients import metrics
 from atoll.config import Config
-from atoll.data.datasets import load
+from atoll.data.loading import load
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
-from atoll.report import html, runs, table
-from atoll.settings import make
+from atoll.methods._factory import make
+from atoll.report import html, table
+from atoll.storage import run_reader
 
 SHORT: dict[str, Any] = {"clients": 3, "rounds": 1, "rows": 300, "epochs": 1}
 NETS = """
@@ -70,7 +72,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def network(name: str, **options: Any) -> Any:
-    return assemble(Config(models=(name,), **SHORT | options)).fleet.models["0"].net
+    return build_setup(Config(models=(name,), **SHORT | options)).fleet.models["0"].net
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ def test_a_metric_of_a_file_is_in_tables_summary_and_report(
     page = (here / "r" / "report.html").read_text()
     assert f"{sum(each) / 3:.4g}" in page
     assert "<th>calibration</th>" in page
-    sheet = table.sheet([runs.load(here / "r")])
+    sheet = table.sheet([run_reader.load(here / "r")])
     assert sheet.rows[0][sheet.columns.index(f"{table.OWN}: calibration")] == f"{sum(each) / 3:.4g}"
 
 
@@ -245,7 +247,7 @@ def test_a_broken_package_is_told_and_left_out(plugin: Callable[[str], None]) ->
 
 
 def test_a_regulariser_of_a_file(here: Path) -> None:
-    term = "from dataclasses import dataclass\nfrom atoll.terms import Regulariser\n"
+    term = "from dataclasses import dataclass\nfrom atoll.core.regularisers import Regulariser\n"
     term += "@dataclass(frozen=True)\nclass Shrink(Regulariser):\n    mu: float = 1.0\n"
     (here / "term.py").write_text(term)
     method: Any = make("fedavg", terms=["./term.py:mu=0.5"])
@@ -270,7 +272,7 @@ def test_a_division_of_fl_bench(tmp_path: Path) -> None:
     (tmp_path / "partition.pkl").write_bytes(
         pickle.dumps({"separation": {"train": [0, 1], "test": [2], "total": 3}, "data_indices": rows})
     )
-    made = assemble(Config(partition="file:partition.pkl", models=("linear",))).federation
+    made = build_setup(Config(partition="file:partition.pkl", models=("linear",))).federation
     assert made.clients == ("0", "1")
     assert [part.tolist() for part in made.train] == [[0, 2, 4], [1, 3]]
     assert [part.tolist() for part in made.val] == [[], [5]]
@@ -280,6 +282,6 @@ def test_a_division_of_fl_bench(tmp_path: Path) -> None:
 def test_pickles_of_other_things_are_refused(tmp_path: Path) -> None:
     (tmp_path / "partition.pkl").write_bytes(pickle.dumps({"data_indices": [Path("x")]}))
     with pytest.raises(AtollError, match=r"no partition\.pkl of FL-bench"):
-        assemble(Config(partition="file:partition.pkl"))
+        build_setup(Config(partition="file:partition.pkl"))
     with pytest.raises(AtollError, match="cannot be read"):
-        assemble(Config(partition="file:none.pkl"))
+        build_setup(Config(partition="file:none.pkl"))

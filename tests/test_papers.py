@@ -11,16 +11,16 @@ import yaml
 from click.testing import CliRunner
 from rich.progress import Progress
 
-from atoll import compare, papers
 from atoll.cli import main
 from atoll.cli.paper import _carry_out
-from atoll.compare import run_cases
 from atoll.config import Config
 from atoll.errors import AtollError
-from atoll.papers import SCALES, Cell, Printed
+from atoll.experiments import papers, runner
+from atoll.experiments.papers import SCALES, Cell, Printed
+from atoll.experiments.runner import run_cases
+from atoll.methods._factory import make, settings_of, split_variant
 from atoll.report import figures, html
-from atoll.report.runs import Run
-from atoll.settings import make, settings_of, split_variant
+from atoll.storage.run_reader import Run
 
 RECIPES = papers.names()
 
@@ -213,7 +213,7 @@ def test_all_cases_share_one_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert how == {"resume": True, "force": False, "workers": 2}
         return []
 
-    monkeypatch.setattr(compare, "_in_processes", note)
+    monkeypatch.setattr(runner, "_in_processes", note)
     run_cases(cases, lambda config: lambda done, line: None, workers=2)
     assert queues == [[c.out for configs in cases.values() for c in configs]]
 

@@ -13,11 +13,12 @@ import pytest
 from victims import Victim
 
 from atoll import Dataset, run
-from atoll.compare import place, safe
 from atoll.config import Config
-from atoll.data.federation import export, federate
+from atoll.data.federate import federate
+from atoll.data.partition_files import export
 from atoll.errors import AtollError
-from atoll.rundir import RunDir
+from atoll.experiments.planning import place, safe
+from atoll.storage.run_dir import RunDir
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

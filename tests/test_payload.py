@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from atoll.key import key, normal, uniform
-from atoll.payload import Nothing, Params, about, equal, nbytes, pack, payload, unpack
-from atoll.stacks import stack
+from atoll.core.payload import Nothing, Params, about, equal, nbytes, pack, payload, unpack
+from atoll.core.prng import key, normal, uniform
+from atoll.core.tree import stack
 
 
 @payload

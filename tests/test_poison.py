@@ -9,29 +9,30 @@ import pytest
 import torch
 from lab import run, setup
 
-from atoll import registry
-from atoll.assemble import Setup
-from atoll.compat import affects
-from atoll.faults import Faults, Poison
-from atoll.key import key
+from atoll.clients.dry_run import dry_run
+from atoll.clients.tasks import ClientUpload
+from atoll.clients.validation.validator import Validator
+from atoll.core.payload import equal
+from atoll.core.prng import key
+from atoll.core.schema import constraints_of, declared_constraints, tensors_of
+from atoll.engine.compatibility import affects
+from atoll.engine.setup import Setup
+from atoll.methods import _registry
 from atoll.methods.dcpfl import Gaussians
 from atoll.methods.fd import Means as SoftLabels
 from atoll.methods.fedavg import Global, Update
 from atoll.methods.fedproto import Means, Prototypes
-from atoll.payload import equal
-from atoll.poison import KINDS, conspire, lie
-from atoll.rehearsal import rehearse
 from atoll.report import table
-from atoll.report.runs import Run
-from atoll.rounds import Outcome
-from atoll.validation import Validator, marks_of, promises, tensors_of
+from atoll.simulation.byzantine import KINDS, collude, corrupt
+from atoll.simulation.faults import Faults, Poison
+from atoll.storage.run_reader import Run
 
-METHODS = sorted(registry.methods())
+METHODS = sorted(_registry.methods())
 ALONE = [kind for kind, tell in KINDS.items() if tell]
 
 
 def told(kind: str, upload: Any, download: Any, classes: int = 3) -> Any:
-    return lie(kind, upload, download, classes, marks_of(type(upload)), key("lie"))
+    return corrupt(kind, upload, download, classes, declared_constraints(type(upload)), key("lie"))
 
 
 def update(weight: list[list[float]], bias: list[float]) -> Update:
@@ -106,32 +107,32 @@ def test_covariances_stay_what_they_are_and_go_to_other_classes() -> None:
     assert torch.equal(told("swap", up, up).sigma, sigma[[2, 0, 1]])
 
 
-def outcomes(*values: list[float], n: list[list[float]] | None = None) -> list[Outcome]:
+def outcomes(*values: list[float], n: list[list[float]] | None = None) -> list[ClientUpload]:
     rows = n or [[1.0] * len(v) for v in values]
     tables = [
         Means(torch.tensor(v).float()[:, None], torch.tensor(m).float()) for v, m in zip(values, rows, strict=True)
     ]
-    return [Outcome(str(i), up) for i, up in enumerate(tables)]
+    return [ClientUpload(str(i), up) for i, up in enumerate(tables)]
 
 
-def sent(received: list[Outcome]) -> list[list[float]]:
+def sent(received: list[ClientUpload]) -> list[list[float]]:
     return [o.upload.means[:, 0].tolist() for o in received]
 
 
 def test_liars_who_agree_stay_inside_their_spread() -> None:
     """0 and 2 lie. Of 1 and 3, the mean is 2 and the deviation 1: 2 - 1.5 = 0.5. Of 4 and 4: 4."""
-    got = conspire(outcomes([1, 4], [50, 50], [3, 4]), frozenset({"0", "2"}), marks_of(Means))
+    got = collude(outcomes([1, 4], [50, 50], [3, 4]), frozenset({"0", "2"}), declared_constraints(Means))
     assert sent(got) == [[0.5, 4], [50, 50], [0.5, 4]]
 
 
 def test_liars_agree_class_by_class() -> None:
     """Class 0 is held by the first alone, class 1 by both: 2 - 1.5."""
     received = outcomes([7, 1], [0, 3], n=[[1, 1], [0, 1]])
-    assert sent(conspire(received, frozenset({"0", "1"}), marks_of(Means))) == [[7, 0.5], [0, 0.5]]
+    assert sent(collude(received, frozenset({"0", "1"}), declared_constraints(Means))) == [[7, 0.5], [0, 0.5]]
 
 
 def test_a_liar_without_company_tells_the_truth() -> None:
-    assert sent(conspire(outcomes([1, 2], [3, 4]), frozenset({"1"}), marks_of(Means))) == [[1, 2], [3, 4]]
+    assert sent(collude(outcomes([1, 2], [3, 4]), frozenset({"1"}), declared_constraints(Means))) == [[1, 2], [3, 4]]
 
 
 # -- over all methods -------------------------------------------------------------------------------------------------
@@ -141,11 +142,11 @@ def test_a_liar_without_company_tells_the_truth() -> None:
 def test_lies_have_the_form_that_the_server_asks_for(name: str) -> None:
     """Checks of form do not find them out; and every kind is a lie, where there is something to lie about."""
     made = setup(name)
-    checks, marks, k = Validator(made.method, made.fleet, 0), promises(made.method), key(1)
-    for _, i, down, up, _ in rehearse(made.method, made.fleet, 0):
+    checks, marks, k = Validator(made.method, made.fleet, 0), constraints_of(made.method), key(1)
+    for _, i, down, up, _ in dry_run(made.method, made.fleet, 0):
         for kind in ALONE:
-            assert checks.flaw(i, down, lie(kind, up, down, 10, marks, k)) is None, kind
-        (agreed, _) = conspire([Outcome(i, up), Outcome("other", up)], frozenset({i, "other"}), marks)
+            assert checks.flaw(i, down, corrupt(kind, up, down, 10, marks, k)) is None, kind
+        (agreed, _) = collude([ClientUpload(i, up), ClientUpload("other", up)], frozenset({i, "other"}), marks)
         assert checks.flaw(i, down, agreed.upload) is None
         assert all(torch.equal(v, tensors_of(up)[n]) for n, v in tensors_of(agreed.upload).items() if v.ndim == 0)
 

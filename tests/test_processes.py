@@ -14,40 +14,41 @@ from typing import Any
 import pytest
 import torch
 
-from atoll.assemble import Setup, assemble
-from atoll.backends.inprocess import Loop
-from atoll.backends.process import Processes
+from atoll.backends.loop import LoopBackend
+from atoll.backends.multiprocess import ProcessBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.clients.tasks import ClientTask
 from atoll.config import Config
-from atoll.core import Round
+from atoll.core.payload import Nothing, equal
+from atoll.core.prng import key
+from atoll.core.task import Round
+from atoll.engine.experiment import run_experiment
+from atoll.engine.round import run_round
+from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
-from atoll.experiment import conduct
-from atoll.key import key
 from atoll.methods.ditto import Ditto
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.local import State
-from atoll.payload import Nothing, equal
-from atoll.rounds import Job, play
-from atoll.store import MemoryStore
 
 
 def setup(method: str = "ditto", **changes: Any) -> Setup:
     options = {"clients": 5, "epochs": 1, "batch_size": 16, "partition": "dirichlet:0.5"} | changes
-    return assemble(Config(method=method, **options))
+    return build_setup(Config(method=method, **options))
 
 
-def played(made: Setup, backend: Loop, rounds: int = 2) -> list[Any]:
+def played(made: Setup, backend: LoopBackend, rounds: int = 2) -> list[Any]:
     task = made.fleet.task()
     server = made.method.init_server(task, key(0))
     logs = []
     for t in range(rounds):
-        server, log = play(made.method, task, backend, server, t, 0, 0.8, set(made.fleet.ids))
+        server, log = run_round(made.method, task, backend, server, t, 0, 0.8, set(made.fleet.ids))
         logs.append((log.cohort, log.up, log.down, log.before, log.after))
     return [logs, server, *(backend.state(made.method, 0, i) for i in made.fleet.ids)]
 
 
 @pytest.fixture
-def backends() -> Iterator[list[Processes]]:
-    opened: list[Processes] = []
+def backends() -> Iterator[list[ProcessBackend]]:
+    opened: list[ProcessBackend] = []
     yield opened
     for backend in opened:
         backend.close()
@@ -61,14 +62,14 @@ def alike(a: list[Any], b: list[Any]) -> bool:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_any_number_of_workers_gives_the_bits_of_the_loop(method: str, workers: int, backends: Any) -> None:
     made = setup(method)
-    backends.append(Processes(made.fleet, MemoryStore(), workers))
-    assert alike(played(made, backends[0]), played(made, Loop(made.fleet, MemoryStore())))
+    backends.append(ProcessBackend(made.fleet, MemoryStore(), workers))
+    assert alike(played(made, backends[0]), played(made, LoopBackend(made.fleet, MemoryStore())))
 
 
 def test_convolutions_and_statistics_too(backends: Any) -> None:
     made = setup("fedavg", models=("feddw_fmnist",))
-    backends.append(Processes(made.fleet, MemoryStore(), 2))
-    assert alike(played(made, backends[0], 1), played(made, Loop(made.fleet, MemoryStore()), 1))
+    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
+    assert alike(played(made, backends[0], 1), played(made, LoopBackend(made.fleet, MemoryStore()), 1))
 
 
 @pytest.mark.parametrize("method", ["perfedavg", "fedala", "pfedes", "dcpfl"])
@@ -76,14 +77,15 @@ def test_convolutions_of_methods_with_steps_of_their_own(method: str) -> None:
     """Such methods take gradients themselves, or keep what they took; the layout must not show in the next round."""
     few = {"models": ("small_cnn",), "clients": 3, "rows": 120, "rounds": 2, "eval_every": 2}
     digests = {
-        conduct(setup(method, backend=backend, workers=2, **few)).summary["digest"] for backend in ("loop", "processes")
+        run_experiment(setup(method, backend=backend, workers=2, **few)).summary["digest"]
+        for backend in ("loop", "processes")
     }
     assert len(digests) == 1
 
 
 def test_a_download_that_all_clients_get_crosses_over_once_for_each_worker(backends: Any) -> None:
     made = setup("fedavg")
-    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
     crossed = []
     for worker in backends[0]._workers:
         send = worker.line.send
@@ -112,10 +114,10 @@ class Patient(Ditto):
 def test_personal_training_goes_on_while_the_server_aggregates(backends: Any, tmp_path: Path) -> None:
     """The sign is given once both uploads are there: if they came after personal training, nothing would ever come."""
     made = setup()
-    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
     method, task = Patient(optim=made.method.optim, sign=str(tmp_path / "sign")), made.fleet.task()
     server = method.init_server(task, key(0))
-    jobs = [Job(i, Round(0), method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids[:2]]
+    jobs = [ClientTask(i, Round(0), method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids[:2]]
     uploads = list(backends[0].train(method, 0, jobs))
     (tmp_path / "sign").touch()
     states = list(backends[0].rest())
@@ -141,8 +143,8 @@ def test_a_client_whose_worker_dies_is_tried_again(backends: Any, tmp_path: Any)
     fragile = Setup(
         made.config, Fragile(optim=made.method.optim, flag=str(tmp_path / "died")), made.federation, made.fleet
     )
-    backends.append(Processes(made.fleet, MemoryStore(), 2))
-    assert alike(played(fragile, backends[0]), played(made, Loop(made.fleet, MemoryStore())))
+    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
+    assert alike(played(fragile, backends[0]), played(made, LoopBackend(made.fleet, MemoryStore())))
 
 
 @dataclass(frozen=True)
@@ -174,18 +176,18 @@ def deadly(made: Setup, late: bool) -> tuple[Setup, str]:
 def test_a_client_that_kills_every_worker_counts_as_absent(backends: Any) -> None:
     made, store = setup("ditto"), MemoryStore()
     fatal, who = deadly(made, late=False)
-    backends.append(Processes(made.fleet, store, 2))
+    backends.append(ProcessBackend(made.fleet, store, 2))
     task = made.fleet.task()
-    server, log = play(fatal.method, task, backends[0], fatal.method.init_server(task, key(0)), 0, 0, 1.0, ())
+    server, log = run_round(fatal.method, task, backends[0], fatal.method.init_server(task, key(0)), 0, 0, 1.0, ())
     assert [(d.client, d.why) for d in log.dropped] == [(who, "lost")]
     assert "died twice (exit code -9)" in log.lost[who]
     assert store.get(who) is None
 
-    class Absent(Loop):
+    class Absent(LoopBackend):
         def train(self, method: Any, seed: int, jobs: Any) -> Any:
             return super().train(method, seed, [job for job in jobs if job.client != who])
 
-    alone, _ = play(
+    alone, _ = run_round(
         made.method, task, Absent(made.fleet, MemoryStore()), made.method.init_server(task, key(0)), 0, 0, 1.0, ()
     )
     assert equal(server, alone)
@@ -195,24 +197,24 @@ def test_a_client_whose_worker_dies_after_its_upload_stays_as_it_was(backends: A
     """Its upload counts; the personal training that was lost leaves the state it had, here the first one."""
     made, store = setup("ditto"), MemoryStore()
     fatal, who = deadly(made, late=True)
-    backends.append(Processes(made.fleet, store, 2))
+    backends.append(ProcessBackend(made.fleet, store, 2))
     task = made.fleet.task()
     server = fatal.method.init_server(task, key(0))
     for t in range(2):  # the upload of the second attempt must not come back in the next round
-        server, log = play(fatal.method, task, backends[0], server, t, 0, 1.0, ())
+        server, log = run_round(fatal.method, task, backends[0], server, t, 0, 1.0, ())
         assert log.rejected == []
         assert list(log.lost) == [who]
     assert store.get(who) is None
-    plain, twice = Loop(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
+    plain, twice = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
     for t in range(2):
-        twice, _ = play(made.method, task, plain, twice, t, 0, 1.0, ())
+        twice, _ = run_round(made.method, task, plain, twice, t, 0, 1.0, ())
     assert equal(server, twice)  # Ditto's global model does not depend on personal ones
 
 
 def test_a_run_goes_on_without_a_client_that_was_lost() -> None:
     made = setup("ditto", rounds=2, eval_every=2, strikes=1, backend="processes", workers=2)
     fatal, who = deadly(made, late=False)
-    result = conduct(fatal)
+    result = run_experiment(fatal)
     assert [(d["client"], d["round"]) for d in result.history[0]["dropped"]] == [(who, 1), (who, 2)]
     assert "excluded" not in result.history[0]
     assert sum(who in note and "died twice" in note for note in result.notes) == 2
@@ -221,7 +223,7 @@ def test_a_run_goes_on_without_a_client_that_was_lost() -> None:
 def test_a_run_in_which_every_worker_dies_says_so() -> None:
     made = setup("fedavg", rounds=1, backend="processes", workers=2)
     with pytest.raises(AtollError, match="Round 1: nobody's work came through, as its worker process died twice"):
-        conduct(replace(made, method=Fragile(optim=made.method.optim)))
+        run_experiment(replace(made, method=Fragile(optim=made.method.optim)))
 
 
 @dataclass(frozen=True)
@@ -232,14 +234,14 @@ class Wrong(FedAvg):
 
 def test_an_error_in_a_worker_reaches_the_user(backends: Any) -> None:
     made = setup("fedavg")
-    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
     with pytest.raises(AtollError, match="complaint"):
         played(Setup(made.config, Wrong(), made.federation, made.fleet), backends[0])
 
 
 def test_closing_leaves_no_process_behind() -> None:
     made = setup("fedavg")
-    backend = Processes(made.fleet, MemoryStore(), 2)
+    backend = ProcessBackend(made.fleet, MemoryStore(), 2)
     processes = [worker.process for worker in backend._workers]
     assert all(process.is_alive() for process in processes)
     backend.close()
@@ -250,10 +252,10 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Any) -> None:
     """The parent tells their ids and is killed; within seconds they are gone as well."""
     script = (
         "import os, signal, sys, torch\n"
-        "from atoll.assemble import assemble\n"
-        "from atoll.backends.process import Processes\n"
+        "from atoll.engine.setup import assemble\n"
+        "from atoll.backends.multiprocess import Processes\n"
         "from atoll.config import Config\n"
-        "from atoll.store import MemoryStore\n"
+        "from atoll.clients.state_store import MemoryStore\n"
         "backend = Processes(assemble(Config(clients=3)).fleet, MemoryStore(), 2)\n"
         "print(*(worker.process.pid for worker in backend._workers), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -302,5 +304,5 @@ def test_workers_run_even_if_the_parent_used_many_threads(backends: Any) -> None
     torch.randn(800, 800) @ torch.randn(800, 800)
     torch.set_num_threads(threads)
     made = setup("fedavg", models=("small_cnn",))
-    backends.append(Processes(made.fleet, MemoryStore(), 2))
+    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
     played(made, backends[0], 1)

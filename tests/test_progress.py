@@ -9,9 +9,9 @@ import rich.console
 from conftest import Atoll
 
 import atoll as package
-from atoll import steps
-from atoll.cli import show
+from atoll.cli import console
 from atoll.data import downloads
+from atoll.utils import progress
 
 SHORT = ("--clients", "3", "--rounds", "2", "--rows", "300", "--epochs", "1", "--backend", "loop")
 
@@ -47,15 +47,15 @@ def test_quiet_commands_say_nothing(
 ) -> None:
     done = atoll(*command, *SHORT, "--out", "r", "--quiet")
     assert (done.stdout, done.stderr) == ("", "")
-    assert not steps.is_hushed()  # the next command is not
+    assert not progress.is_quiet()  # the next command is not
 
 
 def test_observers_hear_of_every_client_in_turn() -> None:
     heard: list[tuple[str, int, int]] = []
-    with steps.observed(lambda *step: heard.append(step)):
+    with progress.observed(lambda *step: heard.append(step)):
         package.run("fedavg", clients=3, rounds=1, rows=300, epochs=1, backend="loop")
     assert heard == [(what, done, 3) for what in ("clients", "personal models") for done in range(4)]
-    assert list(steps.told("x", [1, 2], 2)) == [1, 2]
+    assert list(progress.track("x", [1, 2], 2)) == [1, 2]
     assert len(heard) == 8  # nobody listens any more
 
 
@@ -79,13 +79,13 @@ def test_downloads_have_bars_at_a_terminal_unless_hushed(
     downloads.fetch(file, tmp_path)
     monkeypatch.setattr(rich.console.Console, "is_terminal", property(lambda self: True))
     downloads.fetch(file, tmp_path)
-    with steps.hushed():
+    with progress.quiet():
         downloads.fetch(file, tmp_path)
     assert bars == [False, True, False]
 
 
 def test_a_sign_of_life_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
-    with show.working("thinking"):
+    with console.working("thinking"):
         pass
     assert capsys.readouterr().err == ""
 

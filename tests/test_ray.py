@@ -14,20 +14,20 @@ import pytest
 from lab import run, setup
 from witness import Witness
 
-from atoll.assemble import assemble
-from atoll.backends import rays
+from atoll.backends import ray_backend
 from atoll.config import Config
+from atoll.engine.experiment import run_experiment
+from atoll.engine.result import Result
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
-from atoll.experiment import conduct
-from atoll.result import Result
 
 TESTS = Path(__file__).parent
 
 
 def test_without_ray_the_message_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rays, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_backend, "find_spec", lambda name: None)
     with pytest.raises(AtollError, match=r"pip install \"atoll\[ray\]\""):
-        conduct(setup("fedavg", backend="ray"))
+        run_experiment(setup("fedavg", backend="ray"))
 
 
 def test_a_run_on_a_cluster_is_the_run_of_the_loop() -> None:
@@ -36,7 +36,7 @@ def test_a_run_on_a_cluster_is_the_run_of_the_loop() -> None:
 
 
 def test_the_package_does_not_import_ray() -> None:
-    script = "import sys, atoll.cli, atoll.backends.rays; sys.exit('ray' in sys.modules)"
+    script = "import sys, atoll.cli, atoll.backends.ray_backend; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
@@ -44,31 +44,31 @@ def test_a_method_file_travels_as_text(tmp_path: Path, monkeypatch: pytest.Monke
     """On another machine the module is not there: it is made again, payload classes and all."""
     file = tmp_path / "mine.py"
     file.write_text("from atoll.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
-    made = rays.recipe(assemble(Config(method=str(file), rows=100, clients=2)).method)
+    made = ray_backend.package_method(build_setup(Config(method=str(file), rows=100, clients=2)).method)
     ((name, source),) = made.sources
     assert source == file.read_text()
     monkeypatch.delitem(sys.modules, name)
-    assert type(rays.method_from(made)) is sys.modules[name].Mine
+    assert type(ray_backend.method_from(made)) is sys.modules[name].Mine
 
 
 def test_a_method_of_the_script_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Witness, "__module__", "__main__")
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     with pytest.raises(AtollError, match="a file of its own"):
-        rays.recipe(Witness())
+        ray_backend.package_method(Witness())
 
 
 def test_other_versions_are_refused() -> None:
-    made = rays.recipe(setup("fedavg").method)
+    made = ray_backend.package_method(setup("fedavg").method)
     with pytest.raises(AtollError, match=r"torch 1\.0"):
-        rays.method_from(made._replace(versions=rays.HERE._replace(torch="1.0")))
+        ray_backend.method_from(made._replace(versions=ray_backend.HERE._replace(torch="1.0")))
 
 
 @pytest.mark.parametrize("address", ["ray://10.0.0.1:10001"])
 def test_a_remote_control_of_a_cluster_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(AtollError, match="HOST:PORT"):
-        rays._connect(None, None)
+        ray_backend._connect(None, None)
 
 
 # -- with Ray ---------------------------------------------------------------------------------------------------------
@@ -77,8 +77,8 @@ def test_a_remote_control_of_a_cluster_is_refused(address: str, monkeypatch: pyt
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
     """A Ray of this machine's that several runs use, as that of a program that has its own."""
-    found = rays.require()
-    rays._connect(found, 2)
+    found = ray_backend.require()
+    ray_backend._connect(found, 2)
     yield found
     found.shutdown()
 
@@ -93,7 +93,7 @@ def test_a_cluster_gives_the_bits_of_the_loop(method: str, ray: Any) -> None:
 def witnessed(folder: Path, **more: Any) -> Result:
     made = setup("ditto", backend="ray", workers=2)
     method = Witness(made.method.optim, personal_optim=made.method.personal_optim, folder=str(folder), **more)
-    return conduct(replace(made, method=method))
+    return run_experiment(replace(made, method=method))
 
 
 @pytest.mark.deploy

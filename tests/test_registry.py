@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from atoll import methods as package
-from atoll import registry, run
-from atoll.core import Method, check_functions, contract
+from atoll import run
+from atoll.core.method import Method, check_functions, contract
+from atoll.core.regularisers import Regulariser
 from atoll.errors import AtollError
+from atoll.methods import _registry
+from atoll.methods._factory import make
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.fedpd import FedPD
-from atoll.settings import make
-from atoll.terms import Regulariser
 
-METHODS = sorted(registry.methods())
+METHODS = sorted(_registry.methods())
 
 WORKING = '''
 """Halved. A test, 2026. https://example.org/halved
@@ -57,13 +58,13 @@ def written(path: Path, text: str) -> str:
 
 def test_every_file_is_a_method() -> None:
     files = {p.stem for p in Path(package.__path__[0]).glob("*.py") if not p.name.startswith("_")}
-    assert set(registry.methods()) == files
+    assert set(_registry.methods()) == files
     assert {"local", "fedavg", "fedavg_ft", "fedproto", "fedgh", "dcpfl", "pfedes", "ditto"} <= files
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_class_that_bears_the_name_of_its_file(name: str) -> None:
-    cls = registry.method(name)
+    cls = _registry.method(name)
     assert issubclass(cls, Method)
     assert cls.__name__.lower() == name.replace("_", "")
     assert Path(inspect.getfile(cls)).stem == name
@@ -71,7 +72,7 @@ def test_a_method_is_the_class_that_bears_the_name_of_its_file(name: str) -> Non
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_says_where_it_comes_from_and_what_it_does(name: str) -> None:
-    card = registry.card(registry.method(name))
+    card = _registry.method_info(_registry.method(name))
     assert card.title
     assert "\n" not in card.citation
     assert "client:" in card.algorithm
@@ -83,7 +84,7 @@ def test_a_method_says_where_it_comes_from_and_what_it_does(name: str) -> None:
 
 
 def test_regularisers_are_found_by_the_names_of_their_classes() -> None:
-    found = registry.regularisers()
+    found = _registry.regularisers()
     assert {"dw", "proximal"} <= set(found)
     assert all(issubclass(cls, Regulariser) for cls in found.values())
 
@@ -101,12 +102,12 @@ def test_a_file_without_a_method_of_its_name_is_refused(classes: dict[str, Any])
     module = ModuleType("somewhere")
     vars(module).update(classes)
     with pytest.raises(TypeError, match="somewhere must define one method called like its file"):
-        registry._method_of(module, "somewhere")
+        _registry._method_of(module, "somewhere")
 
 
 def test_an_unknown_method_suggests_the_nearest() -> None:
     with pytest.raises(AtollError, match=r"Unknown method 'fedprxo'\. Did you mean 'fedprox'\?"):
-        registry.method("fedprxo")
+        _registry.method("fedprxo")
 
 
 # -- the user's own ---------------------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ def test_a_method_in_a_file_runs_like_any_other(tmp_path: Path, monkeypatch: pyt
     mine, whole, fedavg = (run(name, **small) for name in ("./my_method.py", "./my_method.py:whole", "fedavg"))
     assert mine.summary["digest"] != fedavg.summary["digest"]
     assert whole.summary["digest"] == fedavg.summary["digest"]
-    assert registry.card(registry.method("my_method.py")).title == "Halved"
+    assert _registry.method_info(_registry.method("my_method.py")).title == "Halved"
 
 
 def test_settings_reach_a_method_in_a_file(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_settings_reach_a_method_in_a_file(tmp_path: Path) -> None:
 def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
     name = written(tmp_path / "m.py", WORKING)
     first: Any = make(name)
-    assert registry.method(name) is type(first)
+    assert _registry.method(name) is type(first)
     written(tmp_path / "m.py", WORKING.replace("setting(0.5", "setting(0.125"))
     second: Any = make(name)
     assert (first.share, second.share) == (0.5, 0.125)
@@ -173,7 +174,7 @@ def test_a_broken_file_says_what_is_wrong(text: str, said: str, tmp_path: Path) 
     before = set(sys.modules)
     for _ in range(2):  # the second time too
         with pytest.raises(AtollError) as caught:
-            registry.method(name)
+            _registry.method(name)
         assert said in str(caught.value)
         assert "broken.py" in str(caught.value)
     assert "cannot be imported" not in said or set(sys.modules) == before
@@ -181,7 +182,7 @@ def test_a_broken_file_says_what_is_wrong(text: str, said: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_of_the_package_defines_all_that_a_method_needs(name: str) -> None:
-    check_functions(registry.method(name), name)
+    check_functions(_registry.method(name), name)
 
 
 @pytest.mark.parametrize("function", ["init_server", "broadcast", "local", "aggregate", "own"])
@@ -190,7 +191,7 @@ def test_a_function_that_is_not_defined_is_named(function: str, tmp_path: Path) 
     name = written(tmp_path / "m.py", text.replace("import Client", "import Client, Method"))
 
     with pytest.raises(AtollError, match=f"Halved does not define {function}. A method needs init_server, "):
-        registry.method(name)
+        _registry.method(name)
 
 
 @pytest.mark.parametrize("function", ["init_desk", "answer", "serve"])
@@ -225,13 +226,13 @@ def test_the_download_of_a_method_may_have_any_name(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("name", ["nowhere.py", "./nowhere/at_all.py"])
 def test_a_missing_file_says_so(name: str) -> None:
     with pytest.raises(AtollError, match="no method file"):
-        registry.method(name)
+        _registry.method(name)
 
 
 def test_a_folder_is_no_method(tmp_path: Path) -> None:
     (tmp_path / "m.py").mkdir()
     with pytest.raises(AtollError, match="no method file"):
-        registry.method(str(tmp_path / "m.py"))
+        _registry.method(str(tmp_path / "m.py"))
 
 
 # -- methods of other packages -----------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     def install(points: str) -> None:
         (tmp_path / "other_package.py").write_text(
             "from dataclasses import dataclass\nfrom atoll.methods.fedprox import FedProx\n"
-            "from atoll.terms import Regulariser\n"
+            "from atoll.core.regularisers import Regulariser\n"
             "@dataclass(frozen=True)\nclass Stronger(FedProx):\n    mu: float = 7.0\n"
             "@dataclass(frozen=True)\nclass Extra(Regulariser):\n    weight: float = 1.0\n"
         )
@@ -262,26 +263,26 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def _forget() -> None:
-    registry.methods.cache_clear()
-    registry.regularisers.cache_clear()
+    _registry.methods.cache_clear()
+    _registry.regularisers.cache_clear()
 
 
 def test_other_packages_add_methods_and_regularisers(plugin: Callable[[str], None]) -> None:
     plugin("[atoll.methods]\nstronger = other_package:Stronger\n[atoll.regularisers]\nextra = other_package:Extra\n")
     assert make("stronger").mu == 7.0  # type: ignore[attr-defined]
-    assert "extra" in registry.regularisers()
-    assert "fedavg" in registry.methods()
+    assert "extra" in _registry.regularisers()
+    assert "fedavg" in _registry.methods()
 
 
 @pytest.mark.parametrize("value", ["other_package:Missing", "no_such_package:X", "other_package:Extra"])
 def test_a_broken_package_is_told_and_left_out(value: str, plugin: Callable[[str], None]) -> None:
     plugin(f"[atoll.methods]\nfaulty = {value}\n")
     with pytest.warns(UserWarning, match="faulty"):
-        known = registry.methods()
+        known = _registry.methods()
     assert "faulty" not in known
     assert "fedavg" in known
 
 
 def test_nobody_replaces_a_method_of_ours(plugin: Callable[[str], None]) -> None:
     plugin("[atoll.methods]\nfedavg = other_package:Stronger\n")
-    assert registry.method("fedavg").__module__ == "atoll.methods.fedavg"
+    assert _registry.method("fedavg").__module__ == "atoll.methods.fedavg"

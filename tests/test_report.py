@@ -22,10 +22,11 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from atoll.errors import AtollError
-from atoll.report import figures, from_metrics, html, plots, style, table
+from atoll.report import figures, html, plots, style, table
+from atoll.report.figures import metrics
 from atoll.report.groups import groups, settings
-from atoll.report.plots.shared import size
-from atoll.report.runs import FILES, find, load
+from atoll.report.plots.axes import size
+from atoll.storage.run_reader import FILES, find, load
 
 ACCURACIES = (0.5, 0.7, 0.6)  # personal, by round
 VALIDATION = (0.4, 0.6, 0.5)
@@ -418,9 +419,9 @@ def test_a_client_without_test_rows_is_not_in_the_box(tmp_path: Path) -> None:
 
 def test_accuracy_so_far_follows_validation(tmp_path: Path) -> None:
     """Validation 0.4, 0.6, 0.5 is best in round 2, so round 3 still counts with the 0.7 of round 2."""
-    assert from_metrics.so_far(load(make_run(tmp_path / "r"))) == [0.5, 0.7, 0.7]
-    assert from_metrics.so_far(load(make_run(tmp_path / "s", validation=(None, None, None)))) == [0.5, 0.7, 0.6]
-    assert from_metrics.so_far(load(make_run(tmp_path / "t", validation=(0.4, None, 0.3)))) == [0.5, 0.5, 0.5]
+    assert metrics.so_far(load(make_run(tmp_path / "r"))) == [0.5, 0.7, 0.7]
+    assert metrics.so_far(load(make_run(tmp_path / "s", validation=(None, None, None)))) == [0.5, 0.7, 0.6]
+    assert metrics.so_far(load(make_run(tmp_path / "t", validation=(0.4, None, 0.3)))) == [0.5, 0.5, 0.5]
 
 
 def test_bytes_are_cumulative_and_silence_is_a_level(tmp_path: Path) -> None:

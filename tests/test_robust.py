@@ -13,20 +13,10 @@ import toys
 from lab import gap, gap_params, run, setup
 from torch import Tensor
 
-from atoll import registry, robust
-from atoll.assemble import Setup
-from atoll.backends.inprocess import Loop
-from atoll.compat import check
-from atoll.errors import AtollError
-from atoll.evaluate import accuracy, predict
-from atoll.fleet import Fleet
-from atoll.key import fold, key, normal, uniform
-from atoll.methods import fedhkd
-from atoll.methods.fedavg import FedAvg, Global, Update
-from atoll.methods.fedproto import FedProto, Means, Prototypes
-from atoll.payload import Params, about, equal, pack, payload, unpack
-from atoll.robust import (
-    Guard,
+from atoll.aggregation import robust
+from atoll.aggregation.averaging import mean, table_mean
+from atoll.aggregation.robust import (
+    RobustAggregation,
     by_columns,
     capped,
     clipped,
@@ -35,16 +25,25 @@ from atoll.robust import (
     krum,
     median,
     parse,
-    table_mean,
     trimmed,
     using,
 )
-from atoll.rounds import Rules, play
-from atoll.settings import make
-from atoll.store import MemoryStore, Store
-from atoll.train import mean
+from atoll.backends.loop import LoopBackend
+from atoll.clients.evaluation import accuracy, predict
+from atoll.clients.pool import ClientPool
+from atoll.clients.state_store import MemoryStore, Store
+from atoll.core.payload import Params, about, equal, pack, payload, unpack
+from atoll.core.prng import fold, key, normal, uniform
+from atoll.engine.compatibility import check
+from atoll.engine.round import RoundPolicy, run_round
+from atoll.engine.setup import Setup
+from atoll.errors import AtollError
+from atoll.methods import _registry, fedhkd
+from atoll.methods._factory import make
+from atoll.methods.fedavg import FedAvg, Global, Update
+from atoll.methods.fedproto import FedProto, Means, Prototypes
 
-METHODS = sorted(registry.methods())
+METHODS = sorted(_registry.methods())
 ABLE = [
     "ditto", "fedala", "fedapen", "fedavg", "fedavg_ft", "fedavgm", "fedbabu", "feddc", "feddf", "feddistill", "feddw",
     "feddyn", "fedfed", "fedgen", "fedhkd", "fedkd", "fedper", "fedproto", "fedprox", "fedrep", "fedrod", "feduv",
@@ -80,7 +79,7 @@ def sent(*values: Any, n: Any = None) -> list[Sent]:
 def rule(text: str, server: Any = None) -> Iterator[list[str]]:
     """A rule in force; gives the notes."""
     notes: list[str] = []
-    with using(Guard(text, ("params",), notes.append), server):
+    with using(RobustAggregation(text, ("params",), notes.append), server):
         yield notes
 
 
@@ -318,7 +317,7 @@ def test_one_attacker_of_five_cannot_lead_out_of_the_range_of_the_others(text: s
     assert outside(mean(uploads, "params", weight="n"), honest) > 10
 
 
-class Saboteur(Loop):
+class Saboteur(LoopBackend):
     """One client of a federation sends the opposite of what it learnt."""
 
     def train(self, method: Any, seed: int, jobs: Any) -> Any:
@@ -328,7 +327,7 @@ class Saboteur(Loop):
 
 
 def attacked(
-    made: Setup, text: str | None, rounds: int, backend: Callable[[Fleet, Store], Loop] = Saboteur
+    made: Setup, text: str | None, rounds: int, backend: Callable[[ClientPool, Store], LoopBackend] = Saboteur
 ) -> tuple[Any, list[str]]:
     """The server after some rounds, and the notes."""
     notes: list[str] = []
@@ -336,7 +335,7 @@ def attacked(
     task, clients = made.fleet.task(), backend(made.fleet, MemoryStore())
     server = made.method.init_server(task, key(0))
     for t in range(rounds):
-        server, log = play(made.method, task, clients, server, t, 0, 1.0, (), rules=Rules(guard=guard))
+        server, log = run_round(made.method, task, clients, server, t, 0, 1.0, (), rules=RoundPolicy(guard=guard))
         assert not log.rejected
     return server, notes
 
@@ -351,7 +350,7 @@ def right(made: Setup, server: Any) -> float:
 def test_a_run_keeps_its_accuracy_under_attack() -> None:
     """Of a linear model, whose worst is all signs turned round. Each mean does that, so the number of rounds is odd."""
     made = setup("fedavg", partition="iid", lr=0.1, models=("linear",))
-    peace = right(made, attacked(made, None, 5, Loop)[0])
+    peace = right(made, attacked(made, None, 5, LoopBackend)[0])
     assert peace > 0.9
     assert right(made, attacked(made, None, 5)[0]) < 0.1
     for text in ("median", "trimmed:0.25", "geometric", "krum:1", "clip:1"):
@@ -360,7 +359,7 @@ def test_a_run_keeps_its_accuracy_under_attack() -> None:
 
 def test_prototypes_stay_where_they_are_under_attack() -> None:
     made = setup("fedproto", partition="iid")
-    honest, _ = attacked(made, None, 1, Loop)
+    honest, _ = attacked(made, None, 1, LoopBackend)
     poisoned, _ = attacked(made, None, 1)
     guarded, notes = attacked(made, "median", 1)
     assert notes == []  # iid: everybody has rows of every class
@@ -420,7 +419,7 @@ def test_prototypes_by_krum_want_enough_clients() -> None:
 
 def test_the_fewest_clients_of_a_class_are_told_over_all_rounds() -> None:
     notes: list[str] = []
-    guard = Guard("median", (), notes.append)
+    guard = RobustAggregation("median", (), notes.append)
     for c, count in ((1, 2), (0, 1), (1, 1), (0, 2)):
         guard.thin(c, count)
     assert notes == []
@@ -429,7 +428,7 @@ def test_the_fewest_clients_of_a_class_are_told_over_all_rounds() -> None:
         "2 of 4 classes came from too few clients in some rounds to be protected from any one of "
         "them (fewest in brackets): 0 (1), 1 (1)."
     )
-    many = Guard("median", (), notes.append)
+    many = RobustAggregation("median", (), notes.append)
     for c in range(25):
         many.thin(c, 1)
     many.close([str(c) for c in range(30)])
@@ -486,7 +485,7 @@ def test_uploads_without_parameters_have_nothing_to_guard() -> None:
 def notes_on(upload: Update) -> list[str]:
     """What a run tells whose server takes the mean of such uploads."""
     notes: list[str] = []
-    guard = Guard("median", ("params",), notes.append)
+    guard = RobustAggregation("median", ("params",), notes.append)
     with using(guard, None):
         assert mean([upload] * 3, "params", weight="n") == upload.params
     guard.close([])
@@ -496,7 +495,7 @@ def notes_on(upload: Update) -> list[str]:
 def test_run_without_a_round_left_has_no_notes() -> None:
     """As a resumed run that was finished before."""
     notes: list[str] = []
-    Guard("median", ("params",), notes.append).close([])
+    RobustAggregation("median", ("params",), notes.append).close([])
     assert notes == []
 
 
@@ -522,7 +521,7 @@ def test_clients_know_of_no_rule() -> None:
             yield i
 
     with rule("median"):
-        for _ in robust.unguarded(clients()):
+        for _ in robust.without_rule(clients()):
             seen.append(robust.guards("params"))
     assert seen == [False, True] * 3
 
@@ -544,7 +543,7 @@ def averaged(server: Any) -> Params:
     return server.params if hasattr(server, "params") else {"means": server.means}
 
 
-class Repeating(Loop):
+class Repeating(LoopBackend):
     """Clients train in the first exchange of each phase, and answer the same ever after: only the server may differ."""
 
     def train(self, method: Any, seed: int, jobs: Any) -> Any:
@@ -615,7 +614,7 @@ def test_robust_rule_leaves_undeclared_fields_to_the_mean(text: str) -> None:
 def test_note_lists_no_field_that_a_later_mean_guards() -> None:
     """As FedPAC: a mean of models and one of class tables, both guarded."""
     notes: list[str] = []
-    guard = Guard("median", ("params", "features"), notes.append)
+    guard = RobustAggregation("median", ("params", "features"), notes.append)
     uploads = [update_with_features(i) for i in range(3)]
 
     with using(guard, None):
@@ -641,7 +640,7 @@ def test_undeclared_class_table_is_a_plain_mean() -> None:
 
 def test_declared_field_that_is_never_averaged_is_told() -> None:
     notes: list[str] = []
-    guard = Guard("median", ("parms",), notes.append)
+    guard = RobustAggregation("median", ("parms",), notes.append)
     with using(guard, None):
         mean(updates(1, 2, 3), "params", weight="n")
     guard.close([])
@@ -666,7 +665,10 @@ class Mine(FedAvg):
 
 @pytest.mark.parametrize(
     ("above", "inside", "call"),
-    [("import atoll.train as T", "pass", "T.mean"), ("", "from atoll.train import mean as average", "average")],
+    [
+        ("import atoll.core.optim.base as T", "pass", "T.mean"),
+        ("", "from atoll.core.optim.base import mean as average", "average"),
+    ],
 )
 def test_declared_mean_is_guarded_however_it_was_imported(above: str, inside: str, call: str, tmp_path: Path) -> None:
     """Four honest clients and an outlier, with a user's file that the check lets through."""
@@ -675,7 +677,8 @@ def test_declared_mean_is_guarded_however_it_was_imported(above: str, inside: st
     made = setup(str(path), partition="iid", robust="median")
 
     honest, guarded, plain = (
-        attacked(made, text, 1, backend)[0] for text, backend in ((None, Loop), ("median", Saboteur), (None, Saboteur))
+        attacked(made, text, 1, backend)[0]
+        for text, backend in ((None, LoopBackend), ("median", Saboteur), (None, Saboteur))
     )
 
     assert gap_params(honest.params, guarded.params) < 0.1
@@ -749,7 +752,7 @@ def test_clipping_is_refused_at_once_where_the_server_starts_without_what_client
     with pytest.raises(AtollError, match="the server does not hold the same tensors"):
         setup("fedfed", robust="clip:1")
     with pytest.raises(AtollError, match="the server does not hold the same tensors"):
-        attacked(setup("fedfed"), "clip:1", 1, Loop)
+        attacked(setup("fedfed"), "clip:1", 1, LoopBackend)
 
 
 @pytest.mark.parametrize(

@@ -9,21 +9,24 @@ import torch
 from torch import Tensor
 
 import atoll
-from atoll import registry
-from atoll.core import Client, Reply, Round, Task, contract
+from atoll.core.class_statistics import class_means
+from atoll.core.client import Client
+from atoll.core.losses import Term
+from atoll.core.method import contract
+from atoll.core.optim.sgd import SGD
+from atoll.core.payload import Nothing, Params, Role, about, payload
+from atoll.core.prng import Key
+from atoll.core.regularisers import Regulariser, Regularisers
+from atoll.core.schema import constraints_of, declared_constraints
+from atoll.core.task import Reply, Round, Task
+from atoll.engine.result import Result
 from atoll.errors import AtollError
-from atoll.key import Key
+from atoll.methods import _registry
+from atoll.methods._factory import make
 from atoll.methods.fedavg import FedAvg, Global
-from atoll.payload import Nothing, Params, Role, about, payload
-from atoll.privacy.dp import Updates
-from atoll.privacy.gate import Gate, Undeclared, rows_of_classes
+from atoll.privacy.disclosure import DisclosureControl, Undeclared, rows_of_classes
+from atoll.privacy.mechanisms import UpdateMechanism
 from atoll.privacy.policy import Privacy
-from atoll.result import Result
-from atoll.settings import make
-from atoll.statistics import class_means
-from atoll.terms import Regulariser, Regularisers
-from atoll.train import SGD, Term
-from atoll.validation import marks_of, promises
 
 CLASSES = 10  # of the digits
 DP = {"dp": "8", "dp_seed": 1}
@@ -76,14 +79,14 @@ def test_every_field_of_an_upload_of_the_package_declares_a_role() -> None:
     """Reports of regularisers do so one by one."""
     found = {
         (kind.__name__, f.name)
-        for kind in (contract(make(name)).upload for name in registry.methods())
+        for kind in (contract(make(name)).upload for name in _registry.methods())
         for f in fields(kind)
         if f.metadata.get("role") is None
     }
 
     assert found == {("Update", "extra")}
     for name in ("feddw", "feddistill"):
-        reports = [marks for place, marks in promises(make(name)).items() if place.startswith("extra/")]
+        reports = [marks for place, marks in constraints_of(make(name)).items() if place.startswith("extra/")]
         assert {marks.role for marks in reports} == {Role.CLASS_TABLE, Role.COUNT}
 
 
@@ -171,7 +174,7 @@ def test_a_change_is_clipped_as_it_is_also_under_the_name_of_the_model() -> None
     start = Global({"w": torch.full((4,), 100.0)}, {})
     up = Difference({"w": torch.full((4,), 5.0)}, torch.tensor(17.0))
 
-    out = Updates(2.0, 1.0).release(start, up, marks_of(Difference), silence)
+    out = UpdateMechanism(2.0, 1.0).release(start, up, declared_constraints(Difference), silence)
 
     torch.testing.assert_close(out.params["w"], torch.ones(4))
     assert float(out.n) == 1
@@ -181,7 +184,9 @@ def test_a_model_may_have_another_name_than_in_the_download() -> None:
     """From 100 by 5 in each of 4 numbers: clipped to norm 2, each has moved by 1."""
     start = Global({"w": torch.full((4,), 100.0)}, {})
 
-    out = Updates(2.0, 1.0).release(start, Renamed({"w": torch.full((4,), 105.0)}), marks_of(Renamed), silence)
+    out = UpdateMechanism(2.0, 1.0).release(
+        start, Renamed({"w": torch.full((4,), 105.0)}), declared_constraints(Renamed), silence
+    )
 
     torch.testing.assert_close(out.trained["w"], torch.full((4,), 101.0))
 
@@ -303,7 +308,7 @@ def test_what_is_undeclared_does_not_leave_in_a_later_round_either() -> None:
     upload = Loose({"a": torch.ones(CLASSES, 2)})
 
     with pytest.raises(Undeclared, match="as many rows as there are classes"):
-        Gate(1).passed(upload, torch.full((CLASSES,), 5.0), marks_of(Loose))
+        DisclosureControl(1).passed(upload, torch.full((CLASSES,), 5.0), declared_constraints(Loose))
 
 
 def test_a_table_without_marker_leaves_without_the_classes_of_few_rows(left: list[Any]) -> None:
@@ -327,7 +332,7 @@ def test_tables_in_a_dictionary_and_counts_without_marks_are_covered() -> None:
     counts = torch.tensor([3.0, 20.0])
     upload = Tables({"a": torch.ones(2, 2)}, torch.tensor(23.0), counts)
 
-    passed = Gate(10).passed(upload, counts, marks_of(Tables))
+    passed = DisclosureControl(10).passed(upload, counts, declared_constraints(Tables))
 
     assert passed.h["a"].tolist() == [[0, 0], [1, 1]]
     assert (float(passed.n), passed.counts.tolist()) == (20, [0, 20])

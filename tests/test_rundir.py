@@ -19,8 +19,8 @@ from crashes import crash_points
 
 from atoll.config import Config
 from atoll.errors import AtollError
-from atoll.files import write_whole
-from atoll.rundir import RunDir, from_parquet, to_parquet
+from atoll.storage.run_dir import RunDir, from_parquet, to_parquet
+from atoll.utils.files import write_whole
 
 pytestmark = pytest.mark.usefixtures("without_report")
 QUICK = ("--clients", 3, "--rounds", 2, "--epochs", 1)

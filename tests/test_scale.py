@@ -10,19 +10,19 @@ import lab
 import pytest
 import torch
 
-from atoll import examiner
-from atoll.assemble import Setup
-from atoll.backends import inprocess
-from atoll.backends.inprocess import Loop
-from atoll.evaluate import accuracy
-from atoll.examiner import Examiner
-from atoll.experiment import Experiment, Watch, conduct
-from atoll.fleet import Fleet, Shares
-from atoll.ledger import Ledger
-from atoll.result import Result
-from atoll.rounds import sample
-from atoll.rundir import RunDir
-from atoll.store import DiskStore, MemoryStore
+from atoll.backends import loop
+from atoll.backends.loop import LoopBackend
+from atoll.clients.evaluation import accuracy
+from atoll.clients.pool import ClientPool, ClientRows
+from atoll.clients.state_store import DiskStore, MemoryStore
+from atoll.engine import evaluator
+from atoll.engine.cohort import sample_cohort
+from atoll.engine.evaluator import Evaluator
+from atoll.engine.experiment import Experiment, Watch, run_experiment
+from atoll.engine.result import Result
+from atoll.engine.run_state import RunState
+from atoll.engine.setup import Setup
+from atoll.storage.run_dir import RunDir
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -40,11 +40,11 @@ def few_of_many(name: str = "ditto", **changes: Any) -> Setup:
 
 def conducted(setup: Setup, folder: Path, watch: Watch | None = None) -> Result:
     with RunDir(folder) as run_dir:
-        return conduct(setup, run_dir, watch)
+        return run_experiment(setup, run_dir, watch)
 
 
 def cohort(setup: Setup, t: int) -> set[str]:
-    return set(sample(setup.fleet.ids, RATE, setup.config.seed, t))
+    return set(sample_cohort(setup.fleet.ids, RATE, setup.config.seed, t))
 
 
 # -- the same numbers, however much memory there is --------------------------------------------------------------------
@@ -84,11 +84,11 @@ class Spy:
         self.listings = 0
         self._patch = monkeypatch
 
-    def on(self, fleet: Fleet) -> None:
-        for cls, name in ((DiskStore, "get"), (DiskStore, "put"), (Fleet, "client")):
+    def on(self, fleet: ClientPool) -> None:
+        for cls, name in ((DiskStore, "get"), (DiskStore, "put"), (ClientPool, "client")):
             self._replace(cls, name, lambda args: self.touched.add(args[1]))
-        self._replace(Shares, "__getitem__", lambda args: self.touched.add(fleet.ids[args[1]]))
-        self._replace(Loop, "assess", lambda args: self.examined.update([args[3]]))
+        self._replace(ClientRows, "__getitem__", lambda args: self.touched.add(fleet.ids[args[1]]))
+        self._replace(LoopBackend, "assess", lambda args: self.examined.update([args[3]]))
         self._replace(DiskStore, "__iter__", self._count_listing)
 
     def watch(self, t: int, line: Any) -> None:
@@ -172,8 +172,8 @@ def test_only_those_who_took_part_have_files(tmp_path: Path) -> None:
 def test_rows_of_results_share_the_columns_that_never_change() -> None:
     """Twelve numbers and the round for each client: 13 * 8 = 104 bytes for each evaluation, names and sizes once."""
     fleet = few_of_many().fleet
-    examiner = Examiner(few_of_many().method, fleet, Loop(fleet, MemoryStore()), 0, MemoryStore())
-    ledger = Ledger()
+    examiner = Evaluator(few_of_many().method, fleet, LoopBackend(fleet, MemoryStore()), 0, MemoryStore())
+    ledger = RunState()
     examiner.personal(ledger, examiner.first_server(), set())
     first, second = (examiner.rows(t, ledger, [0.5] * REGISTERED) for t in (1, 2))
     same = ("client", "model", "n_train", "n_test")
@@ -188,7 +188,7 @@ def test_shares_are_the_accuracies_of_clients_one_by_one() -> None:
     sizes = [3, 7, 0, 1, 11]
     y = torch.arange(22) % 3
     logits = torch.nn.functional.one_hot(torch.arange(22) * 5 % 7 % 3, 3).float()
-    rows = Shares(torch.zeros(22, 1), y, sizes)
+    rows = ClientRows(torch.zeros(22, 1), y, sizes)
     shares = rows.shares(logits.argmax(1) == y)
     starts = [sum(sizes[:at]) for at in range(5)]
     alone = [accuracy(logits[a : a + n], y[a : a + n]) for a, n in zip(starts, sizes, strict=True)]
@@ -199,7 +199,7 @@ def test_shares_are_the_accuracies_of_clients_one_by_one() -> None:
 
 def test_rows_of_some_clients_are_padded_with_zeros() -> None:
     """Clients of 2, 3 and 1 rows: the last and the first, up to two rows."""
-    rows = Shares(torch.arange(1.0, 7.0)[:, None], torch.arange(1, 7), [2, 3, 1])
+    rows = ClientRows(torch.arange(1.0, 7.0)[:, None], torch.arange(1, 7), [2, 3, 1])
     x, y = rows.padded([2, 0])
     assert x.tolist() == [[[6.0], [0.0]], [[1.0], [2.0]]]
     assert y.tolist() == [[6, 0], [1, 2]]
@@ -207,10 +207,10 @@ def test_rows_of_some_clients_are_padded_with_zeros() -> None:
 
 def test_a_server_that_has_not_changed_is_not_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made, seen = lab.setup("fedavg"), list[int]()
-    real = examiner.predict
-    monkeypatch.setattr(examiner, "predict", lambda f, x: seen.append(len(x)) or real(f, x))
-    backend = Loop(made.fleet, MemoryStore())
-    tester = Examiner(made.method, made.fleet, backend, 0, MemoryStore())
+    real = evaluator.predict
+    monkeypatch.setattr(evaluator, "predict", lambda f, x: seen.append(len(x)) or real(f, x))
+    backend = LoopBackend(made.fleet, MemoryStore())
+    tester = Evaluator(made.method, made.fleet, backend, 0, MemoryStore())
     first, other = tester.first_server(), tester.first_server()
     marks = [tester.generic(server, t, ()) for t, server in enumerate((first, first, other))]
     assert marks[0] == marks[1] == marks[2]
@@ -219,10 +219,10 @@ def test_a_server_that_has_not_changed_is_not_tested_again(monkeypatch: pytest.M
 
 def examined(made: Setup, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, list[str]]:
     """A run, and who was examined in it, one entry for each time."""
-    seen, real = list[str](), Loop.examine
+    seen, real = list[str](), LoopBackend.examine
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "examine", lambda self, f, i, *a, **k: seen.append(i) or real(self, f, i, *a, **k))
-        return conduct(made), seen
+        patch.setattr(LoopBackend, "examine", lambda self, f, i, *a, **k: seen.append(i) or real(self, f, i, *a, **k))
+        return run_experiment(made), seen
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
@@ -234,7 +234,7 @@ def test_a_model_that_a_client_kept_is_not_examined_again(
     made = lab.setup(name, backend=backend, eval_every=1, clients=3, rows=240)
     result, seen = examined(made, monkeypatch)
     assert Counter(seen) == dict.fromkeys(made.fleet.ids, times)
-    monkeypatch.setattr(inprocess, "_lasts", lambda *a: False)
+    monkeypatch.setattr(loop, "_lasts", lambda *a: False)
     anew, seen = examined(made, monkeypatch)
     assert len(seen) == 3 * 6
     assert [line["personal"] for line in anew.history] == [line["personal"] for line in result.history]
@@ -250,5 +250,5 @@ def test_who_trained_unexamined_is_examined_before_the_next_time(monkeypatch: py
 def test_whole_numbers_stay_exact_beyond_single_precision() -> None:
     """2**24 + 2 hits: single precision would lose the second client's only one."""
     n = 2**24 + 1
-    rows = Shares(torch.empty(n + 1, 0), torch.zeros(n + 1), [n, 1])
+    rows = ClientRows(torch.empty(n + 1, 0), torch.zeros(n + 1), [n, 1])
     assert rows.shares(torch.ones(n + 1, dtype=torch.bool)) == [1.0, 1.0]

@@ -10,22 +10,39 @@ import torch
 from lab import setup
 from torch import Tensor
 
-from atoll import registry
-from atoll.assemble import assemble
-from atoll.compat import check
-from atoll.core import Batch, Client, ClientId, Method, Need, Reply, Round, Task
+from atoll.aggregation.averaging import mean
+from atoll.aggregation.fixed_point import (
+    CAPACITY,
+    SCALE,
+    Fixed,
+    Masks,
+    Sum,
+    masked,
+    quantised,
+    total,
+    unmasked_sum,
+    using,
+)
+from atoll.clients.server_side import ServerSideStates
+from atoll.clients.state_store import MemoryStore
+from atoll.core.batch import Batch
+from atoll.core.client import Client
+from atoll.core.losses import cross_entropy, objective
+from atoll.core.method import Method, Need
+from atoll.core.optim.sgd import SGD
+from atoll.core.payload import Nothing, Params, about, payload
+from atoll.core.prng import Key, fold, key, normal
+from atoll.core.schema import tensors_of
+from atoll.core.serialization import encode
+from atoll.core.task import Reply, Round, Task
+from atoll.engine.compatibility import check
+from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
-from atoll.experiment import Experiment, conduct
-from atoll.key import Key, fold, key, normal
-from atoll.payload import Nothing, Params, about, payload
-from atoll.rounds import Desks
-from atoll.securesum import CAPACITY, SCALE, Fixed, Masks, Sum, masked, quantised, total, unmasked_sum, using
-from atoll.store import MemoryStore
-from atoll.train import SGD, cross_entropy, mean, objective
-from atoll.validation import tensors_of
-from atoll.wire import encode
+from atoll.methods import _registry
+from atoll.typing import ClientId
 
-METHODS = sorted(registry.methods())
+METHODS = sorted(_registry.methods())
 UNABLE = {"dcpfl", "fd", "feddf", "fedfed", "fedgen", "fedgh", "fedhkd", "fedkd", "fedpd", "fedtgp", "ktpfl", "local"}
 ABLE = [name for name in METHODS if name not in UNABLE]
 
@@ -189,9 +206,9 @@ def test_server_that_reads_single_uploads_is_refused_unless_it_declares_otherwis
     """It takes means, which add up, but only after reading every upload."""
     config = replace(setup("fedavg", **SMALL).config, method="ifca")
     with pytest.raises(AtollError, match="ifca does not declare that its server does") as caught:
-        assemble(config, method=IFCA())
+        build_setup(config, method=IFCA())
     assert str(caught.value).endswith("sums_uploads = True.")
-    assert conduct(assemble(config, method=DeclaredIFCA())).summary["status"] == "finished"
+    assert run_experiment(build_setup(config, method=DeclaredIFCA())).summary["status"] == "finished"
 
 
 def test_robust_rules_and_fixed_sums_exclude_each_other() -> None:
@@ -204,7 +221,7 @@ def test_the_order_of_replies_does_not_matter(name: str) -> None:
     """The server's next state, to the bit; and near to what floating point gives."""
     made = setup(name, **SMALL)
     task, method, r = made.fleet.task(), made.method, Round(0)
-    server, office = method.init_server(task, key(0)), Desks(method, task, 0, MemoryStore())
+    server, office = method.init_server(task, key(0)), ServerSideStates(method, task, 0, MemoryStore())
     replies = []
     for i in made.fleet.ids:
         client = made.fleet.client(i)
@@ -228,11 +245,11 @@ def test_the_order_of_replies_does_not_matter(name: str) -> None:
 
 def test_a_run_with_fixed_sums_tells_whose_sum_is_one_client() -> None:
     """Two classes each for five clients and ten classes: each has one owner. Of FedAvg's models there are four."""
-    (words,) = conduct(setup("fedproto", **SMALL | {"partition": "pathological:2", "clients": 5})).notes
+    (words,) = run_experiment(setup("fedproto", **SMALL | {"partition": "pathological:2", "clients": 5})).notes
     assert words == ("--sums fixed: of 10 classes, such as 0, the sum is what the only client that holds it sent.")
-    plain = conduct(setup("fedavg", **SMALL))
+    plain = run_experiment(setup("fedavg", **SMALL))
     assert plain.notes == []
-    one = conduct(setup("fedavg", **SMALL | {"rate": 0.25}))
+    one = run_experiment(setup("fedavg", **SMALL | {"rate": 0.25}))
     assert one.notes == ["--sums fixed: a round had one client, so the sum of params is what that client sent."]
 
 

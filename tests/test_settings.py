@@ -5,18 +5,22 @@ from typing import Any
 
 import pytest
 
-from atoll import registry
-from atoll.assemble import assemble
 from atoll.config import Config
-from atoll.core import Method, setting
+from atoll.core.hyperparams import setting
+from atoll.core.method import Method
+from atoll.core.optim.adam import Adam
+from atoll.core.optim.base import Optimiser
+from atoll.core.optim.sgd import SGD
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
+from atoll.methods import _registry
+from atoll.methods._factory import OPTIMISERS, convert, make, regulariser, settings_of, split_variant
 from atoll.methods.dcpfl import DCPFL
 from atoll.methods.feddw import DW
 from atoll.methods.fedprox import Proximal
-from atoll.settings import OPTIMISERS, convert, make, pair, regulariser, settings_of, split_variant
-from atoll.train import SGD, Adam, Optimiser
+from atoll.utils.parsing import parse_pair
 
-METHODS = sorted(registry.methods())
+METHODS = sorted(_registry.methods())
 
 
 def said(name: str, settings: dict[str, Any] | None = None, terms: Any = (), optimiser: Any = None) -> str:
@@ -28,7 +32,7 @@ def said(name: str, settings: dict[str, Any] | None = None, terms: Any = (), opt
 
 @pytest.mark.parametrize("name", METHODS)
 def test_without_settings_a_method_is_as_its_class_says(name: str) -> None:
-    assert make(name) == registry.method(name)()
+    assert make(name) == _registry.method(name)()
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -136,11 +140,11 @@ def test_wrong_settings_say_what_is_wrong(settings: dict[str, Any], message: str
 @pytest.mark.parametrize("text", ["lam", "=1", "", "lam:1"])
 def test_a_setting_without_name_or_sign_is_refused(text: str) -> None:
     with pytest.raises(AtollError, match="write name=value"):
-        pair(text)
+        parse_pair(text)
 
 
 def test_a_value_may_hold_the_sign() -> None:
-    assert pair("a=b=c") == ("a", "b=c")
+    assert parse_pair("a=b=c") == ("a", "b=c")
 
 
 # -- variants ---------------------------------------------------------------------------------------------------------
@@ -154,7 +158,7 @@ def test_a_variant_sets_its_fields_and_settings_overrule_it() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_variant_differs_from_its_method(name: str) -> None:
-    for variant in registry.method(name).variants:
+    for variant in _registry.method(name).variants:
         assert make(f"{name}:{variant}") != make(name)
 
 
@@ -218,7 +222,7 @@ class Untrained(Method[Any, Any, Any, Any]):
 
 
 def test_a_method_without_local_training_refuses_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "method", lambda name: Untrained)
+    monkeypatch.setattr(_registry, "method", lambda name: Untrained)
     assert "untrained does no local training" in said("untrained", optimiser={"lr": 1.0})
 
 
@@ -248,6 +252,6 @@ def test_every_setting_says_what_it_means_and_where_its_default_comes_from(name:
     ],
 )
 def test_a_setting_is_recorded_as_what_it_came_to_be(path: str, written: str, value: object) -> None:
-    recorded = assemble(Config(method="dcpfl", settings={path: written})).config.settings[path]
+    recorded = build_setup(Config(method="dcpfl", settings={path: written})).config.settings[path]
     assert recorded == value
     assert type(recorded) is type(value)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vmap
 
-from atoll.key import key, normal
-from atoll.payload import Params
-from atoll.spectrum import DIVERGENCES, distance, magnitudes, smooth, transform
+from atoll.core.payload import Params
+from atoll.core.prng import key, normal
+from atoll.methods._spectrum import DIVERGENCES, distance, magnitudes, smooth, transform
 
 
 def spectrum(v: Tensor) -> Tensor:

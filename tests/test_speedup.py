@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from atoll.api import run
 from atoll.cli import main
 from atoll.errors import AtollError
-from atoll.report.runs import Run, load
 from atoll.report.speedup import arrival, speedup
+from atoll.storage.run_reader import Run, load
 
 
 def a_run(*rounds: tuple[float, float, float]) -> Run:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from atoll.payload import Nothing, Params, about, equal, nbytes, payload
-from atoll.stacks import gathered, repeated, rows, stack, unstack
+from atoll.core.payload import Nothing, Params, about, equal, nbytes, payload
+from atoll.core.tree import lazy_rows, map_consecutive, stack, stack_fields, unstack
 
 
 @payload
@@ -35,7 +35,7 @@ def test_stack_and_unstack() -> None:
     both = stack(notes)
     assert both.params["w"].shape == (3, 2, 3)
     assert both.n.tolist() == [10.0, 20.0, 30.0]
-    for back in (unstack(both, 3), rows(both, 3)):
+    for back in (unstack(both, 3), lazy_rows(both, 3)):
         assert all(equal(one, other) for one, other in zip(notes, back, strict=True))
 
 
@@ -59,12 +59,12 @@ def test_payloads_of_unlike_forms_cannot_be_stacked(other: object) -> None:
 def test_rows_share_the_memory_of_the_stack_and_copies_do_not() -> None:
     both = stack([note(1), note(2)])
     there = both.n.untyped_storage().data_ptr()
-    assert rows(both, 2)[1].n.untyped_storage().data_ptr() == there
+    assert lazy_rows(both, 2)[1].n.untyped_storage().data_ptr() == there
     assert unstack(both, 2)[1].n.untyped_storage().data_ptr() != there
 
 
 def test_a_row_is_made_when_it_is_looked_at() -> None:
-    row = rows(stack([note(1), note(2)]), 2)[1]
+    row = lazy_rows(stack([note(1), note(2)]), 2)[1]
     assert "params" not in vars(row)
     first = row.params
     assert row.params is first
@@ -76,20 +76,20 @@ def test_a_row_is_made_when_it_is_looked_at() -> None:
 def test_rows_weigh_what_copies_weigh() -> None:
     for several in ([note(1), note(2)], [Table(torch.tensor([1.0, 0.0]), torch.tensor([[1.0], [0.0]]))] * 2):
         both = stack(several)
-        assert [nbytes(row) for row in rows(both, 2)] == [nbytes(one) for one in unstack(both, 2)]
+        assert [nbytes(row) for row in lazy_rows(both, 2)] == [nbytes(one) for one in unstack(both, 2)]
 
 
 def test_rows_next_to_each_other_are_gathered_without_a_copy() -> None:
     both = stack([note(i) for i in range(5)])
-    several = rows(both, 5)
+    several = lazy_rows(both, 5)
     for some, starts in ((several, 0), (several[1:4], 1)):
-        found = gathered(some, "params")[0]["w"]
+        found = stack_fields(some, "params")[0]["w"]
         assert found.data_ptr() == both.params["w"][starts].data_ptr()
         assert found[:, 0, 0].tolist() == [float(i) for i in range(starts, starts + len(some))]
 
 
 def test_all_others_are_gathered_one_by_one() -> None:
-    several, others = rows(stack([note(i) for i in range(5)]), 5), rows(stack([note(7), note(8)]), 2)
+    several, others = lazy_rows(stack([note(i) for i in range(5)]), 5), lazy_rows(stack([note(7), note(8)]), 2)
     for some, numbers in (
         ([several[1], several[0]], [10.0, 0.0]),
         ([several[0], several[2]], [0.0, 20.0]),
@@ -100,13 +100,13 @@ def test_all_others_are_gathered_one_by_one() -> None:
         ([note(3)], [30.0]),
         ([replace(several[0], n=torch.tensor(1.0)), several[1]], [1.0, 10.0]),
     ):
-        assert gathered(some, "n")[0].tolist() == numbers
-    params, n = gathered([note(3), note(4)], "params", "n")
+        assert stack_fields(some, "n")[0].tolist() == numbers
+    params, n = stack_fields([note(3), note(4)], "params", "n")
     assert (params["steps"].tolist(), n.tolist()) == ([3, 4], [30.0, 40.0])
 
 
 def test_the_same_again_is_not_worked_out_again() -> None:
     seen: list[str] = []
     a, b = "a" * 2, "b" * 2
-    assert list(repeated(lambda v: seen.append(v) or v[0], [a, a, b, b, a])) == ["a", "a", "b", "b", "a"]  # type: ignore[func-returns-value]
+    assert list(map_consecutive(lambda v: seen.append(v) or v[0], [a, a, b, b, a])) == ["a", "a", "b", "b", "a"]  # type: ignore[func-returns-value]
     assert seen == [a, b, a]

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from atoll.key import key, normal
-from atoll.statistics import Pool, allocate, class_means, covariances, draw, roots
+from atoll.core.class_statistics import Pool, allocate, class_means, covariances, draw, roots
+from atoll.core.prng import key, normal
 
 
 def one_class(rows: list[list[float]]) -> tuple[Tensor, Tensor, Tensor]:

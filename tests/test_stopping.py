@@ -12,11 +12,11 @@ from typing import Any
 import lab
 import pytest
 
-from atoll.assemble import Setup
-from atoll.backends.inprocess import Loop
-from atoll.experiment import Experiment, conduct
-from atoll.rundir import RunDir
-from atoll.stopping import Stopped, stoppable, undisturbed
+from atoll.backends.loop import LoopBackend
+from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine.setup import Setup
+from atoll.storage.run_dir import RunDir
+from atoll.utils.signals import Stopped, stoppable, uninterrupted
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -37,8 +37,8 @@ def test_a_signal_waits_for_what_must_be_whole() -> None:
     done: list[str] = []
 
     def act() -> None:
-        with undisturbed():
-            with undisturbed():
+        with uninterrupted():
+            with uninterrupted():
                 send(signal.SIGTERM)
             done.append("whole")
         done.append("more")
@@ -68,7 +68,7 @@ def test_a_signal_that_was_swallowed_is_heeded_at_the_next_occasion() -> None:
     def act() -> None:
         with suppress(KeyboardInterrupt):  # as Python itself does in a destructor
             send(signal.SIGINT)
-        with undisturbed():
+        with uninterrupted():
             pass
 
     with pytest.raises(Stopped), stoppable():
@@ -95,7 +95,7 @@ def test_other_threads_can_run_too() -> None:
     ran: list[bool] = []
 
     def act() -> None:
-        with stoppable(), undisturbed():
+        with stoppable(), uninterrupted():
             ran.append(True)
 
     thread = threading.Thread(target=act)
@@ -114,7 +114,7 @@ def made(name: str, store: str) -> Setup:
 
 def conducted(setup: Setup, out: Path) -> dict[str, Any]:
     with RunDir(out) as folder:
-        conduct(setup, folder)
+        run_experiment(setup, folder)
     return report(out)
 
 
@@ -142,10 +142,10 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -
 
 # Where a run of three clients is stopped, how often that is called in a round, and by which method.
 PLACES = [
-    (Loop, "_participate", 3, "ditto"),  # in the middle of training
-    (Loop, "_participate", 6, "fedmd"),  # in the second exchange, when states of the first are new
-    (Loop, "commit", 3, "scd"),  # when some states are new
-    (Loop, "_participate", 6, "fedpd"),  # when the server has changed what it keeps of some clients
+    (LoopBackend, "_participate", 3, "ditto"),  # in the middle of training
+    (LoopBackend, "_participate", 6, "fedmd"),  # in the second exchange, when states of the first are new
+    (LoopBackend, "commit", 3, "scd"),  # when some states are new
+    (LoopBackend, "_participate", 6, "fedpd"),  # when the server has changed what it keeps of some clients
     (Experiment, "_evaluate", 1, "fedavg"),  # when everything is new and nothing is entered
     (Experiment, "_record", 1, "ditto"),
 ]
@@ -173,7 +173,7 @@ def test_a_run_that_is_stopped_in_its_first_round_has_nothing_to_keep(
 ) -> None:
     setup = made("ditto", "memory")
     with monkeypatch.context() as patch:
-        stop_at(patch, Loop, "_participate", 2)
+        stop_at(patch, LoopBackend, "_participate", 2)
         with pytest.raises(KeyboardInterrupt):
             conducted(setup, tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -201,7 +201,7 @@ def test_others_find_in_a_checkpoint_what_they_were_after_the_last_whole_round(
     with RunDir(tmp_path) as folder:
         experiment = Experiment(setup, folder)
         experiment.extras["chain"] = chain
-        participate = Loop._participate
+        participate = LoopBackend._participate
 
         def linked(*args: Any) -> Any:
             chain.length += 1
@@ -209,7 +209,7 @@ def test_others_find_in_a_checkpoint_what_they_were_after_the_last_whole_round(
                 raise KeyboardInterrupt
             return participate(*args)
 
-        monkeypatch.setattr(Loop, "_participate", linked)
+        monkeypatch.setattr(LoopBackend, "_participate", linked)
         with pytest.raises(KeyboardInterrupt):
             experiment.run(lambda done, line: None)
         heir = Experiment(setup, folder)

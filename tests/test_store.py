@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from atoll import store as module
-from atoll.payload import Params, about, equal, payload
-from atoll.store import DiskStore, MemoryStore, Store
-from atoll.wire import Limits
+from atoll.clients import state_store as module
+from atoll.clients.state_store import DiskStore, MemoryStore, Store
+from atoll.core.payload import Params, about, equal, payload
+from atoll.core.serialization import Limits
 
 ODD = [
     "a/b",

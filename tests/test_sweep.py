@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from atoll.cli import main
 from atoll.config import Config
 from atoll.errors import AtollError
-from atoll.report.runs import Run
-from atoll.sweep import Axis, Grid, Random, Tried, at, axis, best, folder, is_matrix, tried
+from atoll.experiments.search import Axis, Grid, Random, axis
+from atoll.experiments.sweep import Trial, at, best, folder, is_matrix, trial_of
+from atoll.storage.run_reader import Run
 
 QUICK = ["--clients", "4", "--rounds", "2", "--epochs", "1"]
 
@@ -20,8 +21,8 @@ def sweep(*words: str) -> Any:
     return CliRunner().invoke(main, ["sweep", *words])
 
 
-def outcome(val: float, test: float, finished: bool = True) -> Tried:
-    return Tried({"lam": str(val)}, val, test, 0.0, 0.0, finished)
+def outcome(val: float, test: float, finished: bool = True) -> Trial:
+    return Trial({"lam": str(val)}, val, test, 0.0, 0.0, finished)
 
 
 # -- points ------------------------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ def test_means_over_seeds() -> None:
         }  # fmt: skip
         return Run(Path(), summary, (), None, {}, {})
 
-    t = tried({"lam": "1"}, [run(0.7, 0.5), run(0.9, 0.6)], "personal")
+    t = trial_of({"lam": "1"}, [run(0.7, 0.5), run(0.9, 0.6)], "personal")
     assert (t.val, t.test) == (pytest.approx(80), pytest.approx(55))
     assert (t.val_std, t.test_std) == (pytest.approx(14.142, abs=1e-3), pytest.approx(7.071, abs=1e-3))
 

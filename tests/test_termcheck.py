@@ -8,20 +8,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from atoll import registry, run
-from atoll.assemble import assemble
+from atoll import run
 from atoll.config import Config
-from atoll.core import Client, Step
+from atoll.core.batch import Step
+from atoll.core.client import Client
+from atoll.core.losses import Term, objective
+from atoll.core.payload import Nothing, Params
+from atoll.core.prng import Key
+from atoll.core.regularisers import Regulariser, Regularisers
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
-from atoll.key import Key
+from atoll.methods import _registry
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.feddw import DW
 from atoll.methods.fedprox import Proximal
-from atoll.payload import Nothing, Params
-from atoll.terms import Regulariser, Regularisers
-from atoll.train import Term, objective
 
-HOSTS = sorted(name for name, cls in registry.methods().items() if hasattr(cls, "regularisers"))
+HOSTS = sorted(name for name, cls in _registry.methods().items() if hasattr(cls, "regularisers"))
 SMALL: dict[str, Any] = {"clients": 3, "rows": 200, "partition": "iid"}
 QUICK: dict[str, Any] = {**SMALL, "rounds": 2}
 
@@ -49,11 +51,11 @@ def test_a_method_with_a_local_of_its_own_that_forgets_the_terms_is_refused(term
     name = term.partition(":")[0]
 
     with pytest.raises(AtollError) as caught:
-        assemble(Config(str(tmp_path / "deaf.py"), terms=(term,), **SMALL))
+        build_setup(Config(str(tmp_path / "deaf.py"), terms=(term,), **SMALL))
 
     assert str(caught.value).startswith(f"Deaf does not use the regulariser {name}: its local() never calls bind()")
     assert str(caught.value).endswith(f"leave out --with {name}.")
-    assemble(Config(str(tmp_path / "deaf.py"), **SMALL))  # the remedy works
+    build_setup(Config(str(tmp_path / "deaf.py"), **SMALL))  # the remedy works
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,6 @@ def test_any_class_of_regularisers_can_be_watched() -> None:
 @pytest.mark.parametrize("name", HOSTS)
 def test_methods_of_the_package_use_the_regularisers_they_take(name: str) -> None:
     own = {"fedprox": "proximal", "feduv": "uv", "feddw": "dw", "feddistill": "softlabels"}.get(name)
-    terms = tuple(term for term in registry.regularisers() if term != own)
+    terms = tuple(term for term in _registry.regularisers() if term != own)
 
-    assemble(Config(name, terms=terms, **SMALL))
+    build_setup(Config(name, terms=terms, **SMALL))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from atoll import trackers
 from atoll.api import run
 from atoll.config import Config
+from atoll.engine import loggers
 from atoll.errors import AtollError
 
 SHORT: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1, "models": "mlp:hidden=16"}
@@ -41,7 +41,7 @@ class Stillborn(Listener):
 def _listeners(monkeypatch: pytest.MonkeyPatch) -> None:
     heard.clear()
     for name, kind in (("listener", Listener), ("broken", Broken), ("stillborn", Stillborn)):
-        monkeypatch.setitem(trackers.TRACKERS, name, (kind, "json", name))
+        monkeypatch.setitem(loggers.TRACKERS, name, (kind, "json", name))
 
 
 def test_a_tracker_hears_every_evaluated_round(tmp_path: Path, without_report: None) -> None:
@@ -68,13 +68,13 @@ def test_only_numbers_are_told() -> None:
         "generic": None,
         "participants": ["0"],
     }
-    assert trackers.flat(line) == {"round": 3.0, "personal/post/accuracy": 0.5}
+    assert loggers.flat(line) == {"round": 3.0, "personal/post/accuracy": 0.5}
 
 
 def test_a_missing_tracker_is_found_out_at_once(tmp_path: Path) -> None:
     with pytest.raises(AtollError, match="tensorboard"):
         run("fedavg", out=tmp_path / "run", track=["tensorbord"], **SHORT)
-    trackers.TRACKERS["listener"] = (Listener, "no_such_package_anywhere", "thing")
+    loggers.TRACKERS["listener"] = (Listener, "no_such_package_anywhere", "thing")
     with pytest.raises(AtollError, match=r"atoll\[thing\]"):
         run("fedavg", out=tmp_path / "run", track=["listener"], **SHORT)
     assert not (tmp_path / "run" / "config.yaml").exists()

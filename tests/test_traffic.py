@@ -2,7 +2,7 @@
 
 import pytest
 
-from atoll.traffic import Nominal, Traffic
+from atoll.analysis.communication import ReferenceFederation, Traffic
 
 CNN1 = {10: 2_621_558, 100: 2_666_648}  # weights
 N = 1  # the number of training rows, sent along
@@ -31,12 +31,12 @@ def test_bytes_by_hand(classes: int, held: int) -> None:
     }
     if classes == 100:  # 20 clients take a while, above all with large covariances
         expected = {name: expected[name] for name in ("fedavg", "fedgh", "fedproto", "fd", "dcpfl:no-gc")}
-    nominal = Nominal(classes=classes, held=held)
+    nominal = ReferenceFederation(classes=classes, held=held)
     found = {name: nominal.traffic(name) for name in expected}
     assert found == {name: Traffic(4 * down, 4 * up) for name, (down, up) in expected.items()}
 
 
 def test_grey_images_have_a_smaller_proxy_and_shared_models_may_be_the_smallest() -> None:
     """pFedES on one channel: 8 (9 + 1) + (8 * 9 + 1) = 153 weights. Of CNN-1 and CNN-5, FML shares CNN-5."""
-    assert Nominal(shape=(1, 28, 28)).traffic("pfedes") == Traffic(4 * 153, 4 * 154)
-    assert Nominal(models=("cnn1", "cnn5")).traffic("fml") == Traffic(4 * 670_058, 4 * (670_058 + N))
+    assert ReferenceFederation(shape=(1, 28, 28)).traffic("pfedes") == Traffic(4 * 153, 4 * 154)
+    assert ReferenceFederation(models=("cnn1", "cnn5")).traffic("fml") == Traffic(4 * 670_058, 4 * (670_058 + N))

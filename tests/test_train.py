@@ -13,28 +13,21 @@ import toys
 from torch import Tensor, nn
 from torch.func import vmap
 
-from atoll import train
-from atoll.core import Batch, Client, Model, weights
-from atoll.key import Key, fold, key, normal
-from atoll.mapping import functional_gradients
-from atoll.noise import KeyedDropout, noise
-from atoll.payload import Params, about, payload
-from atoll.stacks import rows, stack, unstack
-from atoll.train import (
-    SGD,
-    Adam,
-    Optimiser,
-    add,
-    cross_entropy,
-    gradient,
-    mean,
-    objective,
-    sqnorm,
-    sub,
-    trainable,
-    wmean,
-    zeros,
-)
+from atoll.aggregation import averaging
+from atoll.aggregation.averaging import mean
+from atoll.core.batch import Batch
+from atoll.core.client import Client
+from atoll.core.layers import KeyedDropout, noise
+from atoll.core.losses import cross_entropy, objective, wmean
+from atoll.core.model import Model
+from atoll.core.optim.adam import Adam
+from atoll.core.optim.base import Optimiser, gradient
+from atoll.core.optim.sgd import SGD
+from atoll.core.params import add, sqnorm, sub, trainable, weights, zeros
+from atoll.core.payload import Params, about, payload
+from atoll.core.prng import Key, fold, key, normal
+from atoll.core.tree import lazy_rows, stack, unstack
+from atoll.core.vmap import functional_gradients
 
 SMALL = {"epochs": 2, "batch_size": 4}
 OPTIMISERS: list[tuple[Optimiser, Callable[..., torch.optim.Optimizer], dict[str, Any]]] = [
@@ -400,7 +393,7 @@ def test_in_whatever_portions_a_mean_is_taken_its_bits_are_the_same(
 ) -> None:
     sent = [Sent(normal(key(i), 10).tolist(), i, 0.1 + i) for i in range(9)]
     at_once = mean(sent, "params", weight="n")
-    monkeypatch.setattr(train, "HANDFUL", handful)
+    monkeypatch.setattr(averaging, "HANDFUL", handful)
     again = mean(iter(sent), "params", weight="n")
     assert all(torch.equal(v, again[name]) for name, v in at_once.items())
 
@@ -413,7 +406,7 @@ class SentTensors:
 @pytest.mark.parametrize("handful", [0, 2**20])
 def test_the_mean_of_a_tensor_field_is_a_tensor(handful: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """(0, 4) and (8, 0) with weights (3, 1): (2, 3). Steps 1 and 4 are averaged, not taken for counters: 2.5."""
-    monkeypatch.setattr(train, "HANDFUL", handful)
+    monkeypatch.setattr(averaging, "HANDFUL", handful)
     sent = [SentTensors([0.0, 4.0], 1, 3.0), SentTensors([8.0, 0.0], 4, 1.0)]
 
     assert torch.equal(mean(iter(sent), "v", weight="n"), torch.tensor([2.0, 3.0]))
@@ -426,7 +419,7 @@ def test_the_mean_of_a_tensor_field_of_stacked_uploads_is_a_tensor() -> None:
     class Up:
         v: Tensor = about("numbers")
 
-    uploads = rows(Up(torch.tensor([[0.0, 4.0], [8.0, 0.0]])), 2)
+    uploads = lazy_rows(Up(torch.tensor([[0.0, 4.0], [8.0, 0.0]])), 2)
 
     assert torch.equal(mean(uploads, "v"), torch.tensor([4.0, 2.0]))
 
@@ -438,7 +431,7 @@ def test_a_mean_of_no_uploads_is_refused(weight: str | None) -> None:
 
 
 def test_a_mean_holds_one_large_upload_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "HANDFUL", 10)
+    monkeypatch.setattr(averaging, "HANDFUL", 10)
     alive: list[weakref.ref[Sent]] = []
 
     def uploads() -> Iterator[Sent]:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from atoll.core.prng import fold, key, uniform
 from atoll.data.transforms import ERASE_AREA, Transform, preset
 from atoll.errors import AtollError
-from atoll.key import fold, key, uniform
 
 ALL = Transform(mean=(0.5,), std=(0.5,), flip=True, erase=True, crop=4, turn=15.0, black=True)
 EACH = [Transform(flip=True), Transform(erase=True), Transform(crop=4), Transform(turn=15.0), ALL]

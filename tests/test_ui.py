@@ -22,18 +22,18 @@ import pytest
 from safetensors.numpy import save_file
 from test_report import make_comparison, make_run
 
-from atoll import auditlog
-from atoll.auditlog import AuditLog
+from atoll.dashboard import server
+from atoll.dashboard.app import make_app
+from atoll.dashboard.artifacts import contents
+from atoll.dashboard.class_matrices import matrices, relations
+from atoll.dashboard.comparison import compare
+from atoll.dashboard.detail import detail, even
+from atoll.dashboard.run_index import RunIndex, find
 from atoll.errors import AtollError
-from atoll.rundir import RunDir, holder
-from atoll.ui import serve
-from atoll.ui.app import make_app
-from atoll.ui.catalogue import Catalogue, find
-from atoll.ui.comparison import compare
-from atoll.ui.contents import contents
-from atoll.ui.detail import detail, even
-from atoll.ui.matrices import matrices, relations
-from atoll.ui.reading import Seen, look
+from atoll.storage import audit_log
+from atoll.storage.audit_log import AuditLog
+from atoll.storage.run_dir import RunDir, holder
+from atoll.storage.tolerant_reader import PartialRun, look
 
 HOST = "127.0.0.1:8642"
 
@@ -47,11 +47,11 @@ def unfinished(path: Path, rounds: int = 3, planned: int = 12, **options: Any) -
 
 
 def row_of(root: Path, name: str) -> dict[str, Any]:
-    return next(row for row in Catalogue(root).rows() if row["name"] == name)
+    return next(row for row in RunIndex(root).rows() if row["name"] == name)
 
 
 def shown(path: Path) -> dict[str, Any]:
-    catalogue = Catalogue(path)
+    catalogue = RunIndex(path)
     (row,) = catalogue.rows()
     return detail(row, catalogue.seen(row["id"]))
 
@@ -70,7 +70,7 @@ def test_runs_are_found_at_any_depth_and_not_inside_runs_hidden_folders_or_behin
         "one",
         "papers/dcpfl/table1/setting/method-seed0",
     ]
-    assert [row["name"] for row in Catalogue(root / "one").rows()] == ["one"]
+    assert [row["name"] for row in RunIndex(root / "one").rows()] == ["one"]
 
 
 def test_a_finished_run_is_listed_with_what_its_summary_says(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_finished_run_is_listed_with_what_its_summary_says(tmp_path: Path) -> 
 
 def test_an_unfinished_run_is_running_while_it_is_locked_and_interrupted_afterwards(tmp_path: Path) -> None:
     """Three of twelve rounds took three seconds, so nine are left. Best by validation is round 2, with 0.7."""
-    path, catalogue = unfinished(tmp_path / "a"), Catalogue(tmp_path)
+    path, catalogue = unfinished(tmp_path / "a"), RunIndex(tmp_path)
     with RunDir(path):
         (row,) = catalogue.rows()
         assert (row["status"], row["done"], row["planned"], row["left"]) == ("running", 3, 12, 9.0)
@@ -110,7 +110,7 @@ def test_a_process_that_only_has_the_number_of_an_earlier_run_does_not_count(tmp
 
 
 def test_a_line_is_seen_when_it_is_whole(tmp_path: Path) -> None:
-    path, catalogue = unfinished(tmp_path / "a"), Catalogue(tmp_path)
+    path, catalogue = unfinished(tmp_path / "a"), RunIndex(tmp_path)
     metrics = path / "metrics.jsonl"
     *_, last = metrics.read_text().splitlines()
     line = json.dumps(json.loads(last) | {"round": 4})
@@ -125,9 +125,9 @@ def test_a_line_is_seen_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_what_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path / "a")
-    catalogue = Catalogue(tmp_path)
+    catalogue = RunIndex(tmp_path)
     before = catalogue.rows()
-    monkeypatch.setattr("atoll.ui.catalogue.look", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("atoll.dashboard.run_index.look", lambda *_: pytest.fail("read again"))
     assert catalogue.rows() == before
 
 
@@ -155,7 +155,7 @@ def test_a_damaged_run_is_listed_with_its_error_and_can_be_opened(harm: str, tmp
     make_run(tmp_path / "bad")
     make_run(tmp_path / "good")
     DAMAGE[harm](tmp_path / "bad")
-    bad, good = Catalogue(tmp_path).rows()
+    bad, good = RunIndex(tmp_path).rows()
     assert (bad["status"], good["status"]) == ("damaged", "finished")
     assert bad["problems"]
     client = Client(tmp_path)
@@ -178,7 +178,7 @@ def test_a_number_beyond_all_bounds_is_not_known(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_and_one_that_is_gone_have_no_runs(tmp_path: Path) -> None:
-    catalogue = Catalogue(tmp_path / "gone")
+    catalogue = RunIndex(tmp_path / "gone")
     assert catalogue.rows() == []
     with pytest.raises(AtollError, match="no such run"):
         catalogue.seen("0" * 12)
@@ -308,7 +308,7 @@ def test_the_contract_of_an_installed_method_is_shown_and_no_method_file_is_run(
 
 def test_the_audit_log_is_listed_and_a_change_to_it_is_told(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a")
-    log = AuditLog(path / auditlog.NAME)
+    log = AuditLog(path / audit_log.NAME)
     log.add(1, 0, "a", 100, "cd" * 32)
     log.add(1, 0, "b", 7, "", ("params", "holds NaN"))
     found = contents(look(path, None).run)["audit"]
@@ -317,8 +317,8 @@ def test_the_audit_log_is_listed_and_a_change_to_it_is_told(tmp_path: Path) -> N
         ("b", 7, "rejected: params holds NaN"),
         ("a", 100, "accepted"),
     ]
-    text = (path / auditlog.NAME).read_text()
-    (path / auditlog.NAME).write_text(text.replace('"bytes":100', '"bytes":101'))
+    text = (path / audit_log.NAME).read_text()
+    (path / audit_log.NAME).write_text(text.replace('"bytes":100', '"bytes":101'))
     found = contents(look(path, None).run)["audit"]
     assert not found["sound"]
     assert "line 1" in found["verdict"]
@@ -340,8 +340,8 @@ def test_manifests_of_exported_models_and_events_of_sites_are_shown(tmp_path: Pa
 # -- comparing --------------------------------------------------------------------------------------------------------
 
 
-def chosen(root: Path) -> dict[str, Seen]:
-    catalogue = Catalogue(root)
+def chosen(root: Path) -> dict[str, PartialRun]:
+    catalogue = RunIndex(root)
     return {row["id"]: catalogue.seen(row["id"]) for row in catalogue.rows()}
 
 
@@ -390,7 +390,7 @@ class Client:
     """Requests to the application, without a server between."""
 
     def __init__(self, root: Path):
-        self._app = make_app(Catalogue(root), 8642)
+        self._app = make_app(RunIndex(root), 8642)
 
     def request(self, verb: str, address: str, headers: dict[str, str] | None = None) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -409,7 +409,7 @@ def test_everything_that_the_page_refers_to_is_served_from_here(tmp_path: Path) 
     page = client.get("/")
     assert page.status_code == 200
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    folder = Path(serve.__file__).parent / "page"
+    folder = Path(server.__file__).parent / "page"
     for name in [*os.listdir(folder), "colours.css"]:
         answer = client.get(f"/page/{name}")
         assert answer.status_code == 200, name
@@ -467,7 +467,7 @@ def test_an_unknown_run_and_too_many_runs_are_refused_with_a_reason(tmp_path: Pa
     make_comparison(tmp_path, seeds=1)
     client = Client(tmp_path)
     assert "no such run" in client.get("/api/runs/123").json()["error"]
-    monkeypatch.setattr("atoll.ui.comparison.MOST", 2)
+    monkeypatch.setattr("atoll.dashboard.comparison.MOST", 2)
     ids = ",".join(row["id"] for row in client.get("/api/runs").json()["runs"])
     answer = client.get(f"/api/compare?ids={ids}")
     assert (answer.status_code, "at most 2" in answer.json()["error"]) == (400, True)
@@ -501,15 +501,15 @@ def test_looking_at_everything_changes_nothing(tmp_path: Path) -> None:
 
 def test_mistakes_are_told(refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no folder 'nowhere'" in refused("ui", "nowhere")
-    with serve.bound(0) as taken:
+    with server.bound(0) as taken:
         port = taken.getsockname()[1]
         assert f"Port {port} is in use" in refused("ui", tmp_path, "--port", port)
-    monkeypatch.setattr(serve, "NEEDED", ("starlette", "no_such_package"))
+    monkeypatch.setattr(server, "NEEDED", ("starlette", "no_such_package"))
     assert "needs the package no_such_package: pip install 'atoll[ui]'" in refused("ui", tmp_path)
 
 
 def test_only_this_machine_can_connect() -> None:
-    with serve.bound(0) as listener:
+    with server.bound(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 

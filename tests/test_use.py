@@ -10,12 +10,12 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
-from atoll import handover
 from atoll.api import run
 from atoll.cli import main
+from atoll.engine.result import Result
 from atoll.errors import AtollError
-from atoll.result import Result
-from atoll.saved import open_run
+from atoll.inference import export
+from atoll.inference.models import open_run
 
 SHORT: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1, "models": "mlp:hidden=16"}
 
@@ -93,16 +93,16 @@ def test_mistakes(
     assert said in shown.output
 
 
-@pytest.mark.parametrize("form", handover.FORMS)
+@pytest.mark.parametrize("form", export.FORMATS)
 def test_an_exported_model_predicts_the_same(form: str, ditto: tuple[Path, Result], tmp_path: Path) -> None:
     shown = command("export", str(ditto[0]), "--client", "2", "--form", form, "--out", str(tmp_path), "--json")
     assert shown.exit_code == 0, shown.output
     (manifest,) = json.loads(shown.stdout)
     folder = Path(manifest["folder"])
-    kept = json.loads((folder / handover.MANIFEST).read_text())
+    kept = json.loads((folder / export.MANIFEST).read_text())
     assert kept["checked"]["rows"] == ditto[1].fleet.test.size(2)
     assert kept["classes"] == [str(i) for i in range(10)]
-    read = handover.FORMS[form][2](folder / kept["file"], open_run(ditto[0]).module("0"))
+    read = export.FORMATS[form][2](folder / kept["file"], open_run(ditto[0]).module("0"))
     x = ditto[1].fleet.test.all.x
     with torch.no_grad():
         assert torch.equal(read(x).argmax(1), ditto[1].personal("2")(x).argmax(1))
@@ -111,19 +111,19 @@ def test_an_exported_model_predicts_the_same(form: str, ditto: tuple[Path, Resul
 def test_a_file_that_predicts_something_else_is_not_handed_over(
     ditto: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, write, _ = handover.FORMS["safetensors"]
-    monkeypatch.setitem(handover.FORMS, "safetensors", (name, write, lambda path, net: lambda x: net(x) + 1))
+    name, write, _ = export.FORMATS["safetensors"]
+    monkeypatch.setitem(export.FORMATS, "safetensors", (name, write, lambda path, net: lambda x: net(x) + 1))
     with pytest.raises(AtollError, match="differ"):
-        handover.hand_over(open_run(ditto[0]), "0", "safetensors", tmp_path)
-    assert not (tmp_path / handover.MANIFEST).exists()
+        export.export_model(open_run(ditto[0]), "0", "safetensors", tmp_path)
+    assert not (tmp_path / export.MANIFEST).exists()
 
 
 def test_convolutions_with_statistics_are_exported(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).integers(0, 255, (60, 28, 28), dtype=np.uint8)
     np.savez(tmp_path / "small.npz", x=rows, y=np.arange(60) % 2)
     run("fedavg", str(tmp_path / "small.npz"), "feddw_fmnist", clients=2, rounds=1, epochs=1, out=tmp_path / "run")
-    for form in handover.FORMS:
-        handover.hand_over(open_run(tmp_path / "run"), "0", form, tmp_path / form)
+    for form in export.FORMATS:
+        export.export_model(open_run(tmp_path / "run"), "0", form, tmp_path / form)
 
 
 def test_a_method_that_predicts_by_more_than_one_model(tmp_path: Path) -> None:

@@ -12,21 +12,29 @@ import torch
 from lab import PUBLIC, resumed, setup
 from torch import Tensor
 
-from atoll import registry
-from atoll.assemble import Setup
-from atoll.backends.inprocess import Loop, Vmap
-from atoll.backends.process import Processes, Sent
-from atoll.core import Round, contract
+from atoll.backends.loop import LoopBackend
+from atoll.backends.multiprocess import ProcessBackend
+from atoll.backends.remote import UploadReady
+from atoll.backends.vmap import VmapBackend
+from atoll.clients.server_side import ServerSideStates
+from atoll.clients.state_store import MemoryStore
+from atoll.clients.tasks import ClientTask, Rejection, UploadBatch
+from atoll.clients.validation.checks import type_error
+from atoll.clients.validation.expected import STAND_INS
+from atoll.clients.validation.validator import Validator
+from atoll.core.method import contract
+from atoll.core.payload import Nothing, about, equal, nbytes, payload
+from atoll.core.prng import key
+from atoll.core.schema import Leaf, declared_constraints, not_finite, tensors_of
+from atoll.core.serialization import Limits, encode, received
+from atoll.core.task import Round
+from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine.round import RoundPolicy, run_round
+from atoll.engine.run_state import RunState, from_json
+from atoll.engine.setup import Setup
 from atoll.errors import AtollError
-from atoll.experiment import Experiment, conduct
-from atoll.key import key
-from atoll.ledger import Ledger, from_json
-from atoll.payload import Nothing, about, equal, nbytes, payload
-from atoll.rounds import Desks, Job, Party, Rejection, Rules, play
-from atoll.settings import make
-from atoll.store import MemoryStore
-from atoll.validation import STAND_INS, Leaf, Validator, flaw, marks_of, not_finite, tensors_of
-from atoll.wire import Limits, encode, received
+from atoll.methods import _registry
+from atoll.methods._factory import make
 
 Damage = Callable[[Any], Any]
 
@@ -220,7 +228,7 @@ SMALL = {"clients": 3, "rows": 240}
 BAD = 1  # the place of the client whose uploads break
 
 
-class Saboteur(Loop):
+class Saboteur(LoopBackend):
     """One client's uploads are damaged on their way."""
 
     bad, damage = "", staticmethod(lambda upload: upload)
@@ -231,7 +239,7 @@ class Saboteur(Loop):
             yield outcome._replace(upload=self.damage(outcome.upload)) if mine else outcome
 
 
-class Absent(Loop):
+class Absent(LoopBackend):
     """One client does not answer."""
 
     bad = ""
@@ -245,7 +253,7 @@ def played(made: Setup, backend: Any, rounds: int = 1, max_norm: float | None = 
     task, desks = made.fleet.task(), MemoryStore()
     server, checks = made.method.init_server(task, key(0)), Validator(made.method, made.fleet, 0, max_norm)
     for t in range(rounds):
-        server, log = play(made.method, task, backend, server, t, 0, 1.0, (), desks, Rules(checks))
+        server, log = run_round(made.method, task, backend, server, t, 0, 1.0, (), desks, RoundPolicy(checks))
     states = [backend.state(made.method, 0, i) for i in made.fleet.ids]
     return [server, *states, *(desks.get(i) for i in desks)], log
 
@@ -290,9 +298,9 @@ def test_what_comes_from_a_worker_and_is_no_payload_is_a_bad_upload() -> None:
     made = setup("fedavg", **SMALL)
     bad = made.fleet.ids[BAD]
 
-    class Garbled(Processes):
+    class Garbled(ProcessBackend):
         def _take(self, worker: Any, answer: Any) -> None:
-            if isinstance(answer, Sent) and self._jobs[answer.at].client == bad:
+            if isinstance(answer, UploadReady) and self._jobs[answer.at].client == bad:
                 answer = answer._replace(upload="nothing of use")
             super()._take(worker, answer)
 
@@ -312,7 +320,7 @@ def test_how_many_bytes_are_taken_of_an_answer() -> None:
     assert checks.limits(i, download) == Limits(2**20 + 2 * nbytes(upload))
 
 
-METHODS = sorted(n for n in registry.methods() if n != "local")  # local uploads nothing that could break
+METHODS = sorted(n for n in _registry.methods() if n != "local")  # local uploads nothing that could break
 
 
 def main_of(upload: Any) -> str:
@@ -356,7 +364,7 @@ def promises() -> list[tuple[str, str, str]]:
     return [
         (name, field, mark)
         for name in METHODS
-        for field, marks in marks_of(contract(make(name)).upload).items()
+        for field, marks in declared_constraints(contract(make(name)).upload).items()
         for mark in ("count", "probabilities")
         if getattr(marks, mark)
     ]
@@ -383,7 +391,7 @@ def test_every_number_of_rows_and_every_prediction_is_marked() -> None:
     named = {"n": "count", "counts": "count", "probs": "probabilities", "predictions": "probabilities"}
     found = []
     for name in METHODS:
-        for field, marks in marks_of(contract(make(name)).upload).items():
+        for field, marks in declared_constraints(contract(make(name)).upload).items():
             if field in named:
                 assert getattr(marks, named[field]), (name, field)
                 found.append(field)
@@ -404,12 +412,12 @@ def test_local_accepts_nothing_but_nothing() -> None:
 def answered(name: str, t: int, **changes: Any) -> tuple[Validator, str, Any, Any]:
     """The checks, a client, its message of round ``t`` and its honest upload."""
     made = setup(name, **SMALL | changes)
-    task, backend, desks = made.fleet.task(), Loop(made.fleet, MemoryStore()), MemoryStore()
+    task, backend, desks = made.fleet.task(), LoopBackend(made.fleet, MemoryStore()), MemoryStore()
     server, checks = made.method.init_server(task, key(0)), Validator(made.method, made.fleet, 0)
     for earlier in range(t):
-        server, _ = play(made.method, task, backend, server, earlier, 0, 1.0, (), desks, Rules(checks))
+        server, _ = run_round(made.method, task, backend, server, earlier, 0, 1.0, (), desks, RoundPolicy(checks))
     i = made.fleet.ids[BAD]
-    download = Desks(made.method, task, 0, desks).download(server, i, Round(t))
+    download = ServerSideStates(made.method, task, 0, desks).download(server, i, Round(t))
     with torch.no_grad():
         upload, _ = made.method.local(download, backend.state(made.method, 0, i), made.fleet.client(i), key(1))
     assert checks.flaw(i, download, upload) is None
@@ -505,25 +513,25 @@ def test_no_private_row_is_looked_at(name: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", ["dcpfl", "feddw", "pfedes", "scd", "fedpd", "fedhkd"])
 def test_honest_clients_batched_by_vmap_pass(name: str) -> None:
-    result = conduct(setup(name, backend="vmap", **SMALL))
+    result = run_experiment(setup(name, backend="vmap", **SMALL))
     assert [line["rejected"] for line in result.history] == [[]]
 
 
 # -- uploads that were made together ----------------------------------------------------------------------------------
 
 
-def party(name: str) -> tuple[Validator, dict[str, Any], Party]:
+def party(name: str) -> tuple[Validator, dict[str, Any], UploadBatch]:
     """What vmap makes of one round, with the messages that were answered."""
     made = setup(name, **SMALL)
     task = made.fleet.task()
     server = made.method.init_server(task, key(0))
-    jobs = [Job(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids]
-    outcomes = list(Vmap(made.fleet, MemoryStore()).train(made.method, 0, jobs))
+    jobs = [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids]
+    outcomes = list(VmapBackend(made.fleet, MemoryStore()).train(made.method, 0, jobs))
     assert outcomes[0].party is not None
     return Validator(made.method, made.fleet, 0), {job.client: job.download for job in jobs}, outcomes[0].party
 
 
-def sound(checks: Validator, downloads: dict[str, Any], made: Party) -> bool:
+def sound(checks: Validator, downloads: dict[str, Any], made: UploadBatch) -> bool:
     return checks.sound(made.uploads, next(iter(downloads.values())), made.stack)
 
 
@@ -558,7 +566,7 @@ def test_one_flaw_in_a_party_is_found_and_is_its_sender_s_alone(
     assert [i for i, why in flaws.items() if why is not None] == [bad]
 
 
-class Changed(Vmap):
+class Changed(VmapBackend):
     """One client's upload is another one when it arrives."""
 
     def train(self, method: Any, seed: int, jobs: Any) -> Any:
@@ -578,7 +586,7 @@ def test_a_sound_party_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("sound", "flaw"):
         real = getattr(Validator, name)
         monkeypatch.setattr(Validator, name, lambda *a, real=real, name=name: looks.append(name) or real(*a))
-    _, log = played(made, Vmap(made.fleet, MemoryStore()))
+    _, log = played(made, VmapBackend(made.fleet, MemoryStore()))
     assert log.accepted == list(made.fleet.ids)
     assert looks == ["sound"]
 
@@ -630,7 +638,7 @@ def marked(
     ],
 )
 def test_marks_are_promises(upload: Any, field: str | None) -> None:
-    found = flaw(upload, Marked)
+    found = type_error(upload, Marked)
     assert (found and found.field) == field
 
 
@@ -642,7 +650,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Clients of this set send NaN."""
     bad: set[str] = set()
 
-    class Hostile(Loop):
+    class Hostile(LoopBackend):
         def train(self, method: Any, seed: int, jobs: Any) -> Any:
             for outcome in super().train(method, seed, jobs):
                 broken = outcome.sender in bad
@@ -657,11 +665,11 @@ FIVE = {"rows": 300, "rounds": 5, "eval_every": 1, "rate": 0.8}
 
 def test_a_client_is_excluded_after_its_strikes(hostile: set[str]) -> None:
     """Four of five clients are drawn each round: who is drawn stays the same, and the one excluded is not asked."""
-    honest = conduct(setup("fedavg", **FIVE))
+    honest = run_experiment(setup("fedavg", **FIVE))
     drawn = [line["participants"] for line in honest.history]
     bad = next(i for i in drawn[0] if i in drawn[1] and any(i in later for later in drawn[2:]))
     hostile.add(bad)
-    result = conduct(setup("fedavg", strikes=2, **FIVE))
+    result = run_experiment(setup("fedavg", strikes=2, **FIVE))
     assert [line["participants"] for line in result.history] == [
         *drawn[:2],
         *([i for i in cohort if i != bad] for cohort in drawn[2:]),
@@ -676,7 +684,7 @@ def test_a_client_is_excluded_after_its_strikes(hostile: set[str]) -> None:
 def test_strikes_say_how_often_a_client_is_asked(hostile: set[str], strikes: int, asked: int) -> None:
     made = setup("fedavg", strikes=strikes, **FIVE | {"rate": 1.0})
     hostile.add(made.fleet.ids[3])
-    result = conduct(made)
+    result = run_experiment(made)
     assert sum(made.fleet.ids[3] in line["participants"] for line in result.history) == asked
     assert sum(len(line["rejected"]) for line in result.history) == asked
     assert result.summary["status"] == "finished"
@@ -684,14 +692,14 @@ def test_strikes_say_how_often_a_client_is_asked(hostile: set[str], strikes: int
 
 def test_the_results_of_the_others_do_not_depend_on_strikes(hostile: set[str]) -> None:
     hostile.add("3")
-    digests = {conduct(setup("feddw", strikes=k, **FIVE)).summary["digest"] for k in (0, 1, 3)}
+    digests = {run_experiment(setup("feddw", strikes=k, **FIVE)).summary["digest"] for k in (0, 1, 3)}
     assert len(digests) == 1
 
 
 def test_strikes_survive_a_resume(hostile: set[str], tmp_path: Path) -> None:
     made = setup("fedavg", strikes=2, **FIVE | {"rate": 1.0})
     hostile.add(made.fleet.ids[0])
-    whole = conduct(made)
+    whole = run_experiment(made)
     again = resumed(made, tmp_path)
     assert again.summary["digest"] == whole.summary["digest"]
     assert [line.get("excluded") for line in again.history] == [line.get("excluded") for line in whole.history]
@@ -701,20 +709,22 @@ def test_strikes_survive_a_resume(hostile: set[str], tmp_path: Path) -> None:
 def test_a_run_ends_when_nobody_is_left(hostile: set[str]) -> None:
     made = setup("fedavg", strikes=1, **FIVE)
     hostile.update(made.fleet.ids)
-    assert conduct(made).summary["status"] == "diverged"
+    assert run_experiment(made).summary["status"] == "diverged"
 
 
 def test_a_round_of_excluded_clients_leaves_the_server_alone() -> None:
     made = setup("fedavg", **SMALL)
-    task, backend = made.fleet.task(), Loop(made.fleet, MemoryStore())
+    task, backend = made.fleet.task(), LoopBackend(made.fleet, MemoryStore())
     server = made.method.init_server(task, key(0))
-    after, log = play(made.method, task, backend, server, 0, 0, 1.0, (), rules=Rules(excluded=made.fleet.ids))
+    after, log = run_round(
+        made.method, task, backend, server, 0, 0, 1.0, (), rules=RoundPolicy(excluded=made.fleet.ids)
+    )
     assert equal(after, server)
     assert (log.cohort, log.down, log.rejected) == ([], {}, [])
 
 
 def test_a_ledger_of_an_older_version_has_no_strikes() -> None:
-    ledger = Ledger(strikes={"a": 2})
+    ledger = RunState(strikes={"a": 2})
     stored = ledger.to_json()
     assert from_json(0, stored, ledger.table()).strikes == {"a": 2}
     del stored["strikes"]

@@ -8,27 +8,28 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from atoll import clientwise
-from atoll.backends import inprocess
-from atoll.backends.inprocess import COPIES, Vmap
-from atoll.core import Round
-from atoll.costs import Operations
-from atoll.key import key
+from atoll.backends import vmap as vmap_backend
+from atoll.backends.vmap import COPIES, VmapBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.clients.tasks import ClientTask
+from atoll.core import vmap as core_vmap
+from atoll.core.optim.sgd import SGD
+from atoll.core.payload import Params, about, equal, payload
+from atoll.core.prng import key
+from atoll.core.task import Round
+from atoll.engine.round import run_round
 from atoll.methods.fedavg import FedAvg
-from atoll.payload import Params, about, equal, payload
-from atoll.rounds import Job, play
-from atoll.store import MemoryStore
-from atoll.train import SGD
+from atoll.simulation.costs import Operations
 
 
-def jobs(made: Any) -> list[Job]:
+def jobs(made: Any) -> list[ClientTask]:
     task = made.fleet.task()
     server = made.method.init_server(task, key(0))
-    return [Job(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids]
+    return [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids]
 
 
 def parties(made: Any) -> list[list[str]]:
-    backend = Vmap(made.fleet, MemoryStore())
+    backend = VmapBackend(made.fleet, MemoryStore())
     return [[job.client for job in party] for party in backend._parties(made.method, 0, jobs(made))]
 
 
@@ -52,14 +53,14 @@ def test_all_share_a_call_if_there_is_room() -> None:
 def test_parties_take_no_more_than_the_room(room: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Five clients in as few calls as possible, of like sizes: 5 / 2 gives three calls, 5 / 3 and 5 / 4 two."""
     made = lab.setup("fedavg")
-    monkeypatch.setattr(inprocess, "ROOM", int(room * bytes_of_one(made)))
+    monkeypatch.setattr(vmap_backend, "ROOM", int(room * bytes_of_one(made)))
     found = parties(made)
     assert [len(party) for party in found] == sizes
     assert [i for party in found for i in party] == list(made.fleet.ids)
 
 
 def test_a_client_that_is_too_large_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inprocess, "ROOM", 1)
+    monkeypatch.setattr(vmap_backend, "ROOM", 1)
     assert [len(party) for party in parties(lab.setup("fedavg"))] == [1] * 5
 
 
@@ -69,9 +70,9 @@ def test_parties_change_nothing_but_the_last_digits(name: str, monkeypatch: pyte
     task = made.fleet.task()
     servers = []
     for room in (2**28, 2 * bytes_of_one(made)):
-        monkeypatch.setattr(inprocess, "ROOM", room)
+        monkeypatch.setattr(vmap_backend, "ROOM", room)
         first = made.method.init_server(task, key(0))
-        server, log = play(made.method, task, Vmap(made.fleet, MemoryStore()), first, 0, 0, 1.0, ())
+        server, log = run_round(made.method, task, VmapBackend(made.fleet, MemoryStore()), first, 0, 0, 1.0, ())
         assert log.accepted == list(made.fleet.ids)
         servers.append(server)
     assert lab.gap(*servers) <= 1e-6
@@ -83,7 +84,7 @@ def test_the_company_changes_no_bit_of_a_clients_upload(momentum: float) -> None
     made, method = lab.setup("fedavg"), FedAvg(SGD(epochs=2, momentum=momentum))
     everybody = sorted(jobs(made), key=lambda job: -made.fleet.train.size(made.fleet.position(job.client)))
     uploads = [
-        {o.sender: o.upload for o in Vmap(made.fleet, MemoryStore()).train(method, 0, some)}
+        {o.sender: o.upload for o in VmapBackend(made.fleet, MemoryStore()).train(method, 0, some)}
         for some in (everybody, everybody[:4], everybody[:3], [*everybody[1:3], everybody[0]])
     ]
     for fewer in uploads[1:]:
@@ -93,15 +94,15 @@ def test_the_company_changes_no_bit_of_a_clients_upload(momentum: float) -> None
 def test_uploads_come_before_the_next_party_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no more than one party's uploads are in memory, if the server holds on to none."""
     made, started = lab.setup("fedavg"), list[int]()
-    monkeypatch.setattr(inprocess, "ROOM", 2 * bytes_of_one(made))
-    real = Vmap._together
+    monkeypatch.setattr(vmap_backend, "ROOM", 2 * bytes_of_one(made))
+    real = VmapBackend._together
 
-    def together(self: Vmap, method: Any, seed: int, party: list[Job]) -> Any:
+    def together(self: VmapBackend, method: Any, seed: int, party: list[ClientTask]) -> Any:
         started.append(len(party))
         return real(self, method, seed, party)
 
-    monkeypatch.setattr(Vmap, "_together", together)
-    outcomes = Vmap(made.fleet, MemoryStore()).train(made.method, 0, jobs(made))
+    monkeypatch.setattr(VmapBackend, "_together", together)
+    outcomes = VmapBackend(made.fleet, MemoryStore()).train(made.method, 0, jobs(made))
     assert [next(outcomes).sender, *started] == [made.fleet.ids[0], 1]
     next(outcomes)
     assert started == [1, 2]
@@ -119,7 +120,7 @@ def test_every_client_gets_its_own_gradient() -> None:
     """Clients with w = (1, 2) and (3, 4), and one b for both, which no client shares in the result."""
     w, b = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor(5.0)
     with torch.no_grad():
-        grads, sums = vmap(lambda w: clientwise.gradient(squares, {"w": w, "b": b}))(w)
+        grads, sums = vmap(lambda w: core_vmap.gradient(squares, {"w": w, "b": b}))(w)
     assert grads["w"].tolist() == [[2.0, 4.0], [6.0, 8.0]]
     assert grads["b"].tolist() == [1.0, 1.0]
     assert sums.tolist() == [3.0, 7.0]
@@ -127,7 +128,7 @@ def test_every_client_gets_its_own_gradient() -> None:
 
 def test_clients_may_be_in_any_dimension() -> None:
     w = torch.tensor([[1.0, 3.0], [2.0, 4.0]])
-    grads, _ = vmap(lambda w: clientwise.gradient(squares, {"w": w, "b": w.sum()}), in_dims=1)(w)
+    grads, _ = vmap(lambda w: core_vmap.gradient(squares, {"w": w, "b": w.sum()}), in_dims=1)(w)
     assert grads["w"].tolist() == [[2.0, 4.0], [6.0, 8.0]]
 
 
@@ -136,7 +137,7 @@ def test_gradients_inside_other_transformations() -> None:
 
     def twice(w: Tensor) -> Tensor:
         def norm(v: Tensor) -> Tensor:
-            grads, _ = clientwise.gradient(squares, {"w": v, "b": torch.zeros(())})
+            grads, _ = core_vmap.gradient(squares, {"w": v, "b": torch.zeros(())})
             return sum((g.square().sum() for g in grads.values()), start=torch.zeros(()))
 
         return torch.func.grad(norm)(w)
@@ -148,7 +149,7 @@ def test_copies_are_one_for_each_client() -> None:
     shared = torch.zeros(2)
 
     def write(add: Tensor) -> Tensor:
-        own = clientwise.copies({"w": shared})["w"]
+        own = core_vmap.copies({"w": shared})["w"]
         return own.add_(add)
 
     assert vmap(write)(torch.tensor([1.0, 2.0])).tolist() == [[1.0, 1.0], [2.0, 2.0]]
@@ -158,12 +159,12 @@ def test_copies_are_one_for_each_client() -> None:
 @pytest.mark.parametrize(("w", "all_have"), [([[1.0, 0.0], [1.0, 1.0]], True), ([[1.0, 0.0], [0.0, 0.0]], False)])
 def test_everybody_has_rows(w: list[list[float]], all_have: bool) -> None:
     seen = []
-    vmap(lambda own: seen.append(clientwise.everybody_has_rows(own)) or own)(torch.tensor(w))
+    vmap(lambda own: seen.append(core_vmap.all_clients_have_rows(own)) or own)(torch.tensor(w))
     assert seen == [all_have]
 
 
 def test_outside_of_vmap_nobody_is_sure() -> None:
-    assert not clientwise.everybody_has_rows(torch.ones(2))
+    assert not core_vmap.all_clients_have_rows(torch.ones(2))
 
 
 def test_nothing_of_what_sees_all_clients_goes_through_vmap() -> None:
@@ -175,7 +176,7 @@ def test_nothing_of_what_sees_all_clients_goes_through_vmap() -> None:
         return [both[0] + both[1], same / 2]
 
     def local(a: Tensor, b: Tensor) -> Tensor:
-        total, half = clientwise.whole(halves, [a, b], torch.tensor([2.0, 4.0]))
+        total, half = core_vmap.on_stacked(halves, [a, b], torch.tensor([2.0, 4.0]))
         return total + half
 
     a, b = torch.arange(6.0).view(3, 2), torch.ones(3, 2)
@@ -188,7 +189,7 @@ def test_rows_are_taken_from_each_client() -> None:
     x, y, rows = torch.arange(24.0).view(2, 4, 3), torch.arange(8).view(2, 4), torch.tensor([[3, 1], [0, 0]])
 
     def taken(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
-        return tuple(clientwise.take([x, y], rows))
+        return tuple(core_vmap.take([x, y], rows))
 
     both = vmap(taken)(x, y, rows)
     assert torch.equal(both[0], torch.stack([x[0][[3, 1]], x[1][[0, 0]]]))
@@ -212,35 +213,35 @@ def test_one_call_for_all_clients() -> None:
         assert p.params["a"].shape == (2,)
         return Scaled({"a": p.times * p.params["a"] + k}, 5, p.none), torch.ones(4)
 
-    made, ones = clientwise.together(double, 3, p, torch.tensor([0.0, 1.0, 2.0]))
+    made, ones = core_vmap.batched_call(double, 3, p, torch.tensor([0.0, 1.0, 2.0]))
     assert made.params["a"].tolist() == [[0.0, 2.0], [5.0, 7.0], [10.0, 12.0]]
     assert (made.times, made.none, ones.shape) == (5, None, (3, 4))
 
 
 def test_after_a_call_that_failed_there_is_no_vmap_left() -> None:
     with pytest.raises(ZeroDivisionError):
-        clientwise.together(lambda v: 1 // 0, 2, torch.zeros(2))
-    assert clientwise._current() is None
+        core_vmap.batched_call(lambda v: 1 // 0, 2, torch.zeros(2))
+    assert core_vmap._current() is None
 
 
 def test_norms_are_those_of_each_client() -> None:
     a, b = torch.tensor([[[3.0, 4.0]], [[6.0, 8.0]]]), torch.tensor([-2.0, 1.0])
-    assert [v.tolist() for v in vmap(lambda *vs: tuple(clientwise.norms(vs)))(a, b)] == [[5.0, 10.0], [2.0, 1.0]]
-    assert [float(v) for v in clientwise.norms([a[0], b[0]])] == [5.0, 2.0]
+    assert [v.tolist() for v in vmap(lambda *vs: tuple(core_vmap.norms(vs)))(a, b)] == [[5.0, 10.0], [2.0, 1.0]]
+    assert [float(v) for v in core_vmap.norms([a[0], b[0]])] == [5.0, 2.0]
 
 
 @pytest.mark.parametrize(("most", "certain"), [(5.0, True), (4.9, False)])
 def test_nobody_can_be_longer_than_all_together(most: float, certain: bool) -> None:
     """Clients of 3 and 4: all together 5."""
     seen = []
-    vmap(lambda v: seen.append(clientwise.all_within([v], most)) or v)(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    vmap(lambda v: seen.append(core_vmap.all_within([v], most)) or v)(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     assert seen == [certain]
-    assert not clientwise.all_within([torch.zeros(2)], most)
+    assert not core_vmap.all_within([torch.zeros(2)], most)
 
 
 def test_rows_are_put_together_once_for_the_same_company(monkeypatch: pytest.MonkeyPatch) -> None:
     made = lab.setup("fedavg")
-    backend, put = Vmap(made.fleet, MemoryStore()), []
+    backend, put = VmapBackend(made.fleet, MemoryStore()), []
     together = type(made.fleet).together
     monkeypatch.setattr(type(made.fleet), "together", lambda fleet, ids: put.append(ids) or together(fleet, ids))
     for some in (jobs(made), jobs(made), jobs(made)[1:]):

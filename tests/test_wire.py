@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from test_payload import Flagged, Mixed, Table, mixed, table
 
+from atoll.core.payload import Nothing, equal
+from atoll.core.serialization import WireError, decode, digest, encode, schema
 from atoll.errors import AtollError
-from atoll.payload import Nothing, equal
-from atoll.wire import WireError, decode, digest, encode, schema
 
 TABLE = table(torch.tensor([4.0, 0.0, 1.0]), 2)
 DATA = encode(TABLE)

@@ -8,12 +8,16 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from atoll.core import Batch, Client, Method, Model, Reply, Round, Step, Task
-from atoll.key import key, normal, randint
-from atoll.mapping import functional_gradients
-from atoll.payload import Params, equal
-from atoll.stacks import stack, unstack
-from atoll.train import SGD
+from atoll.core.batch import Batch, Step
+from atoll.core.client import Client
+from atoll.core.method import Method
+from atoll.core.model import Model
+from atoll.core.optim.sgd import SGD
+from atoll.core.payload import Params, equal
+from atoll.core.prng import key, normal, randint
+from atoll.core.task import Reply, Round, Task
+from atoll.core.tree import stack, unstack
+from atoll.core.vmap import functional_gradients
 
 PLAIN = SGD(lr=0.1, epochs=1, batch_size=64, weight_decay=0.0, clip=0.0, momentum=0.0)
 RICH = SGD(lr=0.1, epochs=2, batch_size=4)  # momentum, weight decay and clipping as by default

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from atoll.key import Key
+from atoll.core.prng import Key
 from atoll.methods.ditto import Ditto
 from atoll.methods.fedavg import Global, Update
 from atoll.methods.local import State

@@ -3,16 +3,20 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from .adaptation import adapt
-    from .api import run
-    from .comparison import Comparison, Sweep, open_compare, run_compare, run_sweep
-    from .core import Client, Method, Model, Task
-    from .data.dataset import Dataset
-    from .errors import AtollError
-    from .result import Result
+from ._version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from .api import run
+    from .core.client import Client
+    from .core.method import Method
+    from .core.model import Model
+    from .core.task import Task
+    from .data.dataset import Dataset
+    from .engine.result import Result
+    from .errors import AtollError
+    from .experiments.comparison import Comparison, open_compare, run_compare
+    from .experiments.sweep import Sweep, run_sweep
+    from .inference.adaptation import adapt
 __all__ = [
     "AtollError", "Client", "Comparison", "Dataset", "Method", "Model", "Result", "Sweep", "Task", "__version__",
     "adapt", "open_compare", "run", "run_compare", "run_sweep",
@@ -22,17 +26,17 @@ __all__ = [
 _HOMES = {
     "AtollError": "errors",
     "Client": "core",
-    "Comparison": "comparison",
+    "Comparison": "experiments.comparison",
     "Dataset": "data.dataset",
     "Method": "core",
     "Model": "core",
-    "Result": "result",
-    "Sweep": "comparison",
+    "Result": "engine.result",
+    "Sweep": "experiments.sweep",
     "Task": "core",
-    "adapt": "adaptation",
-    "open_compare": "comparison",
-    "run_compare": "comparison",
-    "run_sweep": "comparison",
+    "adapt": "inference.adaptation",
+    "open_compare": "experiments.comparison",
+    "run_compare": "experiments.comparison",
+    "run_sweep": "experiments.sweep",
     "run": "api",
 }
 

@@ -7,19 +7,19 @@ from typing import Any
 
 from torch import nn
 
-from . import trackers
-from .assemble import assemble
+from .clients.evaluation import OWN
+from .clients.metrics import Metric, check_name, metrics
 from .config import Config, from_dict
+from .core.method import AnyMethod
 from .data.dataset import Dataset
+from .engine import loggers
+from .engine.experiment import Watch, run_experiment
+from .engine.result import Result
+from .engine.run_state import RoundMetrics
+from .engine.setup import build_setup
 from .errors import AtollError
-from .evaluate import OWN
-from .experiment import Watch, conduct
-from .ledger import Line
-from .metrics import Metric, check_name, metrics
-from .result import Result
-from .rounds import AnyMethod
-from .rundir import RunDir
-from .settings import settings_of
+from .methods._factory import settings_of
+from .storage.run_dir import RunDir
 
 
 def run(
@@ -87,18 +87,18 @@ def run_config(
     config: Config, *, resume: bool = False, force: bool = False, watch: Watch | None = None, **objects: Any
 ) -> Result:
     """Run a configuration; with ``config.out``, in a run directory that ends with a report."""
-    setup = assemble(config, **objects)
+    setup = build_setup(config, **objects)
     if config.out is None:
-        return conduct(setup, watch=watch)
+        return run_experiment(setup, watch=watch)
     from .report import html  # drawing takes long to import, and runs without a directory draw nothing
 
-    trackers.check(config.track)
+    loggers.check(config.track)
     with RunDir(Path(config.out)) as run_dir:
         run_dir.start(setup.config, resume, force)
         notes: list[str] = []
-        tracking = trackers.Tracking(setup.config, run_dir.path, notes.append)
+        tracking = loggers.Tracking(setup.config, run_dir.path, notes.append)
         try:
-            result = conduct(setup, run_dir, _both(tracking.watch, watch))
+            result = run_experiment(setup, run_dir, _both(tracking.watch, watch))
         finally:
             tracking.close()
         html.write([run_dir.path], run_dir.path / "report.html")
@@ -106,7 +106,7 @@ def run_config(
 
 
 def _both(first: Watch, second: Watch | None) -> Watch:
-    def watch(done: int, line: Line | None) -> None:
+    def watch(done: int, line: RoundMetrics | None) -> None:
         first(done, line)
         if second is not None:
             second(done, line)

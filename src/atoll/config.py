@@ -7,14 +7,14 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from .documents import from_yaml
+from .aggregation.fixed_point import SUMS
+from .aggregation.robust import parse
 from .errors import AtollError, unknown
-from .faults import read_drop, read_lag, read_poison
-from .privacy import dp
-from .privacy.gate import COV_SOURCES
-from .robust import parse
-from .securesum import SUMS
-from .settings import OPTIMISERS, convert
+from .methods._factory import OPTIMISERS, convert
+from .privacy import mechanisms
+from .privacy.disclosure import COV_SOURCES
+from .simulation.faults import read_drop, read_lag, read_poison
+from .utils.parsing import from_yaml
 
 BACKENDS = ("auto", "loop", "processes", "vmap", "ray")
 STORES = ("memory", "disk")
@@ -126,7 +126,7 @@ class Config:
         if self.robust is not None:
             parse(self.robust)
         if self.dp is not None:
-            dp.parse(self.dp)
+            mechanisms.parse(self.dp)
         least = {
             "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
             "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1, "strikes": 0,

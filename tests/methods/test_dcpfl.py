@@ -7,16 +7,18 @@ import pytest
 import torch
 import toys
 
-from atoll.core import Round, Task, part
+from atoll.core.class_statistics import draw
+from atoll.core.losses import objective
+from atoll.core.optim.base import gradient
+from atoll.core.params import part
+from atoll.core.payload import Nothing, nbytes, pack, unpack
+from atoll.core.prng import fold, key, normal
+from atoll.core.task import Round, Task
 from atoll.errors import AtollError
-from atoll.key import fold, key, normal
-from atoll.methods._classmeans import head_loss, lessons, towards
+from atoll.methods._prototypes import head_loss, lessons, towards
 from atoll.methods.dcpfl import DCPFL, Gaussians, Knowledge, Server
 from atoll.methods.fedgh import FedGH
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing, nbytes, pack, unpack
-from atoll.statistics import draw
-from atoll.train import gradient, objective
 
 NO_GC = DCPFL(virtual=0)
 AXES = Gaussians(torch.tensor([5.0, 5.0]), torch.eye(2), None)

@@ -5,15 +5,16 @@ import torch
 import toys
 from torch import Tensor
 
-from atoll.core import Batch
+from atoll.core.batch import Batch
+from atoll.core.losses import objective
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing, Params
+from atoll.core.prng import key
 from atoll.errors import AtollError
-from atoll.key import key
 from atoll.methods.ditto import Ditto
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.fedprox import Proximal
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing, Params
-from atoll.train import gradient, objective
 
 
 def test_global_branch_is_fedavg() -> None:

@@ -9,15 +9,17 @@ import toys
 from lab import made_with, run, same_models
 from torch import Tensor, nn
 
-from atoll.core import Client, Model, Reply, Round, Task
+from atoll.clients.server_side import ServerSideStates
+from atoll.clients.state_store import MemoryStore
+from atoll.core.client import Client
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.task import Reply, Round, Task
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods.fd import FD, Means, Server, Teachers
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing, nbytes
-from atoll.rounds import Desks
-from atoll.store import MemoryStore
-from atoll.train import gradient
 
 PAIR = toys.task(toys.identity_body(), classes=2)
 
@@ -32,7 +34,7 @@ class Office:
 
     def __init__(self, method: FD, t: Task = PAIR):
         self.method, self.task, self.t = method, t, 0
-        self.desks, self.server = Desks(method, t, 0, MemoryStore()), method.init_server(t, key(0))
+        self.desks, self.server = ServerSideStates(method, t, 0, MemoryStore()), method.init_server(t, key(0))
 
     def hear(self, **uploads: Means) -> None:
         replies = self.desks.served(self.server, (Reply(i, up) for i, up in uploads.items()), Round(self.t))

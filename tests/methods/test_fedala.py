@@ -8,13 +8,16 @@ import toys
 from lab import made_with, run
 from torch import Tensor, nn
 
-from atoll.core import Batch, Client, Model, part, weights
+from atoll.core.batch import Batch
+from atoll.core.client import Client
+from atoll.core.losses import cross_entropy
+from atoll.core.model import Model
+from atoll.core.params import part, weights
+from atoll.core.payload import Nothing, Params, equal
+from atoll.core.prng import key
 from atoll.errors import AtollError
-from atoll.key import key
 from atoll.methods.fedala import FedALA, State, mix, passed
 from atoll.methods.fedavg import FedAvg, Global
-from atoll.payload import Nothing, Params, equal
-from atoll.train import cross_entropy
 
 IDLE = replace(toys.PLAIN, epochs=0)  # what is sent is what training starts from
 

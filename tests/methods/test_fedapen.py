@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
-from atoll.core import Client, Model, Step
+from atoll.core.batch import Step
+from atoll.core.client import Client
+from atoll.core.model import Model
+from atoll.core.prng import key
 from atoll.errors import AtollError
-from atoll.key import key
-from atoll.methods._mutual import Shared
+from atoll.methods._factory import make
+from atoll.methods._mutual_learning import Shared
 from atoll.methods.fedapen import PREDICTORS, FedAPEN, Held, State
 from atoll.methods.fml import FML
 from atoll.methods.local import State as Alone
-from atoll.settings import make
 
 HALF = torch.tensor(0.5)
 THIRD = {"share": 0.3}  # so that nine rows have some to spare

@@ -5,11 +5,12 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from atoll.core import Batch, Model
-from atoll.key import key
+from atoll.core.batch import Batch
+from atoll.core.model import Model
+from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.prng import key
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.models import build
-from atoll.payload import Nothing, Params, nbytes
 
 
 def update(w: float, n: float) -> Update:

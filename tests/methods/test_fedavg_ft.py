@@ -3,11 +3,12 @@
 import torch
 import toys
 
-from atoll.key import key
+from atoll.core.losses import objective
+from atoll.core.optim.sgd import SGD
+from atoll.core.payload import Nothing
+from atoll.core.prng import key
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedavg_ft import FedAvgFT
-from atoll.payload import Nothing
-from atoll.train import SGD, objective
 
 
 def test_upload_is_that_of_fedavg() -> None:

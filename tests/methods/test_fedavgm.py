@@ -8,14 +8,14 @@ import pytest
 import torch
 import toys
 
-from atoll.core import Round
+from atoll.core.payload import Nothing, Params, equal, nbytes
+from atoll.core.prng import key
+from atoll.core.regularisers import Regularisers
+from atoll.core.task import Round
 from atoll.errors import AtollError
-from atoll.key import key
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.fedavgm import FedAvgM, Server
 from atoll.methods.feddw import DW
-from atoll.payload import Nothing, Params, equal, nbytes
-from atoll.terms import Regularisers
 
 TASK = toys.task(toys.mlp())
 MEAN, COUNT = "buffers.body.0.running_mean", "buffers.body.0.num_batches_tracked"

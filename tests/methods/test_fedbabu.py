@@ -8,13 +8,17 @@ import toys
 from lab import made_with, run, same_models
 from torch import nn
 
-from atoll.core import Client, Model, part
+from atoll.core.client import Client
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.optim.sgd import SGD
+from atoll.core.params import part
+from atoll.core.payload import Params, equal
+from atoll.core.prng import key
 from atoll.errors import AtollError
-from atoll.key import key
-from atoll.methods._split import Shared, Update
+from atoll.methods._partial_model import Shared, Update
 from atoll.methods.fedbabu import FedBABU
-from atoll.payload import Params, equal
-from atoll.train import SGD, gradient, objective
 
 IDLE = replace(toys.RICH, epochs=0)
 

@@ -10,15 +10,20 @@ import toys
 from quadratics import rounds, w
 from torch import nn
 
-from atoll.core import Model, Round, weights
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.adam import Adam
+from atoll.core.optim.base import gradient
+from atoll.core.optim.sgd import SGD
+from atoll.core.params import weights
+from atoll.core.payload import Params, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.task import Round
 from atoll.errors import AtollError
-from atoll.key import key, normal
-from atoll.methods._variates import Global, Update
+from atoll.methods._control_variates import Global, Update
 from atoll.methods.feddc import FedDC, Server, State
 from atoll.methods.scaffold import SCAFFOLD
 from atoll.methods.scaffold import State as Variate
-from atoll.payload import Params, nbytes
-from atoll.train import SGD, Adam, gradient, objective
 
 PAIR = [quadratics.client(0.0), quadratics.client(2.0)]
 BOTH = (0, 1)

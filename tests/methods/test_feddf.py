@@ -9,17 +9,20 @@ import toys
 from lab import PUBLIC, gap_params, made_with, run, same_models, setup
 from torch import Tensor, nn
 
-from atoll.backends.inprocess import Loop
-from atoll.core import BUFFERS, Model, Reply, Round, Task
+from atoll.backends.loop import LoopBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.core.model import Model
+from atoll.core.optim.adam import Adam
+from atoll.core.optim.base import gradient
+from atoll.core.params import BUFFERS
+from atoll.core.payload import Nothing, Params
+from atoll.core.prng import key, normal
+from atoll.core.task import Reply, Round, Task
+from atoll.engine.round import run_round
 from atoll.errors import AtollError
-from atoll.key import key, normal
-from atoll.methods._public import divergence, imitation, lessons
+from atoll.methods._distillation import divergence, imitation, lessons
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddf import FedDF, Group, Server, Update
-from atoll.payload import Nothing, Params
-from atoll.rounds import play
-from atoll.store import MemoryStore
-from atoll.train import Adam, gradient
 
 ROWS = normal(key("public"), 10, 3)
 SHARP, FLAT = torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 0.0]])
@@ -253,8 +256,8 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     mixed: dict[str, Any] = {"models": ("mlp:hidden=12", "mlp:hidden=20")}
     assert run("feddf", **mixed).summary["status"] == "finished"
     made = setup("feddf", **mixed)
-    backend, server = Loop(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
-    _, log = play(made.method, made.fleet.task(), backend, server, 0, 0, 1.0, ())
+    backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
+    _, log = run_round(made.method, made.fleet.task(), backend, server, 0, 0, 1.0, ())
     sizes = {i: 4 * (75 * made.fleet.models[i].feature_dim + 10) for i in made.fleet.ids}
     assert set(sizes.values()) == {4 * 910, 4 * 1510}
     assert log.down == sizes

@@ -7,16 +7,18 @@ import pytest
 import torch
 import toys
 
-from atoll.core import Client, Step
+from atoll.core.batch import Step
+from atoll.core.client import Client
+from atoll.core.losses import objective
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError
-from atoll.key import key, normal
+from atoll.methods._factory import make
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.feddistill import Distillation, FedDistill, SoftLabels
 from atoll.methods.feddw import DW
-from atoll.payload import Nothing, nbytes
-from atoll.settings import make
-from atoll.terms import Regularisers
-from atoll.train import gradient, objective
 
 CLIENT = toys.random_client(9, 1, toys.mlp())
 

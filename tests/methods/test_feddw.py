@@ -8,15 +8,15 @@ import torch
 import toys
 from torch import Tensor
 
-from atoll.core import Client
+from atoll.core.client import Client
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.feddw import DW, FedDW, Relation, relation
 from atoll.methods.fedprox import FedProx
-from atoll.payload import Nothing, Params, nbytes
-from atoll.terms import Regularisers
-from atoll.train import gradient
 
 ANY = toys.random_client(4, 0, toys.mlp())
 

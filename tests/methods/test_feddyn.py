@@ -10,15 +10,17 @@ import toys
 from quadratics import W, rounds, w
 from torch import nn
 
-from atoll.core import Model, weights
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.params import weights
+from atoll.core.payload import Nothing, equal
+from atoll.core.prng import key
+from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError
-from atoll.key import key
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.feddyn import FedDyn, Server, State
 from atoll.methods.fedprox import Proximal
-from atoll.payload import Nothing, equal
-from atoll.terms import Regularisers
-from atoll.train import gradient, objective
 
 PAIR = [quadratics.client(0.0), quadratics.client(2.0)]
 BOTH = (0, 1)

@@ -9,18 +9,22 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from atoll.backends.inprocess import Loop
-from atoll.core import Model, Reply, Round
+from atoll.backends.loop import LoopBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.adam import Adam
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing, Params, equal, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.task import Reply, Round
+from atoll.engine.cohort import sample_cohort
+from atoll.engine.round import run_round
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods._autoencoder import autoencoder, rebuilt
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedavg import Global as Average
 from atoll.methods.fedfed import DISTIL, MIX, SHARE, Desk, FedFed, Global, State, Update, evenly
-from atoll.payload import Nothing, Params, equal, nbytes
-from atoll.rounds import play, sample
-from atoll.store import MemoryStore
-from atoll.train import Adam, gradient, objective
 
 CLIENT = toys.random_client(9, 1, toys.mlp())
 TASK = toys.task(CLIENT.model)
@@ -355,17 +359,17 @@ def test_shared_features_help_a_client_with_one_class() -> None:
 def test_a_federation_shares_with_those_who_come_later() -> None:
     """Half of the clients take part in each round; whoever is there for the first time after sharing gets the pool."""
     made = lab.setup("fedfed")
-    task, backend, desks = made.fleet.task(), Loop(made.fleet, MemoryStore()), MemoryStore()
+    task, backend, desks = made.fleet.task(), LoopBackend(made.fleet, MemoryStore()), MemoryStore()
     server = made.method.init_server(task, key(0))
     first_time = dict[str, int]()
     for t in range(5):
-        server, log = play(made.method, task, backend, server, t, 0, 0.5, (), desks)
+        server, log = run_round(made.method, task, backend, server, t, 0, 0.5, (), desks)
         for i in log.cohort if t > 1 else ():
             first_time.setdefault(i, t)
             expected = nbytes(replace(server, pool={} if first_time[i] < t else server.pool))
             assert log.down[i] == expected
     assert len(set(first_time.values())) > 1
-    sharers = sum(made.fleet.train.size(made.fleet.position(i)) for i in sample(task.clients, 0.5, 0, 1))
+    sharers = sum(made.fleet.train.size(made.fleet.position(i)) for i in sample_cohort(task.clients, 0.5, 0, 1))
     assert len(server.pool["y"]) == sharers
 
 

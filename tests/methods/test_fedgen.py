@@ -9,15 +9,19 @@ import toys
 from lab import gap_params, made_with, run
 from torch import Tensor, nn
 
-from atoll.core import Batch, Client, Model, Step, Task
+from atoll.core.batch import Batch, Step
+from atoll.core.client import Client
+from atoll.core.model import Model
+from atoll.core.optim.adam import Adam
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.task import Task
+from atoll.core.tree import stack
 from atoll.errors import AtollError
-from atoll.key import key, normal
-from atoll.methods._servernets import Generator, drawn
+from atoll.methods._generator import Generator, drawn
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedgen import LEAST, FedGen, Global, Update, sameness
-from atoll.payload import Nothing, Params, nbytes
-from atoll.stacks import stack
-from atoll.train import Adam, gradient
 
 LOG3 = 1.0986123
 TILTED = toys.identity_body(weight=torch.tensor([[LOG3, 0.0], [0.0, 0.0]]))  # (1, 0) has predictions (.75, .25)

@@ -6,13 +6,14 @@ import pytest
 import torch
 import toys
 
-from atoll.core import Model, part
+from atoll.core.model import Model
+from atoll.core.params import part
+from atoll.core.payload import Nothing, nbytes
+from atoll.core.prng import key
 from atoll.errors import AtollError
-from atoll.key import key
 from atoll.methods.fedgh import MODES, FedGH, Head, Means
 from atoll.methods.local import Local, State
 from atoll.models import build
-from atoll.payload import Nothing, nbytes
 
 AXES = Means(torch.eye(2), torch.tensor([True, True]))  # mean (1, 0) of class 0, mean (0, 1) of class 1
 BLANK = Head(part(toys.identity_body().init(), "head"))

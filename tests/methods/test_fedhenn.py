@@ -10,16 +10,19 @@ import toys
 from lab import PUBLIC, made_with, run, same_models, setup
 from torch import Tensor, nn
 
-from atoll.backends.inprocess import Loop
-from atoll.core import Client, Model, Reply, Round, Task
+from atoll.backends.loop import LoopBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.core.client import Client
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.task import Reply, Round, Task
+from atoll.engine.round import run_round
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods.fedhenn import Alignment, FedHeNN, Kernel, Server, cka, gram
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing, Params, nbytes
-from atoll.rounds import play
-from atoll.store import MemoryStore
-from atoll.train import gradient, objective
 
 ROWS = normal(key("public"), 10, 3)
 ORDER = torch.tensor([3, 1, 4, 0, 5, 9, 2, 6], dtype=torch.int32)
@@ -263,9 +266,9 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     assert run("fedhenn", **mixed).summary["status"] == "finished"
     made = setup("fedhenn", **mixed)
     assert {m.feature_dim for m in made.fleet.models.values()} == {12, 20}
-    backend, server = Loop(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
+    backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
     for t, down in enumerate((4 * 60 + 8, 4 * (1830 + 2 * 60) + 8)):
-        server, log = play(made.method, made.fleet.task(), backend, server, t, 0, 1.0, ())
+        server, log = run_round(made.method, made.fleet.task(), backend, server, t, 0, 1.0, ())
         assert set(log.up.values()) == {4 * 1830}
         assert set(log.down.values()) == {down}
 

@@ -9,14 +9,17 @@ import toys
 from lab import gap_params, made_with, run, same_models
 from torch import nn
 
-from atoll.core import Client, Model, Task
+from atoll.core.client import Client
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.task import Task
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedhkd import FedHKD, Knowledge, Update
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing, nbytes
-from atoll.train import gradient, objective
 
 STILL = replace(toys.PLAIN, epochs=0)
 EYE = toys.identity_body(weight=torch.eye(2))

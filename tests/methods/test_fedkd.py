@@ -9,15 +9,18 @@ import toys
 from lab import gap_params, made_with, run, same_models
 from torch import Tensor, nn
 
-from atoll.core import Client, Model, Reply, Round, Step, weights
+from atoll.core.batch import Step
+from atoll.core.client import Client
+from atoll.core.model import Model
+from atoll.core.params import sub, weights
+from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.task import Reply, Round
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.fedkd import PROJECT, Change, FedKD, Mentee, Server, State, compressed, moved, rank, restored
 from atoll.methods.local import Local
 from atoll.methods.local import State as Alone
-from atoll.payload import Nothing, Params, nbytes
-from atoll.train import sub
 
 LOSSLESS = {"t_start": 1.0, "t_end": 1.0}
 APART = {"kl_weight": 0.0, "hidden_weight": 0.0}

@@ -9,17 +9,20 @@ import toys
 from lab import PUBLIC, gap, made_with, run, same_models, setup
 from torch import Tensor, nn
 
-from atoll.backends.inprocess import Loop, Vmap
-from atoll.core import Client, Model, Reply, Round, Task
+from atoll.backends.loop import LoopBackend
+from atoll.backends.vmap import VmapBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.core.client import Client
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing, nbytes
+from atoll.core.prng import fold, key, normal
+from atoll.core.task import Reply, Round, Task
+from atoll.engine.round import run_round
 from atoll.errors import AtollError
-from atoll.key import fold, key, normal
-from atoll.methods._public import imitation
+from atoll.methods._distillation import imitation
 from atoll.methods.fedmd import DISTANCES, FedMD, Lesson, Scores, Server
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing, nbytes
-from atoll.rounds import play
-from atoll.store import MemoryStore
-from atoll.train import gradient
 
 ROWS = normal(key("public"), 10, 3)
 ORDER = torch.tensor([3, 1, 4, 0, 5, 9, 2, 6], dtype=torch.int32)
@@ -196,11 +199,11 @@ def test_newcomers_and_old_hands_train_side_by_side() -> None:
     """With three of five clients a round, some get first = True and others not: one batched call cannot serve both."""
     made = setup("fedmd", rate=0.6)
     task, kept = made.fleet.task(), []
-    for kind in (Loop, Vmap):
+    for kind in (LoopBackend, VmapBackend):
         backend, server = kind(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
         met = [server.met.clone()]
         for t in range(3):
-            server, log = play(made.method, task, backend, server, t, 0, 0.6, ())
+            server, log = run_round(made.method, task, backend, server, t, 0, 0.6, ())
             met.append(server.met.clone())
             mixed = {bool(met[t][task.clients.index(i)]) for i in log.cohort}
             assert t != 1 or mixed == {True, False}
@@ -214,8 +217,8 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     assert run("fedmd", **mixed).summary["status"] == "finished"
     made = setup("fedmd", **mixed)
     assert {m.feature_dim for m in made.fleet.models.values()} == {12, 20}
-    backend, server = Loop(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
-    _, log = play(made.method, made.fleet.task(), backend, server, 0, 0, 1.0, ())
+    backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
+    _, log = run_round(made.method, made.fleet.task(), backend, server, 0, 0, 1.0, ())
     assert set(log.up.values()) == {4 * 60 * 10}
     assert set(log.down.values()) == {2 * (4 * 60 + 8) + 4 * 60 * 10}
     assert nbytes(Scores(None)) == 0

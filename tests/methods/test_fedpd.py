@@ -9,22 +9,28 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from atoll.assemble import Setup, assemble
-from atoll.backends.inprocess import Loop
+from atoll.backends.loop import LoopBackend
+from atoll.clients.server_side import ServerSideStates
+from atoll.clients.state_store import MemoryStore
 from atoll.config import Config
-from atoll.core import Client, ClientId, Model, Reply, Round, Task
+from atoll.core.client import Client
+from atoll.core.model import Model
+from atoll.core.optim.adam import Adam
+from atoll.core.optim.sgd import SGD
+from atoll.core.params import sqnorm, sub
+from atoll.core.payload import Nothing
+from atoll.core.prng import key, normal
+from atoll.core.task import Reply, Round, Task
+from atoll.engine.experiment import run_experiment
+from atoll.engine.round import run_round
+from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
-from atoll.experiment import conduct
-from atoll.key import key, normal
+from atoll.methods._factory import make
 from atoll.methods.fedpd import Desk, Features, FedPD, Server, State
 from atoll.methods.local import Local
 from atoll.methods.local import State as Alone
-from atoll.payload import Nothing
-from atoll.rounds import Desks, play
-from atoll.rundir import RunDir
-from atoll.settings import make
-from atoll.store import MemoryStore
-from atoll.train import SGD, Adam, sqnorm, sub
+from atoll.storage.run_dir import RunDir
+from atoll.typing import ClientId
 
 PUBLIC = normal(key("public"), 10, 3)
 QUICK = Adam(lr=0.01, epochs=3, batch_size=4)
@@ -56,7 +62,7 @@ def ensemble(
     method: FedPD, t: Task, rounds: list[dict[ClientId, Tensor]], store: MemoryStore | None = None
 ) -> tuple[Server, dict[ClientId, Desk]]:
     """The server after first exchanges in which it got these features, and its desks."""
-    office = Desks(method, t, 0, store or MemoryStore())
+    office = ServerSideStates(method, t, 0, store or MemoryStore())
     server = method.init_server(t, key(0))
     for r, uploads in enumerate(rounds):
         replies = office.served(server, (Reply(i, Features(z)) for i, z in uploads.items()), Round(r))
@@ -399,28 +405,28 @@ def setup(**changes: Any) -> Setup:
         "models": ("mlp:hidden=12", "mlp:hidden=20"), "public": 30, "server_model": "mlp_a", "backend": "loop",
         "settings": {"server.epochs": 2}, "checkpoint_every": 1,
     }  # fmt: skip
-    return assemble(Config(**options | changes))
+    return build_setup(Config(**options | changes))
 
 
 def test_traffic_is_two_tables_of_features() -> None:
     """M = 30 rows of 12 or 20 numbers of 4 bytes, once each way."""
     made = setup()
-    backend, task = Loop(made.fleet, MemoryStore()), made.fleet.task()
+    backend, task = LoopBackend(made.fleet, MemoryStore()), made.fleet.task()
     server = made.method.init_server(task, key(0))
-    _, log = play(made.method, task, backend, server, 0, 0, 1.0, (), MemoryStore())
+    _, log = run_round(made.method, task, backend, server, 0, 0, 1.0, (), MemoryStore())
     sizes = {i: 4 * 30 * made.fleet.models[i].feature_dim for i in made.fleet.ids}
     assert log.up == log.down == sizes
     assert set(sizes.values()) == {1440, 2400}
 
 
 def test_resuming_and_desks_on_disk_change_nothing(tmp_path: Path) -> None:
-    whole = conduct(setup())
+    whole = run_experiment(setup())
     for name, changes in (("memory", {}), ("disk", {"store": "disk", "cache": 1})):
         made = setup(**changes)
         short = replace(made, config=replace(made.config, rounds=1))
         with RunDir(tmp_path / name) as folder:
             folder.start(short.config, resume=False, force=False)
-            conduct(short, folder)
-            resumed = conduct(made, folder)
+            run_experiment(short, folder)
+            resumed = run_experiment(made, folder)
         assert resumed.summary["digest"] == whole.summary["digest"]
         assert all(isinstance(resumed.desks.get(i), Desk) for i in made.fleet.ids)

@@ -7,13 +7,15 @@ import toys
 from lab import run, same_models
 from torch import nn
 
-from atoll.core import Client, Model, part
-from atoll.key import key
-from atoll.methods._split import Kept, Shared, Update
+from atoll.core.client import Client
+from atoll.core.model import Model
+from atoll.core.optim.sgd import SGD
+from atoll.core.params import part
+from atoll.core.payload import Nothing, Params
+from atoll.core.prng import key
+from atoll.methods._partial_model import Kept, Shared, Update
 from atoll.methods.fedper import FedPer
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing, Params
-from atoll.train import SGD
 
 
 def normed() -> Model:

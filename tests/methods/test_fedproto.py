@@ -4,13 +4,13 @@ import pytest
 import torch
 import toys
 
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing, nbytes
+from atoll.core.prng import key
 from atoll.errors import AtollError
-from atoll.key import key
-from atoll.methods._classmeans import towards
+from atoll.methods._prototypes import towards
 from atoll.methods.fedproto import FedProto, Means, Prototypes
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing, nbytes
-from atoll.train import gradient
 
 EMPTY = Prototypes(torch.zeros(2, 2), torch.zeros(2, dtype=torch.bool))
 TWO = [

@@ -5,14 +5,15 @@ import torch
 import toys
 from torch import Tensor
 
-from atoll.core import Batch
+from atoll.core.batch import Batch
+from atoll.core.optim.base import gradient
+from atoll.core.params import sqnorm, sub
+from atoll.core.payload import Nothing, Params
+from atoll.core.prng import key
+from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError
-from atoll.key import key
 from atoll.methods.fedavg import FedAvg, Update
 from atoll.methods.fedprox import FedProx, Proximal
-from atoll.payload import Nothing, Params
-from atoll.terms import Regularisers
-from atoll.train import gradient, sqnorm, sub
 
 ANY = toys.random_client(4, 0, toys.mlp())
 

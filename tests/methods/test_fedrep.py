@@ -7,13 +7,16 @@ import toys
 from lab import made_with, run
 from torch import nn
 
-from atoll.core import Client, Model, part
-from atoll.key import key
-from atoll.methods._split import Kept, Shared, fit_head
+from atoll.core.client import Client
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.params import part
+from atoll.core.payload import Params, equal
+from atoll.core.prng import key
+from atoll.methods._partial_model import Kept, Shared, fit_head
 from atoll.methods.fedbabu import FedBABU
 from atoll.methods.fedrep import FedRep
-from atoll.payload import Params, equal
-from atoll.train import gradient, objective
 
 IDLE = replace(toys.RICH, epochs=0)
 

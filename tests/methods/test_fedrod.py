@@ -9,16 +9,21 @@ import torch
 import toys
 from torch import nn
 
-from atoll.core import BUFFERS, Batch, Client, Model, part
+from atoll.core.batch import Batch
+from atoll.core.client import Client
+from atoll.core.losses import cross_entropy
+from atoll.core.model import Model
+from atoll.core.optim.adam import Adam
+from atoll.core.optim.base import gradient
+from atoll.core.params import BUFFERS, part, sub
+from atoll.core.payload import Nothing, Params, equal
+from atoll.core.prng import key, normal
+from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.feddw import DW
 from atoll.methods.fedprox import Proximal
 from atoll.methods.fedrod import FedRoD, State
-from atoll.payload import Nothing, Params, equal
-from atoll.terms import Regularisers
-from atoll.train import Adam, cross_entropy, gradient, sub
 
 CLIENT = toys.random_client(9, 1, toys.mlp())
 FORMS = pytest.mark.parametrize("interleaved", [True, False])

@@ -10,14 +10,15 @@ import toys
 from lab import made_with, run, same_models
 from torch import Tensor
 
+from atoll.core.optim.base import gradient
+from atoll.core.optim.sgd import SGD
+from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.prng import key, normal
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods.fedgh import Means
 from atoll.methods.fedproto import FedProto, Prototypes
 from atoll.methods.fedtgp import FedTGP, Server, contrast, distances, prototypes
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing, Params, nbytes
-from atoll.train import SGD, gradient
 
 CORNERS = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
 LABELS = torch.arange(3)

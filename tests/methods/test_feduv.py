@@ -7,15 +7,16 @@ import torch
 import toys
 from torch import Tensor
 
-from atoll.core import Client, Step
+from atoll.core.batch import Step
+from atoll.core.client import Client
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing
+from atoll.core.prng import key, normal
+from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.feddw import DW
 from atoll.methods.feduv import UV, FedUV, lower_median, uniformity, variance
-from atoll.payload import Nothing
-from atoll.terms import Regularisers
-from atoll.train import gradient
 
 CLIENT = toys.random_client(9, 1, toys.mlp())
 

@@ -9,16 +9,18 @@ import toys
 from lab import gap_params, made_with, run, same_models, setup
 from torch import Tensor, nn
 
-from atoll.core import Client, Model, Step
+from atoll.core.batch import Step
+from atoll.core.client import Client
+from atoll.core.model import Model
+from atoll.core.payload import Nothing, nbytes
+from atoll.core.prng import key
+from atoll.engine.experiment import run_experiment
 from atoll.errors import AtollError
-from atoll.experiment import conduct
-from atoll.key import key
-from atoll.methods._mutual import Shared, Update, divergence
+from atoll.methods._mutual_learning import Shared, Update, divergence
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.fml import FML
 from atoll.methods.local import Local, State
 from atoll.models import build
-from atoll.payload import Nothing, nbytes
 
 ALONE = {"alpha": 1.0, "beta": 1.0}
 
@@ -198,7 +200,7 @@ def test_statistics_of_the_shared_model_see_no_padding() -> None:
     fleet = replace(made.fleet, proxy=Model(toys.filled(toys.Net(body, nn.Linear(8, 10)))))
     assert len({fleet.train.size(at) for at in range(5)}) > 1
     loop, batched = (
-        conduct(replace(made, fleet=fleet, config=replace(made.config, backend=backend))).server.params
+        run_experiment(replace(made, fleet=fleet, config=replace(made.config, backend=backend))).server.params
         for backend in ("loop", "vmap")
     )
     assert loop["buffers.body.2.num_batches_tracked"] == batched["buffers.body.2.num_batches_tracked"]

@@ -9,17 +9,19 @@ import toys
 from lab import PUBLIC, made_with, run, same_models, setup
 from torch import Tensor, nn
 
-from atoll.backends.inprocess import Loop
-from atoll.core import Client, Model, Reply, Round, Task
+from atoll.backends.loop import LoopBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.core.client import Client
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.payload import Nothing
+from atoll.core.prng import key, normal
+from atoll.core.task import Reply, Round, Task
+from atoll.engine.round import run_round
 from atoll.errors import AtollError
-from atoll.key import key, normal
-from atoll.methods._public import divergence, imitation
+from atoll.methods._distillation import divergence, imitation
 from atoll.methods.ktpfl import KTpFL, Predictions, Server, Target, simplex
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing
-from atoll.rounds import play
-from atoll.store import MemoryStore
-from atoll.train import gradient
 
 ROWS = normal(key("public"), 10, 3)
 ORDER = torch.tensor([3, 1, 4, 0, 5, 9, 2, 6], dtype=torch.int32)
@@ -266,8 +268,8 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     assert run("ktpfl", **mixed).summary["status"] == "finished"
     made = setup("ktpfl", **mixed)
     assert {m.feature_dim for m in made.fleet.models.values()} == {12, 20}
-    backend, server = Loop(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
-    _, log = play(made.method, made.fleet.task(), backend, server, 0, 0, 1.0, ())
+    backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
+    _, log = run_round(made.method, made.fleet.task(), backend, server, 0, 0, 1.0, ())
     assert set(log.up.values()) == {4 * 60 * 10}
     assert set(log.down.values()) == {2 * 4 * 60 + 4 * 60 * 10}
 

@@ -7,14 +7,16 @@ import toys
 from lab import run, same_models
 from torch import nn
 
-from atoll.core import Model, Need, part
-from atoll.key import key
-from atoll.methods._split import Kept, Shared, Update
+from atoll.core.method import Need
+from atoll.core.model import Model
+from atoll.core.optim.sgd import SGD
+from atoll.core.params import part
+from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.prng import key
+from atoll.methods._partial_model import Kept, Shared, Update
 from atoll.methods.lgfedavg import LGFedAvg
 from atoll.methods.local import Local, State
 from atoll.models import build
-from atoll.payload import Nothing, Params, nbytes
-from atoll.train import SGD
 
 
 def deep(hidden: int, seed: int = 3) -> Model:

@@ -3,12 +3,12 @@
 import torch
 import toys
 
-from atoll.assemble import assemble
 from atoll.config import Config
-from atoll.key import key
+from atoll.core.payload import Nothing, nbytes
+from atoll.core.prng import key
+from atoll.engine.setup import build_setup
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.local import Local, State
-from atoll.payload import Nothing, nbytes
 
 
 def test_one_step_by_hand() -> None:
@@ -25,7 +25,7 @@ def test_one_step_by_hand() -> None:
 def test_a_head_may_go_without_bias() -> None:
     plain, free = (Local(toys.PLAIN, bias_free_head=flag).bias_free() for flag in (False, True))
     assert (plain, free) == (False, True)
-    models = assemble(Config("local", clients=2, settings={"bias_free_head": True})).fleet.models
+    models = build_setup(Config("local", clients=2, settings={"bias_free_head": True})).fleet.models
     assert all("head.bias" not in model.init() for model in models.values())
 
 

@@ -7,15 +7,18 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from atoll.core import Client, Model
+from atoll.core.client import Client
+from atoll.core.losses import objective, wmean
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.params import sub
+from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddw import DW
 from atoll.methods.moon import MOON, State, contrast
-from atoll.payload import Nothing, Params, nbytes
-from atoll.terms import Regularisers
-from atoll.train import gradient, objective, sub, wmean
 
 CLIENT = toys.random_client(9, 1, toys.mlp())
 NEVER, ONCE = torch.tensor(False), torch.tensor(True)

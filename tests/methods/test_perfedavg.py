@@ -9,16 +9,19 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from atoll.core import Batch, Model
+from atoll.core.batch import Batch
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient, weights
+from atoll.core.params import add, sub
+from atoll.core.payload import Nothing, Params, equal
+from atoll.core.prng import fold, key
+from atoll.core.regularisers import Regularisers
+from atoll.core.vmap import functional_gradients
 from atoll.errors import AtollError
-from atoll.key import fold, key
-from atoll.mapping import functional_gradients
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddw import DW
 from atoll.methods.perfedavg import PerFedAvg
-from atoll.payload import Nothing, Params, equal
-from atoll.terms import Regularisers
-from atoll.train import add, gradient, objective, sub, weights
 
 CLIENT = toys.random_client(9, 1, toys.mlp())
 FORMS = pytest.mark.parametrize("hf", [False, True])

@@ -7,14 +7,15 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from atoll.core import Client, Model
+from atoll.core.client import Client
+from atoll.core.losses import cross_entropy
+from atoll.core.model import Model
+from atoll.core.payload import Nothing, nbytes
+from atoll.core.prng import key, normal
 from atoll.errors import AtollError
-from atoll.key import key, normal
 from atoll.methods.local import Local, State
 from atoll.methods.pfedes import PFedES, Proxy, Update
 from atoll.models import proxy as build_proxy
-from atoll.payload import Nothing, nbytes
-from atoll.train import cross_entropy
 
 STILL = replace(toys.PLAIN, epochs=0)
 ONCE = PFedES(toys.PLAIN, toys.PLAIN, mu=0.3)

@@ -9,17 +9,20 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from atoll.core import BUFFERS, Batch, Model
+from atoll.core.batch import Batch
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.params import BUFFERS, sub
+from atoll.core.payload import Params, nbytes
+from atoll.core.prng import key
+from atoll.core.regularisers import Regularisers
+from atoll.core.vmap import functional_gradients
 from atoll.errors import AtollError
-from atoll.key import key
-from atoll.mapping import functional_gradients
 from atoll.methods.fedavg import Global, Update
 from atoll.methods.feddw import DW
 from atoll.methods.local import State
 from atoll.methods.pfedme import THETA, PFedMe
-from atoll.payload import Params, nbytes
-from atoll.terms import Regularisers
-from atoll.train import gradient, objective, sub
 
 CLIENT = toys.random_client(9, 1, toys.mlp())
 TASK = toys.task(CLIENT.model)

@@ -10,16 +10,21 @@ import toys
 from quadratics import rounds, w
 from torch import nn
 
-from atoll.core import Client, Model, weights
+from atoll.core.client import Client
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.adam import Adam
+from atoll.core.optim.base import gradient
+from atoll.core.optim.sgd import SGD
+from atoll.core.params import weights, zeros
+from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.prng import key, normal
 from atoll.errors import AtollError
-from atoll.key import key, normal
-from atoll.methods._variates import Global, Update
+from atoll.methods._control_variates import Global, Update
+from atoll.methods._factory import make
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedavg import Global as Plain
 from atoll.methods.scaffold import SCAFFOLD, State
-from atoll.payload import Nothing, Params, nbytes
-from atoll.settings import make
-from atoll.train import SGD, Adam, gradient, objective, zeros
 
 PAIR = [quadratics.client(0.0), quadratics.client(2.0)]
 BOTH = (0, 1)

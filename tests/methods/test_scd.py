@@ -7,19 +7,22 @@ import torch
 import toys
 from torch import nn
 
-from atoll import spectrum
-from atoll.core import Client, Model, part, weights
+from atoll.core.client import Client
+from atoll.core.losses import objective
+from atoll.core.model import Model
+from atoll.core.optim.base import gradient
+from atoll.core.params import add, part, sub, weights
+from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.prng import key, normal
+from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError
-from atoll.key import key, normal
+from atoll.methods import _spectrum
+from atoll.methods._factory import make
+from atoll.methods._spectrum import Transform, distance
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.feddw import DW
 from atoll.methods.local import Local, State
 from atoll.methods.scd import SCD, _every, _near
-from atoll.payload import Nothing, Params, nbytes
-from atoll.settings import make
-from atoll.spectrum import Transform, distance
-from atoll.terms import Regularisers
-from atoll.train import add, gradient, objective, sub
 
 CLIENT = toys.random_client(9, 1, toys.mlp())
 TASK = toys.task(CLIENT.model)
@@ -112,7 +115,7 @@ def test_a_phase_transforms_its_teacher_once(monkeypatch: pytest.MonkeyPatch) ->
         calls.append(len(v))
         return plain(self, v)
 
-    monkeypatch.setattr(spectrum.Transform, "__call__", counted)
+    monkeypatch.setattr(_spectrum.Transform, "__call__", counted)
     down = scd().init_server(TASK, key(0))
     up, _ = scd().local(down, State(CLIENT.model.init()), CLIENT, key(1))
     assert len(calls) == 7

@@ -1,1 +1,1 @@
-"""What the models that a run left look like inside: features, weights of heads, soft labels, enhanced images."""
+"""Look into methods and models: audits, communication, attacks, features, class relations."""

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..assemble import assemble
-from ..clock import Clock, Times
 from ..config import from_dict, read_yaml
-from ..core import ClientId
-from ..costs import operations
-from ..faults import ordered
-from ..report.runs import load
-from ..threads import one_thread
-from ..timekeeper import Timekeeper
+from ..engine.setup import build_setup
+from ..simulation.clock import Clock, Times
+from ..simulation.costs import operations
+from ..simulation.faults import faults_from
+from ..simulation.timing import RoundTimer
+from ..storage.run_reader import load
+from ..typing import ClientId
+from ..utils.runtime import one_thread
 
 WAYS = {"compute and wait": False, "wait-free": True}  # whether personal training overlaps with communication
 
@@ -54,11 +54,11 @@ def _last_sent(pieces: list[Piece], i: ClientId) -> float:
 def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
     """The first clients of a run, with the work and the bytes that its method costs them, both ways."""
     run = load(path)
-    setup = assemble(from_dict(read_yaml(path / "config.yaml"), str(path / "config.yaml")))
+    setup = build_setup(from_dict(read_yaml(path / "config.yaml"), str(path / "config.yaml")))
     config, fleet = setup.config, setup.fleet
     with one_thread():
         costs = operations(setup.method, fleet, config.seed, max(1, round(config.rate * len(fleet.ids))))
-    keeper = Timekeeper(setup, ordered(config, fleet.ids))
+    keeper = RoundTimer(setup, faults_from(config, fleet.ids))
     sent = run.summary["bytes"]["per_client_round"]
     times = {i: keeper.of(0, i, costs, round(sent["up"]), round(sent["down"])) for i in fleet.ids[:clients]}
     aggregation = setup.devices.aggregation(costs.server)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .. import __version__
+from .._version import __version__
 from ..errors import AtollError
 
 # Each command: where it is defined, and what it does. Modules are loaded when their command is called for, because they
@@ -25,8 +25,8 @@ COMMANDS = {
     "data": ("data", "data", "Data sets: list them, divide one among clients and see who holds what."),
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
     "ui": ("ui", "ui", "Open a page that lists runs, follows them live and compares them."),
-    "predict": ("use", "predict", "Predict with a client's personalised model."),
-    "export": ("use", "export", "Write personalised models for other programs: safetensors, torch.export, ONNX."),
+    "predict": ("predict", "predict", "Predict with a client's personalised model."),
+    "export": ("export", "export", "Write personalised models for other programs: safetensors, torch.export, ONNX."),
     "adapt": ("adapt", "adapt", "Personal models for clients that were not in a run, with curves over few rows."),
     "deploy": ("deploy", "deploy", "Federations between real machines: make one, serve it, take part, run methods."),
     "speedup": ("report", "speed_up", "How much sooner a wait-free run reaches an accuracy."),

@@ -6,12 +6,12 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ..adaptation import KINDS, Adaptation, document
-from ..adaptation import adapt as adapt_run
 from ..errors import AtollError
-from ..files import to_json
-from ..settings import pair
-from .show import console, counted, progress, quiet_option
+from ..inference.adaptation import KINDS, Adaptation, document
+from ..inference.adaptation import adapt as adapt_run
+from ..utils.files import to_json
+from ..utils.parsing import parse_pair
+from .console import console, counted, progress, quiet_option
 
 
 @click.command()
@@ -42,7 +42,7 @@ def adapt(
         raise AtollError("Whose models? Give --data with the rows of newcomers, or --newcomers for those of the run.")
     with progress(quiet or as_json) as bars:
         watch = counted(bars, "newcomers")
-        changes = dict(pair(text) for text in settings)
+        changes = dict(parse_pair(text) for text in settings)
         made = adapt_run(run, data, settings=changes, out=out or run / "adapt", watch=watch, **options)
     for note in made.notes:
         click.echo(f"Note: {note}", err=True)

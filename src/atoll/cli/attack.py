@@ -7,16 +7,16 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ..assemble import assemble
-from ..backends.inprocess import as_made
+from ..analysis.inference_attacks import Figure, Way
+from ..analysis.inference_attacks import attack as attack_method
+from ..clients.tasks import no_filter
 from ..config import from_dict
-from ..files import to_json
-from ..privacy.attacks import Figure, Way
-from ..privacy.attacks import attack as attack_method
+from ..engine.setup import build_setup
 from ..privacy.policy import Privacy
-from ..threads import one_thread
+from ..utils.files import to_json
+from ..utils.runtime import one_thread
+from .console import console, working
 from .options import config_options, given
-from .show import console, working
 
 GATE = 10  # rows of a class, unless --min-class-count says otherwise
 WITHOUT = ("method", "rate", "eval_every", "checkpoint_every", "store", "cache", "out", "strikes", "max_norm", "robust")
@@ -36,16 +36,16 @@ def attack(name: str, config_file: Path | None, gate: bool | None, as_json: bool
     plain = from_dict({k: v for k, v in values.items() if not k.startswith("dp")})
     gated = replace(plain, min_class_count=plain.min_class_count or GATE)
     setups = {
-        "open": assemble(replace(plain, min_class_count=0, cov_source=None)) if gate is not True else None,
-        "gate": assemble(gated) if gate is not False else None,
-        "noise": assemble(from_dict(values)) if "dp" in values else None,
+        "open": build_setup(replace(plain, min_class_count=0, cov_source=None)) if gate is not True else None,
+        "gate": build_setup(gated) if gate is not False else None,
+        "noise": build_setup(from_dict(values)) if "dp" in values else None,
     }
     figures: list[list[Figure]] = []
     with one_thread(), working(f"attacking {name}"):
         for column, setup in setups.items():
             if setup is not None:
                 privacy = Privacy(setup.config, setup.method, setup.fleet)
-                way: Way = privacy.outlet if privacy.on else as_made
+                way: Way = privacy.outlet if privacy.on else no_filter
                 figures.append(attack_method(setup, {column: way}))
     _show(_joined(figures), as_json)
 

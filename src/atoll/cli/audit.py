@@ -9,16 +9,17 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from .. import auditlog, registry
-from ..assemble import assemble
-from ..audit import Item
-from ..audit import audit as audit_method
-from ..auditlog import Record
+from ..analysis.audit import Item
+from ..analysis.audit import audit as audit_method
 from ..config import from_dict
+from ..engine.setup import build_setup
 from ..errors import AtollError
-from ..files import to_json
+from ..methods import _registry
+from ..storage import audit_log
+from ..storage.audit_log import Record
+from ..utils.files import to_json
+from .console import console
 from .options import config_options, given
-from .show import console
 
 
 @click.command()
@@ -34,7 +35,7 @@ def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **op
     """
     values = given(options, config_file)
     if not (verify or is_run(what)):
-        setup = assemble(from_dict({**values, "method": what}))
+        setup = build_setup(from_dict({**values, "method": what}))
         return _show_items(audit_method(setup.method, setup.fleet, setup.config.seed), as_json)
     if values:
         raise AtollError(f"{what!r} is a run, and has its options already. Leave out all but --verify and --json.")
@@ -43,7 +44,7 @@ def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **op
 
 def is_run(what: str) -> bool:
     """Whether a folder is meant, and not a method or a file that defines one."""
-    return what.partition(":")[0] not in registry.methods() and Path(what).is_dir()
+    return what.partition(":")[0] not in _registry.methods() and Path(what).is_dir()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ def is_run(what: str) -> bool:
 def _check(folder: Path, as_json: bool) -> None:
     """Raise what is wrong with the log of a run, or say where it ends."""
     end = _end(folder)
-    found = auditlog.verify(folder / auditlog.NAME, *(end or (None, None)))
+    found = audit_log.verify(folder / audit_log.NAME, *(end or (None, None)))
     if as_json:
         click.echo(to_json({"records": found.records, "head": found.head, "finished": end is not None}, indent=1))
         return
@@ -81,7 +82,7 @@ def _list(folder: Path, as_json: bool) -> None:
     """Every record, up to the one that was tampered with."""
     records: list[Record] = []
     try:
-        for record in auditlog.read(folder / auditlog.NAME):
+        for record in audit_log.read(folder / audit_log.NAME):
             records.append(record)
     finally:
         _show_records(records, as_json)

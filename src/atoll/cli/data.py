@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..data.federation import Federation
+    from ..data.federated_dataset import FederatedDataset
 
 CLIENTS = 10  # where neither the user nor the data say how many
 MOST_CLIENTS = 20  # lines of the printed table
@@ -37,7 +37,7 @@ def data(context: click.Context) -> None:
 @as_json
 def list_sets(data_dir: Path | None = None, as_json: bool = False) -> None:
     """The data sets that can be loaded by name."""
-    from ..data.datasets import catalogue
+    from ..data.loading import catalogue
 
     entries = catalogue(data_dir)
     if as_json:
@@ -118,7 +118,7 @@ def show(
       natural                  the owners the data name
       file:PATH                what --export wrote
     """
-    from ..data.federation import export
+    from ..data.partition_files import export
     from ..report.plots import holdings, save
 
     federation = _divided(name, partition, clients, split, seed, data_dir, public)
@@ -157,7 +157,7 @@ def cut(
 
     A run between these sites has exactly the rows of a simulation with the same options.
     """
-    from ..deploy.cut import cut as write
+    from ..deploy.export_sites import export_sites as write
 
     for path in write(_divided(name, partition, clients, split, seed, data_dir, public), folder):
         click.echo(path)
@@ -165,9 +165,9 @@ def cut(
 
 def _divided(
     name: str, partition: str, clients: int | None, split: str, seed: int, data_dir: Path | None, public: int
-) -> "Federation":
-    from ..data.datasets import load
-    from ..data.federation import federate
+) -> "FederatedDataset":
+    from ..data.federate import federate
+    from ..data.loading import load
     from ..data.partition import File, Natural, parse
 
     if clients is None and not isinstance(parse(partition), File | Natural):
@@ -175,12 +175,12 @@ def _divided(
     return federate(load(name, data_dir), clients, partition, split, seed, public)
 
 
-def _held(federation: "Federation") -> Any:
+def _held(federation: "FederatedDataset") -> Any:
     """All rows of each client and class, whatever their purpose: [clients, classes]."""
     return federation.counts("train") + federation.counts("val") + federation.counts("test")
 
 
-def _facts(federation: "Federation", held: Any) -> dict[str, Any]:
+def _facts(federation: "FederatedDataset", held: Any) -> dict[str, Any]:
     clients = [
         {
             "id": client,
@@ -212,7 +212,7 @@ class _Column(NamedTuple):
         return 3 + max(len(text) for text in (self.head, *self.cells, self.total))
 
 
-def _print_table(console: Console, federation: "Federation", held: Any) -> None:
+def _print_table(console: Console, federation: "FederatedDataset", held: Any) -> None:
     """Clients down, classes across, as many of each as can be read; totals are over all of them."""
     who = _Column("client", [_shortened(client) for client in federation.clients[:MOST_CLIENTS]], "all")
     classes = [_counted(name, held[:, c].tolist()) for c, name in enumerate(federation.dataset.classes)]

@@ -6,13 +6,13 @@ import click
 from rich.table import Table
 
 from .. import models as zoo
-from .. import registry
-from ..core import Need
+from ..analysis.communication import ReferenceFederation
+from ..core.method import Need
 from ..errors import AtollError
-from ..files import to_json
-from ..settings import make, settings_of, split_variant
-from ..traffic import Nominal
-from .show import console
+from ..methods import _registry
+from ..methods._factory import make, settings_of, split_variant
+from ..utils.files import to_json
+from .console import console
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -31,7 +31,7 @@ def methods(name: str | None, as_json: bool, models: str, shape: str, **nominal:
     Bytes are those of one client in one round, with the model, images and classes that the options name.
     """
     if name is None:
-        _list(Nominal(tuple(models.split(",")), _sides(shape), **nominal), as_json)
+        _list(ReferenceFederation(tuple(models.split(",")), _sides(shape), **nominal), as_json)
     else:
         _describe(split_variant(name)[0], as_json)
 
@@ -45,8 +45,8 @@ def _sides(text: str) -> tuple[int, int, int]:
 
 def facts(name: str) -> dict[str, Any]:
     """What a listing says of a method."""
-    cls = registry.method(name)
-    card = registry.card(cls)
+    cls = _registry.method(name)
+    card = _registry.method_info(cls)
     return {
         "name": name,
         "title": card.title,
@@ -63,8 +63,8 @@ def facts(name: str) -> dict[str, Any]:
     }
 
 
-def _list(nominal: Nominal, as_json: bool) -> None:
-    listed = [facts(name) | {"bytes": _bytes(nominal, name)} for name in registry.methods()]
+def _list(nominal: ReferenceFederation, as_json: bool) -> None:
+    listed = [facts(name) | {"bytes": _bytes(nominal, name)} for name in _registry.methods()]
     if as_json:
         click.echo(to_json(listed, indent=1))
         return
@@ -83,13 +83,13 @@ def _list(nominal: Nominal, as_json: bool) -> None:
         f"\nBytes: one client, one round; {', '.join(nominal.models)} on {shape}, {nominal.held} of {nominal.classes} "
         f"classes held, {public}; ~ depends on what was learnt."
     )
-    click.echo(f"Regularisers (--with): {', '.join(registry.regularisers())}. More: atoll methods METHOD")
+    click.echo(f"Regularisers (--with): {', '.join(_registry.regularisers())}. More: atoll methods METHOD")
 
 
-def _bytes(nominal: Nominal, name: str) -> dict[str, Any]:
+def _bytes(nominal: ReferenceFederation, name: str) -> dict[str, Any]:
     """Bytes of a round, or why there are none to count."""
     try:
-        return {**nominal.traffic(name)._asdict(), "varying": registry.method(name).varying_bytes}
+        return {**nominal.traffic(name)._asdict(), "varying": _registry.method(name).varying_bytes}
     except AtollError as reason:
         return {"refused": str(reason)}
 
@@ -101,7 +101,7 @@ def _size(found: dict[str, Any], way: str) -> str:
 
 
 def _describe(name: str, as_json: bool) -> None:
-    fact, card, method = facts(name), registry.card(registry.method(name)), make(name)
+    fact, card, method = facts(name), _registry.method_info(_registry.method(name)), make(name)
     listed = [s._asdict() for s in settings_of(method)]
     if as_json:
         click.echo(to_json({**fact, "algorithm": card.algorithm, "settings": listed}, indent=1))
@@ -109,7 +109,7 @@ def _describe(name: str, as_json: bool) -> None:
     source = ". ".join(filter(None, (card.title, card.citation, card.url)))
     click.echo("\n\n".join(filter(None, (source, card.algorithm))) + "\n")
     click.echo(f"Family: {fact['family']}. Needs: {', '.join(fact['needs']) or 'nothing'}.")
-    for variant, changes in registry.method(name).variants.items():
+    for variant, changes in _registry.method(name).variants.items():
         click.echo(f"Variant {name}:{variant}: {', '.join(f'{k}={v}' for k, v in changes.items())}")
     table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
     for head in ("setting", "default", "meaning", "where the default comes from"):

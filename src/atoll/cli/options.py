@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_type_hints
 import click
 
 from ..config import Config, flag, from_dict, read_yaml
-from ..settings import pair
+from ..utils.parsing import parse_pair
 
 F = TypeVar("F", bound=Callable[..., Any])
 KINDS = {int: int, float: float, int | None: int, float | None: float}
@@ -62,7 +62,7 @@ def given(options: dict[str, Any], config_file: Path | None) -> dict[str, Any]:
     for name, value in options.items():
         if name == "settings":
             if value:
-                values[name] = {**values.get(name, {}), **dict(pair(text) for text in value)}
+                values[name] = {**values.get(name, {}), **dict(parse_pair(text) for text in value)}
         elif value is not None and value != ():
             values[name] = list(value) if isinstance(value, tuple) else value
     return values

@@ -10,17 +10,19 @@ import click
 from rich.progress import Progress
 from rich.table import Table
 
-from .. import __version__, papers
-from ..compare import run_cases
+from .._version import __version__
 from ..config import Config
-from ..experiment import Watch
-from ..files import to_json, write_whole
-from ..ledger import Line
-from ..papers import SCALES, Planned, Recipe, Scale
-from ..report import figures, html, runs
-from ..report.export import Sheet, as_csv, latex, markdown
-from ..report.shown import Drawn, Shown
-from .show import console, progress, quiet_option
+from ..engine.experiment import Watch
+from ..engine.run_state import RoundMetrics
+from ..experiments import papers
+from ..experiments.papers import SCALES, Planned, Recipe, Scale
+from ..experiments.runner import run_cases
+from ..report import figures, html
+from ..report.figures.base import FigureSpec, RunsByCase
+from ..report.sheets import Sheet, as_csv, latex, markdown
+from ..storage import run_reader
+from ..utils.files import to_json, write_whole
+from .console import console, progress, quiet_option
 
 WHERE = Path("runs") / "papers"
 FIGURES = "figures"  # the folder of figures, among the results
@@ -118,7 +120,7 @@ def _carry_out(planned: Sequence[Planned], bars: Progress, workers: int) -> None
     def watch(config: Config) -> Watch:
         before = 0
 
-        def told(done: int, line: Line | None) -> None:
+        def told(done: int, line: RoundMetrics | None) -> None:
             nonlocal before, over
             over += done == config.rounds > before
             bars.update(bar, advance=done - before, description=f"{over} of {len(planned)} runs")
@@ -132,9 +134,9 @@ def _carry_out(planned: Sequence[Planned], bars: Progress, workers: int) -> None
 
 def conclude(recipe: Recipe, scale: Scale, planned: Sequence[Planned], root: Path, seconds: float) -> dict[str, Any]:
     """Write results.json, .md, .csv and .tex, the figures and the report, from the finished runs."""
-    loaded: dict[tuple[str, str], list[runs.Run]] = defaultdict(list)
+    loaded: dict[tuple[str, str], list[run_reader.Run]] = defaultdict(list)
     for p in planned:
-        loaded[p.case, p.method].append(runs.load(Path(str(p.config.out))))
+        loaded[p.case, p.method].append(run_reader.load(Path(str(p.config.out))))
     tables, claims = papers.sheets(recipe, papers.compared(recipe, loaded)), papers.verdicts(recipe, loaded)
     own = figures.made(recipe.figures, loaded)
     files = figures.write([*own, *_others(own, loaded)], root / FIGURES)
@@ -160,13 +162,13 @@ def conclude(recipe: Recipe, scale: Scale, planned: Sequence[Planned], root: Pat
     return document
 
 
-def _others(own: Sequence[Drawn], shown: Shown) -> list[Drawn]:
+def _others(own: Sequence[FigureSpec], shown: RunsByCase) -> list[FigureSpec]:
     """The figures that any runs have, but for those that the recipe asks for itself."""
     there = {drawn.name for drawn in own}
     return [drawn for drawn in figures.usual(shown) if drawn.name not in there]
 
 
-def _figure(drawn: Drawn) -> dict[str, Any]:
+def _figure(drawn: FigureSpec) -> dict[str, Any]:
     numbers = drawn.numbers._asdict() if drawn.numbers else None
     return {"file": f"{FIGURES}/{drawn.name}.png", "caption": drawn.caption, "numbers": numbers}
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import click
 
-from ..files import to_json
-from ..report import export, figures, html, runs, speedup, table
-from ..report.shown import by_case
-from .show import console
+from ..report import figures, html, sheets, speedup, table
+from ..report.figures.base import by_case
+from ..storage import run_reader
+from ..utils.files import to_json
+from .console import console
 
 MEASURE = "Mean over all test rows, or over clients."
 
@@ -48,16 +49,16 @@ def report(
     """
     asked = [figures.asked(kind) for kind in kinds]
     for path in files:
-        export.check_form(path)
-    found = runs.find(paths)
-    loaded = [runs.load(path) for path in found]
+        sheets.check_form(path)
+    found = run_reader.find(paths)
+    loaded = [run_reader.load(path) for path in found]
     if as_json:
         click.echo(to_json([dict(run.summary) for run in loaded], indent=1))
         return
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     table.print_table(console(), table.rows(loaded))
     for path in files:
-        export.export(table.sheet(loaded), path)
+        sheets.export(table.sheet(loaded), path)
     shown = by_case(loaded)
     own = figures.made(asked, shown)
     if folder:
@@ -78,7 +79,7 @@ def speed_up(waiting: Path, wait_free: Path | None, target: float, measure: str,
     RUN is timed with clients that wait, WAIT_FREE_RUN (or RUN again) with clients that train their personal models
     while their uploads are under way. The speed-up is that of the rounds times that of a round.
     """
-    found = speedup.speedup(runs.load(waiting), runs.load(wait_free or waiting), target, measure)
+    found = speedup.speedup(run_reader.load(waiting), run_reader.load(wait_free or waiting), target, measure)
     if as_json:
         click.echo(to_json(speedup.as_dict(found), indent=1))
     else:

@@ -7,17 +7,19 @@ from typing import Any, TypeVar
 
 import click
 
-from .. import registry
-from ..compare import configs, place, run_all, safe
 from ..config import Config, read_yaml
 from ..errors import AtollError
-from ..files import to_json
-from ..report import figures, html, runs, table
-from ..report.shown import by_case
-from ..settings import make, split_variant
-from ..stopping import Stopped, stoppable
+from ..experiments.planning import configs, place, safe
+from ..experiments.runner import run_all
+from ..methods import _registry
+from ..methods._factory import make, split_variant
+from ..report import figures, html, table
+from ..report.figures.base import by_case
+from ..storage import run_reader
+from ..utils.files import to_json
+from ..utils.signals import Stopped, stoppable
+from .console import console, follow, progress, quiet_option
 from .options import config_options, given
-from .show import console, follow, progress, quiet_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 DIVERGED, DIVERGED_CODE = "diverged", 3
@@ -88,12 +90,12 @@ def compare(
 
 
 def _tell_left_out(planned: Sequence[Config]) -> None:
-    missing = registry.methods().keys() - {c.method for c in planned}
+    missing = _registry.methods().keys() - {c.method for c in planned}
     if missing:
         click.echo(f"Note: cannot run on these clients, and left out: {', '.join(sorted(missing))}.", err=True)
 
 
-def _end(finished: Sequence[runs.Run], failed: bool) -> None:
+def _end(finished: Sequence[run_reader.Run], failed: bool) -> None:
     """Say which runs diverged, and end with the exit code for that if the command has failed."""
     for r in finished:
         if r.status == DIVERGED:
@@ -108,7 +110,7 @@ def _end(finished: Sequence[runs.Run], failed: bool) -> None:
 
 def _launch(
     planned: Sequence[Config], root: Path, resume: bool, force: bool, quiet: bool, as_json: bool
-) -> list[runs.Run]:
+) -> list[run_reader.Run]:
     for sentence in dict.fromkeys(map(_degenerate, planned)):  # once for all seeds
         if sentence:
             click.echo(f"Warning: {sentence}", err=True)
@@ -123,7 +125,7 @@ def _launch(
         click.echo(f"Note: {note}", err=True)
     folders = [Path(str(c.out)) for c in planned]
     where = root / "report.html"
-    loaded = [runs.load(folder) for folder in folders]
+    loaded = [run_reader.load(folder) for folder in folders]
     if folders != [root]:  # a single run has written its own
         html.write(folders, where)
         figures.write(figures.usual(by_case(loaded)), root / "figures")
@@ -143,7 +145,7 @@ def _degenerate(config: Config) -> str | None:
 
 def _check_method(name: str) -> None:
     base = split_variant(name.partition("+")[0])[0]
-    if base not in registry.methods() and not base.endswith(".py"):
+    if base not in _registry.methods() and not base.endswith(".py"):
         raise AtollError(f"There is no run directory {name!r} to resume. Check the path.")
 
 

@@ -7,17 +7,17 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ..compare import configs, safe
 from ..config import Config
 from ..errors import AtollError
-from ..files import to_json, write_whole
+from ..experiments.planning import configs, safe
+from ..experiments.search import MODELS, Bayes, Grid, Random, Search, axis
+from ..experiments.sweep import SweepPlan, Trial, best, document, is_matrix, run_search
 from ..report import html
-from ..report.export import Sheet, as_csv
-from ..sweep import MODELS, Bayes, Grid, Random, Search, Tried, axis, best, is_matrix
-from ..sweeps import Request, carry_out, document
+from ..report.sheets import Sheet, as_csv
+from ..utils.files import to_json, write_whole
+from .console import console, follow, progress
 from .options import config_options, given
 from .run import fresh, read_seeds, shared_options
-from .show import console, follow, progress
 
 
 @click.command()
@@ -65,9 +65,9 @@ def sweep(
         raise AtollError("Resume what? Name the directory with --out.")
     root = Path(base.out or fresh(f"sweep-{safe(base.label)}-{safe(base.data)}"))
     search = _search([axis(text) for text in axes], draws, trials, base)
-    request = Request(base, tuple(numbers), root, model, resume, force)
+    request = SweepPlan(base, tuple(numbers), root, model, resume, force)
     with progress(quiet or as_json) as bars:
-        found = carry_out(search, request, lambda c: follow(bars, Path(str(c.out)).name, c.rounds))
+        found = run_search(search, request, lambda c: follow(bars, Path(str(c.out)).name, c.rounds))
     html.write(found.folders, root / "report.html")
     results = found.results
     _write(root, results, model)
@@ -89,14 +89,14 @@ def _search(axes: Sequence[Any], draws: int | None, trials: int | None, base: Co
     return Grid(axes) if trials is None else Bayes(axes, trials, base.seed, base.workers or 1)
 
 
-def _write(root: Path, results: Sequence[Tried], model: str) -> None:
+def _write(root: Path, results: Sequence[Trial], model: str) -> None:
     write_whole(root / "sweep.json", (to_json(document(results, model), indent=1) + "\n").encode())
     measured = ("val", "val_std", "test", "test_std", "finished")
     rows = [[*t.point.values(), *(str(getattr(t, name)) for name in measured)] for t in results]
     write_whole(root / "sweep.csv", as_csv(Sheet("", [*results[0].point, *measured], rows)).encode())
 
 
-def _show(results: Sequence[Tried], model: str) -> None:
+def _show(results: Sequence[Trial], model: str) -> None:
     out, chosen = console(), best(results)
     out.print(_matrix(results, chosen) if is_matrix([t.point for t in results]) else _list(results, chosen))
     words = ", ".join(f"{name}={v}" for name, v in chosen.point.items())
@@ -105,7 +105,7 @@ def _show(results: Sequence[Tried], model: str) -> None:
     )
 
 
-def _list(results: Sequence[Tried], chosen: Tried) -> Table:
+def _list(results: Sequence[Trial], chosen: Trial) -> Table:
     table = Table(title="Accuracy in %: validation decides, test is told")
     for name in (*results[0].point, "validation", "test"):
         table.add_column(name, justify="right")
@@ -115,7 +115,7 @@ def _list(results: Sequence[Tried], chosen: Tried) -> Table:
     return table
 
 
-def _matrix(results: Sequence[Tried], chosen: Tried) -> Table:
+def _matrix(results: Sequence[Trial], chosen: Trial) -> Table:
     """Validation accuracies: one setting down, the other across."""
     down, across = results[0].point
     columns = list(dict.fromkeys(t.point[across] for t in results))

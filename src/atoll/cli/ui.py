@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ..ui.serve import serve
+from ..dashboard.server import serve
 
 PORT = 8642
 

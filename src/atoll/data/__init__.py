@@ -1,0 +1,1 @@
+"""Data sets: load, partition among clients, split, transform."""

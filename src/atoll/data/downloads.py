@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..errors import AtollError
-from ..steps import is_hushed
+from ..utils.progress import is_quiet
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def fetch(file: File, folder: Path) -> Path:
 def _download(file: File, folder: Path) -> Path:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=is_hushed() or not console.is_terminal) as progress:
+    with Progress(*columns, console=console, disable=is_quiet() or not console.is_terminal) as progress:
         bar = _Bar(progress, progress.add_task(Path(file.name).name, total=file.size))
         downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=2**18)
         return Path(pooch.retrieve(file.url, f"md5:{file.md5}", file.name, folder, downloader=downloader))

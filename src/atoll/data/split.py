@@ -22,7 +22,7 @@ TESTABLE = 3  # from so many rows of a class on, a client is tested on it
 
 
 @dataclass(frozen=True)
-class Parts:
+class ClientSplits:
     """Rows of every client by purpose: sorted and disjoint."""
 
     train: tuple[Array, ...]
@@ -40,7 +40,7 @@ def check(split: str, dataset: Dataset) -> None:
         )
 
 
-def within(rows: Sequence[Array], labels: Array, num_classes: int, split: str, rng: Generator) -> Parts:
+def split_clients(rows: Sequence[Array], labels: Array, num_classes: int, split: str, rng: Generator) -> ClientSplits:
     """Splits what each client owns; for ``official`` that is only training rows, so nothing is kept for the test."""
     counts = holdings(rows, labels, num_classes)
     test, val = held_out(counts, split, rng)
@@ -56,7 +56,7 @@ def within(rows: Sequence[Array], labels: Array, num_classes: int, split: str, r
     def pick(chosen: Array) -> tuple[Array, ...]:
         return grouped(flat[order[chosen]], owner[order[chosen]], len(rows))
 
-    return Parts(pick(~for_test & ~for_val), pick(for_val), pick(for_test))
+    return ClientSplits(pick(~for_test & ~for_val), pick(for_val), pick(for_test))
 
 
 def held_out(counts: Array, split: str, rng: Generator) -> tuple[Array, Array]:
@@ -96,7 +96,7 @@ def mirrored(counts: Array, totals: Array, stock: Array, rng: Generator) -> Arra
     return given
 
 
-def gaps(parts: Parts, labels: Array, num_classes: int) -> tuple[str, ...]:
+def gaps(parts: ClientSplits, labels: Array, num_classes: int) -> tuple[str, ...]:
     """Notes on what a client lacks to be trained, checked or tested in full."""
     train, test = (holdings(rows, labels, num_classes) for rows in (parts.train, parts.test))
     lacking = {

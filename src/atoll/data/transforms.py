@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..core.prng import Key, bits, fold, uniform
 from ..errors import AtollError, unknown
-from ..key import Key, bits, fold, uniform
 from .dataset import Array
-from .datasets import base_name
+from .loading import base_name
 
 ERASE_AREA = (0.04, 0.2)  # share of the image
 ERASE_RATIO = (0.5, 2.0)  # height to width

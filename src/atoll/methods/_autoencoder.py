@@ -5,9 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..core import CHUNK, Model
-from ..key import Key, seed_of
-from ..payload import Params
+from ..core import CHUNK, Key, Model, Params, seed_of
 
 SMALL = 16  # up to this side, and for tables, layers are linear
 HIDDEN, LATENT = 128, 32  # of linear layers; of convolutions 16 and 32 channels

@@ -18,13 +18,33 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Client, ClientId, Method, Need, Reply, Round, Task, part, setting
-from ..key import Key, fold
-from ..payload import Params, Role, about, payload
-from ..statistics import Pool, class_means, covariances, draw
-from ..train import SGD, Optimiser, objective
-from ._classmeans import DISTANCES, PLAIN, head_loss, lessons, towards
+from ..core import (
+    SGD,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Pool,
+    Reply,
+    Role,
+    Round,
+    Task,
+    about,
+    class_means,
+    covariances,
+    draw,
+    fold,
+    objective,
+    one_of,
+    part,
+    payload,
+    setting,
+    within,
+)
+from ..typing import ClientId
+from ._prototypes import DISTANCES, PLAIN, head_loss, lessons, towards
 from .local import State
 
 

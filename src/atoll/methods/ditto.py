@@ -9,11 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..checks import within
-from ..core import Client, setting
-from ..key import Key
-from ..payload import Params
-from ..train import SGD, Optimiser, objective
+from ..core import SGD, Client, Key, Optimiser, Params, objective, setting, within
 from .fedavg import Averaging, Global, Update
 from .fedprox import Proximal
 from .local import State

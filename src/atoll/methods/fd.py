@@ -18,13 +18,30 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import within
-from ..core import BUFFERS, Batch, Client, ClientId, Method, Reply, Round, Task, setting
-from ..key import Key
-from ..payload import Params, Role, about, payload
-from ..securesum import Sum
-from ..statistics import class_means
-from ..train import SGD, Loss, Optimiser, cross_entropy, wmean
+from ..aggregation.fixed_point import Sum
+from ..core import (
+    BUFFERS,
+    SGD,
+    Batch,
+    Client,
+    Key,
+    Loss,
+    Method,
+    Optimiser,
+    Params,
+    Reply,
+    Role,
+    Round,
+    Task,
+    about,
+    class_means,
+    cross_entropy,
+    payload,
+    setting,
+    within,
+    wmean,
+)
+from ..typing import ClientId
 from .local import State
 
 TALLY = BUFFERS + "tally"  # while a client trains, sums of its predictions travel with the params, like statistics

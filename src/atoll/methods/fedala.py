@@ -17,12 +17,25 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Batch, Client, part, setting, weights
-from ..key import Key, fold, permutation
-from ..mapping import mapping_clients
-from ..payload import Params, about, payload
-from ..train import Loss, cross_entropy, gradient
+from ..core import (
+    Batch,
+    Client,
+    Key,
+    Loss,
+    Params,
+    about,
+    cross_entropy,
+    fold,
+    gradient,
+    is_batched,
+    one_of,
+    part,
+    payload,
+    permutation,
+    setting,
+    weights,
+    within,
+)
 from .fedavg import Averaging, Global, Update
 
 
@@ -67,7 +80,7 @@ class FedALA(Averaging[State]):
         ]
         w, done, losses = state.w, state.times == 0, list[Tensor]()
         for _ in range(self.most_passes):
-            if not mapping_clients() and done:
+            if not is_batched() and done:
                 break
             after = passed(loss, w, batches, self.eta)
             w = {name: torch.where(done, v, after[name]) for name, v in w.items()}

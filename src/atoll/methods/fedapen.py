@@ -20,12 +20,22 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Client, Predictor, Step, setting
-from ..key import Key, permutation
-from ..payload import Params, about, payload
-from ..train import cross_entropy, wmean
-from ._mutual import Losses, Mutual, Shared, Update, divergence, shared_model, train
+from ..core import (
+    Client,
+    Key,
+    Params,
+    Predictor,
+    Step,
+    about,
+    cross_entropy,
+    one_of,
+    payload,
+    permutation,
+    setting,
+    within,
+    wmean,
+)
+from ._mutual_learning import Losses, Mutual, Shared, Update, divergence, shared_model, train
 
 PREDICTORS = ("ensemble", "equal", "private", "shared")
 

@@ -10,11 +10,29 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, StateT, Task
-from ..key import Key
-from ..payload import Nothing, Params, Role, about, payload
-from ..terms import Regularisers
-from ..train import SGD, Optimiser, Term, mean, objective
+from ..aggregation.averaging import mean
+from ..core import (
+    SGD,
+    Client,
+    Key,
+    Method,
+    Need,
+    Nothing,
+    Optimiser,
+    Params,
+    Predictor,
+    Regularisers,
+    Reply,
+    Role,
+    Round,
+    StateT,
+    Task,
+    Term,
+    about,
+    objective,
+    payload,
+)
+from ..typing import ClientId
 
 
 @payload

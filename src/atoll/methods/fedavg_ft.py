@@ -10,10 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..core import Client
-from ..key import Key
-from ..payload import Params
-from ..train import SGD, Optimiser, objective
+from ..core import SGD, Client, Key, Optimiser, Params, objective
 from .fedavg import Averaging, Global, Update
 from .local import State
 

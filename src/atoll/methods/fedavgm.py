@@ -11,12 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..checks import within
-from ..core import Reply, Round, Task, setting, weights
+from ..core import Key, Params, Reply, Round, Task, about, payload, setting, sub, weights, within, zeros
 from ..errors import AtollError
-from ..key import Key
-from ..payload import Params, about, payload
-from ..train import sub, zeros
 from .fedavg import FedAvg, Global, Update
 
 

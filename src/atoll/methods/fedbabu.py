@@ -14,13 +14,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..checks import one_of
-from ..core import Client, Model, Predictor, Task, part, setting
+from ..core import SGD, Client, Key, Model, Optimiser, Params, Predictor, Task, objective, one_of, part, setting
 from ..errors import AtollError
-from ..key import Key
-from ..payload import Params
-from ..train import SGD, Optimiser, objective
-from ._split import Shared, Sharing, Update, fit_body, fit_head, whole
+from ._partial_model import Shared, Sharing, Update, fit_body, fit_head, whole
 from .local import State
 
 

@@ -13,12 +13,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..checks import within
-from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, setting, weights
-from ..key import Key
-from ..payload import Params, about, payload
-from ..train import SGD, Optimiser, add, objective, sub, zeros
-from ._variates import Global, Update, check_plain, merged, walk
+from ..core import (
+    SGD,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Predictor,
+    Reply,
+    Round,
+    Task,
+    about,
+    add,
+    objective,
+    payload,
+    setting,
+    sub,
+    weights,
+    within,
+    zeros,
+)
+from ..typing import ClientId
+from ._control_variates import Global, Update, check_plain, merged, walk
 from .fedprox import Proximal
 
 

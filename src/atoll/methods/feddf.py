@@ -19,12 +19,32 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Client, ClientId, Method, Model, Need, Predictor, Reply, Round, Task, setting
-from ..key import Key
-from ..payload import Nothing, Params, Role, about, payload
-from ..train import SGD, Adam, Optimiser, mean, objective
-from ._public import divergence, imitation, lessons, public
+from ..aggregation.averaging import mean
+from ..core import (
+    SGD,
+    Adam,
+    Client,
+    Key,
+    Method,
+    Model,
+    Need,
+    Nothing,
+    Optimiser,
+    Params,
+    Predictor,
+    Reply,
+    Role,
+    Round,
+    Task,
+    about,
+    objective,
+    one_of,
+    payload,
+    setting,
+    within,
+)
+from ..typing import ClientId
+from ._distillation import divergence, imitation, lessons, public
 
 
 @payload

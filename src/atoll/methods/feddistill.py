@@ -15,11 +15,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Client, Step, Task, setting
-from ..payload import Params
-from ..terms import Regulariser, Regularisers
-from ..train import Term, wmean
+from ..core import Client, Params, Regulariser, Regularisers, Step, Task, Term, one_of, setting, within, wmean
 from .fedavg import FedAvg
 from .feddw import DW
 

@@ -17,12 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Client, Step, Task, setting
-from ..payload import Params, Role
-from ..securesum import total as total_of
-from ..terms import Regulariser, Regularisers
-from ..train import Term
+from ..aggregation.fixed_point import total as total_of
+from ..core import Client, Params, Regulariser, Regularisers, Role, Step, Task, Term, one_of, setting, within
 from .fedavg import FedAvg
 
 

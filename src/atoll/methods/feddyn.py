@@ -16,11 +16,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import within
-from ..core import Client, Reply, Round, Step, Task, setting, weights
-from ..key import Key
-from ..payload import Params, about, payload
-from ..train import Term, sub, zeros
+from ..core import (
+    Client,
+    Key,
+    Params,
+    Reply,
+    Round,
+    Step,
+    Task,
+    Term,
+    about,
+    payload,
+    setting,
+    sub,
+    weights,
+    within,
+    zeros,
+)
 from .fedavg import Averaging, Global, Update
 from .fedprox import Proximal
 

@@ -19,12 +19,39 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import within
-from ..core import Batch, Client, ClientId, Method, Model, Need, Predictor, Reply, Round, Task, setting
+from ..aggregation.averaging import mean
+from ..core import (
+    SGD,
+    Adam,
+    Batch,
+    Client,
+    Key,
+    Loss,
+    Method,
+    Model,
+    Need,
+    Optimiser,
+    Params,
+    Predictor,
+    Reply,
+    Role,
+    Round,
+    Task,
+    about,
+    bits,
+    cross_entropy,
+    fold,
+    normal,
+    objective,
+    payload,
+    permutation,
+    randint,
+    setting,
+    within,
+    wmean,
+)
 from ..errors import AtollError
-from ..key import Key, bits, fold, normal, permutation, randint
-from ..payload import Params, Role, about, payload
-from ..train import SGD, Adam, Loss, Optimiser, cross_entropy, mean, objective, wmean
+from ..typing import ClientId
 from ._autoencoder import autoencoder, rebuilt
 
 DISTIL, SHARE, MIX = "distil", "share", "mix"  # the stages

@@ -22,13 +22,38 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from ..checks import within
-from ..core import Batch, Client, ClientId, Method, Need, Predictor, Reply, Round, Step, Task, part, setting
-from ..key import Key, fold
-from ..payload import Nothing, Params, Role, about, payload
-from ..stacks import stack
-from ..train import SGD, Adam, Loss, Optimiser, Term, mean, objective, wmean
-from ._servernets import Generator, drawn
+from ..aggregation.averaging import mean
+from ..core import (
+    SGD,
+    Adam,
+    Batch,
+    Client,
+    Key,
+    Loss,
+    Method,
+    Need,
+    Nothing,
+    Optimiser,
+    Params,
+    Predictor,
+    Reply,
+    Role,
+    Round,
+    Step,
+    Task,
+    Term,
+    about,
+    fold,
+    objective,
+    part,
+    payload,
+    setting,
+    stack,
+    within,
+    wmean,
+)
+from ..typing import ClientId
+from ._generator import Generator, drawn
 
 LEAST = 1e-4  # below which alpha_t and beta_t do not fall, as in the released code
 

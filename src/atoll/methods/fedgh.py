@@ -14,13 +14,29 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import one_of
-from ..core import Batch, Client, ClientId, Method, Need, Reply, Round, Task, part, setting
-from ..key import Key
-from ..payload import Params, Role, about, payload
-from ..statistics import class_means
-from ..train import SGD, Optimiser, objective
-from ._classmeans import PLAIN, head_loss, lessons
+from ..core import (
+    SGD,
+    Batch,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Reply,
+    Role,
+    Round,
+    Task,
+    about,
+    class_means,
+    objective,
+    one_of,
+    part,
+    payload,
+    setting,
+)
+from ..typing import ClientId
+from ._prototypes import PLAIN, head_loss, lessons
 from .local import State
 
 MODES = ("per_sample", "per_client_mean", "shuffled_batches")

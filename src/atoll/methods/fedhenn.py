@@ -18,13 +18,32 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import within
-from ..core import Batch, Client, ClientId, Method, Need, Reply, Round, Step, Task, setting
-from ..key import Key, fold, permutation
-from ..payload import Params, Role, about, payload
-from ..securesum import Sum
-from ..train import SGD, Optimiser, Term, objective
-from ._public import choose, chosen
+from ..aggregation.fixed_point import Sum
+from ..core import (
+    SGD,
+    Batch,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Reply,
+    Role,
+    Round,
+    Step,
+    Task,
+    Term,
+    about,
+    fold,
+    objective,
+    payload,
+    permutation,
+    setting,
+    within,
+)
+from ..typing import ClientId
+from ._distillation import choose, chosen
 from .local import State
 
 

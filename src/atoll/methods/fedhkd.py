@@ -20,13 +20,36 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Step, Task, setting
-from ..key import Key, fold, normal
-from ..payload import Params, Role, about, payload
-from ..statistics import Pool, class_means
-from ..train import SGD, Optimiser, Term, mean, objective, wmean
-from ._classmeans import DISTANCES, towards
+from ..aggregation.averaging import mean
+from ..core import (
+    SGD,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Pool,
+    Predictor,
+    Reply,
+    Role,
+    Round,
+    Step,
+    Task,
+    Term,
+    about,
+    class_means,
+    fold,
+    normal,
+    objective,
+    one_of,
+    payload,
+    setting,
+    within,
+    wmean,
+)
+from ..typing import ClientId
+from ._prototypes import DISTANCES, towards
 from .local import State
 
 

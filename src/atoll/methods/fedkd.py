@@ -22,12 +22,35 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import within
-from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Step, Task, setting, weights
-from ..key import Key, uniform
-from ..payload import Params, Role, about, payload
-from ..train import SGD, Optimiser, add, cross_entropy, mean, sub, wmean, zeros
-from ._mutual import Update, divergence, shared_model, train
+from ..aggregation.averaging import mean
+from ..core import (
+    SGD,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Predictor,
+    Reply,
+    Role,
+    Round,
+    Step,
+    Task,
+    about,
+    add,
+    cross_entropy,
+    payload,
+    setting,
+    sub,
+    uniform,
+    weights,
+    within,
+    wmean,
+    zeros,
+)
+from ..typing import ClientId
+from ._mutual_learning import Update, divergence, shared_model, train
 
 PROJECT = "project"  # W_k, while it is trained with the mentee
 

@@ -17,13 +17,30 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Client, ClientId, Method, Need, Reply, Round, Task, setting
-from ..key import Key, fold
-from ..payload import Params, Role, about, payload
-from ..securesum import Sum
-from ..train import SGD, Adam, Optimiser, objective
-from ._public import Apart, choose, chosen, imitation, lessons, still
+from ..aggregation.fixed_point import Sum
+from ..core import (
+    SGD,
+    Adam,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Reply,
+    Role,
+    Round,
+    Task,
+    about,
+    fold,
+    objective,
+    one_of,
+    payload,
+    setting,
+    within,
+)
+from ..typing import ClientId
+from ._distillation import Apart, choose, chosen, imitation, lessons, still
 from .local import State
 
 DISTANCES: dict[str, Apart] = {

@@ -22,26 +22,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import one_of, within
 from ..core import (
     BUFFERS,
+    SGD,
+    Adam,
     Batch,
     Client,
-    ClientId,
+    Key,
+    Loss,
     Method,
     Model,
     Need,
+    Optimiser,
+    Params,
     Reply,
+    Role,
     Round,
     Task,
+    about,
+    add,
+    cross_entropy,
+    fold,
+    objective,
+    one_of,
     part,
+    payload,
+    permutation,
     setting,
+    sqnorm,
+    sub,
     weights,
+    within,
 )
 from ..errors import AtollError
-from ..key import Key, fold, permutation
-from ..payload import Params, Role, about, payload
-from ..train import SGD, Adam, Loss, Optimiser, add, cross_entropy, objective, sqnorm, sub
+from ..typing import ClientId
 
 ALPHA = BUFFERS + "alpha"  # while a client trains, its coefficients travel with the params, like running statistics
 

@@ -10,7 +10,7 @@ with the body it received, after training with the one it sends, and with its ow
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ._split import Splitting
+from ._partial_model import Splitting
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,30 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Client, ClientId, Method, Need, Predictor, Reply, Round, Task, setting
-from ..key import Key
-from ..payload import Params, Role, about, payload
-from ..robust import table_mean
-from ..statistics import class_means
-from ..train import SGD, Optimiser, objective
-from ._classmeans import DISTANCES, towards
+from ..aggregation.averaging import table_mean
+from ..core import (
+    SGD,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Predictor,
+    Reply,
+    Role,
+    Round,
+    Task,
+    about,
+    class_means,
+    objective,
+    one_of,
+    payload,
+    setting,
+    within,
+)
+from ..typing import ClientId
+from ._prototypes import DISTANCES, towards
 from .local import State
 
 

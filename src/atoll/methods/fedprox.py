@@ -11,11 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..checks import within
-from ..core import Client, Step, setting, weights
-from ..payload import Params
-from ..terms import Regulariser, Regularisers
-from ..train import Term, sqnorm, sub
+from ..core import Client, Params, Regulariser, Regularisers, Step, Term, setting, sqnorm, sub, weights, within
 from .fedavg import FedAvg
 
 

@@ -10,10 +10,8 @@ b_k, and before it, with the average they received, as the released code does; t
 
 from dataclasses import dataclass, field
 
-from ..core import Client
-from ..key import Key, fold
-from ..train import SGD, Optimiser
-from ._split import Kept, Shared, Splitting, Update, fit_body, fit_head
+from ..core import SGD, Client, Key, Optimiser, fold
+from ._partial_model import Kept, Shared, Splitting, Update, fit_body, fit_head
 
 
 @dataclass(frozen=True)

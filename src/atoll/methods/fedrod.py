@@ -16,11 +16,23 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ..checks import within
-from ..core import Batch, Client, Step, part, setting
-from ..key import Key
-from ..payload import Params, about, payload
-from ..train import SGD, Optimiser, add, cross_entropy, zeros
+from ..core import (
+    SGD,
+    Batch,
+    Client,
+    Key,
+    Optimiser,
+    Params,
+    Step,
+    about,
+    add,
+    cross_entropy,
+    part,
+    payload,
+    setting,
+    within,
+    zeros,
+)
 from .fedavg import Averaging, Global, Update
 
 OWN = "own."  # while both heads move, the personal one is called so

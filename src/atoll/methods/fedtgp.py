@@ -19,13 +19,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Batch, Client, ClientId, Method, Need, Predictor, Reply, Round, Task, setting
-from ..key import Key, fold, normal
-from ..payload import Params, about, payload
-from ..statistics import class_means
-from ..train import SGD, Loss, Optimiser
-from ._servernets import linear
+from ..core import (
+    SGD,
+    Batch,
+    Client,
+    Key,
+    Loss,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Predictor,
+    Reply,
+    Round,
+    Task,
+    about,
+    class_means,
+    fold,
+    normal,
+    one_of,
+    payload,
+    setting,
+    within,
+)
+from ..typing import ClientId
+from ._generator import linear
 from .fedgh import Means
 from .fedproto import FedProto, Prototypes
 from .local import State

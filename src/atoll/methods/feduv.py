@@ -15,11 +15,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from ..checks import within
-from ..core import Client, Step, setting
-from ..payload import Params
-from ..terms import Regulariser, Regularisers
-from ..train import Term, wmean
+from ..core import Client, Params, Regulariser, Regularisers, Step, Term, setting, within, wmean
 from .fedavg import FedAvg
 
 

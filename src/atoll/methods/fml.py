@@ -14,12 +14,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..checks import within
-from ..core import Client, Step, setting
-from ..key import Key
-from ..payload import Params
-from ..train import cross_entropy
-from ._mutual import Mutual, Shared, Update, divergence, train
+from ..core import Client, Key, Params, Step, cross_entropy, setting, within
+from ._mutual_learning import Mutual, Shared, Update, divergence, train
 from .local import State
 
 

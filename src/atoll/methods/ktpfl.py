@@ -19,12 +19,28 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Client, ClientId, Method, Need, Reply, Round, Task, setting
-from ..key import Key, fold
-from ..payload import Params, Role, about, payload
-from ..train import SGD, Optimiser, objective
-from ._public import choose, chosen, divergence, imitation, lessons, still
+from ..core import (
+    SGD,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Reply,
+    Role,
+    Round,
+    Task,
+    about,
+    fold,
+    objective,
+    one_of,
+    payload,
+    setting,
+    within,
+)
+from ..typing import ClientId
+from ._distillation import choose, chosen, divergence, imitation, lessons, still
 from .local import State
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core import Need
-from ._split import Splitting
+from ._partial_model import Splitting
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core import Client, ClientId, Method, Reply, Round, Task, setting
-from ..key import Key
-from ..payload import Nothing, Params, about, payload
-from ..train import SGD, Optimiser, objective
+from ..core import (
+    SGD,
+    Client,
+    Key,
+    Method,
+    Nothing,
+    Optimiser,
+    Params,
+    Reply,
+    Round,
+    Task,
+    about,
+    objective,
+    payload,
+    setting,
+)
+from ..typing import ClientId
 
 
 @payload

@@ -14,11 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import within
-from ..core import Client, Step, setting
-from ..key import Key
-from ..payload import Params, about, payload
-from ..train import Term, wmean
+from ..core import Client, Key, Params, Step, Term, about, payload, setting, within, wmean
 from .fedavg import Averaging, Global, Update
 
 

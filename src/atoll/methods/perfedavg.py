@@ -18,11 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import within
-from ..core import Batch, Client, setting, weights
-from ..key import Key, fold
-from ..payload import Params
-from ..train import SGD, Loss, add, gradient, objective, sub
+from ..core import SGD, Batch, Client, Key, Loss, Params, add, fold, gradient, objective, setting, sub, weights, within
 from .fedavg import Averaging, Global, Update
 from .local import State
 

@@ -15,12 +15,31 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..checks import within
-from ..core import Batch, Client, ClientId, Method, Model, Need, Reply, Round, Task, setting
+from ..aggregation.averaging import mean
+from ..core import (
+    SGD,
+    Batch,
+    Client,
+    Key,
+    Loss,
+    Method,
+    Model,
+    Need,
+    Optimiser,
+    Params,
+    Reply,
+    Role,
+    Round,
+    Task,
+    about,
+    cross_entropy,
+    fold,
+    payload,
+    setting,
+    within,
+)
 from ..errors import AtollError
-from ..key import Key, fold
-from ..payload import Params, Role, about, payload
-from ..train import SGD, Loss, Optimiser, cross_entropy, mean
+from ..typing import ClientId
 from .local import State
 
 

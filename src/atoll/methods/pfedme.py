@@ -15,11 +15,27 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..checks import within
-from ..core import BUFFERS, Batch, Client, Reply, Round, Task, setting, weights
-from ..key import Key, fold
-from ..payload import Params
-from ..train import SGD, Loss, Optimiser, add, objective, sqnorm, sub
+from ..core import (
+    BUFFERS,
+    SGD,
+    Batch,
+    Client,
+    Key,
+    Loss,
+    Optimiser,
+    Params,
+    Reply,
+    Round,
+    Task,
+    add,
+    fold,
+    objective,
+    setting,
+    sqnorm,
+    sub,
+    weights,
+    within,
+)
 from .fedavg import Averaging, Global, Update
 from .local import State
 

@@ -19,12 +19,23 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..checks import one_of, within
-from ..core import Client, Step, setting, weights
-from ..key import Key
-from ..payload import Params
-from ..spectrum import DIVERGENCES, PADS, SCOPES, distance
-from ..train import SGD, Optimiser, Term, objective, sqnorm, sub
+from ..core import (
+    SGD,
+    Client,
+    Key,
+    Optimiser,
+    Params,
+    Step,
+    Term,
+    objective,
+    one_of,
+    setting,
+    sqnorm,
+    sub,
+    weights,
+    within,
+)
+from ._spectrum import DIVERGENCES, PADS, SCOPES, distance
 from .fedavg import Averaging, Global, Update
 from .local import State
 

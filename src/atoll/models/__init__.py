@@ -1,14 +1,14 @@
 """Architectures with a body and a head, by name or from any module of the user's own."""
 
-from .adapt import split
-from .fit import Fit
-from .foreign import foreign, is_foreign
+from .catalogue import Row, build, catalogue, describe, feature_dim, kinds, names, options, table
+from .external import foreign, is_foreign
 from .proxy import proxy
 from .registry import Net
-from .zoo import Row, build, catalogue, describe, feature_dim, kinds, names, options, table
+from .resize import FitImage
+from .split import split
 
 __all__ = [
-    "Fit",
+    "FitImage",
     "Net",
     "Row",
     "build",

@@ -5,11 +5,11 @@ Most rest on the same two stages: 5x5 convolution without padding, ReLU, 2x2 max
 
 from torch import nn
 
-from .fit import Fit
 from .registry import Body, Maker, Shape, batch_norm, model, named
+from .resize import FitImage
 
 
-def two_stages(fit: Fit, first: int, second: int, dropout: float = 0.0) -> tuple[dict[str, nn.Module], int]:
+def two_stages(fit: FitImage, first: int, second: int, dropout: float = 0.0) -> tuple[dict[str, nn.Module], int]:
     """Both 5x5 stages and the number of values that leave them; ``dropout`` acts on the second convolution."""
     channels, height, width = fit.shape
     drop: dict[str, nn.Module] = {"drop2": nn.Dropout(dropout)} if dropout else {}
@@ -46,7 +46,7 @@ def _numbered(second: int, hidden: int) -> Maker:
     def make(shape: Shape, *, native28: bool = False) -> Body:
         """``native28`` takes 28x28 images as they are instead of padding them to 32x32."""
         size = 28 if native28 else 32
-        stages, width = two_stages(Fit(shape, size, size), 16, second)
+        stages, width = two_stages(FitImage(shape, size, size), 16, second)
         fc1, fc2 = nn.Linear(width, hidden), nn.Linear(hidden, 500)
         return named(**stages, fc1=fc1, relu3=nn.ReLU(), fc2=fc2, relu4=nn.ReLU()), 500
 
@@ -61,20 +61,20 @@ for _number, (_second, _hidden) in enumerate(_SECOND_AND_HIDDEN, 1):
 
 @model("lenet", "LeNet-5 with ReLU and max-pool: convolutions 6, 16; layers 120, 84", "image")
 def lenet(shape: Shape) -> Body:
-    stages, width = two_stages(Fit(shape, 32, 32), 6, 16)
+    stages, width = two_stages(FitImage(shape, 32, 32), 6, 16)
     fc1, fc2 = nn.Linear(width, 120), nn.Linear(120, 84)
     return named(**stages, fc1=fc1, relu3=nn.ReLU(), fc2=fc2, relu4=nn.ReLU()), 84
 
 
 @model("feddw_mnist", "FedDW's network for MNIST: convolutions 10, 20 with dropout; mapping layer 256, 128", "image")
 def feddw_mnist(shape: Shape, *, dropout: float = 0.5) -> Body:
-    stages, width = two_stages(Fit(shape, 28, 28), 10, 20, dropout)
+    stages, width = two_stages(FitImage(shape, 28, 28), 10, 20, dropout)
     return named(**stages, **mapping(width)), 128
 
 
 @model("feddw_cifar", "FedDW's network for CIFAR-10: convolutions 6, 16; mapping layer 256, 128", "image")
 def feddw_cifar(shape: Shape) -> Body:
-    stages, width = two_stages(Fit(shape, 32, 32), 6, 16)
+    stages, width = two_stages(FitImage(shape, 32, 32), 6, 16)
     return named(**stages, **mapping(width)), 128
 
 
@@ -85,7 +85,7 @@ def feddw_cifar(shape: Shape) -> Body:
 )
 def feddw_fmnist(shape: Shape, *, track_running_stats: bool = True) -> Body:
     norm = batch_norm(track_running_stats)
-    fit = Fit(shape, 28, 28)
+    fit = FitImage(shape, 28, 28)
     body = named(
         fit=fit,
         conv1=nn.Conv2d(fit.shape[0], 16, 5, padding=2),
@@ -104,22 +104,22 @@ def feddw_fmnist(shape: Shape, *, track_running_stats: bool = True) -> Body:
 
 @model("cnn_a", "CNN-A for FedPD's EMNIST and Fashion-MNIST clients: convolutions 16, 32; layer 128", "image")
 def cnn_a(shape: Shape) -> Body:
-    return _with_128(Fit(shape, 28, 28))
+    return _with_128(FitImage(shape, 28, 28))
 
 
 @model("small_cnn", "CNN-A without a fixed image size (16 pixels and more), for quick studies", "image")
 def small_cnn(shape: Shape) -> Body:
-    return _with_128(Fit(shape, 16))
+    return _with_128(FitImage(shape, 16))
 
 
-def _with_128(fit: Fit) -> Body:
+def _with_128(fit: FitImage) -> Body:
     stages, width = two_stages(fit, 16, 32)
     return named(**stages, fc1=nn.Linear(width, 128), relu3=nn.ReLU()), 128
 
 
 @model("cnn_b", "CNN-B for FedPD's EMNIST and Fashion-MNIST clients: 3x3 convolutions 32, 32, 64; layer 128", "image")
 def cnn_b(shape: Shape) -> Body:
-    fit = Fit(shape, 28, 28)
+    fit = FitImage(shape, 28, 28)
     body = named(
         fit=fit,
         conv1=nn.Conv2d(fit.shape[0], 32, 3, padding=1),
@@ -143,7 +143,7 @@ def cnn_b(shape: Shape) -> Body:
     "image",
 )
 def server_cnn(shape: Shape) -> Body:
-    fit = Fit(shape, 28, 28)
+    fit = FitImage(shape, 28, 28)
     body = named(
         fit=fit,
         conv1=nn.Conv2d(fit.shape[0], 32, 3, padding=1),

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .cnn import mapped
-from .fit import Fit
 from .registry import Body, GlobalMean, Norm, Shape, batch_norm, model, named
+from .resize import FitImage
 
 
 class Residual(nn.Module):
@@ -54,7 +54,7 @@ def residual(shape: Shape, depths: tuple[int, ...], wide: bool, track: bool, bia
     """Stem and stages up to the mean over positions; ``wide`` takes bottleneck blocks."""
     block, expansion = (bottleneck, 4) if wide else (basic, 1)
     norm = batch_norm(track)
-    fit = Fit(shape, 16)
+    fit = FitImage(shape, 16)
     layers: dict[str, nn.Module] = {
         "fit": fit,
         "conv1": nn.Conv2d(fit.shape[0], 64, 3, 1, 1, bias=bias),

@@ -1,1 +1,1 @@
-"""What may leave a client: the gate, differential privacy with its budget, and attacks that show what is left."""
+"""Privacy of what leaves a client: disclosure control, differential privacy, budget."""

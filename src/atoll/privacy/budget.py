@@ -8,7 +8,7 @@ from math import sqrt
 from pathlib import Path
 
 from ..errors import AtollError
-from ..files import to_json
+from ..utils.files import to_json
 from .accountant import epsilon_of, noise_multiplier
 
 JOURNAL = "privacy.jsonl"

@@ -4,19 +4,21 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core import Client, ClientId, contract
-from ..fleet import Fleet
-from ..payload import Role
-from ..rehearsal import rehearse
-from ..rounds import AnyMethod, Job
-from ..train import no_training
-from ..validation import field_of, marks_at, promises, tensors_of
+from ..clients.dry_run import dry_run
+from ..clients.pool import ClientPool
+from ..clients.tasks import ClientTask
+from ..core.client import Client
+from ..core.method import AnyMethod, contract
+from ..core.optim.base import no_training
+from ..core.optim.dpsgd import DPSGD
+from ..core.payload import Role
+from ..core.schema import constraints_at, constraints_of, field_of, tensors_of
+from ..typing import ClientId
+from ..utils.secure_random import Normal, secure, seeded
 from .budget import Budget, Journal
-from .dp import Statistics, Updates, plain_scalars
-from .dpsgd import DPSGD
-from .gate import Tally, check_fields, check_upload, class_tables, is_marker, rows_of_classes, totals
-from .prepare import budget_of, gate_of, releases_per_exchange
-from .randomness import Normal, secure, seeded
+from .disclosure import Tally, check_fields, check_upload, class_tables, is_marker, rows_of_classes, totals
+from .mechanisms import StatisticsMechanism, UpdateMechanism, plain_scalars
+from .setup import budget_of, gate_of, releases_per_exchange
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -51,9 +53,9 @@ PASSED = "The gate let {passes} pass unchanged, by the role that the method decl
 class Privacy:
     """The privacy of one run."""
 
-    def __init__(self, config: "Config", method: AnyMethod, fleet: Fleet, folder: Path | None = None):
+    def __init__(self, config: "Config", method: AnyMethod, fleet: ClientPool, folder: Path | None = None):
         self.gate, self._config, self._method, self._fleet = gate_of(config, method), config, method, fleet
-        self._declared, self._tally = promises(method), Tally()
+        self._declared, self._tally = constraints_of(method), Tally()
         self._covers: list[str] = []  # what the gate changes in uploads
         self._passes: dict[str, str] = {}  # the role of everything else
         self._widths: dict[str, int] = {}  # of covariances, by the architecture of those who send any
@@ -70,20 +72,20 @@ class Privacy:
 
     # -- on the way out of a client -----------------------------------------------------------------------------------
 
-    def outlet(self, job: Job, client: Client, upload: Any) -> Any:
+    def outlet(self, job: ClientTask, client: Client, upload: Any) -> Any:
         """What leaves in place of an upload; run where the client runs."""
         if self.kind == "statistics":
             return self._statistics().release(client, upload, self._declared, self._noise(job))
         if self.kind == "updates" and self.budget:
-            mechanism = Updates(self._config.dp_clip, self.budget.multiplier)
+            mechanism = UpdateMechanism(self._config.dp_clip, self.budget.multiplier)
             return mechanism.release(job.download, upload, self._declared, self._noise(job))
         return self.gate.passed(upload, rows_of_classes(client), self._declared) if self.gate.on else upload
 
-    def _statistics(self) -> Statistics:
+    def _statistics(self) -> StatisticsMechanism:
         assert self.budget is not None
-        return Statistics(self._config.dp_clip, self.budget.multiplier, self.gate)
+        return StatisticsMechanism(self._config.dp_clip, self.budget.multiplier, self.gate)
 
-    def _noise(self, job: Job) -> Normal:
+    def _noise(self, job: ClientTask) -> Normal:
         seed = self._config.dp_seed
         return secure if seed is None else seeded(seed, job.client, *job.round)
 
@@ -205,13 +207,13 @@ class Privacy:
         covers: set[str] = set()
         passes: dict[str, Role | None] = {}
         with no_training():
-            for exchange in rehearse(self._method, self._fleet, self._config.seed):
+            for exchange in dry_run(self._method, self._fleet, self._config.seed):
                 check_upload(exchange.upload, self._declared, self._fleet.num_classes)
                 tensors = tensors_of(exchange.upload)
                 changed = {*class_tables(tensors, self._declared), *totals(tensors, self._declared)}
                 covers |= changed
                 seen = [name for name in tensors if name not in changed] + plain_scalars(exchange.upload)
-                passes |= {self._declares(name): marks_at(name, self._declared).role for name in seen}
+                passes |= {self._declares(name): constraints_at(name, self._declared).role for name in seen}
                 sigma = [v for name, v in tensors.items() if name in self._declared and self._declared[name].psd]
                 if sigma:
                     self._widths[self._fleet.models[exchange.client].name] = sigma[0].shape[-1]

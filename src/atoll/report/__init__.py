@@ -1,1 +1,1 @@
-"""Figures, tables and the HTML report of finished runs."""
+"""Tables, figures and reports of runs."""

@@ -1,26 +1,19 @@
 """Which runs are seeds of one another, and what to call them."""
 
 import json
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..config import NEUTRAL
-from .runs import Document, Run, value
+from ..storage.run_reader import Document, Run, value
+from ..utils.stats import Stat, spread
 
 # Entries of a configuration that leave the numbers alone, or change them by chance only.
 INCIDENTAL = (NEUTRAL - {"rounds"}) | {"seed", "backend"}
 SETTING = ("data", "partition", "split", "clients")  # accuracies under different ones are not comparable
 LONGEST = 24  # characters of a value in a name
-
-
-class Stat(NamedTuple):
-    """A mean over seeds; `std` is the sample standard deviation (n - 1), None for one seed."""
-
-    mean: float
-    std: float | None
 
 
 @dataclass(frozen=True)
@@ -39,10 +32,6 @@ class Group:
         values = [value(run.summary, dotted) for run in self.runs]
         known = [v for v in values if v is not None]
         return spread(known) if len(known) == len(values) else None
-
-
-def spread(values: Sequence[float]) -> Stat:
-    return Stat(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 def groups(runs: Iterable[Run]) -> list[Group]:

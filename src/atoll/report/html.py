@@ -12,12 +12,13 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ..errors import AtollError
-from . import from_metrics, style, table
-from .export import Sheet
+from ..storage.run_reader import FILES, Document, Run, find, load
+from . import style, table
+from .figures import metrics
+from .figures.base import FigureSpec, title
 from .groups import Group, groups, settings
 from .plots import holdings as holdings_chart
-from .runs import FILES, Document, Run, find, load
-from .shown import Drawn, title
+from .sheets import Sheet
 
 LISTED = 5  # rejected uploads named in a note before the rest is only counted
 
@@ -58,7 +59,7 @@ class Holding:
     open: bool
 
 
-def write(run_dirs: list[Path], out: Path, figures: Sequence[Drawn] = ()) -> Path:
+def write(run_dirs: list[Path], out: Path, figures: Sequence[FigureSpec] = ()) -> Path:
     """Write the report of the runs in `run_dirs` (or below them) to `out` and return its path.
 
     `figures` come before all others: what the runs were made for.
@@ -74,7 +75,7 @@ def write(run_dirs: list[Path], out: Path, figures: Sequence[Drawn] = ()) -> Pat
     return out
 
 
-def render(runs: Sequence[Run], base: Path, figures: Sequence[Drawn] = ()) -> str:
+def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) -> str:
     """The page; directories are told as seen from `base`."""
     comparable = settings(runs)
     chapters = [_chapter(members, f"c{i}") for i, members in enumerate(comparable)]
@@ -120,18 +121,18 @@ def _chapter(runs: Sequence[Run], prefix: str) -> Chapter:
         leaders={column.field: table.leaders(rows, column) for column in table.columns(rows)},
         extra=extra,
         extra_columns=names,
-        curves=_drawn(from_metrics.curves(shown), prefix),
-        boxes=_drawn(from_metrics.boxes(shown), prefix),
-        traffic=_drawn(from_metrics.traffic(shown), prefix),
-        trade_off=_drawn(from_metrics.trade_off(shown), prefix),
+        curves=_drawn(metrics.curves(shown), prefix),
+        boxes=_drawn(metrics.boxes(shown), prefix),
+        traffic=_drawn(metrics.traffic(shown), prefix),
+        trade_off=_drawn(metrics.trade_off(shown), prefix),
     )
 
 
-def _own(figures: Sequence[Drawn]) -> list[tuple[str, Picture, Sheet | None]]:
+def _own(figures: Sequence[FigureSpec]) -> list[tuple[str, Picture, Sheet | None]]:
     return [(f.caption, _picture(f.draw, f"own{i}"), f.numbers) for i, f in enumerate(figures) if f.inline]
 
 
-def _drawn(figures: Sequence[Drawn], prefix: str) -> Picture:
+def _drawn(figures: Sequence[FigureSpec], prefix: str) -> Picture:
     (one,) = figures
     return _picture(one.draw, f"{prefix}-{one.name}")
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from ..errors import AtollError
-from .runs import Run, value
+from ..storage.run_reader import Run, value
 
 CLOCKS = ("waiting", "wait_free")
 MEASURES = ("weighted", "accuracy")

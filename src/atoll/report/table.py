@@ -12,11 +12,12 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from ..evaluate import OWN as KNOWN
-from .export import Sheet
-from .groups import Group, Stat, groups
-from .paired import Paired, paired
-from .runs import Run, value
+from ..clients.evaluation import OWN as KNOWN
+from ..storage.run_reader import Run, value
+from ..utils.stats import Stat
+from .groups import Group, groups
+from .sheets import Sheet
+from .significance import Paired, paired
 
 NONE = "–"
 AVERAGED = "~ the average of the personal models: the method has no generic one"

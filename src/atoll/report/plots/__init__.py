@@ -2,14 +2,14 @@
 
 from ..style import inline_svg, save
 from .boxes import Box, boxes
-from .bubbles import Dot, trade_off
-from .gantt import Bar, timeline
-from .holdings import holdings
+from .embeddings import Cloud, points
+from .heatmaps import Matrix, matrices
+from .image_pairs import Pair, pixels
 from .lines import Axis, Line, Panel, lines
-from .matrices import Matrix, matrices
-from .moduli import Draw, moduli
-from .pixels import Pair, pixels
-from .points import Cloud, points
+from .partition import holdings
+from .timeline import Bar, timeline
+from .tradeoff import Dot, trade_off
+from .weight_norms import Draw, moduli
 
 __all__ = [
     "Axis", "Bar", "Box", "Cloud", "Dot", "Draw", "Line", "Matrix", "Pair", "Panel", "boxes", "holdings", "inline_svg",

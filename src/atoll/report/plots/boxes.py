@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from ..style import INK, PAPER, WIDE, colour, styled
-from .shared import LONGEST, NAME, Array, columns, entitle, grid, is_wide, label, short
+from .axes import LONGEST, NAME, Array, columns, entitle, grid, is_wide, label, short
 
 
 class Box(NamedTuple):

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ..style import MUTED, WIDE, colour, styled
-from .shared import Array, entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, look, percent, short
+from .axes import Array, entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, look, percent, short
 
 DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 2)), "dotted": ":"}
 FEW = 8  # points of which each is marked, and has a tick of its own

@@ -1,0 +1,1 @@
+"""How a server combines uploads: weighted means, robust rules, sums in fixed point."""

@@ -1,0 +1,66 @@
+"""What leaves a client and what reaches it, field by field."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from ..clients.dry_run import dry_run
+from ..clients.pool import ClientPool
+from ..core.method import AnyMethod
+from ..core.payload import Packed, pack
+
+
+class Item(NamedTuple):
+    """One field of a payload, as it travels."""
+
+    direction: str  # "down" to the client, "up" to the server
+    phase: int
+    model: str
+    field: str
+    shape: str
+    bytes: int
+    meaning: str
+    role: str  # what the method declares the field to be, "" if nothing
+
+
+def audit(method: AnyMethod, fleet: ClientPool, seed: int) -> list[Item]:
+    """Every field that travels in a round, seen in the second round of a rehearsal: the first may send less."""
+    items: list[Item] = []
+    for exchange in dry_run(method, fleet, seed, rounds=2):
+        if exchange.round.t == 1:
+            model = fleet.models[exchange.client].name
+            items += _items("down", exchange.round.phase, model, exchange.download)
+            items += _items("up", exchange.round.phase, model, exchange.upload)
+    return items
+
+
+def _items(direction: str, phase: int, model: str, payload: Any) -> Iterator[Item]:
+    packed = pack(payload)
+    for f in fields(payload):
+        mine = {
+            name: t
+            for name, t in packed.tensors.items()
+            if name == f.name or name.startswith((f.name + "/", f.name + "#"))
+        }
+        size = sum(t.numel() * t.element_size() for t in mine.values())
+        role = f.metadata.get("role")
+        said = f.metadata.get("about", ""), role.value if role else ""
+        if f.name in packed.scalars:
+            value = packed.scalars[f.name]
+            alone = Packed({}, {f.name: value}).nbytes
+            yield Item(direction, phase, model, f.name, type(value).__name__, alone, *said)
+        else:
+            yield Item(direction, phase, model, f.name, _shape(mine, f.name), size, *said)
+
+
+def _shape(tensors: dict[str, Any], name: str) -> str:
+    """``[2, 500]`` for a tensor, ``4 tensors, 2410 values`` for several; held classes are told apart."""
+    plain = {key: t for key, t in tensors.items() if "#" not in key}
+    labels = tensors.get(f"{name}#held")
+    if name in plain:
+        text = str(list(plain[name].shape))
+    elif plain:
+        text = f"{len(plain)} tensors, {sum(t.numel() for t in plain.values()):,} values"
+    else:
+        text = "" if labels is not None else "–"
+    return text if labels is None else f"{text} + {len(labels)} labels".removeprefix(" + ")

@@ -1,0 +1,70 @@
+"""How many bytes a method moves for one client and round, on a nominal federation made for the purpose."""
+
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..clients.dry_run import dry_run
+from ..clients.pool import ClientPool, ClientRows
+from ..config import Config
+from ..core.method import AnyMethod, Need
+from ..core.optim.base import no_training
+from ..core.payload import nbytes
+from ..data.dataset import Dataset
+from ..engine.model_factory import ModelFactory
+from ..methods._factory import make
+from ..utils.runtime import one_thread
+
+OWNERS = 2  # of each class
+ROWS = 2  # of each class that a client holds
+
+
+class Traffic(NamedTuple):
+    """Bytes of one client in one round: the second, as the first may move less."""
+
+    down: int
+    up: int
+
+
+@dataclass(frozen=True)
+class ReferenceFederation:
+    """A federation as far as bytes depend on it."""
+
+    models: tuple[str, ...] = ("cnn1",)  # dealt out in turn; the first client's bytes count
+    shape: tuple[int, int, int] = (3, 32, 32)
+    classes: int = 10
+    held: int = 2  # classes of each client
+    public: int = 1000
+
+    def traffic(self, name: str) -> Traffic:
+        """What the byte meter says of a rehearsal; models need not be trained for it, unless sizes depend on it."""
+        method = make(name)
+        fleet = self._fleet(method)
+        with one_thread(), nullcontext() if method.varying_bytes else no_training():
+            played = list(dry_run(method, fleet, 0, rounds=2, everybody=True))
+        seen = [e for e in played if e.round.t == 1 and e.client == fleet.ids[0]]
+        return Traffic(sum(nbytes(e.download) for e in seen), sum(nbytes(e.upload) for e in seen))
+
+    def _fleet(self, method: AnyMethod) -> ClientPool:
+        ids = tuple(str(i) for i in range(OWNERS * math.ceil(self.classes / self.held)))
+        y = torch.arange(len(ids) * self.held).view(len(ids), self.held).repeat(1, ROWS).flatten() % self.classes
+        x = torch.rand(len(y), *self.shape, generator=torch.Generator().manual_seed(0))
+        shares = ClientRows(x, y, [self.held * ROWS] * len(ids))
+        networks = ModelFactory(Config(models=self.models, server_model="mlp_a"), self._data(), self.shape)
+        dealt = networks.dealt(ids, not method.bias_free())
+        public = torch.rand(self.public, *self.shape, generator=torch.Generator().manual_seed(1))
+        return ClientPool(
+            ids, dealt, self.classes, shares, shares, shares,
+            proxy=networks.travelling(method.needs, dealt),
+            tutors=networks.tutors(method.needs, dealt),
+            public=public if Need.PUBLIC_DATA in method.needs else None,
+        )  # fmt: skip
+
+    def _data(self) -> Dataset:
+        """An empty stand-in: networks ask it only for its kind and its classes."""
+        rows, labels = np.zeros((1, *self.shape), np.uint8), np.zeros(1, np.int64)
+        return Dataset("nominal", "image", rows, labels, rows, labels, tuple(map(str, range(self.classes))))

@@ -1,0 +1,115 @@
+"""Run clients one after the other in this process."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ..clients import method_calls
+from ..clients.evaluation import DETAILS, Score, accuracy, measure, predict
+from ..clients.pool import ClientPool
+from ..clients.state_store import Store
+from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadFilter, no_filter
+from ..core.client import Client
+from ..core.method import AnyMethod, Method
+from ..core.model import Predictor
+from ..core.prng import Key, key
+from ..core.tree import plain
+from ..typing import ClientId
+
+
+class LoopBackend:
+    """One client after the other: the reference that every other backend must equal."""
+
+    def __init__(self, fleet: ClientPool, store: Store, outlet: UploadFilter = no_filter):
+        self.fleet, self.store, self.outlet = fleet, store, outlet
+        self._rest: list[ClientResult | Callable[[], ClientResult]] = []  # done, or still to be done
+
+    def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
+        self._rest = []
+        for job in jobs:
+            yield self._participate(method, seed, job)
+
+    def rest(self) -> Iterator[ClientResult]:
+        for rest in self._rest:
+            yield rest() if callable(rest) else rest
+        self._rest = []
+
+    def commit(self, rest: ClientResult) -> None:
+        self.store.put(rest.sender, rest.state)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
+        """What client ``i`` kept, or what it starts with."""
+        kept = self.store.get(i)
+        return method_calls.init_client(method, self.fleet.client(i), key(seed, "init", i)) if kept is None else kept
+
+    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
+        state, client = self.state(method, seed, i), self.fleet.client(i)
+        return self.examine(method.personal(download, None, state, client), i)
+
+    def examine(self, predictor: Predictor, i: ClientId, thorough: bool = True) -> Score:
+        """The exam of client ``i``: its test rows (all measures, or accuracy alone), its validation rows."""
+        at = self.fleet.position(i)
+        test, val = self.fleet.test[at], self.fleet.val[at]
+        logits = predict(predictor, test.x)
+        brief = {"n": float(len(test.y)), "accuracy": accuracy(logits, test.y)}
+        score = measure(logits, test.y, self.fleet.metrics) if thorough else brief
+        score["val"] = accuracy(predict(predictor, val.x), val.y) if len(val.y) else float("nan")
+        if self.fleet.global_test:
+            everybody = self.fleet.test.all
+            score["global"] = accuracy(predict(predictor, everybody.x), everybody.y)
+        return score
+
+    def _participate(self, method: AnyMethod, seed: int, job: ClientTask) -> ClientUpload:
+        client, state = self.fleet.client(job.client), self.state(method, seed, job.client)
+        before, k = self._before(method, job, state, client), job_key(seed, job)
+        with torch.no_grad():
+            up, trained = plain(method_calls.local(method, job.download, state, client, k))
+
+        def finish() -> ClientResult:
+            after = trained
+            if method.after_upload:
+                with torch.no_grad():
+                    after = plain(method_calls.after_upload(method, job.download, up, trained, client, k))
+            return self._rested(method, job, up, after, client)
+
+        # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
+        self._rest.append(finish if method.after_upload else finish())
+        return ClientUpload(job.client, self.outlet(job, client, up), before)
+
+    def _before(self, method: AnyMethod, job: ClientTask, state: Any, client: Client) -> Score | None:
+        if not job.examine or job.round.phase > 0:
+            return None
+        if job.known is not None and _lasts(method, job, None, state, client):
+            return {name: v for name, v in job.known.items() if name not in DETAILS}
+        return self.examine(method.personal(job.download, None, state, client), job.client, thorough=False)
+
+    def _rested(
+        self, method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Client, spoilt: bool | None = None
+    ) -> ClientResult:
+        """With the score of the trained model, if asked for."""
+        if not job.examine or job.round.phase < method.phases - 1:
+            return ClientResult(job.client, state, None, spoilt)
+        score = self.examine(method.personal(job.download, up, state, client), job.client)
+        return ClientResult(job.client, state, score, spoilt, _lasts(method, job, up, state, client))
+
+
+def _lasts(method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Client) -> bool:
+    """Whether the client predicts by a model that is in its state, so that nothing it receives can change it."""
+    if type(method).personal is not Method.personal:
+        return False
+    own, kept = method.own(job.download, up, state, client), {id(v) for v in tree_leaves(state)}
+    return bool(own) and all(id(v) in kept for v in own.values())
+
+
+def job_key(seed: int, job: ClientTask) -> Key:
+    """The key of a client's work in one round: the same in all its exchanges, so a method folds it for each use."""
+    return key(*_use(seed, job), job.client)
+
+
+def _use(seed: int, job: ClientTask) -> tuple[int | str, ...]:
+    return seed, "local", job.round.t

@@ -1,0 +1,112 @@
+"""Run clients of one architecture as one batched call."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from ..clients import method_calls
+from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadBatch, no_filter
+from ..core import vmap
+from ..core.client import Client
+from ..core.method import AnyMethod
+from ..core.payload import kinds_of
+from ..core.prng import keys
+from ..core.schema import not_finite
+from ..core.tree import lazy_rows, map_consecutive, stack, unstack
+from ..core.vmap import functional_gradients
+from ..typing import ClientId
+from .loop import LoopBackend, _use
+
+ROOM = 2**28  # bytes that the clients of one batched call may take
+COPIES = 6  # of a client's message and state while it trains: initial and new weights, gradients, momentum, results
+
+
+class VmapBackend(LoopBackend):
+    """Clients with the same model run as one batched call of ``method.local``, as many as fit into ``ROOM``."""
+
+    _company: tuple[list[ClientId], Client] | None = None  # who ran together last, often the same as next time
+
+    def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
+        self._rest = []
+        parties = {job.client: party for party in self._parties(method, seed, jobs) for job in party}
+        ready: dict[ClientId, tuple[ClientUpload, ClientResult]] = {}
+        for job in jobs:
+            if job.client not in ready:
+                ready |= self._together(method, seed, parties[job.client])
+            outcome, rest = ready.pop(job.client)
+            self._rest.append(rest)
+            yield outcome
+
+    def _parties(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[list[ClientTask]]:
+        """Who runs in one call: clients of one group, as many as there is room for; decided by sizes alone."""
+        for group in self._groups(jobs):
+            most = max(1, ROOM // self._bytes(method, seed, group))
+            count = ceil(len(group) / most)
+            yield from (group[at * len(group) // count : (at + 1) * len(group) // count] for at in range(count))
+
+    def _groups(self, jobs: Sequence[ClientTask]) -> Iterator[list[ClientTask]]:
+        """Clients that can share a call: their downloads differ in tensors alone, not in scalars or in what is there.
+
+        Batch statistics know no padding, so models with them need equal sizes.
+        """
+        alike: dict[Any, list[ClientTask]] = defaultdict(list)
+        for job, form in zip(jobs, map_consecutive(_form, [job.download for job in jobs]), strict=True):
+            alike[self.fleet.models[job.client].name, form].append(job)
+        for group in alike.values():
+            if self.fleet.client(group[0].client).has_buffers:
+                sizes = defaultdict[int, list[ClientTask]](list)
+                for job in group:
+                    sizes[self.fleet.train.size(self.fleet.position(job.client))].append(job)
+                yield from sizes.values()
+            else:
+                yield group
+
+    def _bytes(self, method: AnyMethod, seed: int, group: list[ClientTask]) -> int:
+        """What a client of the group takes in a call: its padded rows, and all that training keeps of its tensors."""
+        first = self.fleet.client(group[0].client)
+        rows = max(self.fleet.train.size(self.fleet.position(job.client)) for job in group)
+        tensors = tree_leaves((group[0].download, self.state(method, seed, group[0].client)))
+        row = first.x[:1].nbytes + first.y[:1].nbytes
+        return int(rows * row + COPIES * sum(v.nbytes for v in tensors))
+
+    def _clients(self, ids: list[ClientId]) -> Client:
+        if self._company is None or self._company[0] != ids:
+            self._company = ids, self.fleet.together(ids)
+        return self._company[1]
+
+    def _together(
+        self, method: AnyMethod, seed: int, jobs: list[ClientTask]
+    ) -> dict[ClientId, tuple[ClientUpload, ClientResult]]:
+        ids = [job.client for job in jobs]
+        states = [self.state(method, seed, i) for i in ids]
+        down, clients = stack([job.download for job in jobs]), self._clients(ids)
+        own = clients, keys(*_use(seed, jobs[0]), each=ids)
+        with torch.no_grad(), functional_gradients():
+            ups, after = vmap.batched_call(partial(method_calls.local, method), len(jobs), down, stack(states), *own)
+            if method.after_upload:
+                after = vmap.batched_call(partial(method_calls.after_upload, method), len(jobs), down, ups, after, *own)
+        uploads, nexts, spoilt = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), not_finite(after)
+        party = UploadBatch(ups, dict(zip(ids, uploads, strict=True)))
+        outcomes = [ClientUpload(i, up, None, None, party) for i, up in zip(ids, uploads, strict=True)]
+        rests = [ClientResult(i, new, None, at in spoilt) for at, (i, new) in enumerate(zip(ids, nexts, strict=True))]
+        for at, (job, state) in enumerate(zip(jobs, states, strict=True)):
+            if job.examine:
+                client = self.fleet.client(job.client)
+                outcomes[at] = outcomes[at]._replace(before=self._before(method, job, state, client))
+                rests[at] = self._rested(method, job, uploads[at], nexts[at], client, at in spoilt)
+            if self.outlet is not no_filter:
+                sent = self.outlet(job, self.fleet.client(job.client), uploads[at])
+                outcomes[at] = outcomes[at]._replace(upload=sent)
+        return dict(zip(ids, zip(outcomes, rests, strict=True), strict=True))
+
+
+def _form(p: Any) -> tuple[Any, ...]:
+    """What two payloads of one class have in common if they can be stacked: names of tensors, values of scalars."""
+    values = [getattr(p, name) for name in kinds_of(type(p))]
+    return tuple([tuple(v) if isinstance(v, dict) else ... if isinstance(v, Tensor) else v for v in values])

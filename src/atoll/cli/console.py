@@ -1,0 +1,111 @@
+"""What commands share in showing things to people."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ..engine.experiment import Watch
+from ..engine.run_state import RoundMetrics
+from ..errors import AtollError
+from ..utils.progress import Observer, is_quiet, observed, quiet
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MEMORY = 600.0  # seconds of progress that the time left is estimated from: rounds may take minutes
+
+
+def console(stderr: bool = False) -> Console:
+    """Wide enough for our tables where the output is not a terminal."""
+    made = Console(stderr=stderr)
+    return made if made.is_terminal else Console(stderr=stderr, width=max(100, made.width))
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Progress]:
+    """Bars that go to standard error, so that standard output stays readable by machines; in logs there are none."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[score]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    out = console(stderr=True)
+    with Progress(*columns, console=out, disable=quiet or not out.is_terminal, speed_estimate_period=MEMORY) as bars:
+        try:
+            with observed(_steps(bars)):
+                yield bars
+        except (AtollError, OSError):
+            for task in bars.task_ids:
+                bars.remove_task(task)  # the message that follows should stand alone
+            raise
+
+
+def _steps(bars: Progress) -> Observer:
+    """One more bar, below the others, for what goes on within a round; it comes when it has something to say."""
+    tasks: dict[str, TaskID] = {}
+
+    def observer(what: str, done: int, total: int) -> None:
+        if bars.disable or total < 2:
+            return
+        if not tasks:
+            tasks[""] = bars.add_task(what, total=total, score="")
+        bars.update(tasks[""], description=what, completed=done, total=total)
+
+    return observer
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """A sign of life for what has no steps to count; in logs, and with --quiet, there is none."""
+    out = console(stderr=True)
+    if is_quiet() or not out.is_terminal:
+        yield
+        return
+    with out.status(text):
+        yield
+
+
+def quiet_option(command: F) -> F:
+    """``--quiet``, which also silences what draws bars of its own, such as downloads."""
+
+    def hush(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+        if value:
+            ctx.with_resource(quiet())
+        return value
+
+    return click.option("--quiet", is_flag=True, is_eager=True, callback=hush, help="No progress bar and no table.")(
+        command
+    )
+
+
+def follow(bars: Progress, label: str, rounds: int) -> Watch:
+    """A bar for one run: rounds done, accuracy so far, time left."""
+    task = bars.add_task(label, total=rounds, score="")
+
+    def watch(done: int, line: RoundMetrics | None) -> None:
+        bars.update(task, completed=done)
+        if line:
+            bars.update(task, score=_score(line))
+
+    return watch
+
+
+def counted(bars: Progress, label: str) -> Callable[[int, int], None]:
+    """A bar for things that are done one after the other; told how many of how many."""
+    task = bars.add_task(label, total=None, score="")
+
+    def watch(done: int, total: int) -> None:
+        bars.update(task, completed=done, total=total)
+
+    return watch
+
+
+def _score(line: dict[str, Any]) -> str:
+    personal = f"personal {line['personal']['post']['accuracy']:.2%}"
+    generic = line["generic"]
+    return f"{personal}  generic {generic['global']['accuracy']:.2%}" if generic else personal

@@ -1,0 +1,222 @@
+"""``atoll deploy``: federations between real machines."""
+
+import os
+import signal
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ...deploy.transport.flower import require
+from ...errors import AtollError
+
+DIR = click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+DAYS = click.option("--days", type=int, default=365, show_default=True, help="Days that new keys are good for.")
+INSECURE = click.option("--insecure", is_flag=True, help="Without TLS and keys; on the loopback only.")
+
+
+class Deploy(click.Group):
+    """Loads `run` late: it needs torch, which the others do without."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["init", "server", "client", "run", "status", "stop", "show", "add", "reissue", "revoke"]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name == "run":
+            command: click.Command = import_module(".run", __package__).run
+            return command
+        return super().get_command(ctx, name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            about = {name: command.get_short_help_str(80) for name, command in self.commands.items()}
+            about["run"] = "Run one METHOD between the sites."
+            formatter.write_dl([(name, about[name]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        require()
+        return super().invoke(ctx)
+
+
+@click.group(cls=Deploy)
+def deploy() -> None:
+    """Federations between real machines: `init` once, then `server` here, `client` at each site, and `run`."""
+
+
+@deploy.command()
+@DIR
+@click.option("--sites", required=True, help="Names of the sites, such as north,south,west.")
+@click.option("--server-name", help="Host names or addresses by which sites reach the server.  [default: localhost]")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of the gate.  [default: 8443]")
+@DAYS
+def init(folder: Path, sites: str, server_name: str | None, port: int | None, days: int) -> None:
+    """Make a federation: certificates, keys, and a folder for each site to carry there."""
+    from ...deploy.federation_dir import PORT, FederationDir
+
+    home = FederationDir(folder)
+    federation = home.create(_words(sites), _words(server_name or "localhost"), port or PORT, days)
+    _print_members(home)
+    click.echo(f"\nCarry each folder under {folder / 'sites'} to its site, over a way that nobody else can read.")
+    click.echo(f"Sites will reach the server at {federation.address}. Start it with: atoll deploy server {folder}")
+
+
+@deploy.command()
+@DIR
+@click.option("--host", help="Address to listen on.  [default: all, or the loopback if no site comes from elsewhere]")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of the gate.  [default: that of `init`]")
+@INSECURE
+def server(folder: Path, host: str | None, port: int | None, insecure: bool) -> None:
+    """Run the server of a federation until Ctrl-C: Flower on the loopback, and the gate for the sites."""
+    from ...deploy.federation_dir import FederationDir
+    from ...deploy.server.processes import serve
+
+    serve(FederationDir(folder), host, port, insecure, _say)
+
+
+@deploy.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="SITE_DIR")
+@click.option("--data", help="The site's rows: .npz, image folder, CSV or Parquet. Kept for the next time.")
+@click.option("--model", help="The site's architecture, see `atoll models`. Kept for the next time.")
+@click.option("--public", help="File of public rows, for methods that distil. Kept for the next time.")
+@click.option("--server", help="HOST:PORT of the gate, if not as in the folder. Kept for the next time.")
+@INSECURE
+def client(folder: Path, insecure: bool, **given: str | None) -> None:
+    """Run a site until Ctrl-C: its worker, and the connection to the server."""
+    from ...deploy.site.processes import Given, take_part
+
+    take_part(folder, Given(**given), insecure, _say)
+
+
+@deploy.command()
+@DIR
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(folder: Path, as_json: bool) -> None:
+    """Show whether the server runs, which sites are there, and what runs."""
+    from ...deploy.server.monitor import report
+    from ...utils.files import to_json
+
+    found = report(folder)
+    click.echo(to_json(found, indent=1)) if as_json else _print_status(found)
+    if not found["server"]:
+        raise click.exceptions.Exit(1)
+
+
+@deploy.command()
+@DIR
+@click.option("--server", "server_too", is_flag=True, help="End the server as well.")
+def stop(folder: Path, server_too: bool) -> None:
+    """End the run that is going on; what was checkpointed stays, and `run` goes on from there."""
+    from ...deploy.federation_dir import FederationDir
+    from ...deploy.server.processes import reached, running
+
+    home = FederationDir(folder)
+    with reached(home) as flower:
+        going = [run for run in flower.runs() if not run.over]
+        for run in going:
+            flower.stop(run.id)
+            click.echo(f"Run {run.id} was ended.")
+    if not going:
+        click.echo("Nothing was running.")
+    found = running(home)
+    if server_too and found:
+        os.kill(found.pid, signal.SIGTERM)
+        click.echo("The server is ending.")
+
+
+@deploy.command()
+@DIR
+def show(folder: Path) -> None:
+    """Show who is in a federation: fingerprints, expiry, revocations."""
+    from ...deploy.federation_dir import FederationDir
+
+    _print_members(FederationDir(folder))
+
+
+@deploy.command()
+@DIR
+@click.argument("name")
+@DAYS
+def add(folder: Path, name: str, days: int) -> None:
+    """Add a site and make its folder."""
+    from ...deploy.federation_dir import FederationDir
+
+    home = FederationDir(folder)
+    home.add(name, days)
+    click.echo(f"Carry {home.site(name)} to the site. A running server knows it already.")
+
+
+@deploy.command()
+@DIR
+@click.option("--server", "server_too", is_flag=True, help="A new certificate for the server.")
+@click.option("--server-name", help="The same, for other host names or addresses.")
+@click.option("--site", help="A new key for this site; its old one is refused from now on.")
+@DAYS
+def reissue(folder: Path, server_too: bool, server_name: str | None, site: str | None, days: int) -> None:
+    """Replace the server's certificate or a site's key."""
+    from ...deploy.federation_dir import FederationDir
+
+    home = FederationDir(folder)
+    if not (server_too or server_name or site):
+        raise AtollError("Reissue what? Give --server, or --site NAME.")
+    if server_too or server_name:
+        home.reissue_server(days, _words(server_name) if server_name else ())
+        click.echo("The server has a new certificate. Start it again to use it; sites need nothing new.")
+    if site:
+        home.reissue_site(site, days)
+        click.echo(f"{site} has a new key. Carry {home.site(site)} there; the old key is refused from now on.")
+
+
+@deploy.command()
+@DIR
+@click.argument("name")
+def revoke(folder: Path, name: str) -> None:
+    """Refuse a site's key from now on, also by a server that is running."""
+    from ...deploy.federation_dir import FederationDir
+
+    FederationDir(folder).revoke(name)
+    click.echo(
+        f"The key of {name} is refused from now on. To let the site in again: atoll deploy reissue --site {name}"
+    )
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _say(text: str) -> None:
+    click.echo(f"{datetime.now():%H:%M:%S} {text}", err=True)
+
+
+def _print_members(home: Any) -> None:
+    from ...deploy import pki
+
+    federation, table = home.read(), Table(box=None, pad_edge=False)
+    for title in ("who", "fingerprint", "expires", ""):
+        table.add_column(title, no_wrap=True)
+    for name, file in (("authority", home.ca), (f"server {federation.address}", home.cert)):
+        held = file.read_bytes()
+        table.add_row(name, pki.fingerprint(held), f"{pki.expiry(held):%Y-%m-%d}", "")
+    for name, site in federation.sites.items():
+        table.add_row(f"site {name}", pki.fingerprint(site.key.encode()), site.expires[:10], site.refusal() or "")
+    _console().print(table)
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    click.echo(f"Server: {'running' if found['server'] else 'not running'}")
+    table = Table(box=None, pad_edge=False)
+    for title in ("site", "state"):
+        table.add_column(title)
+    for name, state in found["sites"].items():
+        table.add_row(name, state)
+    _console().print(table)
+    for run in found["runs"]:
+        click.echo(f"Run {run['out'] or run['id']}: {run['outcome'] or run['status']}")
+
+
+def _console() -> Console:
+    made = Console()
+    return made if made.is_terminal else Console(width=max(110, made.width))

@@ -1,0 +1,171 @@
+"""``atoll deploy run``."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...config import Config
+from ...deploy.federation_dir import FederationDir, private_folder, write_private
+from ...deploy.server.flower_control import Control
+from ...deploy.server.monitor import Book, Tail, follow, going_on
+from ...deploy.server.processes import reached, running
+from ...deploy.server.run import EVENTS, DeploymentJob
+from ...deploy.site.privacy_rules import FLOOR
+from ...deploy.transport.flower import require, write_app
+from ...errors import AtollError
+from ...experiments.planning import configs, safe
+from ...report import table
+from ...storage import run_reader
+from ...utils.files import to_json
+from .. import console
+from ..options import config_options, given
+
+# What a simulation decides and sites decide for themselves, and what has no meaning outside of a simulation.
+NOT_HERE = (
+    "method", "data", "data_dir", "rows", "clients", "newcomers", "partition", "models", "public", "public_data",
+    "backend", "workers", "store", "cache", "clock", "global_test", "metric", "min_class_count", "out",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.argument("method")
+@config_options(*NOT_HERE)
+@click.option("--data", help="What the sites' data are called; known names have their statistics.  [default: sites]")
+@click.option("--out", help="Run directory.  [default: DIR/runs/METHOD-SEED]")
+@click.option("--public", help="File of public rows, for methods that distil; the same as at the sites.")
+@click.option(
+    "--min-class-count",
+    type=int,
+    help=f"Classes of which a site has fewer rows do not leave it; 0: as sites decide.  [default: {FLOOR}]",
+)
+@click.option("--sites", help="Only these sites, such as north,south.  [default: all that are not revoked]")
+@click.option("--round-timeout", type=float, default=600.0, show_default=True, help="Seconds a round waits for sites.")
+@click.option("--min-clients", type=int, help="Sites that a round needs at least.  [default: all]")
+@click.option("--wait", type=float, default=3600.0, show_default=True, help="Seconds to wait for enough sites.")
+@click.option("--force", is_flag=True, help="Replace the run that is in the directory.")
+@console.quiet_option
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def run(
+    folder: Path, method: str, config_file: Path | None, data: str | None, out: str | None, sites: str | None,
+    public: str | None, round_timeout: float, min_clients: int | None, wait: float, force: bool, quiet: bool,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Run one METHOD between the sites of the federation in DIR.
+
+    The same command again goes on from the last checkpoint of a run that was interrupted.
+    """
+    require()
+    home = FederationDir(folder)
+    values = {
+        "data": "sites",
+        "min_class_count": FLOOR,
+        **given(options, config_file),
+        **({"data": data} if data else {}),
+    }
+    config = configs([method], values)[0]
+    place = Path(out).absolute() if out else home.runs / f"{safe(config.label)}-{config.seed}"
+    job = DeploymentJob(
+        run_dir=str(place),
+        config=replace(config, out=str(place)).to_dict(),
+        sites=_sites(home, sites),
+        round_timeout=round_timeout,
+        min_clients=min_clients,
+        wait_limit=wait,
+        public=str(Path(public).absolute()) if public else "",
+        force=force,
+    )
+    _carry_out(home, config, job, quiet or as_json)
+    _show(place, quiet, as_json)
+
+
+def _sites(home: FederationDir, only: str | None) -> dict[str, dict[str, str | None]]:
+    """Who takes part, known by keys; without TLS there are none."""
+    federation, found = home.read(), running(home)
+    chosen = [name.strip() for name in only.split(",")] if only else list(federation.accepted())
+    for name in chosen:
+        if reason := federation.site(name).refusal():
+            raise AtollError(f"The key of {name!r} is {reason}: leave the site out, or reissue its key.")
+    if not chosen:
+        raise AtollError("No site of this federation has a key that is good. See: atoll deploy show DIR")
+    keyless = found is not None and found.insecure
+    return {name: {"key": None if keyless else federation.sites[name].key} for name in chosen}
+
+
+def _carry_out(home: FederationDir, config: Config, job: DeploymentJob, quiet: bool) -> None:
+    with reached(home) as flower:
+        number = _started(home, flower, job)
+        with console.progress(quiet) as bars:
+            bar = console.follow(bars, f"{config.label} seed {config.seed}", config.rounds)
+            look = _looker(Path(job.run_dir), bar, bars.console.print if not quiet else lambda text: None)
+            try:
+                status = follow(flower, number, look)
+            except KeyboardInterrupt:
+                flower.stop(number)
+                raise
+        log = home.logs / f"run-{number}.log"
+        write_private(log, flower.log(number).encode())
+    if status.outcome != "completed":
+        raise AtollError(
+            f"{_last_error(Path(job.run_dir)) or f'The run ended as {status.outcome}.'} See {log}. "
+            "The same command again goes on from the last checkpoint."
+        )
+
+
+def _started(home: FederationDir, flower: Control, job: DeploymentJob) -> int:
+    """The number of the run: of a new one, or of the same one if it goes on without us."""
+    book, path, text = Book(home), _job_file(home, job), to_json(asdict(job), indent=1)
+    number = going_on(flower, book, job.run_dir)
+    if number is None:
+        write_private(path, text.encode())
+        number = flower.start(write_app(home.state / "app"), {"job": str(path)})
+        book.write(number, job.run_dir)
+    elif path.read_text() != text:
+        raise AtollError("This run is going on already, with other options. End it first: atoll deploy stop DIR")
+    return number
+
+
+def _job_file(home: FederationDir, job: DeploymentJob) -> Path:
+    folder = home.state / "jobs"
+    private_folder(folder)
+    return folder / f"{Path(job.run_dir).name}-{sha256(job.run_dir.encode()).hexdigest()[:8]}.json"
+
+
+def _looker(out: Path, bar: Callable[[int, Any], None], say: Callable[[str], None]) -> Callable[[], None]:
+    """Tells new rounds to the bar, and what the server says besides."""
+    metrics, events = Tail(out / "metrics.jsonl"), Tail(out / EVENTS, skip=True)
+
+    def look() -> None:
+        for line in metrics.fresh():
+            bar(line["round"], line)
+        for event in events.fresh():
+            if event["event"] == "note":
+                say(event["text"])
+
+    return look
+
+
+def _last_error(out: Path) -> str | None:
+    last = None
+    for event in Tail(out / EVENTS).fresh():
+        last = event["text"] if event["event"] == "error" else None
+    return last
+
+
+def _show(out: Path, quiet: bool, as_json: bool) -> None:
+    loaded = run_reader.load(out)
+    if as_json:
+        click.echo(to_json(dict(loaded.summary), indent=1))
+    elif not quiet:
+        table.print_table(console.console(), table.rows([loaded]))
+        click.echo(f"Report: {_near(out / 'report.html')}")
+
+
+def _near(path: Path) -> Path:
+    """A path as seen from here, if it is below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

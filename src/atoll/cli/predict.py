@@ -1,0 +1,96 @@
+"""``atoll predict`` and ``atoll export``: the models of a run in use."""
+
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+from PIL import Image
+from rich.table import Table
+
+from ..data.dataset import Array, Dataset
+from ..data.readers.images import SUFFIXES, Layout, Source, pixels
+from ..errors import AtollError
+from ..inference.models import TrainedModels, open_run
+from ..utils.files import to_json
+from .console import console
+
+
+def _opened(folder: Path) -> TrainedModels:
+    """The models of a run directory or of its newcomers, or the one that a site has for itself."""
+    if (folder / "site.yaml").exists():
+        from ..deploy.site.models import open_site  # for those who have no sites, not worth the time
+
+        return open_site(folder)
+    if (folder / "adapt.json").exists():
+        from ..inference.adaptation import open_adapted
+
+        return open_adapted(folder)
+    return open_run(folder)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN|SITE_DIR")
+@click.argument("inputs", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@click.option("--client", help="Whose model; a site has only its own.")
+@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Classes shown of each row.")
+@click.option("--json", "as_json", is_flag=True, help="Print all probabilities as JSON.")
+def predict(run: Path, inputs: tuple[Path, ...], client: str | None, top: int, as_json: bool) -> None:
+    """Predict with a client's personalised model.
+
+    FILE is an image, or a NumPy file (.npy) with raw rows as the data set of the run has them. Without one, the test
+    rows of the client are predicted. With SITE_DIR, the folder of a site, it is the site's model of its latest run.
+    """
+    models = _opened(run)
+    whose = models.client(client)
+    rows = _rows(models, whose, inputs)
+    with torch.no_grad():
+        chances = models.personal(whose)(rows[1]).softmax(1)
+    named = [dict(zip(models.data.classes, c, strict=True)) for c in chances.tolist()]
+    if as_json:
+        click.echo(
+            to_json([{"row": name, "probabilities": p} for name, p in zip(rows[0], named, strict=True)], indent=1)
+        )
+    else:
+        console().print(_table(rows[0], named, top))
+
+
+def _rows(models: TrainedModels, client: str, inputs: tuple[Path, ...]) -> tuple[list[str], torch.Tensor]:
+    if inputs:
+        data = models.data
+        found = [(f"{path}{f'[{i}]' if len(rows) > 1 else ''}", row) for path in inputs
+                 for rows in [_read(path, data)] for i, row in enumerate(rows)]  # fmt: skip
+        return [name for name, _ in found], models.prepared(np.stack([row for _, row in found]))
+    x = models.fleet.test[models.fleet.position(client)].x
+    if not len(x):
+        raise AtollError(f"Client {client!r} has no test rows. Give a file to predict.")
+    return [f"test row {i}" for i in range(len(x))], x
+
+
+def _read(path: Path, data: Dataset) -> Array:
+    """The raw rows of a file."""
+    if not path.is_file():
+        raise AtollError(f"There is no file {str(path)!r}.")
+    if path.suffix.lower() in SUFFIXES:
+        if data.kind != "image":
+            raise AtollError(f"{str(path)!r} is an image, but the models of this run read {data.kind} rows.")
+        channels, height, width = data.shape
+        return pixels(Source(str(path), lambda: Image.open(path)), Layout(width, height, channels))[None]
+    try:
+        rows = np.load(path, allow_pickle=False)
+    except (ValueError, OSError) as reason:
+        raise AtollError(f"Cannot read {str(path)!r} as an image or as a NumPy file: {reason}") from reason
+    array: Array = rows[None] if rows.shape == tuple(data.shape) else rows
+    if array.shape[1:] != tuple(data.shape):
+        raise AtollError(f"{str(path)!r} has rows of shape {array.shape[1:]}, and the run has {tuple(data.shape)}.")
+    return array.astype(data.x_train.dtype)
+
+
+def _table(names: list[str], chances: list[dict[str, float]], top: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("row", "class", *(f"{i}." for i in range(2, min(top, len(chances[0])) + 1))):
+        table.add_column(title)
+    for name, p in zip(names, chances, strict=True):
+        ranked = sorted(p, key=lambda c: -p[c])[:top]
+        table.add_row(name, *(f"{c} {p[c]:.1%}" for c in ranked))
+    return table

@@ -1,0 +1,90 @@
+"""Call the functions of a method, and check that each returns what the method declares."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..core.client import Client
+from ..core.method import contract
+from ..core.prng import Key
+from ..core.task import Reply, Round, Task
+from ..errors import AtollError
+from ..typing import ClientId
+
+if TYPE_CHECKING:
+    from ..core.method import AnyMethod
+
+_DECLARED = {  # which annotation says what is expected
+    "download": "local() declares that it receives",
+    "state": "local() declares that a client keeps",
+    "server": "init_server() declares",
+    "desk": "init_desk() declares",
+}
+
+
+def init_server(method: "AnyMethod", task: Task, k: Key) -> Any:
+    return _checked(method.init_server(task, k), "server", method, "init_server")
+
+
+def init_client(method: "AnyMethod", client: Client, k: Key) -> Any:
+    return _checked(method.init_client(client, k), "state", method, "init_client")
+
+
+def init_desk(method: "AnyMethod", task: Task, of: ClientId, k: Key) -> Any:
+    return _checked(method.init_desk(task, of, k), "desk", method, "init_desk")
+
+
+def download(method: "AnyMethod", server: Any, desk: Any, to: ClientId, task: Task, r: Round) -> Any:
+    """Make the message for a client, by ``answer`` if the server keeps a desk for each client."""
+    if method.keeps_desks:
+        return _checked(method.answer(server, desk, to, task, r), "download", method, "answer")
+    return _checked(method.broadcast(server, to, task, r), "download", method, "broadcast")
+
+
+def local(method: "AnyMethod", down: Any, state: Any, client: Client, k: Key) -> tuple[Any, Any]:
+    """Run a client's part of an exchange. The upload is judged elsewhere, as that of any client."""
+    return _pair(method.local(down, state, client, k), "state", method, "local", "the upload and the client's state")
+
+
+def after_upload(method: "AnyMethod", down: Any, up: Any, state: Any, client: Client, k: Key) -> Any:
+    assert method.after_upload is not None
+    return _checked(method.after_upload(down, up, state, client, k), "state", method, "after_upload")
+
+
+def adapt(method: "AnyMethod", server: Any, client: Client, k: Key) -> Any:
+    assert method.adapt is not None
+    return _checked(method.adapt(server, client, k), "state", method, "adapt")
+
+
+def serve(method: "AnyMethod", server: Any, desk: Any, reply: Reply[Any], task: Task, r: Round, k: Key) -> Any:
+    returned = method.serve(server, desk, reply, task, r, k)
+    return _pair(returned, "desk", method, "serve", "what aggregate() gets in place of the upload, and the desk")
+
+
+def aggregate(method: "AnyMethod", server: Any, replies: Iterable[Reply[Any]], task: Task, r: Round, k: Key) -> Any:
+    return _checked(method.aggregate(server, replies, task, r, k), "server", method, "aggregate")
+
+
+def _pair(returned: Any, role: str, method: "AnyMethod", function: str, wanted: str) -> tuple[Any, Any]:
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise AtollError(
+            f"{type(method).__name__}.{function} returned {_called(returned)}, but must return two values: {wanted}."
+        )
+    first, second = returned
+    return first, _checked(second, role, method, function)
+
+
+def _checked(value: Any, role: str, method: "AnyMethod", function: str) -> Any:
+    """Return ``value`` if it is of the very class that the method's annotations give to this role."""
+    declared = getattr(contract(method), role)
+    if type(value) is not declared:
+        raise AtollError(
+            f"{type(method).__name__}.{function} returned {_called(value)}, but {_DECLARED[role]} a "
+            f"{declared.__name__}."
+        )
+    return value
+
+
+def _called(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"{len(value)} values"
+    return "None" if value is None else f"a {type(value).__name__}"

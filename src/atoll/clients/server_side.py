@@ -1,0 +1,44 @@
+"""States that the server keeps for each client."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..core.method import AnyMethod
+from ..core.prng import key
+from ..core.task import Reply, Round, Task
+from ..core.tree import plain
+from ..typing import ClientId
+from . import method_calls
+from .state_store import Store
+
+
+class ServerSideStates:
+    """The server's own states of clients, in a store; made when first asked for, None for methods that keep none."""
+
+    def __init__(self, method: AnyMethod, task: Task, seed: int, store: Store):
+        self._method, self._task, self._seed, self._store = method, task, seed, store
+
+    def get(self, i: ClientId) -> Any:
+        if not self._method.keeps_desks:
+            return None
+        kept = self._store.get(i)
+        return method_calls.init_desk(self._method, self._task, i, key(self._seed, "desk", i)) if kept is None else kept
+
+    def download(self, server: Any, to: ClientId, r: Round) -> Any:
+        """What a client receives."""
+        return method_calls.download(self._method, server, self.get(to), to, self._task, r)
+
+    def served(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
+        """Replies as ``aggregate`` gets them: with desks, after the server's work for each client."""
+        return self._at_desks(server, replies, r) if self._method.keeps_desks else replies
+
+    def _at_desks(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
+        for reply in replies:
+            k = key(self._seed, "serve", *r, reply.sender)
+            with torch.no_grad():
+                desk = self.get(reply.sender)
+                upload, desk = plain(method_calls.serve(self._method, server, desk, reply, self._task, r, k))
+            self._store.put(reply.sender, desk)
+            yield Reply(reply.sender, upload)

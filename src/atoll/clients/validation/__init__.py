@@ -1,0 +1,1 @@
+"""Check uploads before the server uses them."""

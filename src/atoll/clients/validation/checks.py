@@ -1,0 +1,248 @@
+"""Single checks of an upload: types, sizes, shapes, values, declared constraints."""
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...core.payload import Params, kinds_of
+from ...core.schema import FieldConstraints, Form, Leaf, UploadError, declared_constraints, tensors_of
+from ...core.serialization import Unreadable
+from ...core.tree import as_rows
+from .expected import Expected
+
+if TYPE_CHECKING:
+    pass
+TOLERANCE = 1e-4  # relative: single precision and long sums leave less
+SUM_TOLERANCE = 1e-3  # of probabilities
+LARGEST = 1e15  # of any number: its square still fits single precision, so that no sum of squares overflows
+
+
+class ValueLimits(NamedTuple):
+    """What uploads are measured by; None: nobody knows."""
+
+    rows: int | None = None  # of the sender
+    classes: int | None = None
+    largest: float = LARGEST  # of any number
+
+
+def type_error(upload: Any, kind: type[Any]) -> UploadError | None:
+    """What is wrong with an upload, as far as its class tells: types of fields, finite values, marks."""
+    return next(chain(_by_type(upload, kind), _by_value(upload, declared_constraints(kind), ValueLimits())), None)
+
+
+def _by_form(tensors: Params, expected: Expected, rows: int) -> Iterator[UploadError]:
+    fixed = {name: v for name, v in tensors.items() if not name.startswith(expected.open)}
+    form = {name: leaf for name, leaf in expected.form.items() if not name.startswith(expected.open)}
+    yield from _by_names(list(fixed), list(form))
+    yield from _by_shapes(fixed, form, rows)
+    kinds = {leaf.dtype for name, leaf in expected.form.items() if name not in form}
+    for name, v in tensors.items():
+        if name not in fixed and v.dtype not in kinds:
+            yield UploadError(name, f"is {v.dtype}, which is none of the types expected")
+
+
+def _by_names(found: list[str], expected: list[str]) -> Iterator[UploadError]:
+    """All of them, no others, in their order: that in which sums over a model run."""
+    for name in expected:
+        if name not in found:
+            yield UploadError(name, "is missing")
+    for name in found:
+        if name not in expected:
+            yield UploadError(name, "is not expected")
+    for name, other in zip(found, expected, strict=True):
+        if name != other:
+            yield UploadError(name, f"comes where {other} is expected")
+
+
+def _by_shapes(tensors: Params, form: Form, rows: int) -> Iterator[UploadError]:
+    """Dimensions of rows are of one size, at most the number of the client's rows."""
+    common: int | None = None
+    for name, leaf in form.items():
+        v = tensors[name]
+        if v.dtype != leaf.dtype or v.ndim != len(leaf.shape):
+            yield UploadError(name, f"is {Leaf(v.dtype, tuple(v.shape))}, not {leaf}")
+        for size, wanted in zip(v.shape, leaf.shape, strict=True):
+            if wanted is None:
+                wanted = common = size if common is None else common
+            if size != wanted or (common or 0) > rows:
+                yield UploadError(name, f"is {Leaf(v.dtype, tuple(v.shape))}, not {leaf} of a client with {rows} rows")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Types, sizes, values
+
+
+def _by_type(upload: Any, kind: type[Any]) -> Iterator[UploadError]:
+    """The declared class, and in each field what it declares."""
+    if isinstance(upload, Unreadable):
+        yield UploadError("payload", upload.reason)
+    if type(upload) is not kind:
+        yield UploadError("payload", f"is a {type(upload).__name__}, not a {kind.__name__}")
+    for name, declared in kinds_of(kind).items():
+        value = getattr(upload, name, None)
+        if declared == Params:
+            if type(value) is not dict or not all(type(n) is str and _plain(v) for n, v in value.items()):
+                yield UploadError(name, "is not a dictionary of named tensors")
+        elif declared in (Tensor, Tensor | None):
+            if not _plain(value) and (value is not None or declared is Tensor):
+                yield UploadError(name, f"is {_called(value)}, not a plain tensor")
+        elif type(value) is not declared and not (declared is float and type(value) is int):
+            yield UploadError(name, f"is {_called(value)}, not a {declared.__name__}")
+        elif isinstance(value, float) and not isfinite(value):
+            yield UploadError(name, "is NaN or infinite")
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_meta or value.is_quantized)
+
+
+def _called(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _by_size(upload: Any, most: int) -> Iterator[UploadError]:
+    size = sum(v.numel() * v.element_size() for v in tensors_of(upload).values())
+    if size > most:
+        yield UploadError("payload", f"has {size} bytes, and {most} are the most that can be expected")
+
+
+def _by_norm(tensors: Params, most: float) -> Iterator[UploadError]:
+    norm = sum(float(v.double().square().sum()) for v in tensors.values() if v.is_floating_point()) ** 0.5
+    if norm > most:
+        yield UploadError("payload", f"has norm {norm:.4g}, above the limit of {most:g}")
+
+
+def _by_value(upload: Any, marks: Mapping[str, FieldConstraints], bounds: ValueLimits) -> Iterator[UploadError]:
+    """Numbers of a plausible size, then what the marks promise."""
+    tensors = tensors_of(upload)
+    for name, v in tensors.items():
+        for reason in _implausible(v, bounds.largest):
+            yield UploadError(name, reason)
+    yield from _by_marks(upload, marks, bounds)
+
+
+def _by_marks(upload: Any, marks: Mapping[str, FieldConstraints], bounds: ValueLimits) -> Iterator[UploadError]:
+    tensors = tensors_of(upload)
+    for name, v in tensors.items():
+        if name in marks:
+            for reason in _broken(v, marks[name], tensors, bounds):
+                yield UploadError(name, reason)
+
+
+def _implausible(v: Tensor, most: float) -> Iterator[str]:
+    """From the extremes, which NaN spreads to: nothing of the tensor's size is made."""
+    if not v.is_floating_point() or not v.numel():
+        return
+    low, high = (float(extreme) for extreme in v.aminmax())
+    largest = max(-low, high)
+    if not (isfinite(low) and isfinite(high)):
+        yield "holds NaN or infinity"
+    if largest > most:
+        yield f"holds a number of size {largest:.4g}, above the limit of {most:.4g}"
+    if 0 < largest < torch.finfo(v.dtype).tiny:
+        yield "holds only numbers that are subnormal, which slow arithmetic down and carry nothing"
+
+
+def _all_plausible(stack: Params, most: float) -> bool:
+    """The same of each tensor of a stack."""
+    numbers = [as_rows(v) for v in stack.values() if v.is_floating_point() and v.numel()]
+    if not numbers:
+        return True
+    if not all(abs(float(extreme)) <= most for v in numbers for extreme in v.aminmax()):  # also if it is NaN
+        return False
+    first, tiny = torch.cat([v[:, 0] for v in numbers]), max(torch.finfo(v.dtype).tiny for v in numbers)
+    # One number of each is enough, and the first will nearly always do.
+    return bool((first.abs() >= tiny).all()) or not any(_some_subnormal(v) for v in numbers)
+
+
+def _some_subnormal(rows: Tensor) -> bool:
+    """Whether all numbers of some row are, and not all of them 0."""
+    largest = rows.abs().amax(1)
+    return bool(((largest > 0) & (largest < torch.finfo(rows.dtype).tiny)).any())
+
+
+def _all_counts(v: Tensor, most: NDArray[np.int64]) -> bool:
+    """Whether each tensor of a stack has counts, with at most so many rows."""
+    if v.is_complex() or v.dtype == torch.bool:
+        return False
+    counts = as_rows(v).double().cpu().numpy()
+    if ((counts != np.floor(counts)) | (counts < 0)).any():
+        return False
+    totals = counts.sum(1)
+    return bool((totals <= most).all() and (v.ndim > 1 or ((totals > 0) | (most == 0)).all()))
+
+
+def _broken(v: Tensor, marks: FieldConstraints, tensors: Params, bounds: ValueLimits) -> Iterator[str]:
+    """Promises that a tensor breaks."""
+    if marks.count:
+        yield from _not_counts(v, bounds.rows)
+    if marks.labels:
+        yield from _not_labels(v, bounds.classes)
+    if marks.rows is not None:
+        held = tensors[marks.rows] != 0
+        if v.shape[:1] != held.shape:
+            yield f"has {list(v.shape)} for {held.numel()} classes"
+        if bool(v[~held].any()):
+            yield "says something of classes that are not held"
+        v = v[held]
+    if marks.symmetric:
+        yield from _not_symmetric(v)
+    if marks.psd:
+        yield from _indefinite(v)
+    if marks.probabilities:
+        total = tensors.get(marks.probabilities) if isinstance(marks.probabilities, str) else torch.ones(())
+        yield from _not_probabilities(v, torch.zeros(()) if total is None else total)
+
+
+def _not_counts(v: Tensor, most: int | None) -> Iterator[str]:
+    if v.is_complex() or v.dtype == torch.bool or bool((v != v.floor()).any()):
+        yield "holds a count that is not whole"
+    if bool((v < 0).any()):
+        yield "holds a count below 0"
+    total = float(v.double().sum())
+    if most is not None and total > most:
+        yield f"counts {total:g} rows, and the client has {most}"
+    if v.ndim == 0 and most and total == 0:
+        yield "counts no rows at all"
+
+
+def _not_labels(v: Tensor, classes: int | None) -> Iterator[str]:
+    if v.is_floating_point() or v.is_complex() or v.dtype == torch.bool:
+        yield "holds labels that are not whole numbers"
+    if v.numel() and (int(v.min()) < 0 or (classes is not None and int(v.max()) >= classes)):
+        yield f"holds labels from {int(v.min())} to {int(v.max())}, and there are {classes} classes"
+
+
+def _not_symmetric(v: Tensor) -> Iterator[str]:
+    if v.ndim < 2 or v.shape[-1] != v.shape[-2]:
+        yield f"has shape {list(v.shape)}, and no matrix of such a shape is symmetric"
+    for matrix in _matrices(v):
+        if float((matrix - matrix.mT).abs().max()) > TOLERANCE * float(matrix.abs().max()):
+            yield "is not symmetric"
+
+
+def _indefinite(v: Tensor) -> Iterator[str]:
+    """A factor must exist once a little has been added to the diagonal, which rounding may have taken away."""
+    for matrix in _matrices(v):
+        raised = matrix.clone()
+        raised.diagonal().add_(TOLERANCE * matrix.diagonal().abs().max() + 1e-12)
+        if int(torch.linalg.cholesky_ex(raised).info) != 0:
+            yield "is not positive semi-definite"
+
+
+def _matrices(v: Tensor) -> Iterator[Tensor]:
+    """One at a time: all at once would take their memory again."""
+    if v.numel():
+        yield from v.reshape(-1, *v.shape[-2:])
+
+
+def _not_probabilities(v: Tensor, total: Tensor) -> Iterator[str]:
+    off = (v.sum(-1) - total).abs() > SUM_TOLERANCE * total.clamp(min=1)
+    if bool((v < -SUM_TOLERANCE).any()) or bool(off.any()):
+        yield "holds rows that do not sum to what probabilities should"

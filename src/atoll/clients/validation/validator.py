@@ -1,0 +1,184 @@
+"""Check the uploads of one run."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import numpy as np
+import torch
+
+from ...core.client import Client
+from ...core.method import contract
+from ...core.optim.base import no_training
+from ...core.payload import Params, nbytes
+from ...core.prng import key
+from ...core.schema import _NO_CONSTRAINTS, FieldConstraints, UploadError, constraints_of, form_of, tensors_of
+from ...core.serialization import FROM_OUTSIDE, Limits
+from ...core.task import Reply, Round
+from ...errors import AtollError
+from ...typing import ClientId
+from .. import method_calls
+from ..pool import ClientPool
+from .checks import (
+    LARGEST,
+    ValueLimits,
+    _all_counts,
+    _all_plausible,
+    _by_form,
+    _by_marks,
+    _by_norm,
+    _by_size,
+    _by_type,
+    _by_value,
+)
+from .expected import STAND_INS, Expected, _common, _switches
+
+if TYPE_CHECKING:
+    from ...core.method import AnyMethod
+
+
+class Validator:
+    """The checks of one run."""
+
+    def __init__(
+        self,
+        method: "AnyMethod",
+        fleet: ClientPool,
+        seed: int,
+        max_norm: float | None = None,
+        most: float = LARGEST,
+        spare: int = 0,
+    ):
+        """``spare`` rows may be counted beyond those that a client has: noise on counts is no lie."""
+        self._method, self._fleet, self._task, self._seed = method, fleet, fleet.task(), seed
+        self._kind, self._max_norm, self._spare = contract(method).upload, max_norm, spare
+        self._marks = constraints_of(method)
+        self._bounds = ValueLimits(classes=self._task.num_classes, largest=most)
+        self._known: dict[Any, Expected] = {}
+        self._first: Any = None  # the server's first state, made when it is needed
+
+    def flaw(self, sender: ClientId, download: Any, upload: Any) -> UploadError | None:
+        """What is wrong with the answer of a client to a message, or None; nothing is changed."""
+        with torch.no_grad():
+            return next(self._flaws(sender, download, upload), None)
+
+    def sound(self, uploads: Mapping[ClientId, Any], download: Any, stack: Any) -> bool:
+        """Whether the uploads of some clients, which are views of one stack, have no flaw between them.
+
+        ``download`` has the form of what all of them answered. False may also mean that only a look at each can tell.
+        """
+        rows = [self._fleet.train.size(self._fleet.position(i)) for i in uploads]
+        sender, one = next(iter(uploads.items()))
+        expected = self.expected(sender, download)
+        if self._max_norm is not None or expected.open:
+            return False
+        with torch.no_grad():
+            flaws = chain(
+                _by_type(one, self._kind),
+                _by_size(one, expected.most_bytes(min(rows))),
+                _by_form(tensors_of(one), expected, min(rows)),
+            )
+            return next(flaws, None) is None and self._plausible(uploads, rows, tensors_of(stack))
+
+    def _plausible(self, uploads: Mapping[ClientId, Any], rows: list[int], stack: Params) -> bool:
+        """Whether the values are."""
+        marked = {
+            name: self._marks[name] for name in stack if self._marks.get(name, _NO_CONSTRAINTS) != _NO_CONSTRAINTS
+        }
+        if not _all_plausible(stack, self._bounds.largest):
+            return False
+        if marked == {name: FieldConstraints(count=True) for name in marked}:
+            most = np.array(rows) + self._spare
+            return all(_all_counts(stack[name], most) for name in marked)
+        bounds = [self._bounds._replace(rows=n + self._spare) for n in rows]
+        return all(not any(_by_marks(up, marked, b)) for up, b in zip(uploads.values(), bounds, strict=True))
+
+    def _flaws(self, sender: ClientId, download: Any, upload: Any) -> Iterator[UploadError]:
+        """In this order: later checks rely on earlier ones."""
+        yield from _by_type(upload, self._kind)
+        rows, tensors = self._fleet.train.size(self._fleet.position(sender)), tensors_of(upload)
+        expected = self.expected(sender, download)
+        yield from _by_size(upload, expected.most_bytes(rows))
+        yield from _by_form(tensors, expected, rows)
+        yield from _by_value(upload, self._marks, self._bounds._replace(rows=rows + self._spare))
+        if self._max_norm is not None:
+            yield from _by_norm(tensors, self._max_norm)
+        if expected.open:
+            yield from self._by_trial(sender, upload)
+
+    def limits(self, sender: ClientId, download: Any) -> Limits:
+        """What to take of the bytes of an answer before they are read: twice what an honest one can have."""
+        rows = self._fleet.train.size(self._fleet.position(sender))
+        return FROM_OUTSIDE._replace(size=FROM_OUTSIDE.header + 2 * self.expected(sender, download).most_bytes(rows))
+
+    # -- what is expected ---------------------------------------------------------------------------------------------
+
+    def expected(self, to: ClientId, download: Any) -> Expected:
+        """The form of an answer; messages of one form to clients of one architecture have answers of one form."""
+        name = self._fleet.models[to].name, *form_of(download).items(), *_switches(download)
+        if name not in self._known:
+            with torch.no_grad(), no_training():
+                self._known[name] = self._rehearsed(to, download)
+        return self._known[name]
+
+    def _rehearsed(self, to: ClientId, download: Any) -> Expected:
+        few, many = (form_of(self._answer(self._stand_in(to, rows), to, download)) for rows in STAND_INS)
+        if [(n, leaf.dtype, len(leaf.shape)) for n, leaf in few.items()] != [
+            (n, leaf.dtype, len(leaf.shape)) for n, leaf in many.items()
+        ]:
+            raise AtollError(
+                f"{type(self._method).__name__} uploads other tensors from other numbers of rows. "
+                "Give them fixed names and types: the server has to know what to expect."
+            )
+        form = {name: _common(leaf, many[name]) for name, leaf in few.items()}
+        hints = get_type_hints(self._kind) if self._method.varying_bytes else {}
+        free = tuple(f"{name}/" for name, kind in hints.items() if kind == Params)
+        return Expected(form, free, nbytes(self._first_server()) if free else 0)
+
+    def _stand_in(self, of: ClientId, rows: int) -> Client:
+        """A client of the same architecture without anything private: blank rows, of each class in turn."""
+        client = self._fleet.client(of)
+        blank = client.x.new_zeros(rows, *client.x.shape[1:])
+        y = torch.arange(rows) % client.num_classes
+        return replace(client, x=blank, y=y, n=torch.tensor(float(rows)))
+
+    def _answer(self, client: Client, of: ClientId, download: Any) -> Any:
+        """The stand-in's upload; it has taken part once before, as some messages rely on an earlier one."""
+        method, k, r = self._method, key(self._seed, "stand-in"), Round(0)
+        server, state = self._first_server(), method_calls.init_client(method, client, k)
+        desk = method_calls.init_desk(method, self._task, of, k) if method.keeps_desks else None
+        first = method_calls.download(method, server, desk, of, self._task, r)
+        _, state = method_calls.local(method, first, state, client, k)
+        upload, _ = method_calls.local(method, download, state, client, k)
+        return upload
+
+    def _first_server(self) -> Any:
+        if self._first is None:
+            self._first = method_calls.init_server(self._method, self._task, key(self._seed, "init", "server"))
+        return self._first
+
+    # -- forms that depend on what was learnt -------------------------------------------------------------------------
+
+    def _by_trial(self, sender: ClientId, upload: Any) -> Iterator[UploadError]:
+        """The server's first state must be able to take the upload in, and keep its own form."""
+        before = form_of(self._first_server())
+        try:
+            after = form_of(self._taken_in(sender, upload))
+        except Exception as reason:  # whatever it is, it would have ended the run
+            yield UploadError("payload", f"cannot be aggregated: {type(reason).__name__}: {reason}")
+            return
+        kept = {name.partition("/")[0] for name in before}  # fields that are empty at first may become anything
+        for name in before.keys() | {name for name in after if name.partition("/")[0] in kept}:
+            if after.get(name) != before.get(name):
+                yield UploadError(
+                    "payload", f"would turn the server's {name} from {before.get(name)} into {after.get(name)}"
+                )
+
+    def _taken_in(self, sender: ClientId, upload: Any) -> Any:
+        method, k, r = self._method, key(self._seed, "stand-in"), Round(0)
+        server = self._first_server()
+        if method.keeps_desks:
+            desk = method.init_desk(self._task, sender, k)
+            upload, _ = method.serve(server, desk, Reply(sender, upload), self._task, r, k)
+        return method.aggregate(server, iter([Reply(sender, upload)]), self._task, r, k)

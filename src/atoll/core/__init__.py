@@ -1,0 +1,82 @@
+"""The language that methods are written in: ``from atoll.core import ...`` has every part of it."""
+
+from .batch import Batch, Step
+from .class_statistics import Pool, class_means, covariances, draw
+from .client import Client
+from .hyperparams import one_of, setting, within
+from .losses import Loss, Term, cross_entropy, objective, wmean
+from .method import Method, Need, StateT, check_functions, contract
+from .model import CHUNK, Model, Predictor
+from .optim.adam import Adam
+from .optim.base import Optimiser, gradient
+from .optim.dpsgd import DPSGD
+from .optim.sgd import SGD
+from .params import BUFFERS, add, part, sqnorm, sub, weights, zeros
+from .payload import Nothing, Params, Role, about, nbytes, pack, payload, unpack
+from .prng import Key, bits, fold, key, normal, permutation, randint, seed_of, uniform
+from .regularisers import Regulariser, Regularisers
+from .task import Reply, Round, Task
+from .tree import stack
+from .vmap import is_batched
+
+__all__ = [
+    "BUFFERS",
+    "CHUNK",
+    "DPSGD",
+    "SGD",
+    "Adam",
+    "Batch",
+    "Client",
+    "Key",
+    "Loss",
+    "Method",
+    "Model",
+    "Need",
+    "Nothing",
+    "Optimiser",
+    "Params",
+    "Pool",
+    "Predictor",
+    "Regulariser",
+    "Regularisers",
+    "Reply",
+    "Role",
+    "Round",
+    "StateT",
+    "Step",
+    "Task",
+    "Term",
+    "about",
+    "add",
+    "bits",
+    "check_functions",
+    "class_means",
+    "contract",
+    "covariances",
+    "cross_entropy",
+    "draw",
+    "fold",
+    "gradient",
+    "is_batched",
+    "key",
+    "nbytes",
+    "normal",
+    "objective",
+    "one_of",
+    "pack",
+    "part",
+    "payload",
+    "permutation",
+    "randint",
+    "seed_of",
+    "setting",
+    "sqnorm",
+    "stack",
+    "sub",
+    "uniform",
+    "unpack",
+    "weights",
+    "within",
+    "wmean",
+    "zeros",
+]

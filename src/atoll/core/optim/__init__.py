@@ -1,0 +1,1 @@
+"""Optimisers: values that minimise a loss over mini-batches."""

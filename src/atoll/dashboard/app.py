@@ -1,0 +1,173 @@
+"""The dashboard over HTTP: read-only, for the browser on this machine and for nobody else."""
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..errors import AtollError
+from ..report import style
+from ..utils.files import to_json
+from .artifacts import contents
+from .class_matrices import matrices
+from .comparison import compare
+from .contract import contract
+from .detail import detail
+from .run_index import RunIndex, Unknown
+
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+# A page that may load from here alone, cannot be framed, and tells nobody where it was.
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+Answer = Callable[[Request], Any]
+
+
+def make_app(catalogue: RunIndex, port: int) -> ASGIApp:
+    """The application; ``port`` is the one it will be reached at."""
+    files = _files()
+    routes = [
+        Route("/", lambda request: _tagged(request, *files["index.html"])),
+        Route("/page/{name}", lambda request: _file(request, files)),
+        Route("/api/runs", _api(lambda request: {"root": str(catalogue.root), "runs": catalogue.rows()})),
+        Route("/api/runs/{id}", _api(lambda request: _detail(catalogue, request.path_params["id"]))),
+        Route("/api/runs/{id}/contents", _api(lambda request: _contents(catalogue, request.path_params["id"]))),
+        Route("/api/compare", _api(lambda request: _comparison(catalogue, request.query_params.get("ids", "")))),
+    ]
+    return Guard(Starlette(routes=routes), port)
+
+
+# -- what is answered ------------------------------------------------------------------------------------------------
+
+
+def _detail(catalogue: RunIndex, identity: str) -> dict[str, Any]:
+    return detail(catalogue.row(identity), catalogue.seen(identity))
+
+
+def _contents(catalogue: RunIndex, identity: str) -> dict[str, Any]:
+    run = catalogue.seen(identity).run
+    return {**contents(run), "contract": contract(run), "heat": _trying(lambda: matrices(run))}
+
+
+def _trying(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return read()
+    except AtollError as reason:
+        return {"problem": str(reason), "matrices": []}
+
+
+def _comparison(catalogue: RunIndex, ids: str) -> dict[str, Any]:
+    chosen = dict.fromkeys(identity for identity in ids.split(",") if identity)
+    return compare({identity: catalogue.seen(identity) for identity in chosen})
+
+
+def _api(answer: Answer) -> Callable[[Request], Response]:
+    """JSON; a mistake becomes a message, and so does whatever a damaged file leads to."""
+
+    def respond(request: Request) -> Response:
+        try:
+            return _tagged(request, to_json(answer(request)).encode(), "application/json")
+        except Unknown as reason:
+            return _refusal(404, str(reason))
+        except AtollError as reason:
+            return _refusal(400, str(reason))
+        except Exception as reason:  # a foreign file may hold anything, and the page goes on
+            return _refusal(500, f"This run cannot be shown ({type(reason).__name__}: {reason}).")
+
+    return respond
+
+
+def _refusal(code: int, message: str) -> Response:
+    return Response(to_json({"error": message}), code, media_type="application/json")
+
+
+def _tagged(request: Request, body: bytes, kind: str) -> Response:
+    """The body, unless the browser has the same one already."""
+    tag = f'"{sha256(body).hexdigest()[:32]}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    return Response(body, headers={"etag": tag}, media_type=kind)
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def _files() -> dict[str, tuple[bytes, str]]:
+    """All files there are to serve, by name, with their kinds: nothing else can be asked for."""
+    folder = resources.files(__package__) / "page"
+    found = {f.name: (f.read_bytes(), KINDS[f.name.rpartition(".")[2]]) for f in folder.iterdir()}
+    return found | {"colours.css": (_colours().encode(), "text/css")}
+
+
+def _file(request: Request, files: Mapping[str, tuple[bytes, str]]) -> Response:
+    name = request.path_params["name"]
+    return _tagged(request, *files[name]) if name in files else Response("Not found", 404)
+
+
+def _colours() -> str:
+    """The house colours; the system decides between light and dark, unless the page's switch says which."""
+    light, dark = (
+        " ".join(f"{name}: {colour};" for name, colour in style.variables(dark=is_dark).items())
+        for is_dark in (False, True)
+    )
+    return (
+        f":root {{ color-scheme: light; {light} }}\n"
+        f'@media (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ color-scheme: dark; {dark} }} }}\n'
+        f':root[data-theme="dark"] {{ color-scheme: dark; {dark} }}\n'
+    )
+
+
+# -- who may ask -----------------------------------------------------------------------------------------------------
+
+
+class Guard:
+    """Lets in requests of our own page only.
+
+    A foreign site can point a name of its own at 127.0.0.1, but the browser then sends that name as the host; and a
+    request that another page makes says so.
+    """
+
+    def __init__(self, app: ASGIApp, port: int):
+        self._app = app
+        self._hosts = {f"{name}:{port}" for name in ("localhost", "127.0.0.1")}
+        if port == 80:
+            self._hosts |= {"localhost", "127.0.0.1"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def sealed(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                kept = [pair for pair in message["headers"] if pair[0].decode() not in HEADERS]
+                message["headers"] = kept + [(name.encode(), words.encode()) for name, words in HEADERS.items()]
+            await send(message)
+
+        refusal = self._refusal(Request(scope))
+        await (Response(refusal[1], refusal[0]) if refusal else self._app)(scope, receive, sealed)
+
+    def _refusal(self, request: Request) -> tuple[int, str] | None:
+        hosts = request.headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return 421, "This is a local dashboard: open it as http://127.0.0.1 with its port."
+        if request.method not in ("GET", "HEAD"):
+            return 405, "The dashboard only reads."
+        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
+        if (origin and origin.removeprefix("http://") not in self._hosts) or site not in ("none", "same-origin"):
+            return 403, "Other pages may not ask."
+        return None

@@ -1,0 +1,85 @@
+"""Several runs side by side: seeds of one another together, with their spread."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import AtollError
+from ..report.groups import SETTING, Group, groups, settings
+from ..report.table import AVERAGED, COLUMNS, cell, leaders, row
+from ..storage.run_reader import Run, value
+from ..storage.tolerant_reader import PartialRun
+from .detail import SCORES, curves
+
+MOST = 60  # runs
+
+
+def compare(chosen: Mapping[str, PartialRun]) -> dict[str, Any]:
+    """Curves and a table of the runs, by id."""
+    if len(chosen) > MOST:
+        raise AtollError(f"{len(chosen)} runs are too many to tell apart. Choose at most {MOST}.")
+    runs = [seen.run for seen in chosen.values()]
+    ids = {id(seen.run): identity for identity, seen in chosen.items()}
+    found = groups(runs)
+    table = [row(group) for group in found]
+    best = {column.field: leaders(table, column) for column in COLUMNS}
+    return {
+        "notes": _notes(runs) + ([AVERAGED] if any(r.averaged for r in table) else []),
+        "columns": [{"title": column.title, "family": column.family} for column in COLUMNS],
+        "groups": [
+            {
+                "name": group.name,
+                "seeds": list(group.seeds),
+                "runs": [ids[id(run)] for run in group.runs],
+                "remark": line.remark,
+                "cells": [cell(line, column) for column in COLUMNS],
+                "leads": [group.name in best[column.field] for column in COLUMNS],
+                "curves": _curves(group),
+                "bytes": _bytes(group),
+            }
+            for group, line in zip(found, table, strict=True)
+        ],
+    }
+
+
+def _notes(runs: Sequence[Run]) -> list[str]:
+    if len(settings(runs)) < 2:
+        return []
+    differ = [name for name in SETTING if len({str(run.summary[name]) for run in runs}) > 1]
+    return [f"These runs differ in {' and '.join(differ)}: their accuracies cannot be compared."]
+
+
+def _curves(group: Group) -> dict[str, dict[str, Any]]:
+    """For each measure and kind of model: mean, lowest and highest seed in the rounds that every seed has reached."""
+    each = [curves(run) for run in group.runs]
+    made: dict[str, dict[str, Any]] = {}
+    for measure in dict.fromkeys(name for one in each for name in one["measures"]):
+        for kind in SCORES:
+            seeds = [_by_round(one, measure, kind) for one in each]
+            if rounds := sorted(set.intersection(*map(set, seeds))):
+                made.setdefault(measure, {})[kind] = _spread(seeds, rounds)
+    return made
+
+
+def _by_round(one: Mapping[str, Any], measure: str, kind: str) -> dict[int, float]:
+    values = one["measures"].get(measure, {}).get(kind, [])
+    return {t: v for t, v in zip(one["rounds"], values, strict=False) if v is not None}
+
+
+def _spread(seeds: Sequence[Mapping[int, float]], rounds: Sequence[int]) -> dict[str, list[float]]:
+    at = [[seed[t] for seed in seeds] for t in rounds]
+    return {
+        "rounds": list(rounds),
+        "mean": [sum(values) / len(values) for values in at],
+        "low": [min(values) for values in at],
+        "high": [max(values) for values in at],
+    }
+
+
+def _bytes(group: Group) -> dict[int, float]:
+    """Bytes up and down until each round, the mean over seeds."""
+    totals = [
+        {int(m["round"]): (value(m, "bytes.up") or 0.0) + (value(m, "bytes.down") or 0.0) for m in run.metrics}
+        for run in group.runs
+    ]
+    shared = sorted(set.intersection(*map(set, totals)))
+    return {t: sum(one[t] for one in totals) / len(totals) for t in shared}

@@ -1,0 +1,38 @@
+"""What a run's method declares: the fields that may travel, and those that its server keeps."""
+
+from dataclasses import fields
+from typing import Any
+
+from ..core.method import Contract
+from ..core.method import contract as contract_of
+from ..core.payload import kinds_of
+from ..methods._registry import methods
+from ..storage.run_reader import Run
+
+
+def contract(run: Run) -> list[dict[str, str]] | None:
+    """Every field that may travel; None if the method is not an installed one."""
+    types = _types(run)
+    return types and [
+        {"way": way, "field": f.name, "type": _kind(kinds_of(cls)[f.name]), "meaning": str(f.metadata.get("about", ""))}
+        for way, cls in (("up", types.upload), ("down", types.download))
+        for f in fields(cls)
+    ]
+
+
+def server_fields(run: Run) -> dict[str, str]:
+    """What the server keeps, and what that means."""
+    types = _types(run)
+    return {f.name: str(f.metadata.get("about", "")) for f in fields(types.server)} if types else {}
+
+
+def _types(run: Run) -> Contract | None:
+    """A method from a file of somebody's is not asked: to look at a run must not run code that it names."""
+    name = str(run.config.get("method", "")).partition(":")[0]
+    return contract_of(methods()[name]()) if name in methods() else None
+
+
+def _kind(kind: Any) -> str:
+    if isinstance(kind, type):
+        return kind.__name__
+    return "named tensors" if str(kind).startswith("dict") else "Tensor or nothing"

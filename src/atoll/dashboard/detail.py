@@ -1,0 +1,171 @@
+"""One run in full, as plain data for the page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import yaml
+
+from ..storage.run_reader import PARTS, Document, Run, value
+from ..storage.tolerant_reader import PartialRun
+
+MOST = 150  # clients, classes or rounds that a chart can show apart
+LISTED = 500  # incidents that are listed; the latest
+SCORES = {
+    "personal": "personal.post",
+    "before": "personal.pre",
+    "generic": "generic.global",
+    "honest": "personal.honest",
+}
+
+
+def detail(row: Mapping[str, Any], seen: PartialRun) -> dict[str, Any]:
+    run = seen.run
+    return {
+        "row": dict(row),
+        "facts": _facts(run),
+        "curves": curves(run),
+        "clients": _clients(run),
+        "traffic": _traffic(run.metrics),
+        "incidents": _incidents(run.metrics),
+        "privacy": _privacy(run),
+        "holdings": _holdings(run.holdings),
+        "config": yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True) if run.config else "",
+    }
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """Single numbers worth a place at the top."""
+    last: Document = run.metrics[-1] if run.metrics else {}
+    return {
+        "now": value(last, "personal.post.accuracy"),
+        "final": value(run.summary, "personal.final"),
+        "best": value(run.summary, "personal.best"),
+        "chosen": value(run.summary, "personal.best_by_val"),
+        "chosen_round": value(run.summary, "personal.best_by_val_round"),
+        "worst_decile": value(run.summary, "personal.worst_decile"),
+        "generic": value(run.summary, "generic.best_by_val"),
+        "averaged": (run.summary["generic"] or {}).get("source") == "average",
+        "each_up": value(run.summary, "bytes.per_client_round.up"),
+        "each_down": value(run.summary, "bytes.per_client_round.down"),
+        "flops": value(run.summary, "flops.clients"),
+        "digest": str(run.summary["digest"]),
+        "version": str(run.summary["version"]),
+    }
+
+
+# -- over rounds -----------------------------------------------------------------------------------------------------
+
+
+def curves(run: Run) -> dict[str, Any]:
+    """For each measure, each kind of model that has it: a value for each evaluated round."""
+    found: dict[str, dict[str, list[float | None]]] = {}
+    for kind, where in SCORES.items():
+        for measure in _measures(run.metrics, where):
+            values = [value(line, f"{where}.{measure}") for line in run.metrics]
+            if any(v is not None for v in values):
+                found.setdefault(measure, {})[kind] = values
+    return {"rounds": [int(line["round"]) for line in run.metrics], "measures": found}
+
+
+def _measures(metrics: Sequence[Document], where: str) -> list[str]:
+    """The names of all numbers there, in the order in which they first appear; not how many rows there were."""
+    outer, inner = where.split(".")
+    scores = ((line.get(outer) or {}).get(inner) for line in metrics)
+    names = dict.fromkeys(name for score in scores if isinstance(score, Mapping) for name in score)
+    return [str(name) for name in names if name != "n" and "." not in str(name)]
+
+
+def _traffic(metrics: Sequence[Document]) -> dict[str, Any]:
+    """Bytes since the line before, for each line."""
+    made: dict[str, Any] = {"rounds": [int(line["round"]) for line in metrics]}
+    for way in ("up", "down"):
+        totals = [value(line, f"bytes.{way}") or 0.0 for line in metrics]
+        made[way] = [now - before for before, now in zip([0.0, *totals], totals, strict=False)]
+    return made
+
+
+def _incidents(metrics: Sequence[Document]) -> dict[str, Any]:
+    """What went wrong in a run that went on all the same: how often, and the latest."""
+    found = [entry for line in metrics for entry in _of_line(line)]
+    counts = {kind: sum(entry["kind"] == kind for entry in found) for kind in ("rejected", "dropped", "spoilt")}
+    excluded = metrics[-1].get("excluded") or [] if metrics else []
+    return {"counts": counts, "latest": found[-LISTED:][::-1], "excluded": [str(client) for client in excluded]}
+
+
+def _of_line(line: Document) -> Iterator[dict[str, Any]]:
+    for kind in ("rejected", "dropped", "spoilt"):
+        entries = line.get(kind) or []
+        for entry in entries if isinstance(entries, list) else []:
+            said = entry if isinstance(entry, Mapping) else {"client": entry}
+            why = ": ".join(str(said[name]) for name in ("field", "reason", "why") if said.get(name))
+            yield {
+                "kind": kind,
+                "round": said.get("round", line["round"]),
+                "client": str(said.get("client", "")),
+                "why": why or ("its state held NaN or infinity" if kind == "spoilt" else ""),
+            }
+
+
+def _privacy(run: Run) -> dict[str, Any] | None:
+    """The budget: what was allowed and what is spent, by round; None if nothing was done for privacy."""
+    spent = [[int(line["round"]), value(line, "privacy.epsilon")] for line in run.metrics]
+    spent = [point for point in spent if point[1] is not None]
+    stated = run.summary.get("privacy")
+    statement = stated.get("statement") if isinstance(stated, Mapping) else None
+    guarded = isinstance(stated, Mapping) and bool(stated.get("gate") or stated.get("dp"))
+    if not (spent or guarded or run.config.get("dp")):
+        return None
+    return {
+        "allowed": str(run.config.get("dp") or ""),
+        "spent": spent,
+        "statement": [str(said) for said in statement] if isinstance(statement, list) else [],
+    }
+
+
+# -- over clients ----------------------------------------------------------------------------------------------------
+
+
+def _clients(run: Run) -> dict[str, Any]:
+    """The latest accuracy of every client, and over rounds that of an even choice of them."""
+    table = run.clients
+    rounds, names = table["round"].to_pylist(), [str(name) for name in table["client"].to_pylist()]
+    accuracy = table["accuracy"].to_pylist()
+    at: dict[str, dict[int, float | None]] = {}
+    for t, name, score in zip(rounds, names, accuracy, strict=True):
+        at.setdefault(name, {})[int(t)] = value({"v": score}, "v")
+    shown, over = even(sorted(at, key=_natural)), even(sorted({int(t) for t in rounds}))
+    last = max(map(int, rounds), default=0)
+    return {
+        "round": last,
+        "latest": [[name, at[name].get(last)] for name in sorted(at, key=_natural)],
+        "names": shown,
+        "rounds": over,
+        "table": [[at[name].get(t) for t in over] for name in shown],
+    }
+
+
+def _natural(name: str) -> tuple[int, int, str]:
+    """Client 10 comes after client 9."""
+    return (0, int(name), name) if name.isdecimal() else (1, 0, name)
+
+
+def _holdings(holdings: Document) -> dict[str, Any]:
+    """Rows of each client and class; of many, an even choice."""
+    clients, classes = [str(c) for c in holdings["clients"]], [str(c) for c in holdings["classes"]]
+    some, few = even(range(len(clients))), even(range(len(classes)))
+    return {
+        "clients": [clients[i] for i in some],
+        "classes": [classes[j] for j in few],
+        "all": {"clients": len(clients), "classes": len(classes)},
+        "train": [[holdings["train"][i][j] for j in few] for i in some],
+        "totals": {part: sum(map(sum, holdings[part])) for part in PARTS},
+        "notes": [str(note) for note in holdings["notes"]],
+    }
+
+
+def even(things: Sequence[Any]) -> list[Any]:
+    """All of them, or an even choice of as many as a chart can show, first and last included."""
+    if len(things) <= MOST:
+        return list(things)
+    return [things[int(i)] for i in np.linspace(0, len(things) - 1, MOST).round()]

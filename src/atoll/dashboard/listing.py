@@ -1,0 +1,63 @@
+"""One line of the list of runs."""
+
+from typing import Any
+
+from ..storage.run_reader import Run, value
+from ..storage.tolerant_reader import PartialRun
+
+
+def row(identity: str, name: str, seen: PartialRun) -> dict[str, Any]:
+    """Plain values; what is not known is None."""
+    run, summary = seen.run, seen.run.summary
+    done, planned = int(summary["rounds"]), max(int(summary["rounds"]), run.planned)
+    return {
+        "id": identity,
+        "name": name,
+        "method": run.label,
+        "data": summary["data"],
+        "partition": summary["partition"],
+        "models": [str(model) for model in summary["models"]],
+        "clients": summary["clients"],
+        "seed": run.seed,
+        "done": done,
+        "planned": planned,
+        "status": seen.status,
+        "problems": list(seen.problems),
+        "accuracy": accuracy(run),
+        "generic": value(summary, "generic.best_by_val"),
+        "up": value(summary, "bytes.up"),
+        "down": value(summary, "bytes.down"),
+        "seconds": value(summary, "seconds"),
+        "left": left(run, done, planned) if seen.status == "running" else None,
+    }
+
+
+def broken(identity: str, name: str, problem: str) -> dict[str, Any]:
+    """The line of a run of which nothing could be read."""
+    unknown = (
+        "data",
+        "partition",
+        "clients",
+        "seed",
+        "done",
+        "planned",
+        "accuracy",
+        "generic",
+        "up",
+        "down",
+        "seconds",
+    )
+    said = {"id": identity, "name": name, "method": "", "models": [], "status": "damaged", "problems": [problem]}
+    return said | dict.fromkeys((*unknown, "left"))
+
+
+def accuracy(run: Run) -> float | None:
+    """Of personal models, in the round chosen by validation."""
+    chosen = value(run.summary, "personal.best_by_val")
+    return value(run.summary, "personal.final") if chosen is None else chosen
+
+
+def left(run: Run, done: int, planned: int) -> float | None:
+    """Seconds until the end, if rounds go on taking as long as they did."""
+    seconds = value(run.summary, "seconds")
+    return (planned - done) * seconds / done if seconds is not None and done else None

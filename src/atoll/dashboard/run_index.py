@@ -1,0 +1,106 @@
+"""The runs below a folder: found anew at every look, read again when their files change."""
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from ..errors import AtollError
+from ..storage.run_reader import MARKS
+from ..storage.tolerant_reader import PartialRun, Stamp, look, stamp
+from . import listing
+
+FOLDERS = 20_000  # looked into at most, in case somebody names the root of a disk
+KEPT = 32  # runs whose every line is remembered; of the others only the row is
+
+
+class Unknown(AtollError):
+    """No run has this id."""
+
+
+class RunIndex:
+    """Safe to use from several threads. An id is derived from a path, and never turned back into one."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self._lock = Lock()
+        self._paths: dict[str, Path] = {}
+        self._rows: dict[str, tuple[Stamp, dict[str, Any]]] = {}
+        self._seen: OrderedDict[str, tuple[Stamp, PartialRun]] = OrderedDict()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All runs, by name."""
+        with self._lock:
+            self._refresh()
+            return [self._row(identity) for identity in self._paths]
+
+    def row(self, identity: str) -> dict[str, Any]:
+        with self._lock:
+            self._path(identity)
+            return self._row(identity)
+
+    def seen(self, identity: str) -> PartialRun:
+        """All that can be read of one run."""
+        with self._lock:
+            path = self._path(identity)
+            return self._look(identity, path, stamp(path))
+
+    def _path(self, identity: str) -> Path:
+        if identity not in self._paths:
+            self._refresh()
+        if identity not in self._paths:
+            raise Unknown("There is no such run here any more. Go back to the list.")
+        return self._paths[identity]
+
+    def _refresh(self) -> None:
+        found = sorted(find(self.root), key=lambda path: path.parts)
+        self._paths = {identity_of(self.name(path)): path for path in found}
+        for known in (self._rows, self._seen):
+            for gone in known.keys() - self._paths.keys():
+                del known[gone]
+
+    def name(self, path: Path) -> str:
+        """A run as seen from the root; the root itself by its own name."""
+        inside = path.relative_to(self.root).as_posix()
+        return self.root.resolve().name if inside == "." else inside
+
+    def _row(self, identity: str) -> dict[str, Any]:
+        path = self._paths[identity]
+        now = stamp(path)
+        known = self._rows.get(identity)
+        if known is None or known[0] != now:
+            known = self._rows[identity] = now, self._read(identity, path, now)
+        return known[1]
+
+    def _read(self, identity: str, path: Path, now: Stamp) -> dict[str, Any]:
+        try:
+            return listing.row(identity, self.name(path), self._look(identity, path, now))
+        except Exception as reason:  # whatever a foreign file holds, the other runs are listed
+            return listing.broken(identity, self.name(path), f"It cannot be read ({type(reason).__name__}: {reason}).")
+
+    def _look(self, identity: str, path: Path, now: Stamp) -> PartialRun:
+        known = self._seen.pop(identity, None)
+        if known is None or known[0] != now:
+            known = now, look(path, now.process)
+        self._seen[identity] = known
+        while len(self._seen) > KEPT:
+            self._seen.popitem(last=False)
+        return known[1]
+
+
+def identity_of(name: str) -> str:
+    return sha256(name.encode(errors="surrogateescape")).hexdigest()[:12]
+
+
+def find(root: Path) -> Iterator[Path]:
+    """Run directories at and below ``root``. Links are not followed, and runs are not looked into."""
+    for looked, (folder, below, files) in enumerate(os.walk(root)):
+        if any(mark in files for mark in MARKS):
+            yield Path(folder)
+            below.clear()
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        if looked >= FOLDERS:
+            return

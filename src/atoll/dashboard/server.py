@@ -1,0 +1,73 @@
+"""Open the dashboard: a port on the loopback, a server, a browser."""
+
+import errno
+import importlib.util
+import os
+import socket
+import sys
+import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import AtollError
+
+HOST = "127.0.0.1"
+NEEDED = ("starlette", "uvicorn")
+
+
+def serve(root: Path, port: int, browse: bool, tell: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C; port 0 takes any that is free."""
+    check_extra()
+    if not root.is_dir():
+        raise AtollError(f"There is no folder {str(root)!r}. Give the one that holds your runs: atoll ui RUNS_DIR")
+    with bound(port) as listener:
+        address = f"http://{HOST}:{listener.getsockname()[1]}/"
+        _run(root, listener, lambda: _opened(address, browse, tell))
+
+
+def check_extra() -> None:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise AtollError(f"The dashboard needs the package {' and '.join(missing)}: pip install 'atoll[ui]'.")
+
+
+def bound(port: int) -> socket.socket:
+    """A listening socket that only this machine can reach."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or the port would rest for a minute after each use
+    try:
+        listener.bind((HOST, port))
+        listener.listen()
+    except OSError as reason:
+        listener.close()
+        taken = reason.errno == errno.EADDRINUSE
+        why = "is in use, perhaps by another dashboard" if taken else f"cannot be had ({reason.strerror})"
+        raise AtollError(f"Port {port} {why}. Choose another with --port, or --port 0 for any free one.") from None
+    return listener
+
+
+def _run(root: Path, listener: socket.socket, ready: Callable[[], None]) -> None:
+    import uvicorn
+
+    from .app import make_app
+    from .run_index import RunIndex
+
+    app = make_app(RunIndex(root), listener.getsockname()[1])
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, ws="none", server_header=False, timeout_graceful_shutdown=1
+    )
+    ready()  # the socket listens already: who comes before the server waits for it
+    with suppress(KeyboardInterrupt):  # the way to end it
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _opened(address: str, browse: bool, tell: Callable[[str], None]) -> None:
+    tell(f"Dashboard: {address} (Ctrl-C ends it)")
+    if browse and _has_desktop():
+        webbrowser.open(address)
+
+
+def _has_desktop() -> bool:
+    """Without one, a text browser would take over the terminal."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

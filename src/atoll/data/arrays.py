@@ -1,0 +1,153 @@
+"""From arrays as files hold them to a `Dataset`: the layout of rows, the numbering of labels, the names of owners."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import AtollError
+from .dataset import Array, Dataset, Kind
+
+CHANNELS = (1, 3, 4)
+
+
+class RawSplit(NamedTuple):
+    """Rows, labels and owners as a file holds them."""
+
+    x: Array
+    y: Array
+    owner: Array | None = None
+
+
+class RawDataset(NamedTuple):
+    """What a reader returns."""
+
+    train: RawSplit
+    test: RawSplit | None = None
+    classes: tuple[str, ...] | None = None  # if given, labels are indices into these names
+    channels_first: bool = False  # images are known to be [N, channels, H, W]
+
+
+def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None) -> Dataset:
+    """The data set of these parts.
+
+    Without named classes, the classes are the labels in ``order`` or, by default, the sorted distinct training labels.
+    """
+    if order is not None and parts.classes is not None:
+        raise AtollError(f"Data set {name!r} already names its classes. Leave out '?classes='.")
+    if not len(parts.train.y):
+        raise AtollError(f"Data set {name!r} has no training rows.")
+    train, test = parts.train, _test_part(parts)
+    kind, x_train = rows(f"Data set {name!r}, train part", train.x, parts.channels_first)
+    test_kind, x_test = rows(f"Data set {name!r}, test part", test.x, parts.channels_first)
+    if (kind, x_train.dtype) != (test_kind, x_test.dtype):
+        raise AtollError(
+            f"Data set {name!r}: training rows are {kind} of {x_train.dtype}, test rows {test_kind} of {x_test.dtype}. "
+            "Store both in the same type."
+        )
+    y_train, y_test = plain(f"{name!r}, training labels", train.y), plain(f"{name!r}, test labels", test.y)
+    if parts.classes is None:
+        names = tuple(order) if order is not None else tuple(str(label) for label in np.unique(y_train))
+        y_train, y_test = (_number(name, part, y, names) for part, y in (("training", y_train), ("test", y_test)))
+    else:
+        names = parts.classes
+        y_train, y_test = (_indices(name, y) for y in (y_train, y_test))
+    return Dataset(
+        name, kind, x_train, y_train, x_test, y_test, names, _owners(name, train.owner), _owners(name, test.owner)
+    )
+
+
+def rows(where: str, x: Array, channels_first: bool = False) -> tuple[Kind, Array]:
+    """Rows in the layout of `Dataset`, and the kind of data their shape and type stand for.
+
+    Two dimensions: floats are a table, integers are token ids. Three or four: images [N, H, W], [N, H, W, channels] or
+    [N, channels, H, W] with 1, 3 or 4 channels; where both would do, the one that makes images square, otherwise the
+    former. Integers from 0 to 255 become uint8; floats stay as they are and count as already scaled.
+    """
+    whole, real = np.issubdtype(x.dtype, np.integer), np.issubdtype(x.dtype, np.floating)
+    if not (whole or real):
+        raise AtollError(f"{where}: rows are of type {x.dtype}. Store numbers: uint8, integers or floats.")
+    if x.ndim == 2:
+        return ("text", _tokens(where, x)) if whole else ("table", x.astype(np.float32, copy=False))
+    if x.ndim not in (3, 4):
+        raise AtollError(
+            f"{where}: an array of shape {x.shape} is neither a table [N, columns] nor images [N, H, W] or "
+            "[N, H, W, channels]. Reshape it."
+        )
+    pixels = _pixels(where, x) if whole else x.astype(np.float32, copy=False)
+    return "image", pixels if channels_first and x.ndim == 4 else _channels_first(where, pixels)
+
+
+def plain(where: str, values: Array) -> Array:
+    """A column of labels or owners as int64 or str; whole floats count as integers."""
+    column = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if column.ndim != 1:
+        raise AtollError(f"{where}: an array of shape {values.shape}. Give one value for each row.")
+    if column.dtype.kind in "biu":
+        return column.astype(np.int64)
+    if column.dtype.kind == "f":
+        wrong = column[column != np.floor(column)]  # NaN differs from itself
+        if len(wrong) or np.isinf(column).any():
+            raise AtollError(f"{where}: {wrong[0] if len(wrong) else 'infinity'} is no class. Give integers or names.")
+        return column.astype(np.int64)
+    if column.dtype.kind == "U" or all(isinstance(value, str) for value in column):
+        return column.astype(str)
+    raise AtollError(f"{where}: values of type {column.dtype}. Give integers or names.")
+
+
+def _test_part(parts: RawDataset) -> RawSplit:
+    if parts.test is not None and len(parts.test.y):
+        return parts.test
+    x, y, owner = parts.train
+    return RawSplit(x[:0], y[:0], None if owner is None else owner[:0])
+
+
+def _tokens(where: str, x: Array) -> Array:
+    if x.size and x.min() < 0:
+        raise AtollError(f"{where}: token id {x.min()} is negative. Count from 0 (padding); store a table as floats.")
+    return x.astype(np.int64, copy=False)
+
+
+def _pixels(where: str, x: Array) -> Array:
+    if x.dtype == np.uint8:
+        return x
+    if x.size and (x.min() < 0 or x.max() > 255):
+        raise AtollError(f"{where}: pixels run from {x.min()} to {x.max()}. Scale them to 0 to 255, or store floats.")
+    return x.astype(np.uint8)
+
+
+def _channels_first(where: str, x: Array) -> Array:
+    if x.ndim == 3:
+        return x[:, None]
+    _, a, b, c = x.shape
+    if c in CHANNELS and not (a in CHANNELS and b == c and a != b):
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    if a in CHANNELS:
+        return x
+    raise AtollError(f"{where}: images of shape {x.shape[1:]} have no axis of 1, 3 or 4 channels. Put it last.")
+
+
+def _number(name: str, part: str, y: Array, names: Sequence[str]) -> Array:
+    values, place = np.unique(y, return_inverse=True)
+    index = {label: i for i, label in enumerate(names)}
+    for value in values:
+        if str(value) not in index:
+            raise AtollError(
+                f"Data set {name!r}: a {part} row has the label {str(value)!r}, which is not one of the "
+                f"{len(names)} classes ({_some(names)}). Remove such rows, or list all classes with '?classes='."
+            )
+    return np.array([index[str(value)] for value in values], dtype=np.int64)[place]
+
+
+def _indices(name: str, y: Array) -> Array:
+    if y.dtype.kind != "i":
+        raise AtollError(f"Data set {name!r}: labels must be class numbers here, not names such as {str(y[0])!r}.")
+    return y
+
+
+def _owners(name: str, owner: Array | None) -> Array | None:
+    return None if owner is None else plain(f"{name!r}, owners", owner).astype(str)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -1,0 +1,151 @@
+"""A data set divided among clients."""
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..errors import AtollError
+from ..utils.notebook import html
+from .dataset import Array, Dataset
+from .split import holdings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Part = Literal["train", "val", "test"]
+PARTS: tuple[Part, ...] = ("train", "val", "test")
+CHUNK = 1 << 24  # bytes hashed at a time
+SHOWN = 20  # clients in a notebook
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FederatedDataset:
+    """Clients with their rows, as indices into the pool: the training part followed by the test part.
+
+    All index arrays are sorted, and no row is in two of them.
+    """
+
+    dataset: Dataset
+    clients: tuple[str, ...]
+    train: tuple[Array, ...]  # int64 [n_i] for every client
+    val: tuple[Array, ...]
+    test: tuple[Array, ...]
+    public: Array  # int64: rows set aside for distillation; their labels are not to be used
+    notes: tuple[str, ...]  # what was mended or left out
+    name: str  # a short hash of everything that made it
+    recipe: str = ""  # the same in one line of text
+
+    def __post_init__(self) -> None:
+        for client in self.clients:
+            if any("\ud800" <= c <= "\udfff" for c in client):
+                raise AtollError(
+                    f"The name of client {client!r} has half a character, which no file can hold. Mend it."
+                )
+
+    def __repr__(self) -> str:
+        train, val, test = (sum(map(len, self.part(part))) for part in PARTS)
+        rows = f"{train} rows to train, {val} to validate, {test} to test"
+        public = f", {len(self.public)} public" if len(self.public) else ""
+        return f"<Federation {self.name} of {self.dataset.name}: {len(self.clients)} clients, {rows}{public}>"
+
+    def _repr_html_(self) -> str:
+        counts = self.counts()[:SHOWN].tolist()
+        rows = [[client, sum(held), *held] for client, held in zip(self.clients, counts, strict=False)]
+        return html(repr(self)[1:-1], ("client", "train", *self.dataset.classes), rows)
+
+    def plot(self) -> "Figure":
+        """Who holds what."""
+        from ..report import plots  # drawing takes long to import
+
+        return plots.holdings(self.counts().tolist(), self.clients, self.dataset.classes)
+
+    def holdings(self) -> dict[str, Any]:
+        """Rows of each class by client and part, as holdings.json has them."""
+        return {
+            "name": self.name,
+            "clients": list(self.clients),
+            "classes": list(self.dataset.classes),
+            **{part: self.counts(part).tolist() for part in PARTS},
+            "notes": list(self.notes),
+        }
+
+    def part(self, part: Part) -> tuple[Array, ...]:
+        return {"train": self.train, "val": self.val, "test": self.test}[part]
+
+    def parted(self, last: int) -> tuple["FederatedDataset", "FederatedDataset"]:
+        """The clients without the last so many, and these; both know the public rows."""
+        count = len(self.clients)
+        if not 0 < last < count:
+            raise AtollError(
+                f"--newcomers {last}: of {count} clients, 1 to {count - 1} can stay out of the run. Change the number, "
+                "or have more --clients."
+            )
+        return self._only(0, count - last), self._only(count - last, count)
+
+    def _only(self, start: int, end: int) -> "FederatedDataset":
+        recipe = f"{self.recipe}, clients {start} to {end - 1}"
+        return replace(
+            self,
+            clients=self.clients[start:end],
+            train=self.train[start:end],
+            val=self.val[start:end],
+            test=self.test[start:end],
+            name=_short(self.name, start, end),
+            recipe=recipe,
+        )
+
+    def counts(self, part: Part = "train") -> Array:
+        """Rows of each class that each client holds, [clients, classes]."""
+        return holdings(self.part(part), _pool_labels(self.dataset), self.dataset.num_classes)
+
+    def rows(self, indices: Array) -> Array:
+        """The inputs at these indices, without joining the two parts in memory."""
+        return _gather(self.dataset.x_train, self.dataset.x_test, indices)
+
+    def labels(self, indices: Array) -> Array:
+        return _gather(self.dataset.y_train, self.dataset.y_test, indices)
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """A short hash of everything a data set holds, its name apart."""
+    digest = sha256(repr(dataset.classes).encode())
+    for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
+        _feed(digest, array)
+    for owners in (dataset.owner_train, dataset.owner_test):
+        digest.update(b"-" if owners is None else repr(owners.astype(str).tolist()).encode())
+    return digest.hexdigest()[:12]
+
+
+def _feed(digest: Any, array: Array) -> None:
+    digest.update(f"{array.dtype.str}{array.shape}".encode())
+    step = max(1, CHUNK // max(1, array.nbytes // max(1, len(array))))
+    for start in range(0, len(array), step):
+        digest.update(np.ascontiguousarray(array[start : start + step]))
+
+
+def _short(*parts: object) -> str:
+    return sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def _pool_labels(dataset: Dataset) -> Array:
+    return np.concatenate([dataset.y_train, dataset.y_test])
+
+
+def _pool_owners(dataset: Dataset) -> Array | None:
+    if dataset.owner_train is None:
+        return None
+    tested = dataset.owner_test if dataset.owner_test is not None else np.full(len(dataset.y_test), "")
+    return np.concatenate([dataset.owner_train.astype(str), tested.astype(str)])
+
+
+def _gather(first: Array, second: Array, indices: Array) -> Array:
+    """``concatenate([first, second])[indices]`` at the cost of the result only."""
+    later = indices >= len(first)
+    if not later.any():
+        return np.asarray(first[indices])
+    out = np.empty((len(indices), *first.shape[1:]), dtype=first.dtype)
+    out[~later] = first[indices[~later]]
+    out[later] = second[indices[later] - len(first)]
+    return out

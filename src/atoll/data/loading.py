@@ -1,0 +1,223 @@
+"""Data sets by name.
+
+======================================  ===============================================================================
+``cifar10``, ``emnist:letters``, ...    a data set of the `catalogue`
+``cifar100@0-9``, ``mnist@0,3,7``       after any name: these classes only, renumbered from 0 in the order given
+``data.npz``                            x_train, y_train, x_test, y_test; or x, y; optional: owner, classes
+``table.csv``, ``table.parquet``        a table or texts (see `atoll.data.readers.tables`)
+``folder``                              images in a folder per class, or plain npz files, one per client
+``pfllib:folder``                       PFLlib's client files
+``hf:owner/name``                       a data set of the Hugging Face hub
+======================================  ===============================================================================
+
+Files may be followed by options: ``table.csv?label=diagnosis&owner=hospital``. ``classes=benign,malignant`` (or
+``classes=0-9``) fixes the order of the classes, which is otherwise the sorted order of the training labels: sites that
+train together on their own files need it where one of them lacks a class. Paths are looked for as written, then in the
+data folder. A data set of the catalogue is read from ``<name>.npz`` in the data folder if that is there (``:`` written
+as ``_``; for imdb also ``imdb.parquet``), otherwise from its official files, which are downloaded if they are missing.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import AtollError, unknown
+from .arrays import RawDataset, assemble
+from .catalogue import ALIASES, KNOWN, CatalogueEntry, Entry
+from .dataset import Dataset
+from .downloads import data_folder, fetch, find
+from .readers import pickles
+from .readers.binary import client_parts, npz_parts
+from .readers.huggingface import hub_parts
+from .readers.images import SIZE, folder_parts
+from .readers.tables import table_parts
+
+
+@dataclass(frozen=True)
+class _Request:
+    text: str  # as the user wrote it
+    base: str
+    options: Mapping[str, str]
+    labels: tuple[int, ...] | None  # of '@'
+
+    def allow(self, *names: str) -> None:
+        for name in self.options:
+            if name not in names:
+                if not names:
+                    raise AtollError(f"Data set {self.base!r} takes no options: leave out '?{name}='.")
+                raise unknown(f"option of data set {self.base!r}", name, names)
+
+    def size(self) -> int | None:
+        value = self.options.get("size")
+        if value is not None and not (value.isdecimal() and int(value) > 0):
+            raise AtollError(f"Data set {self.text!r}: size must be a number of pixels, not {value!r}.")
+        return None if value is None else int(value)
+
+    def switch(self, name: str) -> bool:
+        value = self.options.get(name, "yes")
+        if value not in ("yes", "no"):
+            raise AtollError(f"Data set {self.text!r}: {name} must be yes or no, not {value!r}.")
+        return value == "yes"
+
+    def order(self) -> Sequence[str] | None:
+        value = self.options.get("classes")
+        if value is None:
+            return None
+        span = re.fullmatch(r"(\d+)-(\d+)", value)
+        names = [str(i) for i in range(int(span[1]), int(span[2]) + 1)] if span else value.split(",")
+        if not names or "" in names or len(set(names)) < len(names):
+            raise AtollError(f"Data set {self.text!r}: {value!r} is no list of classes. Write a,b,c or 0-9.")
+        return names
+
+
+def load(name: str, data_dir: str | Path | None = None) -> Dataset:
+    """The data set of that name (see the top of this module).
+
+    ``data_dir`` is the data folder; without it, the environment variable ATOLL_DATA, or a cache folder of the user.
+    """
+    request, folder = _request(name), data_folder(data_dir)
+    known = KNOWN.get(ALIASES.get(request.base, request.base))
+    if known:
+        _check_labels(request, known.entry.classes)  # before anything is downloaded
+    data = _known(known, request, folder) if known else _other(request, folder)
+    _check_labels(request, data.num_classes)
+    return data if request.labels is None else _only(data, request.labels)
+
+
+def catalogue(data_dir: str | Path | None = None) -> list[Entry]:
+    """Every data set that can be loaded by name alone."""
+    folder = data_folder(data_dir)
+    return [replace(known.entry, found=_has(known, folder)) for known in KNOWN.values()]
+
+
+def base_name(name: str) -> str:
+    """The name without variant, options and classes: ``emnist`` for ``emnist:letters@0-9``."""
+    base = re.split("[@?]", name)[0]
+    return base.partition(":")[0] if ALIASES.get(base, base) in KNOWN else base
+
+
+def _request(text: str) -> _Request:
+    if Path(text).exists():
+        return _Request(text, text, {}, None)
+    rest, at, subset = text.rpartition("@")
+    if not at or "/" in subset or "." in subset:  # part of a path
+        rest, subset = text, ""
+    base, _, query = rest.partition("?")
+    options = {}
+    for item in query.split("&") if query else []:
+        key, equals, value = item.partition("=")
+        if not (key and equals and value):
+            raise AtollError(f"Data set {text!r}: {item!r} is no option. Write '?label=column&owner=column'.")
+        options[key] = value
+    return _Request(text, base, options, _labels(text, subset) if rest != text else None)
+
+
+def _labels(text: str, subset: str) -> tuple[int, ...]:
+    labels: list[int] = []
+    for item in subset.split(","):
+        span = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
+        if not span or int(span[2] or span[1]) < int(span[1]):
+            raise AtollError(f"Data set {text!r}: {item!r} is no choice of classes. Write '@0-9' or '@0,3,7'.")
+        labels += range(int(span[1]), int(span[2] or span[1]) + 1)
+    if len(set(labels)) < len(labels):
+        raise AtollError(f"Data set {text!r} names a class twice after '@'. Name each once.")
+    return tuple(labels)
+
+
+def _check_labels(request: _Request, classes: int) -> None:
+    highest = max(request.labels or [0])
+    if highest >= classes:
+        raise AtollError(f"Data set {request.text!r} has no class {highest}: its classes run from 0 to {classes - 1}.")
+
+
+def _only(data: Dataset, labels: tuple[int, ...]) -> Dataset:
+    number = np.full(data.num_classes, -1)
+    number[list(labels)] = np.arange(len(labels))
+    y_train, y_test = number[data.y_train], number[data.y_test]
+    train, test = y_train >= 0, y_test >= 0
+    return replace(
+        data,
+        x_train=data.x_train[train],
+        y_train=y_train[train],
+        x_test=data.x_test[test],
+        y_test=y_test[test],
+        classes=tuple(data.classes[label] for label in labels),
+        owner_train=None if data.owner_train is None else data.owner_train[train],
+        owner_test=None if data.owner_test is None else data.owner_test[test],
+    )
+
+
+def _known(known: CatalogueEntry, request: _Request, folder: Path) -> Dataset:
+    request.allow(*(["size"] if known.entry.name == "inaturalist2017" else []))
+    size = request.size()
+    shape = (3, size, size) if size else known.entry.shape
+    local = _local(known.entry, folder)
+    if local is None:
+        parts = known.read([fetch(file, folder) for file in known.files], size or SIZE, request.labels)
+    else:
+        parts = table_parts(local) if local.suffix == ".parquet" else npz_parts(local)
+    data = assemble(request.text, parts if known.names is None else parts._replace(classes=known.names))
+    if data.shape != shape:
+        where = local or folder / known.files[0].name
+        raise AtollError(f"{where}: rows have shape {data.shape}, but those of {request.base} have {shape}.")
+    return data
+
+
+def _local(entry: Entry, folder: Path) -> Path | None:
+    """A converted copy in the data folder."""
+    stem = entry.name.replace(":", "_")
+    suffixes = [".npz", ".parquet"] if entry.kind == "text" else [".npz"]
+    return next((path for path in (folder / (stem + suffix) for suffix in suffixes) if path.exists()), None)
+
+
+def _has(known: CatalogueEntry, folder: Path) -> bool:
+    return _local(known.entry, folder) is not None or all(find(file, folder) for file in known.files)
+
+
+def _other(request: _Request, folder: Path) -> Dataset:
+    scheme, _, rest = request.base.partition(":")
+    if scheme == "hf":
+        request.allow("config", "label", "owner", "size", "classes")
+        get = request.options.get
+        parts = hub_parts(rest, get("config"), get("label"), get("owner"), request.size())
+    elif scheme == "pfllib":
+        request.allow("classes")
+        clients = client_parts(_path(rest, request, folder), pickles.client_part)
+        parts = clients._replace(channels_first=True)  # as PyTorch, and so PFLlib, has them
+    else:
+        parts = _read(_path(request.base, request, folder), request)
+    return assemble(request.text, parts, request.order())
+
+
+def _path(name: str, request: _Request, folder: Path) -> Path:
+    places = [Path(name).expanduser(), folder / name, folder / f"{name}.npz"]
+    for place in places:
+        if name and place.exists():
+            return place
+    if "/" in name or "." in name or request.base != name:
+        raise AtollError(f"There is no file or folder {name!r}, neither here nor in the data folder {folder}.")
+    raise unknown("data set", name, [*KNOWN, *ALIASES])
+
+
+def _read(path: Path, request: _Request) -> RawDataset:
+    if path.is_dir():
+        return _folder(path, request)
+    if path.suffix == ".npz":
+        request.allow("classes")
+        return npz_parts(path)
+    if path.suffix in (".csv", ".parquet"):
+        request.allow("label", "owner", "standardise", "classes")
+        get = request.options.get
+        return table_parts(path, get("label"), get("owner"), request.switch("standardise"))
+    raise AtollError(f"Cannot tell what {path} is. Give a .npz, .csv or .parquet file, or a folder.")
+
+
+def _folder(path: Path, request: _Request) -> RawDataset:
+    if any(path.glob("*.npz")) or any(path.glob("train/*.npz")):
+        request.allow("classes")
+        return client_parts(path)
+    request.allow("size", "classes")
+    return folder_parts(path, request.size())

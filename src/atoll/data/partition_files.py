@@ -1,0 +1,192 @@
+"""A data set with its clients: who owns which rows, and for what."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ..errors import AtollError
+from ..utils.parsing import from_json
+from .dataset import Array, Dataset
+from .federated_dataset import PARTS, FederatedDataset, _feed, _pool_labels, _short, fingerprint
+from .readers.pickles import division
+from .split import ClientSplits, gaps
+
+if TYPE_CHECKING:
+    pass
+VERSION = 1  # of the divisions and of their files: raised when the same request would give other rows
+
+
+def export(federation: FederatedDataset, path: Path) -> None:
+    """Writes who owns what to a JSON file that the partition ``file:PATH`` reads back."""
+    head = _head(federation, fingerprint(federation.dataset))
+    owned = [
+        {"id": client} | {part: federation.part(part)[i].tolist() for part in PARTS}
+        for i, client in enumerate(federation.clients)
+    ]
+    body = head | {"public": federation.public.tolist(), "clients": owned}
+    with _writing(path.parent):
+        _write(path, json.dumps(body).encode())
+
+
+def _imported(dataset: Dataset, content: str, path: Path, clients: int | None, public: int) -> FederatedDataset:
+    where = f"Partition 'file:{path}'"
+    try:
+        body = _body(path, dataset, content)
+        ids = tuple(client["id"] for client in body["clients"])
+        rows = {part: [client[part] for client in body["clients"]] for part in PARTS}
+        federation = _assembled(dataset, content, body, ids, rows | {"public": [body["public"]]}, where)
+    except OSError as error:
+        raise AtollError(f"{where} cannot be read: {error.strerror}. Check the path.") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise AtollError(
+            f"{where} is not an exported partition ({type(error).__name__}: {error}). "
+            "Make one with: atoll data show NAME --export FILE."
+        ) from None
+    for what, asked, given in (
+        ("clients", clients or len(ids), len(ids)),
+        ("public rows", public, len(federation.public)),
+    ):
+        if asked not in (given, 0):
+            raise AtollError(f"{where} has {given} {what}, not {asked}. Ask for {given} or leave the number out.")
+    return federation
+
+
+def _body(path: Path, dataset: Dataset, content: str) -> Any:
+    """What the file says, in our form. FL-bench's pickles name rows alone, also of clients without training rows."""
+    if path.suffix != ".pkl":
+        return from_json(path.read_text(encoding="utf-8"))
+    told = division(path)
+    clients = [{"id": str(i), **rows} for i, rows in enumerate(told) if rows["train"]]
+    head = {"version": VERSION, "dataset": dataset.name, "fingerprint": content, "digest": "", "name": "", "recipe": ""}
+    return head | {"notes": [], "public": [], "clients": clients}
+
+
+def _assembled(
+    dataset: Dataset,
+    content: str,
+    head: Mapping[str, Any],
+    ids: tuple[str, ...],
+    stored: Mapping[str, Sequence[Any]],
+    where: str,
+) -> FederatedDataset:
+    """A federation from stored rows, if they are sound. It keeps its stored name only if they are unchanged."""
+    if head["version"] != VERSION:
+        raise AtollError(f"{where} has format {head['version']}, not {VERSION}. Export the partition again.")
+    if head["fingerprint"] != content:
+        raise AtollError(
+            f"{where} was made for data set {head['dataset']!r} with content {head['fingerprint']}, but "
+            f"{dataset.name!r} has content {content}. Load the data set it was made for."
+        )
+    if not ids or len(set(ids)) != len(ids) or not all(isinstance(client, str) and client for client in ids):
+        raise AtollError(f"{where}: clients must have different ids, each a text, and there must be at least one.")
+    lists: dict[tuple[str, str], Any] = {
+        (part, client): rows for part in PARTS for client, rows in zip(ids, stored[part], strict=True)
+    }
+    lists["public", "rows"] = stored["public"][0]
+    sound = _sound(lists, len(dataset.y_train) + len(dataset.y_test), where)
+    train, val, test = (tuple(sound[part, client] for client in ids) for part in PARTS)
+    public = sound["public", "rows"]
+    notes = tuple(str(note) for note in head["notes"])
+    same = FederatedDataset(dataset, ids, train, val, test, public, notes, str(head["name"]), str(head["recipe"]))
+    if (digest := _digest(same)) == head["digest"]:
+        return same
+    recipe = f"{dataset.name} ({content}), rows listed in a file ({digest})"
+    notes = gaps(ClientSplits(train, val, test), _pool_labels(dataset), dataset.num_classes)
+    return replace(same, notes=notes, name=_short(VERSION, recipe), recipe=recipe)
+
+
+def _sound(lists: Mapping[tuple[str, str], Any], size: int, where: str) -> dict[tuple[str, str], Array]:
+    """The lists of rows as sorted arrays; refuses rows that do not exist or are used twice, and empty clients."""
+    taken: dict[int, str] = {}
+    sound = {}
+    for (part, client), values in lists.items():
+        here = f"{part} of client {client!r}" if part != "public" else "public"
+        numbers = np.asarray(values)
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind != "i"):
+            raise AtollError(f"{where}: {here} is not a list of whole numbers.")
+        if part == "train" and not numbers.size:
+            raise AtollError(f"{where}: client {client!r} has no training rows. Give it some or remove it.")
+        for row in numbers.tolist():
+            if not 0 <= row < size:
+                raise AtollError(f"{where}: {here} has row {row}, but rows run from 0 to {size - 1}. Remove it.")
+            if row in taken:
+                raise AtollError(f"{where}: row {row} is in {taken[row]} and in {here}. Keep it in one of them.")
+            taken[row] = here
+        sound[part, client] = np.sort(numbers).astype(np.int64)
+    return sound
+
+
+def _keep(federation: FederatedDataset, content: str, cache: Path) -> None:
+    """Stores a federation as NAME.npz and NAME.json; the latter comes last and makes the pair valid."""
+    arrays = {"public": federation.public}
+    for part in PARTS:
+        arrays[part] = np.concatenate(federation.part(part))
+        arrays[f"{part}_sizes"] = np.array([len(rows) for rows in federation.part(part)])
+    packed = BytesIO()
+    np.savez(packed, **arrays)  # type: ignore[arg-type]
+    head = _head(federation, content) | {"clients": federation.clients}
+    with _writing(cache):
+        _write(cache / f"{federation.name}.npz", packed.getvalue())
+        _write(cache / f"{federation.name}.json", json.dumps(head, indent=1).encode())
+
+
+def _recall(dataset: Dataset, content: str, cache: Path, name: str) -> FederatedDataset | None:
+    """The stored federation of that name; None if there is none, or if it is damaged and must be made again."""
+    try:
+        head = from_json((cache / f"{name}.json").read_text(encoding="utf-8"))
+        with np.load(cache / f"{name}.npz", allow_pickle=False) as stored:
+            rows: dict[str, list[Array]] = {
+                part: np.split(stored[part], np.cumsum(stored[f"{part}_sizes"])[:-1]) for part in PARTS
+            }
+            rows["public"] = [stored["public"]]
+        kept = _assembled(dataset, content, head, tuple(head["clients"]), rows, name)
+    except (OSError, ValueError, KeyError, TypeError, BadZipFile, AtollError):
+        return None
+    return kept if kept.name == name else None
+
+
+def _head(federation: FederatedDataset, content: str) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "name": federation.name,
+        "recipe": federation.recipe,
+        "dataset": federation.dataset.name,
+        "fingerprint": content,
+        "digest": _digest(federation),
+        "notes": list(federation.notes),
+    }
+
+
+def _digest(federation: FederatedDataset) -> str:
+    """A short hash of who has which rows."""
+    digest = sha256(repr(federation.clients).encode())
+    for rows in (*federation.train, *federation.val, *federation.test, federation.public):
+        _feed(digest, rows)
+    return digest.hexdigest()[:12]
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Makes the folder, and says so if it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise AtollError(f"Cannot write to folder '{folder}': {error.strerror}. Choose another one.") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replaces a file in one step, so that nobody ever reads half of it."""
+    draft = path.with_name(f".{uuid4().hex}")
+    draft.write_bytes(content)
+    os.replace(draft, path)

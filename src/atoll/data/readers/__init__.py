@@ -1,0 +1,1 @@
+"""Readers of file formats: arrays, images, tables, text, pickles, Hugging Face."""

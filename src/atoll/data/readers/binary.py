@@ -1,0 +1,179 @@
+"""Files of arrays: idx, CIFAR binary, npz, folders with one file per client, and the IMDB archive."""
+
+import gzip
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import AtollError
+from ..arrays import RawDataset, RawSplit
+from ..dataset import Array
+from . import text
+
+CIFAR_PIXELS = 3 * 32 * 32
+_BROKEN = (OSError, EOFError, ValueError, KeyError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turns what readers raise on a broken file into one sentence that names the file."""
+    try:
+        yield
+    except _BROKEN as error:
+        raise AtollError(
+            f"Cannot read {path}: {error}. The file is damaged or of another format: replace it."
+        ) from error
+
+
+def idx(path: Path, data: bytes) -> Array:
+    """An array of bytes in the idx format of MNIST: two zeros, the type (8), the rank, big-endian sizes, values."""
+    start = 4 + 4 * data[3] if len(data) > 3 else 4
+    if data[:3] != b"\0\0\x08" or len(data) < start:
+        raise AtollError(f"{path} is not an idx file of bytes: replace it.")
+    shape = tuple(int(size) for size in np.frombuffer(data[4:start], ">i4"))
+    if len(data) - start != np.prod(shape):
+        raise AtollError(f"{path} should hold {np.prod(shape)} values but holds {len(data) - start}: replace it.")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
+
+
+def idx_parts(paths: Sequence[Path]) -> RawDataset:
+    """Four gzipped idx files: training images and labels, test images and labels."""
+    arrays = []
+    for path in paths:
+        with reading(path), gzip.open(path) as file:
+            arrays.append(idx(path, file.read()))
+    return RawDataset(RawSplit(*arrays[:2]), RawSplit(*arrays[2:]))
+
+
+def emnist_parts(path: Path, variant: str, first_label: int) -> RawDataset:
+    """One variant of EMNIST from its zip of gzipped idx files; images are stored transposed, which is undone here."""
+    with reading(path), zipfile.ZipFile(path) as archive:
+
+        def member(part: str, content: str) -> Array:
+            name = f"gzip/emnist-{variant}-{part}-{content}-ubyte.gz"
+            return idx(path / name, gzip.decompress(archive.read(name)))
+
+        def read(part: str) -> RawSplit:
+            images = member(part, "images-idx3").transpose(0, 2, 1)
+            return RawSplit(np.ascontiguousarray(images), member(part, "labels-idx1").astype(np.int64) - first_label)
+
+        return RawDataset(read("train"), read("test"))
+
+
+def cifar_parts(path: Path, train: Sequence[str], test: str, label_bytes: int) -> RawDataset:
+    """CIFAR's binary archive: records of ``label_bytes`` labels, of which the last is the class, and 3,072 pixels."""
+    found: dict[str, bytes] = {}
+    with reading(path), tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            if file and member.name in (*train, test):
+                found[member.name] = file.read()
+
+    def records(name: str) -> Array:
+        data, length = found.get(name, b""), label_bytes + CIFAR_PIXELS
+        if not data or len(data) % length:
+            raise AtollError(f"{path}: {name} is missing or cut short. Use the binary version of the archive.")
+        return np.frombuffer(data, np.uint8).reshape(-1, length)
+
+    def part(names: Sequence[str]) -> RawSplit:
+        table = np.concatenate([records(name) for name in names])
+        return RawSplit(table[:, label_bytes:].reshape(-1, 3, 32, 32).copy(), table[:, label_bytes - 1])
+
+    return RawDataset(part(train), part([test]), channels_first=True)
+
+
+def imdb_parts(path: Path) -> RawDataset:
+    """The archive of IMDB reviews, one text file each; files in the order of their names."""
+    texts: dict[str, dict[str, tuple[str, int]]] = {"train": {}, "test": {}}
+    with reading(path), tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            match member.name.removeprefix("./").split("/"):
+                case ["aclImdb", ("train" | "test") as part, ("neg" | "pos") as mood, name] if name.endswith(".txt"):
+                    file = archive.extractfile(member)
+                    if file:
+                        texts[part][f"{mood}/{name}"] = file.read().decode(), int(mood == "pos")
+    train, test = ([texts[part][name] for name in sorted(texts[part])] for part in ("train", "test"))
+    if not train or not test:
+        raise AtollError(f"{path} holds no reviews under aclImdb/train and aclImdb/test: replace it.")
+    x_train, x_test = text.encode([review for review, _ in train], [review for review, _ in test])
+    return RawDataset(
+        RawSplit(x_train, np.array([y for _, y in train])), RawSplit(x_test, np.array([y for _, y in test]))
+    )
+
+
+def npz_parts(path: Path) -> RawDataset:
+    """Plain arrays x_train, y_train, x_test, y_test, or x, y; and, if there, owner (or owner_train, owner_test) and
+    classes (names; labels are then indices)."""
+    arrays = npz(path)
+    classes = tuple(str(name) for name in arrays["classes"]) if "classes" in arrays else None
+    if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
+        train, test = (
+            RawSplit(arrays[f"x_{part}"], arrays[f"y_{part}"], arrays.get(f"owner_{part}"))
+            for part in ("train", "test")
+        )
+        return RawDataset(train, test, classes)
+    return RawDataset(_xy(path, arrays), None, classes)
+
+
+def npz(path: Path) -> dict[str, Array]:
+    """All arrays of a file; pickled objects are refused."""
+    with reading(path):
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise AtollError(
+                f"{path} is not a plain npz file ({error}). Save arrays of numbers or text with numpy.savez."
+            ) from error
+
+
+def client_part(path: Path) -> RawSplit:
+    """One client's file of plain x and y."""
+    return _xy(path, npz(path))
+
+
+def client_parts(folder: Path, read: Callable[[Path], RawSplit] = client_part) -> RawDataset:
+    """A folder with one npz file per client, or with such folders ``train`` and ``test``; the file's name is the
+    owner."""
+    if not (folder / "train").is_dir():
+        return RawDataset(_joined(folder, read))
+    test = folder / "test"
+    return RawDataset(_joined(folder / "train", read), _joined(test, read) if test.is_dir() else None)
+
+
+def _joined(folder: Path, read: Callable[[Path], RawSplit]) -> RawSplit:
+    paths = sorted(folder.glob("*.npz"), key=_natural)
+    if not paths:
+        raise AtollError(f"{folder} holds no .npz files: put one file per client there, such as 0.npz.")
+    clients = [(path, read(path)) for path in paths]
+    clients = [(path, part) for path, part in clients if len(part.y)] or clients[:1]
+    shape = clients[0][1].x.shape[1:]
+    for path, part in clients:
+        if part.x.shape[1:] != shape or len(part.x) != len(part.y):
+            raise AtollError(
+                f"{path}: x has shape {part.x.shape} for {len(part.y)} labels, but rows of {clients[0][0].name} "
+                f"have shape {shape}. Give all clients rows of one shape and one label each."
+            )
+    owner = np.repeat([path.stem for path, _ in clients], [len(part.y) for _, part in clients])
+    return RawSplit(
+        np.concatenate([part.x for _, part in clients]), np.concatenate([part.y for _, part in clients]), owner
+    )
+
+
+def _natural(path: Path) -> tuple[int, str]:
+    """Numbered files by number, then the others by name."""
+    return (int(path.stem), "") if path.stem.isdecimal() else (2**63, path.stem)
+
+
+def _xy(path: Path, arrays: dict[str, Array]) -> RawSplit:
+    if not {"x", "y"} <= arrays.keys():
+        raise AtollError(
+            f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}, but needs x_train, y_train, x_test and y_test, "
+            "or x and y."
+        )
+    return RawSplit(arrays["x"], arrays["y"], arrays.get("owner"))

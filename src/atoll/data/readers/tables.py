@@ -1,0 +1,113 @@
+"""Tables from CSV and Parquet files.
+
+The label is the column asked for, otherwise ``label``, ``y`` or the last one. ``owner`` says who owns a row, ``split``
+("train" or "test") which part it belongs to; both are optional. A ``text`` column of strings makes a text data set; it
+is encoded by `text.encode` and other columns are ignored. Otherwise every other column must be a number; columns are
+standardised with the mean and standard deviation of the training rows (of all rows, where there is no ``split``)
+unless that is switched off.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from ...errors import AtollError, unknown
+from ..arrays import RawDataset, RawSplit
+from ..dataset import Array
+from . import text
+from .binary import reading
+
+
+def table_parts(path: Path, label: str | None = None, owner: str | None = None, standardise: bool = True) -> RawDataset:
+    """The training and test rows of a table."""
+    table = _table(path)
+    owner = _chosen(path, table, owner) or ("owner" if "owner" in table.column_names else None)
+    label = _chosen(path, table, label) or _label(path, table, owner)
+    train = _training_rows(path, table)
+    rest = [name for name in table.column_names if name not in (label, owner, "split")]
+    if "text" in rest and _is_text(table, "text"):
+        texts = _values(path, table, "text")
+        x_train, x_test = text.encode(texts[train].tolist(), texts[~train].tolist())
+    else:
+        x_train, x_test = _numbers(path, table, rest, train, standardise)
+    y, owners = _values(path, table, label), _values(path, table, owner) if owner else None
+    return RawDataset(
+        RawSplit(x_train, y[train], None if owners is None else owners[train]),
+        RawSplit(x_test, y[~train], None if owners is None else owners[~train]),
+    )
+
+
+def _table(path: Path) -> Any:
+    with reading(path):
+        table = pa.csv.read_csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path)
+    names = table.column_names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise AtollError(f"{path} has several columns called {twice[0]!r}: rename them.")
+    if len(names) < 2 or not table.num_rows:
+        raise AtollError(f"{path} has {len(names)} columns and {table.num_rows} rows, but needs data and a label.")
+    return table
+
+
+def _chosen(path: Path, table: Any, name: str | None) -> str | None:
+    if name is not None and name not in table.column_names:
+        raise unknown(f"column of {path}", name, table.column_names)
+    return name
+
+
+def _label(path: Path, table: Any, owner: str | None) -> str:
+    left = [name for name in table.column_names if name not in (owner, "split")]
+    found = [name for name in ("label", "y") if name in left] or left[-1:]
+    if not found:
+        raise AtollError(f"{path} has no column for the label. Add one, or choose one with '?label='.")
+    return found[0]
+
+
+def _training_rows(path: Path, table: Any) -> Array:
+    """A mask; all rows, where the table has no ``split``."""
+    if "split" not in table.column_names:
+        return np.ones(table.num_rows, dtype=bool)
+    split = _values(path, table, "split")
+    wrong = sorted({str(value) for value in split} - {"train", "test"})
+    if wrong:
+        raise AtollError(f"{path}: column 'split' holds {wrong[0]!r}. Write 'train' or 'test'.")
+    return np.asarray(split == "train")
+
+
+def _numbers(path: Path, table: Any, names: list[str], train: Array, standardise: bool) -> tuple[Array, Array]:
+    for name in names:
+        kind = table.schema.field(name).type
+        if not any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)):
+            raise AtollError(
+                f"{path}: column {name!r} holds {kind}, not numbers. Remove it, turn it into numbers, or make it the "
+                f"label with '?label={name}'."
+            )
+    columns = [_values(path, table, name).astype(np.float64) for name in names]
+    for name, column in zip(names, columns, strict=True):
+        if not np.isfinite(column).all():
+            row = int(np.flatnonzero(~np.isfinite(column))[0])
+            raise AtollError(f"{path}: column {name!r} holds NaN or infinity in row {row}. Fill or remove such values.")
+    x = np.stack(columns, axis=1)
+    if standardise and train.any():
+        spread = x[train].std(axis=0)
+        x = (x - x[train].mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    x = x.astype(np.float32)
+    return x[train], x[~train]
+
+
+def _is_text(table: Any, name: str) -> bool:
+    kind = table.schema.field(name).type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _values(path: Path, table: Any, name: str) -> Array:
+    column = table.column(name)
+    if column.null_count:
+        raise AtollError(f"{path}: column {name!r} has {column.null_count} empty cells. Fill or remove such rows.")
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return np.asarray(column.to_numpy())

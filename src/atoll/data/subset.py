@@ -1,0 +1,67 @@
+"""Parts of data sets: fewer rows for a quick trial, and rows of another data set that serve as public data."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from torch.nn.functional import interpolate
+
+from ..errors import AtollError
+from .dataset import Array, Dataset
+from .split import apportion, pick, shares
+
+
+def subsample(data: Dataset, rows: int, rng: Generator) -> Dataset:
+    """So many rows of a data set, drawn from both of its parts and all of its classes in proportion."""
+    parts = np.array([len(data.y_train), len(data.y_test)])
+    if not data.num_classes <= rows <= parts.sum():
+        raise AtollError(
+            f"{rows} rows cannot be drawn from data set {data.name!r}: it has {parts.sum()} rows and "
+            f"{data.num_classes} classes. Ask for --rows {data.num_classes} to {parts.sum()}, or leave it out for all."
+        )
+    trained, tested = (int(n[0]) for n in shares(np.array([rows]), *parts.tolist()))
+    train, test = _proportional(data.y_train, trained, rng), _proportional(data.y_test, tested, rng)
+    return replace(
+        data,
+        x_train=data.x_train[train],
+        y_train=data.y_train[train],
+        x_test=data.x_test[test],
+        y_test=data.y_test[test],
+        owner_train=None if data.owner_train is None else data.owner_train[train],
+        owner_test=None if data.owner_test is None else data.owner_test[test],
+    )
+
+
+def _proportional(labels: Array, rows: int, rng: Generator) -> Array:
+    totals = np.bincount(labels)
+    quota = apportion(np.array([rows]), totals[None], totals[None], rng.random((1, len(totals))))[0]
+    return pick(labels, quota, rng)
+
+
+def sample_public_rows(data: Dataset, rows: int, shape: tuple[int, ...], rng: Generator) -> Array:
+    """Training rows of another data set, evenly over its classes, brought to the ``shape`` of the clients' rows."""
+    totals = np.bincount(data.y_train, minlength=data.num_classes)
+    if not 0 < rows <= totals.sum():
+        raise AtollError(
+            f"How many rows of data set {data.name!r} are public? It has {totals.sum()} training rows: add --public "
+            f"with 1 to {totals.sum()}."
+        )
+    even = apportion(np.array([rows]), (totals > 0)[None].astype(int), totals[None], rng.random((1, len(totals))))[0]
+    return _like(data.x_train[pick(data.y_train, even, rng)], shape, data.name)
+
+
+def _like(x: Array, shape: tuple[int, ...], name: str) -> Array:
+    """Images in another size, grey for coloured or coloured for grey; other rows only as they are."""
+    if x.shape[1:] == shape:
+        return x
+    if len(shape) != 3 or x.ndim != 4 or x.dtype != np.uint8:
+        raise AtollError(
+            f"Public rows of {name!r} have shape {x.shape[1:]}, but the clients' rows have {shape}. "
+            "Choose a data set with rows of that shape; only images are converted."
+        )
+    images = torch.from_numpy(x.astype(np.float32))
+    if images.shape[1] != shape[0]:
+        images = images.mean(1, keepdim=True).expand(-1, shape[0], -1, -1)
+    images = interpolate(images, size=shape[1:], mode="bilinear", antialias=True, align_corners=False)
+    return images.round().clamp(0, 255).to(torch.uint8).numpy()

@@ -1,0 +1,1 @@
+"""The server's side of a deployment: processes, proxy, handshake with the sites, the run itself."""

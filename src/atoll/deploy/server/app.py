@@ -1,0 +1,17 @@
+"""Flower's app at the server: a run from a job file, whose path is in the run's configuration."""
+
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from ..transport.flower import FlowerTransport
+from .run import read_job, run_deployment
+
+app = ServerApp()
+
+
+@app.main()  # type: ignore[untyped-decorator, unused-ignore]
+def main(grid: Grid, context: Context) -> None:
+    job = read_job(Path(str(context.run_config["job"])))
+    run_deployment(job, FlowerTransport(grid, {site: how.get("key") for site, how in job.sites.items()}))

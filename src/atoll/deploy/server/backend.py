@@ -1,0 +1,150 @@
+"""Clients at sites: each exchange is a question to all of them, and their states never leave them."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from hashlib import sha256
+from math import nan
+from typing import Any, NamedTuple
+
+from ...clients.evaluation import DETAILS, Score
+from ...clients.fingerprints import fingerprint_of
+from ...clients.state_store import Kept, Store
+from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
+from ...core.method import AnyMethod, Contract
+from ...core.serialization import Limits, Unreadable, encode, received
+from ...typing import ClientId
+from ..site.exchange_store import StateRef
+from ..transport.protocol import Frame, answers
+from ..transport.requests import SiteRequests
+
+Needed = Callable[[], Mapping[ClientId, Collection[Kept]]]  # states that the server may have to go back to
+Sizes = Callable[[ClientId, Any], Limits]  # of the answer of a client to a message
+_BRIEF = ("n", "accuracy", "val")
+
+
+class _Asked(NamedTuple):
+    """An exchange that a site was asked for."""
+
+    job: ClientTask
+    head: dict[str, Any]
+
+
+class SiteBackend:
+    """Runs clients through a line. The store holds only which state of a client was accepted last."""
+
+    def __init__(
+        self, caller: SiteRequests, run: str, store: Store, types: Contract, least: int, needed: Needed, sizes: Sizes
+    ):
+        self.caller, self.run, self.store = caller, run, store
+        self._types, self._least, self._needed, self._sizes = types, least, needed, sizes
+        self._asked: dict[ClientId, _Asked] = {}
+        self._replies: dict[ClientId, Frame] = {}
+        self._last = 0  # exchange of a round
+
+    def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
+        requests, self._last, self._replies = self._requests(jobs), method.phases - 1, {}
+        if not jobs:
+            return
+        arrived: dict[ClientId, Frame] = {}
+        answers = self.caller.ask(requests, min(self._least, len(jobs)), _title(jobs[0]))
+        for job in jobs:
+            while job.client not in arrived:
+                site, reply = next(answers)
+                arrived[site] = reply
+            yield self._outcome(arrived.pop(job.client), job)
+
+    def _requests(self, jobs: Sequence[ClientTask]) -> dict[ClientId, Frame]:
+        needed, bodies = self._needed(), dict[int, bytes]()  # a download that goes to all is written once
+        requests = {}
+        for job in jobs:
+            if id(job.download) not in bodies:
+                bodies[id(job.download)] = encode(job.download)
+            body = bodies[id(job.download)]
+            head = {
+                "run": self.run,
+                "round": job.round.t,
+                "phase": job.round.phase,
+                "base": self._base(job.client),
+                "keep": [_tag(kept) for kept in needed.get(job.client, ())],
+                "download": sha256(body).hexdigest(),
+                "examine": job.examine,
+            }
+            self._asked[job.client] = _Asked(job, head)
+            requests[job.client] = Frame("exchange", head, body)
+        return requests
+
+    def _outcome(self, reply: Frame, job: ClientTask) -> ClientUpload:
+        if reply.code is not None:
+            return ClientUpload(job.client, LostClient(f"site {job.client} answered {reply.code}", reply.code))
+        if reply.kind == "flawed":  # the site saw by itself that its upload cannot be used
+            return ClientUpload(job.client, None, imprint=fingerprint_of(b""))
+        self._replies[job.client] = reply._replace(body=b"")
+        upload = self._stray(reply, job) or self._read(reply, job)
+        before = _score(reply.head.get("before"), _BRIEF) if job.examine and job.round.phase == 0 else None
+        return ClientUpload(job.client, upload, before, fingerprint_of(reply.body))
+
+    def _stray(self, reply: Frame, job: ClientTask) -> Unreadable | None:
+        """Whether a site answers something that it was not asked: another round, or in another's name."""
+        asked = answers(self.run, job.client, *job.round)
+        for name, value in asked.items():
+            if (told := reply.head.get(name)) != value:
+                return Unreadable(f"it is of {name} {str(told)[:80]!r}, and {value!r} was asked for")
+        return None
+
+    def _read(self, reply: Frame, job: ClientTask) -> Any:
+        return received(self._types.upload, reply.body, self._sizes(job.client, job.download))
+
+    def rest(self) -> Iterator[ClientResult]:
+        asked = {i: self._asked[i] for i in self._replies}
+        waiting = {i: Frame("finish", asked[i].head) for i, reply in self._replies.items() if "state" not in reply.head}
+        if waiting:
+            first = next(iter(asked.values())).job
+            least = min(self._least, len(waiting))
+            self._replies |= dict(self.caller.ask(waiting, least, _title(first)))
+        for i, (job, _) in asked.items():
+            head = self._replies[i].head
+            if isinstance(digest := head.get("state"), str):
+                after = _score(head.get("after")) if job.examine and job.round.phase == self._last else None
+                yield ClientResult(i, Kept(job.round.t, job.round.phase, digest), after, bool(head.get("spoilt")))
+        self._replies = {}
+
+    def commit(self, rest: ClientResult) -> None:
+        self.store.put(rest.sender, rest.state)
+
+    def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
+        """Which state the site keeps; None if it never took part."""
+        return self.store.get(i)
+
+    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
+        """Asked of the site; nothing is known of one that does not answer."""
+        request = Frame("assess", {"run": self.run, "base": self._base(i)}, encode(download))
+        ((_, reply),) = self.caller.ask({i: request}, 0, "The evaluation")
+        return _score(reply.head.get("score"))
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def end(self, sites: Sequence[ClientId]) -> None:
+        """Tell the sites that their last accepted state is the result."""
+        requests = {i: Frame("end", {"run": self.run, "base": self._base(i)}) for i in sites}
+        patience = self.caller.patience._replace(timeout=min(60.0, self.caller.patience.timeout))
+        for _ in self.caller.ask(requests, 0, "The end of the run", patience):
+            pass
+
+    def _base(self, i: ClientId) -> StateRef | None:
+        kept = self.store.get(i)
+        return None if kept is None else _tag(kept)
+
+
+def _tag(kept: Kept) -> StateRef:
+    return StateRef(kept.round, kept.phase, kept.digest)
+
+
+def _title(job: ClientTask) -> str:
+    return f"Round {job.round.t + 1}"
+
+
+def _score(values: Any, names: Sequence[str] = (*_BRIEF, *DETAILS)) -> Score:
+    """A score as a site sent it: all that belongs to one and nothing else, unknown where there is no such number."""
+    told = values if isinstance(values, dict) else {}
+    score = {name: float(v) if isinstance(v := told.get(name), int | float) else nan for name in names}
+    return score | {"n": score["n"] if score["n"] >= 0 else 0.0}

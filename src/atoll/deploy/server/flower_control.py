@@ -1,0 +1,153 @@
+"""Flower's control interface on the loopback: who is registered, which runs there are.
+
+The one place that knows how Flower is spoken to. The requests are those of Flower's own command line, sent by its own
+client; that command line itself takes seconds to load for every call.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from ...errors import AtollError
+
+T = TypeVar("T")
+
+GONE = "unregistered"
+
+
+class Node(NamedTuple):
+    """A site, as Flower sees it."""
+
+    id: int
+    key: bytes  # PEM
+    status: str  # registered (never seen), online, offline
+
+
+class RunStatus(NamedTuple):
+    id: int
+    status: str  # pending, starting, running, finished
+    outcome: str  # completed, failed, stopped; empty until finished
+    details: str
+
+    @property
+    def over(self) -> bool:
+        return self.status == "finished"
+
+
+class Control:
+    """A connection to the SuperLink of this machine."""
+
+    def __init__(self, port: int, ca: Path | None):
+        from flwr.supercore.control import ControlHttpClient
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+        self._client: Any = ControlHttpClient.from_server_address(
+            server_address=f"127.0.0.1:{port}",
+            insecure=ca is None,
+            root_certificates=ca.read_bytes() if ca else None,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    # -- sites --------------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[Node]:
+        """Those that are registered, and those that were."""
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        found = _answer(lambda: self._client.ListNodes(ListNodesRequest()).nodes_info)
+        return [Node(n.node_id, n.public_key, n.status) for n in found]
+
+    def register(self, key: bytes, name: str) -> int:
+        from flwr.proto.control_pb2 import RegisterNodeRequest
+
+        answer = _answer(lambda: self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name)))
+        return int(answer.node_id)
+
+    def unregister(self, node: int) -> None:
+        from flwr.proto.control_pb2 import UnregisterNodeRequest
+
+        _answer(lambda: self._client.UnregisterNode(UnregisterNodeRequest(node_id=node)))
+
+    # -- runs ---------------------------------------------------------------------------------------------------------
+
+    def start(self, app: Path, run_config: dict[str, Any]) -> int:
+        """Start a run of the app in a folder; returns its number."""
+        from flwr.cli.build import build_fab_from_disk
+        from flwr.common.serde import fab_to_proto, user_config_to_proto
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.supercore.fab import Fab
+
+        content = build_fab_from_disk(app)
+        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+        request = StartRunRequest(fab=fab_to_proto(fab), override_config=user_config_to_proto(run_config))
+        answer = _answer(lambda: self._client.StartRun(request))
+        if not answer.HasField("run_id"):
+            raise AtollError("Flower did not start the run. See the log of the server.")
+        return int(answer.run_id)
+
+    def runs(self) -> list[RunStatus]:
+        """Latest first."""
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        found = _answer(lambda: self._client.ListRuns(ListRunsRequest()).run_dict)
+        latest = sorted(found.values(), key=lambda run: run.pending_at, reverse=True)
+        return [_status(run) for run in latest]
+
+    def run(self, number: int) -> RunStatus:
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        return _status(_answer(lambda: self._client.ListRuns(ListRunsRequest(run_id=number)).run_dict[number]))
+
+    def stop(self, number: int) -> None:
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        if not _answer(lambda: self._client.StopRun(StopRunRequest(run_id=number))).success:
+            raise AtollError(f"Flower could not stop run {number}. See the log of the server.")
+
+    def log(self, number: int) -> str:
+        """What the server's part of a finished run said. Flower then drops the messages that it kept of the run."""
+        from flwr.proto.control_pb2 import StreamLogsRequest
+
+        pieces = _answer(
+            lambda: [piece.log_output for piece in self._client.StreamLogs(StreamLogsRequest(run_id=number))]
+        )
+        return "".join(pieces)
+
+
+@contextmanager
+def connected(port: int, ca: Path | None) -> Iterator[Control]:
+    control = Control(port, ca)
+    try:
+        yield control
+    finally:
+        control.close()
+
+
+def _status(run: Any) -> RunStatus:
+    return RunStatus(run.run_id, run.status.status, run.status.sub_status, run.status.details)
+
+
+def _answer(call: Callable[[], T]) -> T:
+    """An answer, or a mistake that names Flower's reason."""
+    import httpx
+    from flwr.supercore.error import FlowerError
+
+    try:
+        return call()
+    except httpx.HTTPStatusError as reason:
+        known = FlowerError.from_json(reason.response.text)
+        text = known.message if known else f"status {reason.response.status_code}"
+        raise AtollError(f"Flower refused: {text}") from reason
+    except httpx.HTTPError as reason:
+        raise Unreachable(
+            f"The server does not answer ({reason!r}). Is it running? See `atoll deploy server`."
+        ) from reason
+
+
+class Unreachable(AtollError):
+    """Nobody answers on the loopback."""

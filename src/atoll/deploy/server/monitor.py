@@ -1,0 +1,113 @@
+"""Watch a deployed federation: its runs, its sites, its status."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import AtollError
+from ...utils.files import to_json
+from .. import pki
+from ..federation_dir import FederationDir, write_private
+from .flower_control import Control, RunStatus, Unreachable
+from .processes import reached, running
+
+LOOK = 0.5  # seconds between looks into the run directory
+ASK = 2.0  # seconds between questions to Flower
+LOST = 60.0  # seconds without an answer from Flower after which it is gone for us
+
+
+class Tail:
+    """Whole lines of JSON that a file has gained; from the beginning again if it was written anew."""
+
+    def __init__(self, path: Path, skip: bool = False):
+        self._path, self._at, self._inode = path, 0, -1
+        if skip:
+            for _ in self.fresh():
+                pass
+
+    def fresh(self) -> Iterator[dict[str, Any]]:
+        try:
+            with self._path.open("rb") as f:
+                yield from self._read(f.fileno(), f.read())
+        except FileNotFoundError:
+            return
+
+    def _read(self, handle: int, data: bytes) -> Iterator[dict[str, Any]]:
+        inode = os.fstat(handle).st_ino
+        if inode != self._inode or len(data) < self._at:
+            self._inode, self._at = inode, 0
+        whole = data.rfind(b"\n") + 1
+        lines, self._at = data[self._at : whole].splitlines(), max(self._at, whole)
+        yield from (json.loads(line) for line in lines)
+
+
+def follow(flower: Control, number: int, look: Callable[[], None]) -> RunStatus:
+    """Until the run is over, one way or the other; a short absence of Flower is borne."""
+    asked = answered = time.monotonic()
+    while True:
+        look()
+        if time.monotonic() - asked >= ASK:
+            asked = time.monotonic()
+            try:
+                status = flower.run(number)
+            except Unreachable:
+                if asked - answered > LOST:
+                    raise
+            else:
+                answered = asked
+                if status.over:
+                    look()
+                    return status
+        time.sleep(LOOK)
+
+
+class Book:
+    """Which run of Flower works on which run directory."""
+
+    def __init__(self, home: FederationDir):
+        self._path = home.state / "runs.json"
+
+    def read(self) -> dict[str, str]:
+        try:
+            found: dict[str, str] = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def write(self, number: int, out: str) -> None:
+        write_private(self._path, to_json({**self.read(), str(number): out}, indent=1).encode())
+
+
+def going_on(flower: Control, book: Book, out: str) -> int | None:
+    """The run that works on this directory now. Any other is a reason to wait: sites do one thing at a time."""
+    going = [run for run in flower.runs() if not run.over]
+    for run in going:
+        if book.read().get(str(run.id)) == out:
+            return run.id
+    if going:
+        where = book.read().get(str(going[0].id), "an unknown place")
+        raise AtollError(f"A run is going on already, in {where}. Wait for it, or end it: atoll deploy stop DIR")
+    return None
+
+
+LATEST = 5  # runs shown
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """Whether the server runs, what Flower says of each site, and the latest runs."""
+    home = FederationDir(folder)
+    federation = home.read()
+    sites = {name: site.refusal() or "unknown" for name, site in federation.sites.items()}
+    if running(home) is None:
+        return {"server": False, "sites": sites, "runs": []}
+    names = {pki.spki(site.key.encode()): name for name, site in federation.accepted().items()}
+    with reached(home) as flower:
+        for node in flower.nodes():
+            if node.key in names:
+                sites[names[node.key]] = "never seen" if node.status == "registered" else node.status
+        places = Book(home).read()
+        runs = [run._asdict() | {"out": places.get(str(run.id), "")} for run in flower.runs()[:LATEST]]
+    return {"server": True, "sites": sites, "runs": runs}

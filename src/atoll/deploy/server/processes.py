@@ -1,0 +1,224 @@
+"""What runs on the server's machine: Flower's SuperLink on the loopback, its executor, and the gate."""
+
+import json
+import os
+import secrets
+import ssl
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import AtollError
+from ...utils.files import to_json, write_whole
+from .. import pki
+from ..federation_dir import FederationDir, FederationFile, join, private_folder, write_private
+from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port, is_held, wait_for_port
+from . import flower_control
+from .proxy import is_loopback
+
+OLD_PROCESSES = 40.0  # seconds for those of a killed server to be gone
+POLL = "0.3"  # seconds between looks of Flower's executor for something to start; its own default is 1
+WARN_DAYS = 30
+
+
+@dataclass(frozen=True)
+class Running:
+    """How to reach the server of a federation from its own machine."""
+
+    pid: int
+    port: int  # of Flower, on the loopback
+    host: str  # of the gate
+    gate: int
+    insecure: bool
+
+
+def flower_env(home: Path) -> dict[str, str]:
+    """Flower keeps to its folder, calls nobody, installs nothing, and finds its own programs."""
+    programs = str(Path(sys.executable).parent)
+    return os.environ | {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL,
+        "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
+
+
+def program(name: str) -> str:
+    """One of Flower's programs, from the environment that Atoll runs in."""
+    return str(Path(sys.executable).parent / name)
+
+
+class ServerProcesses:
+    """One federation's server in progress."""
+
+    def __init__(self, home: FederationDir, host: str, port: int, insecure: bool, say: Say):
+        self.home, self.host, self.gate_port, self.insecure, self.say = home, host, port, insecure, say
+        self.port = free_port()
+        self.ca = None if insecure else home.ca
+        self._synced: Any = None
+        self._ready = False
+
+    def run(self) -> None:
+        """Until it is told to end."""
+        secret = self.home.state / "executor.secret"
+        write_private(secret, secrets.token_bytes(32))  # new for each start: what an older server left is locked out
+        link, executor, gate = self._superlink(secret), self._executor(secret), self._gate()
+        self._link = link
+        note = Running(os.getpid(), self.port, self.host, self.gate_port, self.insecure)
+        write_whole(self.home.state / "server.json", to_json(vars(note)).encode())
+        Supervisor([[link, executor], [gate]], self.say).run(self._tick)
+
+    # -- the processes ------------------------------------------------------------------------------------------------
+
+    def _superlink(self, secret: Path) -> ManagedProcess:
+        tls = ["--insecure"] if self.insecure else [
+            "--ssl-ca-certfile", str(self.home.ca), "--ssl-certfile", str(self.home.cert),
+            "--ssl-keyfile", str(self.home.key), "--enable-supernode-auth",
+        ]  # fmt: skip
+        command = [
+            program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port),
+            "--database", str(self.home.state / "flower.db"),
+            "--isolation", "process", "--superexec-auth-secret-file", str(secret),
+            "--disable-runtime-dependency-installation", *tls,
+        ]  # fmt: skip
+        return self._child("SuperLink", command)
+
+    def _executor(self, secret: Path) -> ManagedProcess:
+        tls = ["--insecure"] if self.insecure else ["--root-certificates", str(self.home.ca)]
+        command = [
+            program("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{self.port}",
+            "--superexec-auth-secret-file", str(secret), *tls,
+        ]  # fmt: skip
+        child = self._child("Executor", command)
+        child.ready = self._flower_answers
+        return child
+
+    def _gate(self) -> ManagedProcess:
+        command = [
+            sys.executable, "-m", "atoll.deploy.server.proxy", str(self.home.path), "--host", self.host,
+            "--port", str(self.gate_port), "--upstream", str(self.port), *(["--insecure"] if self.insecure else []),
+        ]  # fmt: skip
+        return self._child("Gate", command)
+
+    def _child(self, name: str, command: list[str]) -> ManagedProcess:
+        # At its usual level Flower writes a line for every request, and sites ask every few seconds.
+        env = flower_env(self.home.state / "flwr") | {"FLWR_LOG_LEVEL": "WARNING"}
+        return ManagedProcess(name, command, env, self.home.logs / f"{name.lower()}.log")
+
+    def _flower_answers(self) -> str | None:
+        return None if answers(self.port, self.ca) else ""
+
+    # -- who may take part --------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Tell Flower whom it may know, whenever that has changed or Flower has been started again."""
+        mark = (self.home.file.stat().st_mtime_ns, self._link.began)
+        if mark == self._synced or not self._link.alive or not answers(self.port, self.ca):
+            return
+        try:
+            if not self.insecure:
+                self._register(self.home.read())
+        except flower_control.Unreachable:
+            return  # it has just died, and will be back
+        except AtollError as mistake:
+            self.say(f"Warning: sites stay as they were. {mistake}")
+        self._synced = mark
+        if not self._ready:
+            self._ready = True
+            self.say(f"Ready: sites reach the gate at {join(self.host, self.gate_port)}. Ctrl-C ends the server.")
+
+    def _register(self, federation: FederationFile) -> None:
+        wanted = {pki.spki(site.key.encode()): name for name, site in federation.accepted().items()}
+        with flower_control.connected(self.port, self.ca) as flower:
+            known = {node.key: node for node in flower.nodes()}
+            for key, node in known.items():
+                if key not in wanted and node.status != flower_control.GONE:
+                    flower.unregister(node.id)
+            for key, name in wanted.items():
+                if key not in known:
+                    flower.register(key, name)
+                elif known[key].status == flower_control.GONE:
+                    self.say(f"The key of {name!r} was revoked once and stays so: atoll deploy reissue --site {name}")
+
+
+def serve(home: FederationDir, host: str | None, port: int | None, insecure: bool, say: Say) -> None:
+    """Start the server of a federation and keep it running."""
+    federation = home.read()
+    host = host or default_host(federation)
+    if insecure and not is_loopback(host):
+        raise AtollError(
+            f"--insecure is for trials on one machine: {host} can be reached from outside. "
+            "Leave it out, or listen on 127.0.0.1."
+        )
+    for folder in (home.path, home.state, home.logs):
+        private_folder(folder)
+    _warn(home, federation, say)
+    with alone(home.state / "server.lock", f"A server of {str(home.path)!r} is running already."):
+        chosen = port or federation.port
+        wait_for_port(host, chosen, OLD_PROCESSES, say)
+        os.environ.update(flower_env(home.state / "flwr"))  # for Flower's client in this process
+        ServerProcesses(home, host, chosen, insecure, say).run()
+
+
+def default_host(federation: FederationFile) -> str:
+    """All addresses, if sites come from elsewhere; else the loopback alone."""
+    return "127.0.0.1" if all(is_loopback(name) for name in federation.names) else "0.0.0.0"
+
+
+def _warn(home: FederationDir, federation: FederationFile, say: Say) -> None:
+    for days, what, remedy in expiring(home, federation):
+        if days < WARN_DAYS:
+            state = "has expired" if days < 0 else f"expires in {days} days"
+            say(f"Warning: {what} {state}. Renew it with: atoll deploy reissue {home.path} {remedy}")
+
+
+def expiring(home: FederationDir, federation: FederationFile) -> Iterator[tuple[int, str, str]]:
+    """Days left, what it is, and the option that renews it."""
+    from datetime import UTC, datetime
+
+    now = datetime.now(UTC)
+    yield (pki.expiry(home.cert.read_bytes()) - now).days, "the server's certificate", "--server"
+    for name, site in federation.sites.items():
+        if not site.revoked:
+            yield (datetime.fromisoformat(site.expires) - now).days, f"the key of {name!r}", f"--site {name}"
+
+
+def answers(port: int, ca: Path | None) -> bool:
+    """Whether Flower is up."""
+    context = ssl.create_default_context(cafile=str(ca)) if ca else None
+    try:
+        with urllib.request.urlopen(f"http{'s' if ca else ''}://127.0.0.1:{port}/health", timeout=5, context=context):
+            return True
+    except OSError:
+        return False
+
+
+def running(home: FederationDir) -> Running | None:
+    """The server of a federation, if there is one."""
+    if not is_held(home.state / "server.lock"):
+        return None
+    try:
+        return Running(**json.loads((home.state / "server.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@contextmanager
+def reached(home: FederationDir, patience: float = 30.0) -> Iterator[flower_control.Control]:
+    """Flower's control interface, of a server that runs."""
+    home.read()
+    deadline = time.monotonic() + patience
+    while (found := running(home)) is None or not answers(found.port, None if found.insecure else home.ca):
+        if found is None or time.monotonic() > deadline:
+            raise AtollError(f"No server of this federation is running here. Start it: atoll deploy server {home.path}")
+        time.sleep(0.3)
+    os.environ.update(flower_env(home.state / "flwr"))
+    with flower_control.connected(found.port, None if found.insecure else home.ca) as flower:
+        yield flower

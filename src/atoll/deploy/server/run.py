@@ -1,0 +1,256 @@
+"""A whole run between sites, from a job file: what the server's side does, whatever line carries it."""
+
+import json
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ...backends.base import Backend
+from ...clients.state_store import Kept
+from ...clients.tasks import RoundLog
+from ...config import Config, from_dict, read_yaml
+from ...core.method import contract
+from ...core.serialization import Limits
+from ...engine.experiment import Experiment, Watch
+from ...engine.result import Result
+from ...engine.run_state import RoundMetrics as MetricsLine
+from ...engine.setup import Setup, method_of
+from ...errors import AtollError, unknown
+from ...storage.checkpoint import Snapshot
+from ...storage.run_dir import InUse, RunDir
+from ...typing import ClientId
+from ...utils.files import to_json
+from ...utils.runtime import one_thread
+from ..site.config import read_public
+from ..site.privacy_rules import FLOOR
+from ..transport.base import Transport
+from ..transport.protocol import AWAY, CODES, Frame
+from ..transport.requests import SiteRequests, Timeouts
+from .backend import SiteBackend
+from .handshake import SiteDescription, build_remote_setup, compare, hello, holdings, introduction, read_description
+
+DEPLOYMENT, EVENTS = "deployment.json", "events.jsonl"
+LINGER = 60.0  # seconds for an earlier server's app to let go of the run directory
+GATHER = 10.0  # seconds that a run which goes on gives its sites to be there from the start
+
+
+@dataclass(frozen=True)
+class DeploymentJob:
+    """What the server is asked to do; the same job again continues where the run directory says."""
+
+    run_dir: str
+    config: Mapping[str, Any]  # of the run, as `atoll run` has it; but there is a checkpoint after every round
+    sites: Mapping[ClientId, Mapping[str, Any]]  # in the order of clients; each may say by what to know it ("key")
+    round_timeout: float = 600.0
+    min_clients: int | None = None  # default: all
+    wait_limit: float = 3600.0
+    retry_pause: float = 5.0
+    public: str = ""  # file of public rows
+    force: bool = False  # replace the run that is there
+    report: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)  # not used here
+
+    def __post_init__(self) -> None:
+        if not self.sites:
+            raise AtollError("A job needs sites.")
+        if not 1 <= self.least <= len(self.sites):
+            raise AtollError(
+                f"--min-clients must be from 1 to {len(self.sites)}, the number of sites, not {self.least}."
+            )
+        if min(self.round_timeout, self.wait_limit) <= 0:
+            raise AtollError("--round-timeout and the limit of waiting must be above 0 seconds.")
+
+    @property
+    def least(self) -> int:
+        return len(self.sites) if self.min_clients is None else self.min_clients
+
+    @property
+    def patience(self) -> Timeouts:
+        return Timeouts(self.round_timeout, self.wait_limit, self.retry_pause)
+
+    def configured(self) -> Config:
+        fixed = {"checkpoint_every": 1, "out": self.run_dir}
+        return from_dict({"min_class_count": FLOOR, **self.config, **fixed})
+
+
+def read_job(path: Path) -> DeploymentJob:
+    """A job from a JSON or YAML file."""
+    values, known = read_yaml(path), {f.name for f in fields(DeploymentJob)}
+    for name in values:
+        if name not in known:
+            raise unknown(f"entry in {str(path)!r}", str(name), known)
+    try:
+        return DeploymentJob(**values)
+    except TypeError as reason:
+        raise AtollError(f"{str(path)!r} is no job: {reason}.") from reason
+
+
+def run_deployment(
+    job: DeploymentJob, line: Transport, watch: Watch | None = None, clock: Callable[[], float] = time.monotonic
+) -> Result:
+    """Run to the end, from the latest checkpoint if there is one; ``clock`` is the one that patience goes by."""
+    with _freed(Path(job.run_dir)) as run_dir, one_thread():
+        say = _events(run_dir.path)
+        try:
+            result = _Run(job, run_dir, SiteRequests(line, job.patience, say, clock)).play(
+                watch or (lambda t, line: None)
+            )
+        except AtollError as reason:
+            say(str(reason), "error")
+            raise
+        if job.report:
+            from ...report import html  # drawing takes long to import
+
+            html.write([run_dir.path], run_dir.path / "report.html")
+        say("The run has ended.", "end")
+        return result
+
+
+def _freed(path: Path) -> RunDir:
+    """The run directory, once it is free: the app of a server that was killed may live on for a while."""
+    end = time.monotonic() + LINGER
+    while True:
+        try:
+            with RunDir(path):
+                return RunDir(path)
+        except InUse:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(1)
+
+
+def _events(folder: Path) -> Callable[..., None]:
+    """Tell what happens besides rounds: on the screen, and in a file beside the metrics."""
+
+    def say(text: str, event: str = "note") -> None:
+        print(text, flush=True)
+        with (folder / EVENTS).open("a") as file:
+            file.write(to_json({"time": time.time(), "event": event, "text": text}) + "\n")
+
+    return say
+
+
+class _Run:
+    """From hello to the end."""
+
+    def __init__(self, job: DeploymentJob, run_dir: RunDir, caller: SiteRequests):
+        self.job, self.run_dir, self.caller = job, run_dir, caller
+        self.public = read_public(job.public) if job.public else None
+
+    def play(self, watch: Watch) -> Result:
+        config = self.job.configured()
+        method_of(config)  # a mistake in it is told before anybody is asked
+        known = self._known() if not self.job.force else None
+        cards = self._muster(config, known)
+        setup = build_remote_setup(config, cards, self.public)
+        self.run_dir.start(setup.config, resume=not self.job.force, force=self.job.force)
+        name = known["run"] if known else secrets.token_hex(16)
+        self.run_dir.write_json(DEPLOYMENT, {"run": name, "cards": [card._asdict() for card in cards]})
+        self._introduce(setup, name, first=known is None)
+        deployment = DeployedExperiment(setup, self.run_dir, self.caller, name, self.job.least)
+        result = deployment.run(watch)
+        deployment.end()
+        return result
+
+    def _known(self) -> dict[str, Any] | None:
+        """What an earlier start of the same run found out; without a checkpoint the run begins anew."""
+        try:
+            return dict(json.loads((self.run_dir.path / DEPLOYMENT).read_bytes()))
+        except (OSError, ValueError):
+            return None
+
+    def _muster(self, config: Config, known: dict[str, Any] | None) -> list[SiteDescription]:
+        """The sites of the run: all must be there when it begins, enough of them when it goes on."""
+        sites = list(self.job.sites)
+        kept = {values["site"]: read_description(values["site"], values) for values in known["cards"]} if known else {}
+        if known and list(kept) != sites:
+            raise AtollError(
+                f"The run in {self.job.run_dir!r} began with the sites {', '.join(kept)}, not {', '.join(sites)}. "
+                "Name the same ones, or start again with --force, which replaces the run."
+            )
+        cards = dict(kept)
+        for site, reply in self._start(dict.fromkeys(sites, hello(config)), first=known is None):
+            cards[site] = self._checked(read_description(site, reply.head), kept)
+        return [cards[site] for site in sites]
+
+    def _start(self, frames: Mapping[ClientId, Frame], first: bool) -> Iterator[tuple[ClientId, Frame]]:
+        """Ask before anything runs: a site that refuses ends it, one that is away only if it is needed."""
+        patience = self.caller.patience
+        least = len(frames) if first else self.job.least
+        if not first:
+            patience = patience._replace(timeout=min(GATHER, patience.timeout))
+        for site, reply in self.caller.ask(frames, least, "The start", patience, strict=True):
+            if reply.code is None:
+                yield site, reply
+            elif reply.code not in AWAY:
+                raise AtollError(f"Site {site!r} cannot take part: {CODES[reply.code]}.")
+
+    def _checked(self, card: SiteDescription, kept: Mapping[ClientId, SiteDescription]) -> SiteDescription:
+        compare([card])
+        if kept.get(card.site, card) != card:
+            raise AtollError(
+                f"Site {card.site!r} is not what it was when the run began: its rows, its model or its public rows "
+                "changed. Bring them back, or start again with --force, which replaces the run."
+            )
+        return card
+
+    def _introduce(self, setup: Setup, run: str, first: bool) -> None:
+        """Tell all sites of a new run. When it goes on they know of it; who does not is told when that shows."""
+        frames = introduction(setup, run, self.public)
+        if first:
+            for _ in self._start(frames, first):
+                pass
+        self.caller.introduce(frames)
+
+
+class DeployedExperiment(Experiment):
+    """A run whose clients are sites: their states and their test rows stay there."""
+
+    def __init__(self, setup: Setup, run_dir: RunDir, caller: SiteRequests, name: str, least: int):
+        self._caller, self._name, self._least = caller, name, least
+        super().__init__(setup, run_dir)
+
+    def _open_backend(self) -> Backend:
+        types = contract(self.method)
+        self._sites = SiteBackend(
+            self._caller, self._name, self.store, types, self._least, self._needed, self._most_bytes
+        )
+        return self._sites
+
+    def _most_bytes(self, site: ClientId, download: Any) -> Limits:
+        return self.checks.limits(site, download)
+
+    def _needed(self) -> dict[ClientId, list[Kept]]:
+        """States of clients that a checkpoint may bring back."""
+        checkpoints = self._checkpoints()
+        needed: dict[ClientId, list[Kept]] = defaultdict(list)
+        for i, name in sorted(checkpoints.held()):
+            with suppress(OSError, AtollError):  # a checkpoint that is damaged brings nothing back
+                needed[i].append(checkpoints.get_state(name))
+        return needed
+
+    def _take_over(self, found: Snapshot) -> None:
+        super()._take_over(found)
+        self._caller.late += self.ledger.lines[-1]["late"] if self.ledger.lines else 0
+
+    def _holdings(self) -> dict[str, Any]:
+        return holdings(self.setup)
+
+    def _evaluate(self, log: RoundLog) -> MetricsLine:
+        return super()._evaluate(log) | {"late": self._caller.late}
+
+    def _summary(self) -> dict[str, Any]:
+        lines = self.ledger.lines
+        return super()._summary() | {
+            "backend": "sites",
+            "evaluated": "at the sites",
+            "late": lines[-1]["late"],
+        }
+
+    def end(self) -> None:
+        self._sites.end(self.fleet.ids)

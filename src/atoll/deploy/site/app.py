@@ -1,0 +1,19 @@
+"""Flower's app at a site: hands each message to the site's worker. It loads neither torch nor any data."""
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from ..transport.flower import unwrapped, wrapped
+from ..transport.protocol import call, error, pack
+
+app = ClientApp()
+
+
+@app.train()  # type: ignore[untyped-decorator, unused-ignore]
+def pass_on(message: Message, context: Context) -> Message:
+    """Whatever happens, what leaves is the worker's reply or a code: the text of an exception would travel."""
+    try:
+        reply = call(str(context.node_config["worker"]), unwrapped(message.content))
+    except Exception:
+        reply = pack(error("worker"))
+    return Message(wrapped(reply), reply_to=message)

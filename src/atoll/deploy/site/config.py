@@ -1,0 +1,202 @@
+"""A site: who it is, what rows it has, which model it wants. Read from SITE_DIR/site.yaml.
+
+    name: north                # as the server knows it
+    data: rows.npz             # beside site.yaml or anywhere; everything that --data reads from disk
+    model: cnn1                # architecture, with options as for --models; default: one that suits the data
+    public: public.npz         # for methods that distil: the same file at all sites and at the server
+    methods: [mine.py]         # methods of your own that the server may ask for
+    privacy: {min_class_count: 10}  # what may leave: see rules.py; off: whatever the method sends
+
+An .npz file with x_train, y_train, x_test, y_test and perhaps x_val, y_val is used as it is divided. So is other data
+with a test part of its own. All other rows are divided by the run's --split.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..._version import __version__
+from ...config import Config, read_yaml
+from ...data import arrays as layout
+from ...data.dataset import Array, Dataset
+from ...data.federated_dataset import FederatedDataset
+from ...data.loading import load
+from ...data.readers.binary import npz
+from ...data.seeding import stream
+from ...data.split import check, split_clients
+from ...engine.model_factory import default_model
+from ...errors import AtollError, unknown
+from ...typing import ClientId
+from ..fingerprints import rows_digest, words_digest
+from ..transport.protocol import VERSION
+from .privacy_rules import SitePrivacyRules, read_rules
+
+NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """What site.yaml says, and the rows it points to."""
+
+    folder: Path
+    name: ClientId
+    data: str
+    model: str = ""
+    public: str = ""
+    methods: tuple[str, ...] = ()
+    privacy: SitePrivacyRules = SitePrivacyRules()
+
+    @property
+    def state(self) -> Path:
+        """Where the site keeps what must outlive its worker."""
+        return self.folder / "state"
+
+    @property
+    def socket(self) -> Path:
+        return self.state / "worker.sock"
+
+    @cached_property
+    def rows(self) -> "SiteData":
+        return read_rows(self._at(self.data))
+
+    @cached_property
+    def public_rows(self) -> Array | None:
+        return read_public(self._at(self.public)) if self.public else None
+
+    @cached_property
+    def architecture(self) -> str:
+        return self.model or default_model(self.rows.data)
+
+    def federation(self, config: Config) -> FederatedDataset:
+        """The site as the only client there is."""
+        return self.rows.divided(self.name, config)
+
+    def method_file(self, name: str) -> Path | None:
+        """The site's own copy of a method file."""
+        own = [self.folder / path for path in self.methods]
+        return next((path for path in own if path.name == Path(name).name), None)
+
+    def card(self, config: Config) -> dict[str, Any]:
+        """What the site tells of itself: forms and numbers of rows, nothing of what is in them."""
+        data, parts = self.rows.data, self.federation(config)
+        return {
+            "site": self.name,
+            "version": __version__,
+            "protocol": VERSION,
+            "kind": data.kind,
+            "shape": list(data.shape),
+            "dtype": str(data.x_train.dtype),
+            "classes": data.num_classes,
+            "labels": words_digest(data.classes),
+            "model": self.architecture,
+            "public": rows_digest(self.public_rows),
+            "rows": [len(parts.part(part)[0]) for part in ("train", "val", "test")],
+        }
+
+    def _at(self, text: str) -> str:
+        """A path as seen from site.yaml; options that follow it stay."""
+        beside = self.folder / text.partition("?")[0]
+        return str(self.folder / text) if beside.exists() else text
+
+
+def read_site(folder: Path) -> SiteConfig:
+    """The site whose folder this is."""
+    path = folder / "site.yaml"
+    values = read_yaml(path)
+    known = {f.name for f in fields(SiteConfig)} - {"folder"}
+    for name in values:
+        if name not in known:
+            raise unknown(f"entry in {str(path)!r}", str(name), known)
+    for name in ("name", "data"):
+        if not isinstance(values.get(name), str) or not values[name]:
+            raise AtollError(f"{str(path)!r} needs an entry '{name}'.")
+    if not NAME.fullmatch(values["name"]):
+        raise AtollError(f"{str(path)!r}: a site's name has letters, digits, - and _ only, not {values['name']!r}.")
+    methods = values.get("methods") or ()
+    if not isinstance(methods, list | tuple) or not all(isinstance(m, str) and m.endswith(".py") for m in methods):
+        raise AtollError(f"{str(path)!r}: 'methods' is a list of Python files.")
+    texts = {name: str(values.get(name) or "") for name in ("model", "public")}
+    rules = read_rules(values.get("privacy"), repr(str(path)))
+    return SiteConfig(folder, values["name"], values["data"], **texts, methods=tuple(methods), privacy=rules)
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """A data set, and how its owner divided it: sizes of train, validation and test rows, which follow each other."""
+
+    data: Dataset
+    given: tuple[int, int, int] | None
+
+    def divided(self, name: ClientId, config: Config) -> FederatedDataset:
+        """The rows by purpose, as the owner gave them or by the run's split."""
+        if self.given is None:
+            train, val, test = self._split(name, config)
+        else:
+            train, val, test = np.split(np.arange(sum(self.given)), np.cumsum(self.given)[:2])
+        return FederatedDataset(self.data, (name,), (train,), (val,), (test,), np.arange(0), (), name)
+
+    def _split(self, name: ClientId, config: Config) -> tuple[Array, Array, Array]:
+        data = self.data
+        check(config.split, data)
+        everything = (np.arange(len(data.y_train)),)
+        rng = stream(config.seed, "site", name, config.split)
+        parts = split_clients(everything, data.y_train, data.num_classes, config.split, rng)
+        return parts.train[0], parts.val[0], parts.test[0]
+
+
+def read_rows(text: str) -> SiteData:
+    """Rows from a file or folder; files that divide them into train, validation and test are taken at their word."""
+    path = Path(text)
+    arrays = npz(path) if path.suffix == ".npz" and path.exists() else {}
+    if {f"{letter}_{part}" for letter in "xy" for part in PARTS} <= arrays.keys():
+        return _divided(text, arrays)
+    data = load(text)
+    tested = len(data.y_test)
+    return SiteData(data, (len(data.y_train), 0, tested) if tested else None)
+
+
+def _divided(name: str, arrays: Mapping[str, Array]) -> SiteData:
+    sizes = [len(arrays[f"y_{part}"]) for part in PARTS]
+    x, y = (np.concatenate([arrays[f"{letter}_train"], arrays[f"{letter}_val"]]) for letter in "xy")
+    classes = tuple(str(c) for c in arrays["classes"]) if "classes" in arrays else None
+    test = layout.RawSplit(arrays["x_test"], arrays["y_test"])
+    parts = layout.RawDataset(layout.RawSplit(x, y), test, classes, channels_first="channels_first" in arrays)
+    return SiteData(layout.assemble(name, parts), (sizes[0], sizes[1], sizes[2]))
+
+
+def read_public(text: str) -> Array:
+    """Public rows: an array x, or the training rows of whatever can be loaded."""
+    path = Path(text)
+    arrays = npz(path) if path.suffix == ".npz" and path.exists() else {}
+    if "x" in arrays:
+        return layout.rows(text, arrays["x"], channels_first="channels_first" in arrays)[1]
+    return load(text).x_train
+
+
+def write_rows(path: Path, federation: FederatedDataset, client: int) -> None:
+    """One client's rows in a file that :func:`read_rows` reads back just so."""
+    arrays: dict[str, Array] = {"classes": np.array(federation.dataset.classes)}
+    for part in PARTS:
+        rows = federation.part(part)[client]  # type: ignore[arg-type]
+        arrays |= {f"x_{part}": federation.rows(rows), f"y_{part}": federation.labels(rows)}
+    _write(path, arrays, federation.dataset.kind)
+
+
+def write_public(path: Path, rows: Array, kind: str) -> None:
+    _write(path, {"x": rows}, kind)
+
+
+def _write(path: Path, arrays: dict[str, Array], kind: str) -> None:
+    if kind == "image":
+        arrays["channels_first"] = np.array(True)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

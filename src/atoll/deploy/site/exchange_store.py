@@ -1,0 +1,139 @@
+"""What a site keeps of a run on its own disk: each exchange in a folder of its own, whole or not there, with checksums.
+
+runs/RUN/begin.json             what the server said of the run
+runs/RUN/000003-0-KEY/          round 3 (from 0), exchange 0; the key says what was asked
+    request.frame               the message, with which everything could be done again
+    made.safetensors            the upload as the method made it
+    reply.frame                 what left the site
+    answered.json               checksums of these; from now on the request is answered from here
+    state.safetensors           the client's next state
+    concluded.json              its checksum, and the scores
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...utils.files import sync_folder, to_json, write_whole
+from ..transport.protocol import Refusal
+
+RUN = re.compile(r"[0-9a-f]{16,64}")
+_FOLDER = re.compile(r"(\d{6,})-(\d+)-([0-9a-f]{16})")
+_ANSWERED, _CONCLUDED = "answered.json", "concluded.json"
+
+
+class StateRef(NamedTuple):
+    """Which state is meant: what came of an exchange, and its digest."""
+
+    round: int  # from 0
+    phase: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class StoredExchange:
+    """One exchange."""
+
+    folder: Path
+
+    def begin(self, request: bytes, made: bytes) -> None:
+        """Note what was asked and what the method made of it; nothing has left yet."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for mark in (_ANSWERED, _CONCLUDED):  # of something that turned out to be damaged
+            (self.folder / mark).unlink(missing_ok=True)
+        self._put("request.frame", request)
+        self._put("made.safetensors", made)
+
+    def answer(self, reply: bytes) -> None:
+        self._put("reply.frame", reply)
+        self._seal(_ANSWERED, ("request.frame", "made.safetensors", "reply.frame"), {})
+
+    def conclude(self, state: bytes, notes: dict[str, Any]) -> None:
+        self._put("state.safetensors", state)
+        self._seal(_CONCLUDED, ("state.safetensors",), notes)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the reply is there, undamaged."""
+        return self._sound(_ANSWERED)
+
+    @property
+    def concluded(self) -> bool:
+        return self._sound(_CONCLUDED)
+
+    def read(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+    def notes(self) -> dict[str, Any]:
+        return dict(json.loads(self.read(_CONCLUDED)))
+
+    def digest(self) -> str | None:
+        """Of the state that came of it; None if there is none yet."""
+        try:
+            return str(json.loads(self.read(_CONCLUDED))["state.safetensors"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def _put(self, name: str, data: bytes) -> None:
+        write_whole(self.folder / name, data)
+
+    def _seal(self, mark: str, names: Collection[str], notes: dict[str, Any]) -> None:
+        sums = {name: sha256(self.read(name)).hexdigest() for name in names}
+        self._put(mark, to_json(notes | sums).encode())
+        sync_folder(self.folder)
+        sync_folder(self.folder.parent)
+
+    def _sound(self, mark: str) -> bool:
+        try:
+            sums = {name: v for name, v in json.loads(self.read(mark)).items() if "." in name}
+            return bool(sums) and all(sha256(self.read(name)).hexdigest() == value for name, value in sums.items())
+        except (OSError, ValueError, AttributeError):
+            return False
+
+
+class ExchangeStore:
+    """All that a site keeps of one run."""
+
+    def __init__(self, folder: Path, run: str):
+        if not RUN.fullmatch(run):
+            raise Refusal("request", f"{run!r} is not the name of a run.")
+        self.folder = folder / "runs" / run
+
+    def begin(self, document: dict[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / "begin.json", to_json(document, indent=1).encode())
+        sync_folder(self.folder)
+
+    def document(self) -> dict[str, Any]:
+        """What the server said when the run began here."""
+        try:
+            return dict(json.loads((self.folder / "begin.json").read_bytes()))
+        except (OSError, ValueError) as reason:
+            raise Refusal("run") from reason
+
+    def entry(self, round: int, phase: int, key: str) -> StoredExchange:
+        return StoredExchange(self.folder / f"{round:06d}-{phase}-{key[:16]}")
+
+    def find(self, tag: StateRef) -> StoredExchange:
+        """The exchange that a state came of. A state that is not there, or not as it was, is refused."""
+        for round, phase, entry in self.entries():
+            if (round, phase, entry.digest()) == tag and entry.concluded:
+                return entry
+        raise Refusal("state", f"There is no sound state of round {tag.round + 1} in {self.folder}.")
+
+    def entries(self) -> Iterator[tuple[int, int, StoredExchange]]:
+        for path in sorted(self.folder.glob("*-*-*")):
+            if match := _FOLDER.fullmatch(path.name):
+                yield int(match[1]), int(match[2]), StoredExchange(path)
+
+    def tidy(self, needed: Collection[StateRef], round: int | None = None) -> None:
+        """Drop everything but the exchanges of a round and those whose states are needed."""
+        for t, phase, entry in list(self.entries()):
+            digest = entry.digest()
+            if t != round and (digest is None or StateRef(t, phase, digest) not in needed):
+                shutil.rmtree(entry.folder)

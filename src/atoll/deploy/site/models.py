@@ -1,0 +1,102 @@
+"""What a site has of a run in the end: its own personalised model."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...core.method import Method
+from ...core.model import Model, Predictor
+from ...core.payload import Params
+from ...core.serialization import OWN, decode
+from ...data.transforms import preset
+from ...errors import AtollError
+from ...inference.models import ModelSource, TrainedModels
+from ...typing import ClientId
+from ..transport.protocol import Refusal, unpack
+from .config import SiteConfig, read_site
+from .exchange_store import ExchangeStore, StateRef, StoredExchange
+from .participation import Participation
+
+
+class Personal(NamedTuple):
+    """The model as it was after the last round that counted."""
+
+    model: Model
+    params: Params
+    metadata: dict[str, Any]
+
+
+def runs(folder: Path) -> list[str]:
+    """Runs that a site has taken part in, the latest last."""
+    places = (folder / "state" / "runs").glob("*/begin.json")
+    return [place.parent.name for place in sorted(places, key=lambda place: place.stat().st_mtime)]
+
+
+def personal_model(folder: Path, run: str | None = None) -> Personal:
+    """The site's model and its params, of a run or of the latest one."""
+    found = open_site(folder, run)
+    if type(found.method).own is Method.own:
+        raise AtollError(f"{found.config.label} predicts by more than one model. Use predictor() for its predictions.")
+    model = found.fleet.models[found.name]
+    return Personal(model, found.params(found.name), found.metadata())
+
+
+def predictor(folder: Path, run: str | None = None) -> Predictor:
+    """How the site predicts: prepared rows to logits."""
+    found = open_site(folder, run)
+    return found.personal(found.name)
+
+
+class SiteModels(TrainedModels):
+    """The one model that a site has of a run."""
+
+    def __init__(self, part: Participation, entry: StoredExchange):
+        self.name, self.run, self._part, self._entry = part.site.name, part.run, part, entry
+        self.config, self.method, self.fleet, self.data = part.config, part.method, part.fleet, part.site.rows.data
+        self.transform = preset(self.config.transform, self.config.data, self.data.shape)
+        self.round = unpack(entry.read("request.frame")).head["round"] + 1
+
+    def moment(self, i: ClientId) -> ModelSource:
+        """The message, the upload and the state that the model follows from."""
+        client, types, entry = self.fleet.client(self.client(i)), self._part.types, self._entry
+        download = decode(types.download, unpack(entry.read("request.frame")).body)
+        made = decode(types.upload, entry.read("made.safetensors"), OWN)
+        return download, made, decode(types.state, entry.read("state.safetensors"), OWN), client
+
+    def metadata(self) -> dict[str, Any]:
+        data, config = self.data, self.config
+        return {
+            "site": self.name,
+            "run": self.run,
+            "method": config.label,
+            "model": self.fleet.models[self.name].name,
+            "round": self.round,
+            "kind": data.kind,
+            "shape": list(data.shape),
+            "classes": list(data.classes),
+            "data": config.data,
+            "transform": config.transform,
+            "scores": self._entry.notes()["after"],
+        }
+
+
+def open_site(folder: Path, run: str | None = None) -> SiteModels:
+    """What a site has of a run, or of the latest one."""
+    site, found = read_site(folder), runs(folder)
+    if run is None and not found:
+        raise AtollError(f"Site {site.name!r} has not taken part in a run yet: there is no model in {str(folder)!r}.")
+    try:
+        shelf = ExchangeStore(site.state, run or found[-1])
+        document = shelf.document()
+        return SiteModels(Participation(site, document), _entry(shelf, document.get("last"), site))
+    except Refusal as reason:
+        raise AtollError(f"Cannot read the model of run {run or found[-1]} in {str(folder)!r}: {reason}") from reason
+
+
+def _entry(shelf: ExchangeStore, last: Any, site: SiteConfig) -> StoredExchange:
+    """The exchange that the server named at the end; in a run that goes on, the latest."""
+    if last is not None:
+        return shelf.find(StateRef(*last))
+    done = [entry for _, _, entry in shelf.entries() if entry.concluded and entry.answered]
+    if not done:
+        raise AtollError(f"Site {site.name!r} has no model of that run yet.")
+    return done[-1]

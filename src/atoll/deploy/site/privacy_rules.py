@@ -1,0 +1,58 @@
+"""A site's own rules for what may leave it, whatever the server asks for: the entry `privacy` in site.yaml.
+
+The gate is on unless the site says `privacy: off`. Of what the site and the server ask for, the stricter holds.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...config import Config
+from ...core.method import AnyMethod
+from ...errors import AtollError, unknown
+from ...privacy.setup import gate_of, sends_covariances
+from ..transport.protocol import Refusal
+
+FLOOR = 10  # rows that a class needs to leave a site, unless somebody says otherwise
+STRICTNESS = ("client", "diag", "none", "means")  # of what becomes of covariances; with the last, none leaves at all
+
+
+class SitePrivacyRules(NamedTuple):
+    """What the site asks of its own gate."""
+
+    min_class_count: int = FLOOR
+    cov_source: str | None = None  # default: as strict as the method can be
+
+    def combined(self, config: Config, method: AnyMethod) -> Config:
+        """The run's options with the stricter of what the server asks for and what the site does."""
+        asked = gate_of(config, method)
+        own = gate_of(replace(config, **self._asdict()), method)
+        strict = max(asked.cov_source, own.cov_source, key=STRICTNESS.index)
+        return replace(config, min_class_count=max(asked.least, own.least), cov_source=strict)
+
+    def check(self, config: Config, method: AnyMethod) -> None:
+        """Refuse a run that needs what stays here: a gate can hold uploads back, but not change the server's part."""
+        wanted, asked = self.combined(config, method).cov_source, gate_of(config, method).cov_source
+        if wanted == "means" != asked and sends_covariances(method):
+            raise Refusal("covariances", "The server asks for covariances of features, which site.yaml keeps here.")
+
+
+OFF = SitePrivacyRules(0, "client")
+
+
+def read_rules(value: Any, where: str) -> SitePrivacyRules:
+    """The rules that an entry stands for; YAML reads `off` and `on` as false and true."""
+    if value is None or value is True:
+        return SitePrivacyRules()
+    if value is False or value == "off":
+        return OFF
+    if not isinstance(value, dict):
+        raise AtollError(f"{where}: 'privacy' is off, or entries such as min_class_count: 10; not {value!r}.")
+    for name in value:
+        if name not in SitePrivacyRules._fields:
+            raise unknown(f"entry under 'privacy' in {where}", str(name), SitePrivacyRules._fields)
+    rules = SitePrivacyRules(**value)
+    if type(rules.min_class_count) is not int or rules.min_class_count < 0:
+        raise AtollError(f"{where}: min_class_count is a number of rows, 0 or more, not {rules.min_class_count!r}.")
+    if rules.cov_source is not None and rules.cov_source not in STRICTNESS:
+        raise unknown(f"cov_source in {where}", str(rules.cov_source), STRICTNESS)
+    return rules

@@ -1,0 +1,173 @@
+"""What runs at a site: its worker, which has the data and the models, and Flower's SuperNode, which has the wire."""
+
+import http.client
+import json
+import secrets
+import socket
+import ssl
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from ...errors import AtollError
+from .. import pki
+from ..federation_dir import SiteFolder, private_folder, split, write_private
+from ..server.processes import flower_env, program
+from ..server.proxy import KEY, is_loopback
+from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port
+
+TIMEOUT = 10.0
+IN, STILL_THERE = "SuperNode ID:", "[code: 2004]"  # what Flower's node says of itself
+
+
+class SiteProcesses:
+    """One site in progress."""
+
+    def __init__(self, site: SiteFolder, name: str, server: str, insecure: bool, say: Say):
+        self.site, self.name, self.server, self.insecure, self.say = site, name, server, insecure, say
+        self.port = free_port()  # of Flower's own interface between node and executor, on the loopback
+        self._told = 0.0
+
+    def run(self) -> None:
+        secret = self.site.state / "executor.secret"
+        write_private(secret, secrets.token_bytes(32))
+        self.site.socket.unlink(missing_ok=True)
+        self._worker, self._node = self._work(), self._supernode(secret)
+        Supervisor([[self._worker], [self._node, self._executor(secret)]], self.say).run(self._tick)
+
+    def _work(self) -> ManagedProcess:
+        return self._child("Worker", [sys.executable, "-m", "atoll.deploy.site.worker", str(self.site.path)])
+
+    def _supernode(self, secret: Path) -> ManagedProcess:
+        tls = ["--insecure"] if self.insecure else [
+            "--root-certificates", str(self.site.ca), "--auth-supernode-private-key", str(self.site.key),
+        ]  # fmt: skip
+        settings = f"worker={json.dumps(str(self.site.socket))} site={json.dumps(self.name)}"
+        command = [
+            program("flower-supernode"), "--superlink", self.server, "--host", "127.0.0.1", "--port", str(self.port),
+            "--isolation", "process", "--superexec-auth-secret-file", str(secret), "--node-config", settings, *tls,
+        ]  # fmt: skip
+        child = self._child("SuperNode", command)
+        child.ready, child.explain = self._may_connect, _why
+        return child
+
+    def _executor(self, secret: Path) -> ManagedProcess:
+        command = [
+            program("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{self.port}", "--insecure",
+            "--superexec-auth-secret-file", str(secret),
+        ]  # fmt: skip
+        child = self._child("Executor", command)
+        child.ready = lambda: None if _listens(self.port) else ""
+        return child
+
+    def _child(self, name: str, command: list[str]) -> ManagedProcess:
+        return ManagedProcess(
+            name, command, flower_env(self.site.state / "flwr"), self.site.logs / f"{name.lower()}.log"
+        )
+
+    def _may_connect(self) -> str | None:
+        if not self.site.socket.exists():
+            return ""  # it is still loading data and model
+        return knock(self.site, self.server, self.insecure)
+
+    def _tick(self) -> None:
+        """Say so once the server has taken this site in."""
+        if self._node.alive and self._told != self._node.began and IN in self._node.said():
+            self._told = self._node.began
+            self.say(f"Connected to {self.server}. Ctrl-C ends the site.")
+
+
+def _why(said: str) -> str | None:
+    """Flower ends a node whose last connection has not lapsed; to wait is all there is to do."""
+    if STILL_THERE in said:
+        return "The server still has this site's last connection on its books, for about a minute"
+    return None
+
+
+def knock(site: SiteFolder, server: str, insecure: bool) -> str | None:
+    """Ask the gate whether it would let this site in: None, or why that has to wait. A refusal is an error."""
+    host, port = split(server)
+    public = pki.public_of(site.key.read_bytes())
+    try:
+        connection = _connection(site, host, port, insecure)
+        connection.request("GET", "/health", headers={KEY: pki.header(public)})
+        answer = connection.getresponse()
+        text = answer.read(200).decode("utf-8", "replace").strip()
+        connection.close()
+    except ssl.SSLCertVerificationError as reason:
+        raise AtollError(_distrust(server, reason)) from reason
+    except (OSError, http.client.HTTPException) as reason:
+        return f"no answer from {server} ({reason})"
+    if answer.status == 401:
+        raise AtollError(
+            f"The server refuses this site's key ({pki.fingerprint(public)}): {text}. "
+            "Ask for a new one: atoll deploy reissue on the server's machine."
+        )
+    return None if answer.status == 200 else f"the server is not ready (status {answer.status})"
+
+
+def _connection(site: SiteFolder, host: str, port: int, insecure: bool) -> http.client.HTTPConnection:
+    if insecure:
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT)
+    context = ssl.create_default_context(cafile=str(site.ca))
+    return http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)
+
+
+def _distrust(server: str, reason: ssl.SSLCertVerificationError) -> str:
+    said = reason.verify_message
+    remedy = {
+        10: "It has to be renewed there: atoll deploy reissue --server.",
+        62: "Give the server by a name that its certificate is for, or have that reissued with --server-name.",
+        64: "Give the server by a name that its certificate is for, or have that reissued with --server-name.",
+    }.get(reason.verify_code, "Either this is another server, or ca.crt is of another federation.")
+    return f"The certificate of {server} is not to be trusted: {said}. {remedy}"
+
+
+class Given(NamedTuple):
+    """What is said at the start of a site, and kept for the next one."""
+
+    data: str | None = None
+    model: str | None = None
+    public: str | None = None
+    server: str | None = None
+
+
+def take_part(folder: Path, given: Given, insecure: bool, say: Say) -> None:
+    """Start a site and keep it running."""
+    site = SiteFolder(folder)
+    name = site.name()
+    site.check()
+    address = given.server or site.server()
+    host, _ = split(address)
+    if insecure and not is_loopback(host):
+        raise AtollError(f"--insecure is for trials on one machine, and {host} is another one.")
+    _settle(site, given)
+    for place in (site.state, site.logs):
+        private_folder(place)
+    with alone(site.state / "client.lock", f"This site is running already, from {str(site.path)!r}."):
+        knock(site, address, insecure)  # what cannot work should be said before the data are loaded
+        SiteProcesses(site, name, address, insecure, say).run()
+
+
+def _settle(site: SiteFolder, given: Given) -> None:
+    """Keep what was given, so that the next start needs no options."""
+    places = {name: _lasting(text) for name in ("data", "public") if (text := getattr(given, name))}
+    own = places | ({"model": given.model} if given.model else {})
+    if own:
+        site.set(site.file, **own)
+    if given.server:
+        site.set(site.gate, server=given.server)
+    if not site.data():
+        raise AtollError(f"Which data? Give --data PATH, or put it into {site.file}.")
+
+
+def _lasting(data: str) -> str:
+    """A path that stays right wherever the site is started from; other names are left to the loader."""
+    path = Path(data).expanduser()
+    return str(path.absolute()) if path.exists() else data
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as s:
+        s.settimeout(1)
+        return s.connect_ex(("127.0.0.1", port)) == 0

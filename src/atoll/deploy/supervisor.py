@@ -1,0 +1,239 @@
+"""Processes that belong together: started, watched, started again when they die, and ended with their keeper."""
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from ..errors import AtollError
+from ..utils.signals import Ended, ended_by_signals
+
+Say = Callable[[str], None]
+
+TICK = 0.3
+GRACE = 15.0  # seconds a process has to end by itself
+STEADY = 60.0  # seconds after which a process that was started again counts as well
+PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # before the next start, growing
+LOG_LIMIT = 10 * 2**20
+TAIL = 8000
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class ManagedProcess:
+    """A process and how to start it."""
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+    log: Path
+    # Asked before every start: None, or why it has to wait, empty if that goes without saying. An AtollError ends all.
+    ready: Callable[[], str | None] = lambda: None
+    # What its last words mean, where that is known.
+    explain: Callable[[str], str | None] = lambda said: None
+    process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
+    began: float = field(default=0.0, init=False)
+    _log_at: int = field(default=0, init=False)  # where the output of this start begins
+    failures: int = field(default=0, init=False)
+    due: float = field(default=0.0, init=False)  # not to be started before
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def said(self) -> str:
+        """What it has written since it was started, as far as it matters: the last of it."""
+        with self.log.open("rb") as f:
+            f.seek(max(self._log_at, self.log.stat().st_size - TAIL))
+            return f.read(TAIL).decode("utf-8", "replace")
+
+    def start(self) -> None:
+        _turn_over(self.log)
+        self._log_at = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                list(self.command),
+                env=dict(self.env),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,  # Ctrl-C in the terminal is for the keeper, who ends the others in order
+                preexec_fn=_end_with_parent(os.getpid()),
+            )
+        self.began = time.monotonic()
+
+    def stop(self, grace: float = GRACE) -> None:
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(grace)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.process = None
+
+
+class Supervisor:
+    """Keeps groups of processes alive; the members of a group are started in order and die together."""
+
+    def __init__(self, groups: Sequence[Sequence[ManagedProcess]], say: Say):
+        self.groups, self.say = groups, say
+        self._told: dict[str, str] = {}
+
+    def run(self, tick: Callable[[], None] = lambda: None) -> None:
+        """Until a signal comes or somebody gives up with an AtollError."""
+        with ended_by_signals():
+            try:
+                while True:
+                    for group in self.groups:
+                        self._look_after(group)
+                    tick()
+                    time.sleep(TICK)
+            except Ended:
+                self.say("Ending.")
+            finally:
+                self._stop_all()
+
+    def _look_after(self, group: Sequence[ManagedProcess]) -> None:
+        for child in group:
+            if child.process is not None and not child.alive:
+                self._bury(child, group)
+        for child in group:
+            if child.alive:
+                continue
+            if not self._start(child):
+                return  # those after it may need it
+
+    def _bury(self, child: ManagedProcess, group: Sequence[ManagedProcess]) -> None:
+        assert child.process is not None
+        code, lasted = child.process.returncode, time.monotonic() - child.began
+        child.failures = 0 if lasted > STEADY else child.failures + 1
+        pause = _pause(child)
+        for other in reversed(group):
+            other.stop()
+        child.due = time.monotonic() + pause
+        why = child.explain(child.said())
+        self.say(f"{why or f'{child.name} ended ({_how(code)}, see {child.log})'}. Next try in {pause:.0f} s.")
+
+    def _start(self, child: ManagedProcess) -> bool:
+        if time.monotonic() < child.due:
+            return False
+        reason = child.ready()
+        if reason is None:
+            self._told.pop(child.name, None)
+            child.start()
+        elif reason:
+            self._tell_once(child.name, reason)
+            child.failures += 1
+            child.due = time.monotonic() + _pause(child)
+        return reason is None
+
+    def _tell_once(self, name: str, reason: str) -> None:
+        if self._told.get(name) != reason:
+            self.say(f"{name} waits: {reason}")
+        self._told[name] = reason
+
+    def _stop_all(self) -> None:
+        for group in reversed(self.groups):
+            for child in reversed(group):
+                child.stop()
+
+
+def _end_with_parent(parent: int) -> Callable[[], None] | None:
+    """For the child, before it becomes another program: to be told to end when its keeper dies, however that dies."""
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def prepare() -> None:
+        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(1)
+
+    return prepare
+
+
+def _pause(child: ManagedProcess) -> float:
+    return PAUSES[min(child.failures, len(PAUSES) - 1)]
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
+
+
+def _turn_over(log: Path) -> None:
+    """Keep the latest log and the one before it."""
+    if log.exists() and log.stat().st_size > LOG_LIMIT:
+        log.replace(log.with_name(log.name + ".1"))
+
+
+@contextmanager
+def alone(path: Path, busy: str) -> Iterator[IO[str]]:
+    """Hold a lock that falls with this process, however it ends. Children do not inherit it."""
+    handle = path.open("a+")
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as reason:
+            if reason.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise AtollError(busy) from None
+        yield handle
+    finally:
+        handle.close()
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock."""
+    if not path.exists():
+        return False
+    with path.open("r") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody has."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def wait_for_port(host: str, port: int, seconds: float, say: Say) -> None:
+    """Until a listener can have the port: what died a moment ago may still hold it."""
+    deadline, told = time.monotonic() + seconds, False
+    while not _is_free(host, port):
+        if time.monotonic() > deadline:
+            raise AtollError(f"Port {port} is taken by another program. End that, or choose another port with --port.")
+        if not told:
+            say(f"Waiting for port {port} to be free.")
+            told = True
+        time.sleep(0.2)
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: connections in TIME_WAIT do not count
+        try:
+            s.bind((host, port))
+        except OSError as reason:
+            if reason.errno == errno.EADDRINUSE:
+                return False
+            raise AtollError(f"Cannot listen on {host} port {port}: {reason.strerror}.") from reason
+    return True

@@ -1,0 +1,151 @@
+"""Frames over Flower: each is one array of bytes in a message, so that Flower cuts large ones into pieces."""
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..._version import __version__
+from ...errors import AtollError
+from ...typing import ClientId
+from .base import Arrival, Ticket
+from .protocol import Frame, ProtocolError, pack, unpack
+
+RECORD = "atoll"
+POLL = 0.2  # seconds between two looks for replies
+LIFE = 7 * 86400.0  # seconds for which a message is kept for a site
+_LOST = frozenset({3, 4, 5, 8})  # Flower's codes for messages and nodes that are gone, and for apps that crashed
+
+_PROJECT = """\
+[project]
+name = "atoll-run"
+version = "{version}"
+description = "A run of atoll. It holds no code: server and sites use the package they have installed."
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "atoll"
+
+[tool.flwr.app.components]
+serverapp = "atoll.deploy.server.app:app"
+clientapp = "atoll.deploy.site.app:app"
+
+[tool.flwr.app.config]
+job = ""
+"""
+
+
+def require() -> None:
+    """Say what to do if Flower is not there."""
+    if find_spec("flwr") is None:
+        raise AtollError(
+            'Real federations need Flower, which is not installed. Install it with: pip install "atoll[flower]"'
+        )
+
+
+def write_app(folder: Path) -> Path:
+    """The app that Flower sends to sites: a description that points into the installed package, and no code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(_PROJECT.format(version=__version__))
+    return folder
+
+
+def wrapped(data: bytes) -> Any:
+    """A packed frame as the content of a message."""
+    from flwr.app import Array, ArrayRecord, RecordDict
+
+    return RecordDict({RECORD: ArrayRecord({RECORD: Array("uint8", (len(data),), RECORD, data)})})
+
+
+def unwrapped(content: Any) -> bytes:
+    return bytes(content[RECORD][RECORD].data)
+
+
+class FlowerTransport:
+    """Sites behind a SuperLink. ``keys`` says who is who: the public key of each site's node, in OpenSSH's form.
+
+    A node that no key is known of is asked for its name, and may only be a site without a key: that is for federations
+    on one machine. Whoever has a key is known by nothing else.
+    """
+
+    def __init__(self, grid: Any, keys: Mapping[ClientId, str | None]):
+        self._grid = grid
+        self._by_key = {normal_key(key): site for site, key in keys.items() if key}
+        self._keyless = {site for site, key in keys.items() if not key}
+        self._named: dict[int, ClientId] = {}  # nodes that told their names
+        self._asking: dict[Ticket, int] = {}  # nodes that were asked for theirs
+        self._nodes: dict[ClientId, int] = {}
+        self._open: set[Ticket] = set()
+
+    def present(self) -> Collection[ClientId]:
+        found: dict[ClientId, int] = {}
+        nodes = list(self._grid.get_nodes())
+        online = {node.node_id for node in nodes}
+        self._named = {node: site for node, site in self._named.items() if node in online}  # a name may move on
+        for node in nodes:
+            site = self._by_key.get(bytes(node.public_key)) or self._named.get(node.node_id)
+            if site is not None:
+                found.setdefault(site, node.node_id)
+            elif self._keyless and node.node_id not in self._asking.values():
+                self._asking |= dict.fromkeys(
+                    self._push({node.node_id: pack(Frame("name", {}))}).values(), node.node_id
+                )
+        self._nodes = found
+        return found.keys()
+
+    def send(self, requests: Mapping[ClientId, bytes]) -> dict[ClientId, Ticket]:
+        sites = {self._nodes[site]: site for site in requests if site in self._nodes}
+        tickets = self._push({node: requests[site] for node, site in sites.items()})
+        self._open |= set(tickets.values())
+        return {sites[node]: ticket for node, ticket in tickets.items()}
+
+    def receive(self, wait: float) -> list[Arrival]:
+        end = time.monotonic() + wait
+        while True:
+            pulled = self._grid.pull_messages([*self._open, *self._asking]) if self._open or self._asking else ()
+            arrivals = [arrival for message in pulled if (arrival := self._read(message))]
+            if arrivals or time.monotonic() >= end:
+                return arrivals
+            time.sleep(POLL)
+
+    def _push(self, frames: Mapping[int, bytes]) -> dict[int, Ticket]:
+        from flwr.app import Message, MessageType
+
+        # One at a time: together, large ones could exceed what Flower takes in one call.
+        pushed = {
+            node: list(self._grid.push_messages([Message(wrapped(data), node, MessageType.TRAIN, ttl=LIFE)]))
+            for node, data in frames.items()
+        }
+        return {node: tickets[0] for node, tickets in pushed.items() if tickets and tickets[0]}
+
+    def _read(self, message: Any) -> Arrival | None:
+        """What a reply means; None for those that tell a name."""
+        ticket = message.metadata.reply_to_message_id  # who sent an error of Flower's own does not show otherwise
+        self._open.discard(ticket)
+        code = None
+        if message.has_error():
+            code = "offline" if message.error.code in _LOST else "failed"
+        if ticket in self._asking:
+            self._take_name(self._asking.pop(ticket), b"" if code else unwrapped(message.content))
+            return None
+        return Arrival(ticket, code=code) if code else Arrival(ticket, unwrapped(message.content))
+
+    def _take_name(self, node: int, data: bytes) -> None:
+        with suppress(ProtocolError):
+            name = unpack(data).head.get("site")
+            if name in self._keyless and name not in self._named.values():
+                self._named[node] = name
+
+
+def normal_key(text: str) -> bytes:
+    """A public key as Flower tells it, from what ``ssh-keygen`` writes."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+    try:
+        key = load_ssh_public_key(text.encode())
+        return bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    except ValueError as reason:
+        raise AtollError(f"{text[:40]!r} is not a public key in OpenSSH's form.") from reason

@@ -1,0 +1,149 @@
+"""What server and sites say to each other: frames of a small JSON header and raw bytes, never pickle.
+
+A frame is ``ATL1``, the lengths of its two parts (4 and 8 bytes, big-endian), the header and the body. Bodies are
+payloads as :func:`atoll.core.serialization.encode` makes them; whoever receives one says which class it must be.
+Nothing here needs torch: what stands between the network and a site's worker only passes frames on.
+"""
+
+import contextlib
+import json
+import socket
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import AtollError
+
+VERSION = 2
+MOST_HEAD = 1 << 20
+MOST_BODY = 1 << 32
+_MAGIC = b"ATL1"
+_PREFIX = struct.Struct(">4sIQ")
+_CHUNK = 1 << 20
+
+# Why a site has nothing to give, as the server tells it. A site sends the code alone: texts could carry data out.
+CODES = {
+    "worker": "no answer from the worker there. See to it that the site's client is running",
+    "offline": "cannot be reached. Start the client there, or see to the network",
+    "silent": "no answer in time",
+    "request": "could not read the request. Install the same version of atoll everywhere",
+    "version": "has another version of atoll. Install the same one everywhere",
+    "method": "does not have the method. A method of your own has to be listed under 'methods' in site.yaml there",
+    "contract": "has the method with other settings, other payloads or other code. Install the same version everywhere",
+    "model": "has a model of another form than the server expects",
+    "data": "has rows of another form than the federation",
+    "public": "has no public rows, or other ones than the server. Copy the server's file there",
+    "run": "does not know the run",
+    "state": "lacks the state that the run needs, or the state was changed there",
+    "covariances": (
+        "keeps covariances of features to itself, by its own rules. Start the run with --cov-source means, "
+        "or with --min-class-count 10"
+    ),
+    "roles": (
+        "keeps uploads to itself whose fields do not say what they hold, by its own rules. Declare a role for every "
+        "field of the method's upload; the log there names the field"
+    ),
+    "budget": "has spent the privacy budget of this run",
+    "failed": "failed in its part of the method. The log there says why",
+}
+PASSING = frozenset({"worker", "offline"})  # what may mend itself: worth another try
+AWAY = PASSING | {"silent"}
+
+
+class ProtocolError(AtollError):
+    """Bytes that are not a frame."""
+
+
+class Refusal(AtollError):
+    """A request that a site does not carry out, by code."""
+
+    def __init__(self, code: str, reason: str = ""):
+        super().__init__(reason or CODES[code])
+        self.code = code
+
+
+class Frame(NamedTuple):
+    """A request or a reply."""
+
+    kind: str
+    head: dict[str, Any]
+    body: bytes = b""
+
+    @property
+    def code(self) -> str | None:
+        """Why there is nothing, if so."""
+        return known_code(self.head.get("code")) if self.kind == "error" else None
+
+
+def answers(run: str, site: str, round: int, phase: int) -> dict[str, Any]:
+    """What an upload says of itself, so that none passes for the answer to another question, or for another site's."""
+    return {"run": run, "site": site, "round": round, "phase": phase}
+
+
+def error(code: str) -> Frame:
+    return Frame("error", {"code": code})
+
+
+def known_code(code: Any) -> str:
+    """Whatever a site may have sent, one of our codes."""
+    return code if isinstance(code, str) and code in CODES else "failed"
+
+
+def pack(frame: Frame) -> bytes:
+    head = json.dumps([frame.kind, frame.head], allow_nan=False, separators=(",", ":")).encode()
+    if len(head) > MOST_HEAD or len(frame.body) > MOST_BODY:
+        raise ProtocolError(f"A {frame.kind!r} frame of {len(head)} + {len(frame.body)} bytes is too large to be sent.")
+    return _PREFIX.pack(_MAGIC, len(head), len(frame.body)) + head + frame.body
+
+
+def unpack(data: bytes) -> Frame:
+    if len(data) < _PREFIX.size:
+        raise ProtocolError(f"{len(data)} bytes are no frame.")
+    head, body = _lengths(data[: _PREFIX.size])
+    if len(data) != _PREFIX.size + head + body:
+        raise ProtocolError("A frame is cut short or has something behind it.")
+    return _frame(data[_PREFIX.size : _PREFIX.size + head], data[_PREFIX.size + head :])
+
+
+def _lengths(prefix: bytes) -> tuple[int, int]:
+    magic, head, body = _PREFIX.unpack(prefix)
+    if magic != _MAGIC or head > MOST_HEAD or body > MOST_BODY:
+        raise ProtocolError("These bytes are no frame, or one beyond all limits.")
+    return head, body
+
+
+def _frame(head: bytes, body: bytes) -> Frame:
+    try:
+        kind, values = json.loads(head)
+        return Frame(str(kind), dict(values), body)
+    except (ValueError, TypeError, RecursionError) as reason:
+        raise ProtocolError("The header of a frame is not what it should be.") from reason
+
+
+# -- over a local socket ----------------------------------------------------------------------------------------------
+
+
+def call(address: str | Path, data: bytes, patience: float | None = None) -> bytes:
+    """Pass a packed frame to the worker that listens there; its packed reply, or the code of an error."""
+    with socket.socket(socket.AF_UNIX) as line, contextlib.suppress(OSError, ProtocolError):
+        line.settimeout(patience)
+        line.connect(str(address))
+        line.sendall(data)
+        return receive(line)
+    return pack(error("worker"))
+
+
+def receive(line: socket.socket) -> bytes:
+    """One packed frame."""
+    prefix = _exactly(line, _PREFIX.size)
+    return prefix + _exactly(line, sum(_lengths(prefix)))
+
+
+def _exactly(line: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:  # what is announced is not reserved: only what arrives takes memory
+        piece = line.recv(min(_CHUNK, size - len(data)))
+        if not piece:
+            raise ProtocolError("The other side hung up in the middle of a frame.")
+        data += piece
+    return bytes(data)

@@ -1,0 +1,113 @@
+"""Can this method run on this federation? Asked before anything runs."""
+
+from ..aggregation import robust
+from ..clients.dry_run import dry_run
+from ..clients.pool import ClientPool
+from ..core.method import AnyMethod, Need, check_functions, declared
+from ..core.optim import base
+from ..core.payload import equal
+from ..core.prng import key
+from ..core.schema import constraints_of
+from ..errors import AtollError
+from ..methods import _registry
+from ..simulation.byzantine import ALIE, corrupt, upload_tensors
+from ..simulation.clock import Devices
+from .regulariser_check import check_terms
+
+REPEAT = "beside `aggregate`, and again in every subclass with an `aggregate` or `serve` of its own"
+
+
+def check(
+    method: AnyMethod, fleet: ClientPool, name: str, backend: str, rule: str | None = None, sums: str = "float"
+) -> None:
+    """Raise one sentence that names the remedy if the method cannot run."""
+    check_functions(type(method), type(method).__name__)
+    architectures = fleet.architectures()
+    widths = {m: fleet.models[i].feature_dim for i in fleet.ids if (m := fleet.models[i].name)}
+    if Need.SAME_ARCHITECTURE in method.needs and len(architectures) > 1:
+        raise AtollError(
+            f"{name} shares whole models, so all clients need one architecture, but --models gives "
+            f"{', '.join(architectures)}. Give one model, or take a method for unlike models: {_hospitable()}."
+        )
+    if Need.SAME_WIDTH in method.needs and len(set(widths.values())) > 1:
+        listed = ", ".join(f"{m} {d}" for m, d in widths.items())
+        raise AtollError(
+            f"{name} shares heads or compares features, so all models need one feature width, but they have {listed}. "
+            f"Add --width {min(widths.values())}, or choose models that agree."
+        )
+    if Need.PUBLIC_DATA in method.needs and fleet.public is None:
+        raise AtollError(f"{name} distils on public data, and there is none. Add --public {100 * fleet.num_classes}.")
+    if rule is not None:
+        _check_rule(method, fleet, name, rule, sums)
+    if sums == "fixed" and not declared(type(method), "sums_uploads"):
+        raise AtollError(_no_sum(method, name))
+    check_terms(method, fleet)
+    if backend == "vmap" and not method.vectorisable:
+        raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
+    unlike = sorted({fleet.models[i].name for i in fleet.ids if not fleet.models[i].vectorisable})
+    if backend == "vmap" and unlike:
+        raise AtollError(f"--backend vmap cannot batch {', '.join(unlike)}. Use --backend loop.")
+
+
+def _check_rule(method: AnyMethod, fleet: ClientPool, name: str, rule: str, sums: str) -> None:
+    """Raise one sentence that names the remedy if a robust rule has nothing to guard, or cannot work."""
+    guards = declared(type(method), "guards")
+    if not guards:
+        raise AtollError(
+            f"--robust {rule} replaces averages of models or prototypes, and {name} declares none that its server "
+            f"takes. Leave it out, or take one of: {_declaring('guards')}. If {name} is yours, and its server averages "
+            f"with `mean`, name the fields {REPEAT}: guards = ('params',)."
+        )
+    if isinstance(guards, str):
+        raise AtollError(f"`guards` of {name} is a text, not a tuple of names. Write guards = ({guards!r},).")
+    if sums == "fixed":
+        raise AtollError(
+            f"--robust {rule} and --sums fixed exclude each other: a robust rule compares single uploads, and a sum is "
+            "there so that nobody has to see them. Leave out one of them."
+        )
+    if robust.parse(rule).clips:
+        with base.no_training():  # refused here if the server has nothing to measure from
+            list(dry_run(method, fleet, 0, guard=robust.guard_for(method, rule, lambda note: None)))
+
+
+def _no_sum(method: AnyMethod, name: str) -> str:
+    """Say why --sums fixed is refused and, if only a declaration may be missing, what to declare."""
+    needed = "--sums fixed is for servers that work from sums of what clients send"
+    remedy = f"Leave it out, or take one of: {_declaring('sums_uploads')}."
+    if why := declared(type(method), "not_a_sum"):
+        return f"{needed}, and that of {name} cannot: {why}. {remedy}"
+    return (
+        f"{needed}, and {name} does not declare that its server does. {remedy} If {name} is yours, and its server "
+        f"adds up with `mean` or `Sum` and reads no single upload, say so {REPEAT}: sums_uploads = True."
+    )
+
+
+def check_clock(devices: Devices, deadline: float | None) -> None:
+    if deadline is not None and devices.compute == "measured":
+        raise AtollError(
+            "--deadline goes by counted operations: who is late by measured seconds would change from run to run. "
+            "Leave out compute=measured in --clock."
+        )
+
+
+def affects(kind: str, method: AnyMethod, fleet: ClientPool) -> bool:
+    """Whether a lie is one, tried on what a method uploads first."""
+    marks, classes, k = constraints_of(method), fleet.num_classes, key("trial")
+    for exchange in dry_run(method, fleet, 0):
+        down, up = exchange.download, exchange.upload
+        if kind == ALIE and any(upload_tensors(up, down, classes, marks, k)):
+            return True
+        if not equal(up, corrupt(kind, up, down, classes, marks, k)):
+            return True
+    return False
+
+
+def _hospitable() -> str:
+    """Methods that run on unlike models."""
+    free = [name for name, cls in _registry.methods().items() if Need.SAME_ARCHITECTURE not in cls.needs]
+    return ", ".join(free)
+
+
+def _declaring(name: str) -> str:
+    """Return the names of all known methods whose server declares ``name``."""
+    return ", ".join(known for known, cls in _registry.methods().items() if declared(cls, name))

@@ -1,0 +1,136 @@
+"""Runs followed by other programs: TensorBoard, MLflow, Weights & Biases. A tracker that breaks never stops a run."""
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..config import Config
+from ..errors import AtollError, unknown
+from .run_state import RoundMetrics
+
+PROJECT = "atoll"
+
+
+class Tracker(Protocol):
+    """One run, told to another program."""
+
+    def line(self, step: int, numbers: Mapping[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Event files in ``RUN/tensorboard``."""
+
+    def __init__(self, config: Config, folder: Path):
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+        self._writer.add_text("config", f"```\n{config.to_yaml()}```")
+
+    def line(self, step: int, numbers: Mapping[str, float]) -> None:
+        for name, number in numbers.items():
+            self._writer.add_scalar(name, number, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class MLflow:
+    """A run in the tracking server that ``MLFLOW_TRACKING_URI`` names, or else in a file below the run's folder."""
+
+    def __init__(self, config: Config, folder: Path):
+        import mlflow
+
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.absolute() / 'mlflow.db'}"
+        self._client: Any = mlflow.tracking.MlflowClient(tracking_uri=uri)
+        found = self._client.get_experiment_by_name(PROJECT)
+        experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
+        self._run: str = self._client.create_run(experiment, run_name=folder.name).info.run_id
+        for name, value in config.to_dict().items():
+            self._client.log_param(self._run, name, str(value)[:500])
+
+    def line(self, step: int, numbers: Mapping[str, float]) -> None:
+        for name, number in numbers.items():
+            self._client.log_metric(self._run, name, number, step=step)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._run)
+
+
+class Wandb:
+    """A run of Weights & Biases; offline, in ``RUN/wandb``, unless ``WANDB_MODE`` says otherwise."""
+
+    def __init__(self, config: Config, folder: Path):
+        import wandb
+
+        mode: Any = os.environ.get("WANDB_MODE", "offline")
+        self._run: Any = wandb.init(
+            project=PROJECT, name=folder.name, dir=str(folder), config=config.to_dict(), mode=mode
+        )  # fmt: skip
+
+    def line(self, step: int, numbers: Mapping[str, float]) -> None:
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+# Each tracker: its class, the package it needs, the extra that brings it.
+TRACKERS: dict[str, tuple[Callable[[Config, Path], Tracker], str, str]] = {
+    "tensorboard": (TensorBoard, "tensorboard", "tensorboard"),
+    "mlflow": (MLflow, "mlflow", "mlflow"),
+    "wandb": (Wandb, "wandb", "wandb"),
+}
+
+
+def check(names: Sequence[str]) -> None:
+    """Trackers must exist and be installed: found out before anything runs."""
+    for name in names:
+        if name not in TRACKERS:
+            raise unknown("tracker", name, TRACKERS)
+        _, package, extra = TRACKERS[name]
+        if importlib.util.find_spec(package) is None:
+            raise AtollError(f"--track {name} needs the package {package}: pip install 'atoll[{extra}]'.")
+
+
+class Tracking:
+    """All trackers of a run; the first time that one fails it is told, and left alone from then on."""
+
+    def __init__(self, config: Config, folder: Path, tell: Callable[[str], None]):
+        self._tell, self._trackers = tell, dict[str, Tracker]()
+        for name in config.track:
+            self._trying(name, partial(self._start, name, config, folder))
+
+    def _start(self, name: str, config: Config, folder: Path) -> None:
+        self._trackers[name] = TRACKERS[name][0](config, folder)
+
+    def watch(self, done: int, line: RoundMetrics | None) -> None:
+        if line is not None:
+            numbers = flat(line)
+            for name, tracker in list(self._trackers.items()):
+                self._trying(name, partial(tracker.line, line["round"], numbers))
+
+    def close(self) -> None:
+        for name, tracker in list(self._trackers.items()):
+            self._trying(name, tracker.close)
+
+    def _trying(self, name: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as reason:  # whatever another program does, the run goes on
+            self._trackers.pop(name, None)
+            self._tell(f"Tracking by {name} stopped ({type(reason).__name__}: {reason}). The run goes on without it.")
+
+
+def flat(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """All numbers of a line of metrics, nested ones under names such as ``personal/post/accuracy``."""
+    found: dict[str, float] = {}
+    for name, entry in line.items():
+        if isinstance(entry, Mapping):
+            found |= flat(entry, f"{prefix}{name}/")
+        elif isinstance(entry, int | float) and not isinstance(entry, bool) and entry == entry:
+            found[prefix + name] = float(entry)
+    return found

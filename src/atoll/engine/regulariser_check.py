@@ -1,0 +1,65 @@
+"""Check before a run that a method uses the regularisers that it was given."""
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from itertools import islice
+from typing import Any, cast
+
+from ..clients.dry_run import dry_run, representatives
+from ..clients.pool import ClientPool
+from ..core.method import AnyMethod
+from ..core.optim.base import no_training
+from ..core.regularisers import Regulariser, Regularisers
+from ..errors import AtollError
+from ..utils.runtime import on_device
+
+HOOKS = ("bind", "report")  # what local() has to call of a regulariser
+
+Calls = set[tuple[str, str]]  # of regularisers by the names of their classes, and of their hooks
+
+
+def check_terms(method: AnyMethod, fleet: ClientPool) -> None:
+    """Raise an AtollError if the method ignores a regulariser: in a dry run of one round, each has to be called.
+
+    A method that inherits ``regularisers`` and overrides ``local`` may have forgotten the terms of the loss.
+    """
+    terms = getattr(method, "regularisers", ())
+    if not terms:
+        return
+    missing = {(type(term).__name__, hook) for term in terms for hook in HOOKS if hook == "bind" or _reports(term)}
+    watched = replace(cast(Any, method), regularisers=Regularisers(_watched(term, missing) for term in terms))
+    exchanges = len(representatives(method, fleet)) * method.phases
+    with no_training(), on_device(fleet.train.all.x.device.type):
+        # The server's last step is left out: without reports it may fail, and the reason would not show.
+        for _ in islice(dry_run(watched, fleet, 0), exchanges):
+            if not missing:
+                return
+    name, ignored = type(method).__name__, sorted({term.lower() for term, _ in missing})
+    forgotten = " and ".join(sorted({f"{hook}()" for _, hook in missing}))
+    raise AtollError(
+        f"{name} does not use the regulariser {', '.join(ignored)}: its local() never calls {forgotten}. "
+        "Train with self.train(...), which does, or call bind() and report() of self.terms() in local(). "
+        f"To run the method as it is, leave out {' '.join(f'--with {term}' for term in ignored)}."
+    )
+
+
+def _reports(term: Regulariser) -> bool:
+    return type(term).report is not Regulariser.report
+
+
+def _watched(term: Regulariser, missing: Calls) -> Regulariser:
+    """Copy a regulariser so that each call of a hook is taken out of ``missing``; its class keeps its name."""
+    kind: Any = type(term)
+
+    def watching(hook: str) -> Callable[..., Any]:
+        def call(self: Any, *args: Any, **named: Any) -> Any:
+            missing.discard((kind.__name__, hook))
+            return getattr(kind, hook)(self, *args, **named)
+
+        return call
+
+    made = copy(term)
+    watcher = type(kind.__name__, (kind,), {"__slots__": ()} | {hook: watching(hook) for hook in HOOKS})
+    object.__setattr__(made, "__class__", watcher)  # also where the regulariser is frozen
+    return made

@@ -1,0 +1,114 @@
+"""What a run leaves behind, in Python."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ..backends.base import Backend
+from ..clients.pool import ClientPool
+from ..clients.server_side import ServerSideStates
+from ..clients.state_store import Store
+from ..core.model import Predictor
+from ..core.task import Round
+from ..storage.run_reader import Run
+from ..typing import ClientId
+from ..utils.notebook import dataframe, html
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from .setup import Setup
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """Numbers, and the models that gave them."""
+
+    setup: "Setup"
+    summary: dict[str, Any]  # what summary.json holds
+    history: Sequence[dict[str, Any]]  # one entry for each evaluated round
+    table: pa.Table  # what clients.parquet holds
+    server: Any  # the server's final state
+    desks: Store  # what the server keeps of each client, if the method does
+    backend: Backend
+    notes: Sequence[str]
+
+    def __repr__(self) -> str:
+        s, personal, generic = self.summary, self.summary["personal"], self.summary["generic"]
+        both = f", generic {generic['best_by_val']:.2%}" if generic else ""
+        return (
+            f"<Result {s['label']} on {s['data']}: personal {personal['best_by_val']:.2%}{both} "
+            f"after {s['rounds']} rounds, {s['clients']} clients>"
+        )
+
+    def _repr_html_(self) -> str:
+        shown = ("round", "personal", "worst_decile", "generic", "up", "down")
+        last = self.to_table().slice(len(self.history) - 1).to_pylist()
+        return html(repr(self)[1:-1], shown, [[_short(row[name]) for name in shown] for row in last])
+
+    def to_table(self) -> pa.Table:
+        """One row for each evaluated round; ``table`` has one for each client beside."""
+        return pa.Table.from_pylist([_line(line) for line in self.history])
+
+    def to_dataframe(self) -> Any:
+        """``to_table`` for pandas."""
+        return dataframe(self.to_table())
+
+    def plot(self, kind: str = "curves") -> "Figure":
+        """Accuracy by round (``curves``), by client (``boxes``), by bytes (``bytes``); rows held (``holdings``)."""
+        from ..report.figures import draw  # takes long to import
+
+        return draw(kind, [self.as_run()])
+
+    def as_run(self) -> Run:
+        """As reports know it."""
+        config = self.setup.config
+        path = Path(config.out or config.label)
+        holdings = self.setup.federation.holdings()
+        return Run(path, self.summary, tuple(self.history), self.table, holdings, config.to_dict())
+
+    @cached_property
+    def clients(self) -> list[dict[str, Any]]:
+        """One row for each client and evaluated round."""
+        return list(self.table.to_pylist())
+
+    @property
+    def fleet(self) -> ClientPool:
+        return self.setup.fleet
+
+    def state(self, i: ClientId) -> Any:
+        """What client ``i`` keeps."""
+        return self.backend.state(self.setup.method, self.setup.config.seed, i)
+
+    def personal(self, i: ClientId) -> Predictor:
+        """Client ``i``'s model once it has received the server's last message: inputs to logits."""
+        method, seed = self.setup.method, self.setup.config.seed
+        office = ServerSideStates(method, self.fleet.task(), seed, self.desks)
+        download = office.download(self.server, i, Round(self.summary["rounds"]))
+        return method.personal(download, None, self.state(i), self.fleet.client(i))
+
+    def generic(self) -> Predictor | None:
+        """The server's model, if the method has one."""
+        return self.setup.method.generic(self.server, self.fleet.task())
+
+
+def _line(line: dict[str, Any]) -> dict[str, Any]:
+    """What a table tells of a round."""
+    post, generic = line["personal"]["post"], line["generic"]
+    return {
+        "round": line["round"],
+        "personal": post["accuracy"],
+        "worst_decile": post.get("worst_decile"),
+        "val": post.get("val"),
+        "generic": generic["global"]["accuracy"] if generic else None,
+        **{name: line["bytes"][name] for name in ("up", "down")},
+        "seconds": line["seconds"],
+    }
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else f"{value:,}"

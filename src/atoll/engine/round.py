@@ -1,0 +1,177 @@
+"""The round loop, the same for every method and every backend."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ..aggregation import fixed_point, robust
+from ..backends.base import Backend
+from ..clients import method_calls
+from ..clients.evaluation import Score
+from ..clients.server_side import ServerSideStates
+from ..clients.state_store import MemoryStore, Store
+from ..clients.tasks import (
+    LATE,
+    NO_FAULTS,
+    UNREACHED,
+    ClientTask,
+    ClientUpload,
+    Dropped,
+    LostClient,
+    Rejection,
+    RoundFaults,
+    RoundLog,
+)
+from ..clients.validation.checks import type_error
+from ..clients.validation.validator import Validator
+from ..core.method import AnyMethod, contract
+from ..core.payload import nbytes
+from ..core.prng import key
+from ..core.schema import UploadError, is_finite
+from ..core.task import Reply, Round, Task
+from ..core.tree import map_consecutive, plain
+from ..typing import ClientId
+from ..utils.progress import track
+from .cohort import sample_cohort
+
+Note = Callable[[Round, ClientUpload, UploadError | None], None]  # told of every upload, and of what is wrong with it
+
+
+@dataclass(frozen=True)
+class RoundPolicy:
+    """How a server treats clients and their uploads in a round. By default: it trusts them, as far as types go."""
+
+    checks: Validator | None = None  # without them an upload is judged by its class alone
+    excluded: Collection[ClientId] = ()  # absent if sampled
+    guard: robust.RobustAggregation | None = None  # in place of means
+    fixed: fixed_point.Fixed | None = None  # sums in fixed point
+    trouble: RoundFaults = NO_FAULTS  # faults to order
+    note: Note | None = None  # told of every upload that arrives, once it has been judged
+
+    def judged(self, r: Round, outcome: ClientUpload, fault: UploadError | None) -> None:
+        if self.note is not None:
+            self.note(r, outcome, fault)
+
+
+def run_round(
+    method: AnyMethod,
+    task: Task,
+    backend: Backend,
+    server: Any,
+    t: int,
+    seed: int,
+    rate: float,
+    examine: Collection[str],
+    desks: Store | None = None,
+    rules: RoundPolicy = RoundPolicy(),
+    known: Mapping[ClientId, Score] = MappingProxyType({}),
+) -> tuple[Any, RoundLog]:
+    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured.
+
+    Those of ``known`` clients are still what they were when they got these scores, if they are in the clients' states.
+    """
+    away, trouble = set(rules.excluded), rules.trouble
+    log = RoundLog(t, [i for i in sample_cohort(task.clients, rate, seed, t) if i not in away])
+    office = ServerSideStates(method, task, seed, MemoryStore() if desks is None else desks)
+    _lose(log, trouble, lambda i: nbytes(office.download(server, i, Round(t))))
+    for r in (Round(t, phase) for phase in range(method.phases)):
+        # Every download is made before any client runs: no client sees what another one did in this exchange.
+        # A client whose upload failed or never came in an earlier exchange of the round is absent from the others.
+        absent = log.absent
+        present = [i for i in log.cohort if i not in absent]
+        jobs = [ClientTask(i, r, office.download(server, i, r), i in examine, known.get(i)) for i in present]
+        for i, size in zip(present, map_consecutive(nbytes, [job.download for job in jobs]), strict=True):
+            log.down[i] = log.down.get(i, 0) + size
+        outcomes = trouble.tampered(track("clients", backend.train(method, seed, jobs), len(jobs)))
+        accepted = _accepted(outcomes, _judge(method, jobs, rules.checks), rules, log, r)
+        replies = office.served(server, accepted, r)
+        first = next(replies, None)
+        if first is not None:  # without a single valid upload the server stays as it is
+            received: Iterator[Reply[Any]] = chain([first], replies)
+            if rules.guard:
+                received = robust.without_rule(received)
+            with torch.no_grad(), robust.using(rules.guard, server), fixed_point.using(rules.fixed):
+                server = plain(method_calls.aggregate(method, server, received, task, r, key(seed, "server", *r)))
+        for _ in replies:  # a method may ignore replies; the clients have to run all the same
+            pass
+        _conclude(backend, log)
+    return server, log
+
+
+def _judge(
+    method: AnyMethod, jobs: Sequence[ClientTask], checks: Validator | None
+) -> Callable[[ClientUpload], UploadError | None]:
+    """Who says whether an outcome can be used."""
+    downloads, kind = {job.client: job.download for job in jobs}, contract(method).upload
+    if checks is None:
+        return lambda outcome: type_error(outcome.upload, kind)
+
+    def judge(outcome: ClientUpload) -> UploadError | None:
+        party, sender = outcome.party, outcome.sender
+        if party is not None and party.uploads.get(sender) is outcome.upload:
+            if party.sound is None:
+                party.sound = checks.sound(party.uploads, downloads[sender], party.stack)
+            if party.sound:
+                return None
+        return checks.flaw(sender, downloads[sender], outcome.upload)
+
+    return judge
+
+
+def _lose(log: RoundLog, trouble: RoundFaults, size: Callable[[ClientId], int]) -> None:
+    """Clients that will not answer; most have received the download, whose size is counted."""
+    for i in log.cohort:
+        if why := trouble.gone(i):
+            log.dropped.append(Dropped(i, log.t + 1, why))
+            if why != UNREACHED:
+                log.down[i] = size(i)
+
+
+def _accepted(
+    outcomes: Iterable[ClientUpload],
+    judge: Callable[[ClientUpload], UploadError | None],
+    rules: RoundPolicy,
+    log: RoundLog,
+    r: Round,
+) -> Iterator[Reply[Any]]:
+    """Uploads that pass, one at a time; a client whose upload fails or comes too late counts as absent."""
+    for outcome in outcomes:
+        if isinstance(outcome.upload, LostClient):
+            log.lose(outcome.sender, outcome.upload)
+            continue
+        fault = judge(outcome)
+        up = log.up.get(outcome.sender, 0) + (0 if fault else nbytes(outcome.upload))
+        if fault is None and rules.trouble.late(outcome.sender, up, log.down[outcome.sender]):
+            log.dropped.append(Dropped(outcome.sender, log.t + 1, LATE))
+            rules.judged(r, outcome, UploadError("upload", "came too late"))
+            continue
+        rules.judged(r, outcome, fault)
+        if fault:
+            log.rejected.append(Rejection(outcome.sender, log.t + 1, *fault))
+            continue
+        log.accepted.append(outcome.sender)
+        log.up[outcome.sender] = up
+        if outcome.before is not None:
+            log.before.setdefault(outcome.sender, outcome.before)
+        yield Reply(outcome.sender, outcome.upload)
+
+
+def _conclude(backend: Backend, log: RoundLog) -> None:
+    """Keep the states of the clients whose uploads passed, unless their own training has diverged."""
+    absent = log.absent
+    for rest in track("personal models", backend.rest(), len(log.accepted)):
+        if rest.sender in absent:
+            continue
+        if isinstance(rest.state, LostClient):  # after its upload: that counts, and the client is where it was before
+            log.lost[rest.sender] = rest.state.reason
+        elif not is_finite(rest.state) if rest.spoilt is None else rest.spoilt:
+            log.spoilt.append(rest.sender)
+        else:
+            backend.commit(rest)
+            if rest.after is not None:
+                log.after[rest.sender] = rest.after
+                log.lasting |= {rest.sender} if rest.lasting else set()

@@ -1,0 +1,108 @@
+"""What has come of a run so far, and its form in a checkpoint."""
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from ..clients.evaluation import Score
+from ..simulation.clock import Clock
+from ..typing import ClientId
+
+RoundMetrics = dict[str, Any]  # one line of metrics.jsonl
+
+
+@dataclass
+class Totals:
+    up: int = 0  # bytes
+    down: int = 0
+    client_flops: float = 0.0
+    server_flops: float = 0.0
+    seconds: float = 0.0
+    participations: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)  # answers that did not come, by reason
+    empty: int = 0  # rounds in which nobody answered
+
+
+def _clocks() -> dict[str, Clock]:
+    return {"waiting": Clock(overlap=False), "wait_free": Clock(overlap=True)}
+
+
+@dataclass
+class RunState:
+    """With the server's state and the clients' states, all that a checkpoint holds."""
+
+    round: int = 0  # rounds completed
+    status: str = "running"  # then "finished", "diverged" or "exhausted" (no privacy budget left)
+    totals: Totals = field(default_factory=Totals)
+    clocks: dict[str, Clock] = field(default_factory=_clocks)  # simulated time, with and without overlap
+    before: dict[ClientId, Score] = field(default_factory=dict)  # latest scores of every client examined so far
+    after: dict[ClientId, Score] = field(default_factory=dict)
+    rejected: list[Mapping[str, Any]] = field(default_factory=list)  # since the last line
+    dropped: list[Mapping[str, Any]] = field(default_factory=list)  # likewise
+    spoilt: list[Mapping[str, Any]] = field(default_factory=list)  # likewise: states that were not finite
+    strikes: dict[ClientId, int] = field(default_factory=dict)  # uploads rejected so far, of those who had any
+    lines: list[RoundMetrics] = field(default_factory=list)
+    rows: list[pa.Table] = field(default_factory=list)  # of clients.parquet: a table for each evaluated round
+
+    def excluded(self, strikes: int) -> list[ClientId]:
+        """Clients with so many strikes or more; nobody for 0."""
+        return sorted(i for i, count in self.strikes.items() if 0 < strikes <= count)
+
+    def copy(self) -> "RunState":
+        """Copy the ledger and all its containers, so that later entries leave the copy as it is."""
+        made: RunState = _copied(self)
+        return made
+
+    def table(self) -> pa.Table:
+        """All rows so far; columns, because a dict for each row takes ten times the memory."""
+        return pa.concat_tables(self.rows, promote_options="default").combine_chunks() if self.rows else pa.table({})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; the rows are stored as a table of their own."""
+        kept = ("status", "before", "after", "rejected", "dropped", "spoilt", "strikes", "lines")
+        plain = {name: getattr(self, name) for name in kept}
+        clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
+        return plain | {"totals": asdict(self.totals), "clocks": clocks}
+
+
+def _copied(value: Any) -> Any:
+    """Copy a record field by field, down to the records in it; entries of containers never change and are shared."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _copied(getattr(value, f.name)) for f in fields(value)})
+    if isinstance(value, dict):
+        return {name: _copied(entry) if is_dataclass(entry) else entry for name, entry in value.items()}
+    return copy(value)
+
+
+def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
+    """The ledger after ``done`` rounds."""
+    clocks = {name: Clock(clock.overlap, **stored["clocks"][name]) for name, clock in _clocks().items()}
+    return RunState(
+        done,
+        stored["status"],
+        Totals(**stored["totals"]),
+        clocks,
+        _scores(stored["before"]),
+        _scores(stored["after"]),
+        list(stored["rejected"]),
+        list(stored.get("dropped", [])),  # checkpoints of older versions have none
+        list(stored.get("spoilt", [])),
+        dict(stored.get("strikes", {})),
+        [_line(line) for line in stored["lines"]],
+        [rows] if rows.num_rows else [],
+    )
+
+
+def _scores(stored: Mapping[str, Mapping[str, float | None]]) -> dict[str, Score]:
+    """Scores as JSON keeps them: an undefined number is null there."""
+    return {i: {k: float("nan") if v is None else v for k, v in score.items()} for i, score in stored.items()}
+
+
+def _line(stored: RoundMetrics) -> RoundMetrics:
+    personal, generic = _scores(stored["personal"]), stored["generic"]
+    if generic:
+        generic = {"source": generic["source"], **_scores({name: generic[name] for name in ("global", "local")})}
+    return {**stored, "personal": personal, "generic": generic}

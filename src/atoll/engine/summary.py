@@ -1,0 +1,94 @@
+"""The outcome of a run in one document: what summary.json holds."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .._version import __version__
+from ..clients.evaluation import reached, select
+from ..config import Config
+from ..methods._factory import split_variant
+from ..typing import ClientId
+from .run_state import RoundMetrics, RunState
+
+NAMED = 5  # clients in a sentence
+
+
+def summarise(
+    config: Config, ledger: RunState, clients: int, digest: str, poisoned: Sequence[ClientId] = ()
+) -> dict[str, Any]:
+    lines, totals = ledger.lines, ledger.totals
+    base, variant = split_variant(config.method)
+    known = [line for line in lines if line["generic"]]
+    generic = [(line["round"], line["generic"]["global"]) for line in known]
+    each = max(1, totals.participations)
+    return {
+        "method": base,
+        "variant": variant,
+        "label": config.label,
+        "data": config.data,
+        "partition": config.partition,
+        "split": config.split,
+        "models": list(config.models),
+        "clients": clients,
+        "rounds": ledger.round,
+        "seed": config.seed,
+        "backend": config.backend,
+        "status": ledger.status,
+        "personal": select([(line["round"], line["personal"]["post"]) for line in lines]),
+        "personal_pre": select([(line["round"], line["personal"]["pre"]) for line in lines]),
+        "personal_honest": select([(line["round"], line["personal"]["honest"]) for line in lines])
+        if poisoned
+        else None,
+        "poisoned": list(poisoned),
+        "dropped": totals.dropped,
+        "empty_rounds": totals.empty,
+        "generic": {"source": known[-1]["generic"]["source"], **select(generic)} if known else None,
+        "bytes": {
+            "up": totals.up,
+            "down": totals.down,
+            "per_client_round": {"up": totals.up / each, "down": totals.down / each},
+        },
+        "flops": {"clients": totals.client_flops, "server": totals.server_flops},
+        "clock": _clock(lines, config.wait_free),
+        "target": config.target and {"accuracy": config.target, "reached": reached(lines, config.target)},
+        "seconds": totals.seconds,
+        "digest": digest,
+        "version": __version__,
+    }
+
+
+def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:
+    """Simulated seconds until the last personal model was there, and what overlap is worth in a round."""
+    last = lines[-1]
+    waiting, free = (last["clock"][name]["personal"] for name in ("waiting", "wait_free"))
+    return {
+        "seconds": free if overlap else waiting,
+        "waiting": waiting,
+        "wait_free": free,
+        "round_time": {"waiting": waiting / last["round"], "wait_free": free / last["round"]},
+        "speedup": waiting / free if free else 1.0,
+    }
+
+
+def incidents(ledger: RunState, strikes: int) -> Iterator[str]:
+    """What went wrong in a run that went on all the same."""
+    for name, what in (("rejected", "Uploads that were refused"), ("spoilt", "States that held NaN or infinity")):
+        entries = [entry for line in ledger.lines for entry in line.get(name, [])]
+        if entries:
+            yield f"{what}: {_listed(entries)}. These clients kept their last good states."
+    for i in ledger.excluded(strikes):
+        yield f"Client {i!r} was excluded after {ledger.strikes[i]} rejected uploads."
+    if ledger.totals.empty:
+        yield f"Nobody answered in {ledger.totals.empty} of {ledger.round} rounds, which left everything as it was."
+
+
+def _listed(entries: Sequence[Mapping[str, Any]]) -> str:
+    """How many each client had, and why the first one; of many clients, the first few."""
+    counts, first = Counter(entry["client"] for entry in entries), dict[str, str]()
+    for entry in entries:
+        why = f": {entry['field']} {entry['reason']}" if "reason" in entry else ""
+        first.setdefault(entry["client"], f"in round {entry['round']}{why}")
+    told = [f"{n} of client {i!r} (first {first[i]})" for i, n in list(counts.items())[:NAMED]]
+    more = [f"and those of {len(counts) - NAMED} more clients"] if len(counts) > NAMED else []
+    return ", ".join(told + more)

@@ -1,0 +1,1 @@
+"""Several runs as one experiment: comparisons, sweeps, the tables of papers."""

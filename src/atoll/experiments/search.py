@@ -1,0 +1,139 @@
+"""Search strategies over settings: grid, random, Bayesian."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, Protocol
+
+from ..core.prng import key, uniform
+from ..errors import AtollError
+
+Point = dict[str, str]  # settings as a user would write them: {"lam": "0.1"}
+
+MODELS = ("personal", "generic")  # whose validation accuracy decides
+DIGITS = 4  # of a number that a search draws: more would only make names long
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One setting and what it may be: listed values, or all numbers between two."""
+
+    name: str
+    values: tuple[str, ...] = ()
+    low: float = math.nan
+    high: float = math.nan
+
+    @cached_property
+    def ranged(self) -> bool:
+        return not self.values
+
+    @cached_property
+    def logarithmic(self) -> bool:
+        """Whether numbers are drawn by their size: over powers of ten a plain draw would miss the small ones."""
+        return self.low > 0 and self.high / self.low > 10
+
+    def at(self, share: float) -> str:
+        """The value that is ``share`` (from 0 to 1) of the way along."""
+        if not self.ranged:
+            return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+        if self.logarithmic:
+            return f"{self.low * (self.high / self.low) ** share:.{DIGITS}g}"
+        return f"{self.low + (self.high - self.low) * share:.{DIGITS}g}"
+
+
+def axis(text: str) -> Axis:
+    """``lam=0.01,0.1,1`` or ``lam=0.001..10``."""
+    name, sign, rest = text.partition("=")
+    if not sign or not name or not rest:
+        raise AtollError(f"Cannot read {text!r}: write name=value,value,... or name=low..high.")
+    if ".." not in rest:
+        values = tuple(filter(None, rest.split(",")))
+        if len(set(values)) < len(values):
+            raise AtollError(f"{text!r} names a value twice.")
+        return Axis(name, values)
+    try:
+        low, high = (float(word) for word in rest.split(".."))
+    except ValueError:
+        raise AtollError(f"Cannot read {text!r}: a range is name=low..high, such as lam=0.001..10.") from None
+    if not -math.inf < low < high < math.inf:
+        raise AtollError(f"{text!r} is no range: the first number must be below the second.")
+    return Axis(name, (), low, high)
+
+
+class Search(Protocol):
+    """Says which points to try, some at a time, and learns how they did."""
+
+    def batches(self) -> Iterator[list[Point]]: ...
+    def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every combination of the listed values."""
+
+    axes: Sequence[Axis]
+
+    def __post_init__(self) -> None:
+        for a in self.axes:
+            if a.ranged:
+                raise AtollError(f"A grid needs values, and {a.name} has a range. List some, or add --random N.")
+
+    def batches(self) -> Iterator[list[Point]]:
+        names = [a.name for a in self.axes]
+        yield [dict(zip(names, values, strict=True)) for values in product(*(a.values for a in self.axes))]
+
+    def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None:
+        """It knows from the beginning what it wants."""
+
+
+@dataclass(frozen=True)
+class Random:
+    """Points drawn at random, each axis by itself; the same seed draws the same points."""
+
+    axes: Sequence[Axis]
+    trials: int
+    seed: int
+
+    def batches(self) -> Iterator[list[Point]]:
+        yield [self._point(i) for i in range(self.trials)]
+
+    def _point(self, i: int) -> Point:
+        shares = uniform(key(self.seed, "sweep", i), len(self.axes)).tolist()
+        return {a.name: a.at(share) for a, share in zip(self.axes, shares, strict=True)}
+
+    def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None:
+        """Chance learns nothing."""
+
+
+class Bayes:
+    """Points proposed by Optuna from how the earlier ones did."""
+
+    def __init__(self, axes: Sequence[Axis], trials: int, seed: int, at_once: int):
+        try:
+            import optuna
+        except ImportError:
+            raise AtollError("--optuna needs the package optuna: pip install 'atoll[optuna]'.") from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=at_once > 1)
+        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._axes, self._trials, self._at_once = axes, trials, at_once
+        self._asked: list[Any] = []
+
+    def batches(self) -> Iterator[list[Point]]:
+        for start in range(0, self._trials, self._at_once):
+            self._asked = [self._study.ask() for _ in range(min(self._at_once, self._trials - start))]
+            yield [{a.name: self._suggest(trial, a) for a in self._axes} for trial in self._asked]
+
+    def _suggest(self, trial: Any, a: Axis) -> str:
+        if not a.ranged:
+            return str(trial.suggest_categorical(a.name, a.values))
+        return f"{trial.suggest_float(a.name, a.low, a.high, log=a.logarithmic):.{DIGITS}g}"
+
+    def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None:
+        from optuna.trial import TrialState
+
+        for trial, score in zip(self._asked, scores, strict=True):
+            failed = math.isnan(score)
+            self._study.tell(trial, None if failed else score, state=TrialState.FAIL if failed else None)

@@ -1,0 +1,1 @@
+"""Use trained models: open, predict, export, adapt to new clients."""

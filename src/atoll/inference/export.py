@@ -1,0 +1,134 @@
+"""A client's model in a form that other programs take: safetensors, torch.export, ONNX; each with a manifest.
+
+What is written is read again, and must give on the client's test rows what the model gives here.
+"""
+
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from .._version import __version__
+from ..errors import AtollError, unknown
+from ..typing import ClientId
+from ..utils.files import to_json, write_whole
+from .models import TrainedModels
+
+Reader = Callable[[Tensor], Tensor]
+
+TOLERANCE = 1e-4  # of logits: another runtime sums in another order
+MANIFEST = "manifest.json"
+
+
+def export_model(models: TrainedModels, client: ClientId, form: str, folder: Path) -> dict[str, Any]:
+    """Write the model and its manifest to ``folder``; returns the manifest."""
+    if form not in FORMATS:
+        raise unknown("form", form, FORMATS)
+    name, write, read = FORMATS[form]
+    net, fleet, at = models.module(client), models.fleet, models.fleet.position(client)
+    x = fleet.test[at].x if fleet.test.size(at) else fleet.train[at].x
+    folder.mkdir(parents=True, exist_ok=True)
+    with torch.no_grad():
+        write(net, x[:2], folder / name)
+        expected, found = net(x), read(folder / name, net)(x)
+    gap = float((expected - found).abs().max())
+    same = bool((expected.argmax(1) == found.argmax(1)).all())
+    if gap > TOLERANCE or not same:
+        raise AtollError(
+            f"{folder / name} does not give what the model gives: logits differ by {gap:.2g}. Do not use it."
+        )
+    manifest = _manifest(models, client, form, folder / name) | {"checked": {"rows": len(x), "largest_gap": gap}}
+    write_whole(folder / MANIFEST, (to_json(manifest, indent=1) + "\n").encode())
+    return manifest
+
+
+def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) -> dict[str, Any]:
+    config, data, transform = models.config, models.data, models.transform
+    return {
+        "form": form,
+        "file": file.name,
+        "sha256": sha256(file.read_bytes()).hexdigest(),
+        "atoll": __version__,
+        "method": config.method,
+        "client": client,
+        "architecture": models.fleet.models[client].name,
+        "round": models.round,
+        "classes": list(data.classes),
+        "input": {
+            "kind": data.kind,
+            "shape": list(models.fleet.test.all.x.shape[1:]),
+            "preparation": {"scale": 255, "mean": transform.mean, "std": transform.std, "border": transform.border}
+            if data.kind == "image"
+            else "none",
+        },
+        "output": "logits, one for each class",
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The forms: a file name, how to write, how to read
+
+
+def _write_safetensors(net: nn.Module, x: Tensor, path: Path) -> None:
+    save_file({name: v.contiguous() for name, v in net.state_dict().items()}, path)
+
+
+def _read_safetensors(path: Path, net: nn.Module) -> Reader:
+    net.load_state_dict(load_file(path))
+    return net
+
+
+def _write_program(net: nn.Module, x: Tensor, path: Path) -> None:
+    torch.export.save(_program(net, x), path)
+
+
+def _program(net: nn.Module, x: Tensor) -> Any:
+    batch = torch.export.Dim("batch", min=1, max=65536)
+    return torch.export.export(net, (x,), dynamic_shapes=({0: batch},))
+
+
+def _read_program(path: Path, net: nn.Module) -> Reader:
+    module: Reader = torch.export.load(path).module()
+    return module
+
+
+def _write_onnx(net: nn.Module, x: Tensor, path: Path) -> None:
+    _need_onnx()
+    program = torch.onnx.export(
+        net, (x,), dynamo=True, input_names=["x"], output_names=["logits"], verbose=False,
+        dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=65536)},),
+    )  # fmt: skip
+    assert program is not None
+    program.save(path)
+
+
+def _read_onnx(path: Path, net: nn.Module) -> Reader:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def run(x: Tensor) -> Tensor:
+        (logits,) = session.run(None, {"x": np.ascontiguousarray(x.numpy())})
+        return torch.from_numpy(np.asarray(logits))
+
+    return run
+
+
+def _need_onnx() -> None:
+    try:
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise AtollError("ONNX needs the packages onnxscript and onnxruntime: pip install 'atoll[onnx]'.") from None
+
+
+FORMATS: dict[str, tuple[str, Callable[[nn.Module, Tensor, Path], None], Callable[[Path, nn.Module], Reader]]] = {
+    "safetensors": ("model.safetensors", _write_safetensors, _read_safetensors),
+    "torch": ("model.pt2", _write_program, _read_program),
+    "onnx": ("model.onnx", _write_onnx, _read_onnx),
+}

@@ -1,0 +1,136 @@
+"""Models that a run left, to predict with and to take away; in a run directory, those of its latest checkpoint."""
+
+import copy
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..clients import method_calls
+from ..clients.pool import ClientPool
+from ..clients.server_side import ServerSideStates
+from ..clients.state_store import MemoryStore
+from ..config import Config, from_dict, read_yaml
+from ..core.client import Client
+from ..core.method import AnyMethod, Method, contract
+from ..core.model import Predictor
+from ..core.params import BUFFERS
+from ..core.payload import Params
+from ..core.prng import key
+from ..core.task import Round
+from ..data.dataset import Array, Dataset
+from ..data.transforms import Transform, preset
+from ..engine.setup import Setup, build_setup
+from ..errors import AtollError, unknown
+from ..storage.checkpoint import Checkpoints, Snapshot
+from ..typing import ClientId
+
+ModelSource = tuple[
+    Any, Any, Any, Client
+]  # message, upload (if there is one), state: what a client's model follows from
+
+
+class TrainedModels(ABC):
+    """Clients' models, wherever they are kept."""
+
+    config: Config
+    method: AnyMethod
+    fleet: ClientPool
+    data: Dataset
+    transform: Transform  # of its rows
+    round: int  # rounds completed
+
+    @abstractmethod
+    def moment(self, i: ClientId) -> ModelSource:
+        """The last that is known of a client."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.config.label}: {len(self.clients)} models after round {self.round}>"
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        return self.fleet.ids
+
+    def client(self, name: str | None) -> ClientId:
+        """The client of that name; without one, the only client there is."""
+        if name is None and len(self.clients) == 1:
+            return self.clients[0]
+        if name is None:
+            raise AtollError(f"Say whose model is meant: --client with one of {', '.join(self.clients)}.")
+        if name not in self.clients:
+            raise unknown("client", name, self.clients)
+        return name
+
+    def personal(self, i: ClientId) -> Predictor:
+        """Inputs, prepared as for training, to logits."""
+        return self.method.personal(*self.moment(i))
+
+    def params(self, i: ClientId) -> Params:
+        """The weights of the client's own model."""
+        return self.method.own(*self.moment(i))
+
+    def module(self, i: ClientId) -> nn.Module:
+        """The client's own model as an ordinary module, in evaluation mode."""
+        method = self.method
+        if type(method).personal is not Method.personal:
+            raise AtollError(
+                f"A client of {type(method).__name__} does not predict by its own model alone, so there is no single "
+                "model to take away. `atoll predict` does what the method does."
+            )
+        net = copy.deepcopy(self.fleet.models[i].net).eval()
+        net.load_state_dict({name.removeprefix(BUFFERS): v for name, v in self.params(i).items()})
+        return net
+
+    def prepared(self, rows: Array) -> Tensor:
+        """Raw rows (images as bytes, numbers of a table, words as numbers) as the models take them."""
+        data = self.data
+        if tuple(rows.shape[1:]) != tuple(data.shape):
+            raise AtollError(f"The rows have shape {tuple(rows.shape[1:])}, but {data.name!r} has {tuple(data.shape)}.")
+        return self.transform.prepare(rows)
+
+
+class SavedRun(TrainedModels):
+    """What every client would predict by, once it has received the server's last message."""
+
+    def __init__(self, path: Path, setup: Setup, found: Snapshot):
+        self.path, self.setup, self.data = path, setup, setup.federation.dataset
+        self.config, self.method, self.fleet = setup.config, setup.method, setup.fleet
+        self.transform = preset(self.config.transform, self.data.name, self.data.shape)
+        self.round, self.server, self.states, self.desks = found.round, found.server, found.states, found.desks
+
+    def generic(self) -> Predictor | None:
+        """The server's model, if the method has one."""
+        return self.method.generic(self.server, self.fleet.task())
+
+    def moment(self, i: ClientId) -> ModelSource:
+        i = self.client(i)
+        method, fleet, seed = self.method, self.fleet, self.config.seed
+        kept, own = _checkpoints(self.path, self.setup), MemoryStore()
+        if i in self.desks:
+            own.put(i, kept.get_desk(self.desks[i]))
+        client = fleet.client(i)
+        with torch.no_grad():
+            if i in self.states:
+                state = kept.get_state(self.states[i])
+            else:
+                state = method_calls.init_client(method, client, key(seed, "init", i))
+            download = ServerSideStates(method, fleet.task(), seed, own).download(self.server, i, Round(self.round))
+        return download, None, state, client
+
+
+def open_run(path: Path | str) -> SavedRun:
+    """The latest good checkpoint of a run; its data set has to be where the run found it."""
+    folder = Path(path)
+    if not (folder / "config.yaml").exists():
+        raise AtollError(f"{str(folder)!r} holds no run: there is no config.yaml. Give the directory of a run.")
+    setup = build_setup(from_dict(read_yaml(folder / "config.yaml"), str(folder / "config.yaml")))
+    found = _checkpoints(folder, setup).load(lambda note: None)
+    if found is None:
+        raise AtollError(f"The run in {str(folder)!r} has no checkpoint yet. Wait for one, or finish it with --resume.")
+    return SavedRun(folder, setup, found)
+
+
+def _checkpoints(folder: Path, setup: Setup) -> Checkpoints:
+    return Checkpoints(folder, contract(setup.method), setup.config.identity())

@@ -1,0 +1,192 @@
+"""Methods from what a user wrote: names, variants, ``name=value`` settings, regularisers."""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
+from math import isfinite
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from ..core import DPSGD, SGD, Adam, Method, Optimiser, Regulariser, Regularisers
+from ..errors import AtollError, unknown
+from ..utils.parsing import parse_pair
+from . import _registry
+
+T = TypeVar("T")
+OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam, "dpsgd": DPSGD}
+
+
+def make(
+    name: str,
+    settings: Mapping[str, Any] | None = None,
+    terms: Sequence[str] = (),
+    optimiser: Mapping[str, Any] | None = None,
+) -> Method[Any, Any, Any, Any]:
+    """A method from ``"dcpfl:no-al"``, ``{"lam": 0.2, "optim.momentum": 0.5}`` and ``["dw:mu=0.1"]``.
+
+    ``optimiser`` holds the options all methods share: what is given there goes to local training.
+    """
+    base, variant = split_variant(name)
+    cls = _registry.method(base)
+    built = cls()
+    if optimiser:
+        built = _with_optimiser(built, optimiser, base)
+    for field, value in {**_variant(cls, base, variant), **(settings or {})}.items():
+        built = _set(built, field, value, where=base)
+    return _add_terms(built, terms, base) if terms else built
+
+
+def changed(method: Method[Any, Any, Any, Any], settings: Mapping[str, Any], where: str) -> Method[Any, Any, Any, Any]:
+    """The method with other values in some of its fields."""
+    for path, value in settings.items():
+        method = _set(method, path, value, where)
+    return method
+
+
+def split_variant(name: str) -> tuple[str, str | None]:
+    base, _, variant = name.partition(":")
+    return base, variant or None
+
+
+def _variant(cls: _registry.MethodType, base: str, variant: str | None) -> Mapping[str, Any]:
+    if variant is None:
+        return {}
+    if variant not in cls.variants:
+        known = cls.variants
+        raise unknown(f"variant of {base}", variant, known) if known else AtollError(f"{base} has no variants.")
+    return cls.variants[variant]
+
+
+def _with_optimiser(method: Any, options: Mapping[str, Any], base: str) -> Any:
+    if not hasattr(method, "optim"):
+        raise AtollError(f"{base} does no local training with a common optimiser; leave out {', '.join(options)}.")
+    given = dict(options)
+    if "optimiser" in given:
+        method = _set(method, "optim", given.pop("optimiser"), where=base)
+    for name, value in given.items():
+        method = _set(method, f"optim.{name}", value, where=base)
+    return method
+
+
+def _set(target: Any, path: str, value: Any, where: str) -> Any:
+    """``target`` with one field, possibly of a nested value, replaced."""
+    name, _, rest = path.partition(".")
+    hints = get_type_hints(type(target))
+    known = {f.name for f in fields(target)}
+    if name not in known:
+        raise unknown(f"setting of {where}", name, known)
+    if rest:
+        inner = getattr(target, name)
+        if not is_dataclass(inner):
+            raise AtollError(f"Setting {where}.{name} has no parts: write {name}=VALUE.")
+        value = _set(inner, rest, value, where=f"{where}.{name}")
+    elif hints[name] is Optimiser:
+        value = _optimiser(value, getattr(target, name), f"{where}.{name}")
+    else:
+        value = convert(value, hints[name], f"{where}.{name}")
+    return replace(target, **{name: value})
+
+
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """Read ``value``, perhaps a string, as ``kind``."""
+    if isinstance(kind, types.UnionType):
+        if value in (None, "none", "null"):
+            return None
+        kind = next(k for k in get_args(kind) if k is not type(None))
+    try:
+        if kind is bool:
+            return _boolean(value)
+        if kind in (int, float):
+            return _number(value, kind)
+    except (ValueError, TypeError, OverflowError):
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+        raise AtollError(f"Setting {where} wants {wanted}, not {value!r}.") from None
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)  # YAML reads 8 as a number wherever it stands
+    if not isinstance(value, kind):
+        raise AtollError(f"Setting {where} wants {'text' if kind is str else kind.__name__}, not {value!r}.")
+    return value
+
+
+def _optimiser(value: Any, now: Optimiser, where: str) -> Optimiser:
+    """The optimiser of that name: the one that is there with its own defaults, if it is of that kind."""
+    if isinstance(value, Optimiser):
+        return value
+    if str(value) not in OPTIMISERS:
+        raise unknown(f"optimiser for {where}", str(value), OPTIMISERS)
+    kind = OPTIMISERS[str(value)]
+    return now if type(now) is kind else kind()
+
+
+def _boolean(value: Any) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if str(value).lower() not in words:
+        raise ValueError
+    return words[str(value).lower()]
+
+
+def _number(value: Any, kind: type[int] | type[float]) -> int | float:
+    if isinstance(value, bool):
+        raise ValueError
+    if kind is int:
+        with suppress(ValueError):
+            return int(str(value))  # by way of a float, a large number would lose digits
+    number = kind(float(value))
+    if not isfinite(number) or number != float(value):
+        raise ValueError
+    return number
+
+
+def _add_terms(method: Any, terms: Sequence[str], base: str) -> Any:
+    if not hasattr(method, "regularisers"):
+        able = sorted(name for name, cls in _registry.methods().items() if hasattr(cls, "regularisers"))
+        raise AtollError(f"{base} takes no regularisers. Methods that do: {', '.join(able)}.")
+    added = [regulariser(text) for text in terms]
+    kinds = [type(r) for r in (*method.terms(), *added)]
+    if len(set(kinds)) < len(kinds):
+        raise AtollError(f"{base} would have the same regulariser twice. Leave one of them out.")
+    return replace(method, regularisers=Regularisers([*method.regularisers, *added]))
+
+
+def regulariser(text: str) -> Regulariser:
+    """A regulariser from ``"dw:mu=0.1,form=ata"``."""
+    name, _, options = text.partition(":")
+    return filled(_registry.regulariser(name)(), options, name)
+
+
+def filled(value: T, options: str, where: str) -> T:
+    """``value`` with fields as in ``"mu=0.1,form=ata"``."""
+    for option in filter(None, options.split(",")):
+        value = _set(value, *parse_pair(option), where=where)
+    return value
+
+
+def value_of(method: Any, path: str) -> Any:
+    """What a setting came to be: ``"0.50"`` is 0.5 once the method has it."""
+    value = method
+    for name in path.split("."):
+        value = getattr(value, name)
+    return type(value).__name__.lower() if isinstance(value, Optimiser) else value
+
+
+class Setting(NamedTuple):
+    """One hyper-parameter, for listings."""
+
+    name: str
+    default: Any
+    meaning: str
+    source: str
+
+
+def settings_of(value: Any, prefix: str = "", source: str = "") -> Iterator[Setting]:
+    """Every hyper-parameter of a method, regulariser or optimiser, nested ones with a dot.
+
+    ``source`` is where values come from that differ from the defaults of their class.
+    """
+    for f in fields(value):
+        current, about, own = getattr(value, f.name), f.metadata.get("about", ""), f.metadata.get("source", "")
+        if isinstance(current, Optimiser):
+            yield Setting(prefix + f.name, type(current).__name__.lower(), about, own)
+            yield from settings_of(current, f"{prefix}{f.name}.", own)
+        elif not isinstance(current, Regularisers):
+            yield Setting(prefix + f.name, current, about, own if current == f.default else source)

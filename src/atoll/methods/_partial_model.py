@@ -1,0 +1,111 @@
+"""What methods share that split models in two: one part travels and is averaged, the other stays at home."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..aggregation.averaging import mean
+from ..core import (
+    SGD,
+    Batch,
+    Client,
+    Key,
+    Method,
+    Need,
+    Optimiser,
+    Params,
+    Reply,
+    Role,
+    Round,
+    StateT,
+    Task,
+    about,
+    cross_entropy,
+    objective,
+    part,
+    payload,
+)
+from ..typing import ClientId
+
+
+@payload
+class Shared:  # the server's state, and what it sends
+    params: Params = about("the part of the model that all share, as averaged last")
+
+
+@payload
+class Update:
+    params: Params = about("the same part after local training", role=Role.MODEL)
+    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+
+
+@payload
+class Kept:
+    params: Params = about("the part of the model that stays at home")
+
+
+@dataclass(frozen=True)
+class Sharing(Method[Shared, StateT, Shared, Update]):
+    """The server's side: the mean of one part of all models, running statistics included."""
+
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
+
+    family: ClassVar[str] = "split model"
+    guards: ClassVar[tuple[str, ...]] = ("params",)
+    sums_uploads: ClassVar[bool] = True
+    needs = frozenset({Need.SAME_ARCHITECTURE})
+    shared: ClassVar[str] = "body"
+
+    def init_server(self, task: Task, k: Key) -> Shared:
+        return Shared(part(task.model.init(), self.shared))
+
+    def broadcast(self, server: Shared, to: ClientId, task: Task, r: Round) -> Shared:
+        return server
+
+    def aggregate(self, server: Shared, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Shared:
+        return Shared(mean((reply.upload for reply in replies), "params", weight="n"))
+
+
+@dataclass(frozen=True)
+class Splitting(Sharing[Kept]):
+    """The clients' side: the other part is their own, and both are trained together."""
+
+    def init_client(self, client: Client, k: Key) -> Kept:
+        return self._home(client.model.init())
+
+    def local(self, down: Shared, state: Kept, client: Client, k: Key) -> tuple[Update, Kept]:
+        params = self.optim.fit(objective(client.model), self.own(down, None, state, client), client, k)
+        return Update(part(params, self.shared), client.n), self._home(params)
+
+    def own(self, down: Shared, up: Update | None, state: Kept, client: Client) -> Params:
+        return whole(up.params if up else down.params, state.params)
+
+    def _home(self, params: Params) -> Kept:
+        return Kept(part(params, "head" if self.shared == "body" else "body"))
+
+
+def whole(one: Params, other: Params) -> Params:
+    """Body and head, in the order of a model: sums over all weights run in it."""
+    both = one | other
+    return part(both, "body") | part(both, "head")
+
+
+def fit_body(optim: Optimiser, body: Params, head: Params, client: Client, k: Key) -> Params:
+    """Train the body under a fixed head."""
+    joint = objective(client.model)
+
+    def loss(params: Params, b: Batch) -> Tensor:
+        return joint(params | head, b)
+
+    return optim.fit(loss, body, client, k)
+
+
+def fit_head(optim: Optimiser, body: Params, head: Params, client: Client, k: Key) -> Params:
+    """Train the head on a fixed body, in evaluation mode: its running statistics are fixed too."""
+
+    def loss(params: Params, b: Batch) -> Tensor:
+        return cross_entropy(client.model.classify(params, client.model.features(body, b.x)), b)
+
+    return optim.fit(loss, head, client, k)

@@ -1,0 +1,144 @@
+"""Which methods and regularisers there are: read from the files, no list is kept.
+
+Other packages add theirs by entry points of the groups ``atoll.methods`` and ``atoll.regularisers``, each a class.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from .. import methods as package
+from ..core import Method, Regulariser, check_functions, contract
+from ..errors import AtollError, unknown
+from ..utils.user_code import imported
+
+MethodType = type[Method[Any, Any, Any, Any]]
+
+
+@cache
+def methods() -> dict[str, MethodType]:
+    """Every method of the package, by the name of its file, and those that other packages add."""
+    return _added("atoll.methods", Method) | {name: _method_of(module, name) for name, module in _modules()}
+
+
+@cache
+def regularisers() -> dict[str, type[Regulariser]]:
+    """Every regulariser of the package, by the lower-case name of its class, and those that other packages add."""
+    return _added("atoll.regularisers", Regulariser) | {
+        cls.__name__.lower(): cls for _, module in _modules() for cls in _defined(module, Regulariser)
+    }
+
+
+def method(name: str) -> MethodType:
+    """The method called ``name``, or the one in the file ``name`` if it ends in ``.py``."""
+    if name.endswith(".py"):
+        return _from_file(Path(name))
+    if name not in methods():
+        raise unknown("method", name, methods())
+    return methods()[name]
+
+
+def regulariser(name: str) -> type[Regulariser]:
+    """The regulariser called ``name``, or the one in the file ``name`` if it ends in ``.py``."""
+    if name.endswith(".py"):
+        found = _defined(imported(Path(name), "Regulariser file"), Regulariser)
+        if len(found) != 1:
+            raise AtollError(f"Regulariser file {name!r} must define exactly one Regulariser; it has {len(found)}.")
+        return found[0]
+    if name not in regularisers():
+        raise unknown("regulariser", name, regularisers())
+    return regularisers()[name]
+
+
+class MethodInfo(NamedTuple):
+    """What the first lines of a method's file say."""
+
+    title: str
+    citation: str
+    url: str
+    year: int | None
+    algorithm: str
+
+
+def method_info(cls: MethodType) -> MethodInfo:
+    """Read citation and algorithm off the docstring of the method's module."""
+    head, _, rest = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or cls.__name__).partition("\n\n")
+    head = " ".join(head.split())
+    title, _, citation = head.partition(". ")
+    url = re.search(r"https?://\S+", citation)
+    year = re.search(r"\b(19|20)\d\d\b", citation)
+    words = citation[: url.start()].strip() if url else citation
+    return MethodInfo(
+        title.rstrip("."), words.rstrip(". "), url[0] if url else "", int(year[0]) if year else None, rest
+    )
+
+
+def _modules() -> Iterator[tuple[str, ModuleType]]:
+    for info in pkgutil.iter_modules(package.__path__):
+        if not info.name.startswith("_"):
+            yield info.name, importlib.import_module(f"{package.__name__}.{info.name}")
+
+
+def _added(group: str, base: type) -> dict[str, Any]:
+    """What installed packages bring; one that cannot be loaded is told and left out, for it is not ours to mend."""
+    found = {}
+    for point in entry_points(group=group):
+        try:
+            cls: Any = point.load()
+            if base not in getattr(cls, "__mro__", ()):
+                raise TypeError(f"it is not a {base.__name__}")
+            if base is Method:
+                _check_form(cls, f"{point.name}: {cls.__name__}")
+        except Exception as reason:  # a foreign package may raise anything
+            warnings.warn(f"{group} {point.name!r} ({point.value}) was left out: {reason}", stacklevel=2)
+        else:
+            found[point.name] = cls
+    return found
+
+
+def _defined(module: ModuleType, base: type) -> list[type[Any]]:
+    own = (cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__)
+    return [cls for cls in own if issubclass(cls, base)]
+
+
+def _method_of(module: ModuleType, name: str) -> MethodType:
+    """The method class that bears the file's name: ``fedavg_ft.py`` defines ``FedAvgFT``."""
+    found = [cls for cls in _defined(module, Method) if cls.__name__.lower() == name.replace("_", "")]
+    if len(found) != 1:
+        raise TypeError(f"{module.__name__} must define one method called like its file.")
+    return found[0]
+
+
+def _from_file(path: Path) -> MethodType:
+    found = _defined(imported(path, "Method file"), Method)
+    if len(found) != 1:
+        raise AtollError(f"Method file {str(path)!r} must define exactly one Method class; it has {len(found)}.")
+    _check_form(found[0], f"Method file {str(path)!r}: {found[0].__name__}")
+    return found[0]
+
+
+def _check_form(cls: MethodType, where: str) -> None:
+    """What the rest of the package takes for granted."""
+    declared: Any = cls
+    if not is_dataclass(declared):
+        raise AtollError(f"{where} must be a dataclass: write @dataclass(frozen=True) above it.")
+    for f in fields(declared):
+        if f.default is MISSING and f.default_factory is MISSING:
+            raise AtollError(f"{where}.{f.name} has no default. Give it one: a method must run without settings.")
+    check_functions(cls, where)
+    try:
+        contract(cls())
+    except (KeyError, NameError, TypeError, ValueError) as reason:
+        raise AtollError(
+            f"{where} does not say what it sends: `local` and `init_server` need annotations ({reason!r})."
+        ) from reason

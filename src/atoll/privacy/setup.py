@@ -1,0 +1,131 @@
+"""From the options for privacy to what they change in a run, or to the reason why they cannot be met."""
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from ..clients.dry_run import dry_run
+from ..clients.pool import ClientPool
+from ..core.method import AnyMethod
+from ..core.optim.base import no_training
+from ..core.optim.dpsgd import DPSGD
+from ..core.schema import constraints_of
+from ..errors import AtollError
+from ..methods import _registry
+from .budget import Budget
+from .disclosure import DisclosureControl
+from .mechanisms import parse, table_names, update_field
+
+if TYPE_CHECKING:
+    from ..config import Config
+
+
+def gate_of(config: "Config", method: AnyMethod) -> DisclosureControl:
+    """As soon as anything is guarded, covariances of few rows do not leave, unless the user says otherwise."""
+    guarded = "means" if hasattr(method, "cov_source") else "none"
+    return DisclosureControl(
+        config.min_class_count, config.cov_source or (guarded if config.min_class_count else "client")
+    )
+
+
+def prepare(config: "Config", method: AnyMethod, fleet: ClientPool) -> tuple["Config", AnyMethod, ClientPool]:
+    """Everything that the options for privacy change before a run; an error if they cannot be met."""
+    method = _without_covariances(config, method)
+    private = [f.name for f in fields(cast(Any, method)) if isinstance(getattr(method, f.name), DPSGD)]
+    if config.dp is None:
+        if config.dp_rounds is not None or config.dp_seed is not None:
+            raise AtollError(
+                "--dp-rounds and --dp-seed change nothing without --dp EPSILON. Add it, or leave them out."
+            )
+        if private:
+            raise AtollError("dpsgd needs a budget, which decides its noise. Add --dp 8, or take --optimiser sgd.")
+        return config, method, fleet
+    config = replace(config, dp_rounds=config.dp_rounds or config.rounds)
+    kind = _mechanism(config, method, fleet, private)
+    if kind == "training":
+        noise = budget_of(config, method).multiplier
+        seed = -1 if config.dp_seed is None else config.dp_seed
+        optim = replace(cast(Any, method).optim, noise=noise, clip=config.dp_clip, seed=seed)
+        method = replace(cast(Any, method), optim=optim)
+    return config, method, replace(fleet, bound=config.dp_clip) if kind == "statistics" else fleet
+
+
+def _without_covariances(config: "Config", method: AnyMethod) -> AnyMethod:
+    """The method with covariances from means, if that is asked for and it uses any."""
+    if gate_of(config, method).cov_source != "means" or not sends_covariances(method):
+        return method
+    if not hasattr(method, "cov_source"):
+        raise AtollError(f"{config.method} cannot do without covariances of clients. Use --cov-source diag or none.")
+    changed: AnyMethod = replace(cast(Any, method), cov_source="means")
+    return changed
+
+
+def sends_covariances(method: AnyMethod) -> bool:
+    """Whether covariances of features may be in an upload."""
+    return getattr(method, "cov_source", "client") != "means" and any(m.psd for m in constraints_of(method).values())
+
+
+def _mechanism(config: "Config", method: AnyMethod, fleet: ClientPool, private: list[str]) -> str:
+    """Which kind of noise suits the method, or why none does."""
+    if private:
+        _check_training(config, method, fleet, private)
+        return "training"
+    with no_training():
+        exchanges = list(dry_run(method, fleet, config.seed))
+    declared = constraints_of(method)
+    try:
+        for exchange in exchanges:
+            if method.bounded_statistics:
+                table_names(exchange.upload, declared)
+            else:
+                update_field(exchange.download, exchange.upload, declared)
+        if method.varying_bytes:
+            raise AtollError("it uploads more or fewer bytes by what was learnt, and noise does not hide a size")
+    except AtollError as reason:
+        raise AtollError(
+            f"--dp cannot cover {config.method}: {reason}. Leave it out, or take another method."
+        ) from None
+    if getattr(method, "min_count", 1) > 1:
+        raise AtollError(
+            f"--dp cannot cover {config.method} with min_count above 1: that goes by counts without noise. "
+            "Use --min-class-count, which goes by noisy ones."
+        )
+    return "statistics" if method.bounded_statistics else "updates"
+
+
+def _check_training(config: "Config", method: AnyMethod, fleet: ClientPool, private: list[str]) -> None:
+    if private != ["optim"]:
+        raise AtollError(f"dpsgd is for `optim`, not for {', '.join(p for p in private if p != 'optim')}.")
+    if not vars(type(method)).get("private_training", False):
+        able = ", ".join(name for name, cls in _registry.methods().items() if vars(cls).get("private_training"))
+        raise AtollError(
+            f"dpsgd cannot cover {config.method}: what leaves a client depends on more than the weights that it "
+            f"trains. Use --dp without it, or one of: {able}."
+        )
+    if getattr(method, "regularisers", ()):
+        raise AtollError("dpsgd cannot cover terms given by --with: they may report of rows. Leave them out.")
+    if config.backend == "vmap":
+        raise AtollError("--backend vmap cannot be used with dpsgd, which needs rows one by one. Use --backend loop.")
+    unfit = sorted({fleet.models[i].name for i in fleet.ids if fleet.models[i].has_buffers})
+    if unfit:
+        raise AtollError(
+            f"dpsgd cannot train {', '.join(unfit)}: running statistics (BatchNorm) mix rows. Take models without."
+        )
+
+
+def budget_of(config: "Config", method: AnyMethod) -> Budget:
+    goal = parse(str(config.dp))
+    return Budget(goal.epsilon, goal.delta, releases_per_round(method) * int(config.dp_rounds or config.rounds))
+
+
+def rows_one_by_one(method: AnyMethod) -> bool:
+    """Whether training needs the gradient of every row, so that clients cannot share a batched call."""
+    return isinstance(getattr(method, "optim", None), DPSGD)
+
+
+def releases_per_exchange(method: AnyMethod) -> int:
+    """With dpsgd one for each epoch, in which every row is used once."""
+    return cast(Any, method).optim.epochs if rows_one_by_one(method) else 1
+
+
+def releases_per_round(method: AnyMethod) -> int:
+    return releases_per_exchange(method) * method.phases

@@ -1,0 +1,242 @@
+"""Figures that need only what runs wrote down: accuracies, bytes, operations, simulated time, holdings."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ...errors import AtollError, unknown
+from ...storage.run_reader import Document, Run, value
+from .. import plots
+from ..plots.axes import Array, size
+from ..plots.lines import Axis, Line, Panel
+from ..sheets import Sheet
+from ..speedup import CLOCKS
+from ..table import NONE
+from .base import FigureSpec, RunsByCase, cases, panel
+
+PERSONAL, GENERIC = "personal.post.accuracy", "generic.global.accuracy"
+WHOSE = ("both", "personal", "generic", "global")
+SOLID = {"personal": "solid", "generic": "dashed"}
+
+
+class Trace(NamedTuple):
+    """One quantity over the rounds that every seed reached."""
+
+    rounds: Array  # [rounds]
+    values: Array  # [seeds, rounds]
+
+
+def over_rounds(runs: Sequence[Run], of: Callable[[Run], Sequence[float | None]]) -> Trace:
+    """`of` gives one value for each evaluated round of a run; rounds that some seed lacks are left out."""
+    tables = [{int(m["round"]): v for m, v in zip(run.metrics, of(run), strict=True) if v is not None} for run in runs]
+    shared = sorted(set.intersection(*(set(table) for table in tables)))
+    values = np.array([[table[t] for t in shared] for table in tables], dtype=float)
+    return Trace(np.array(shared, dtype=float), values.reshape(len(tables), len(shared)))
+
+
+def trace(runs: Sequence[Run], dotted: str) -> Trace:
+    return over_rounds(runs, lambda run: [value(m, dotted) for m in run.metrics])
+
+
+# -- accuracy ----------------------------------------------------------------------------------------------------------
+
+
+def curves(shown: RunsByCase, whose: str = "both") -> list[FigureSpec]:
+    """Accuracy by round. ``whose``: personal models, the server's, both, or whichever there is on all test rows."""
+    if whose not in WHOSE:
+        raise unknown("setting whose of curves", whose, WHOSE)
+    panels = [
+        Panel(
+            panel(shown, case),
+            [line for (c, name), runs in shown.items() if c == case for line in _curve(name, runs, whose)],
+        )
+        for case in cases(shown)
+    ]
+    dashes = {line.dash for p in panels for line in p.lines}
+    kinds = {dash: kind for kind, dash in SOLID.items()} if "dashed" in dashes else {}
+    draw = partial(lines_of, panels, Axis("round", whole=True), "test accuracy, %", kinds)
+    return [FigureSpec("curves", "Accuracy by round; bands reach from the lowest seed to the highest.", draw)]
+
+
+def lines_of(panels: Sequence[Panel], across: Axis, up: str, kinds: dict[str, str], width: float) -> Figure:
+    return plots.lines(panels, across, up, kinds, width)
+
+
+def _curve(name: str, runs: Sequence[Run], whose: str) -> list[Line]:
+    found = {"personal": trace(runs, PERSONAL), "generic": trace(runs, GENERIC)}
+    if whose == "global":
+        own = found["generic"] if len(found["generic"].rounds) else trace(runs, "personal.post.global")
+        return [Line(name, own.rounds.tolist(), own.values)]
+    wanted = found if whose == "both" else {whose: found[whose]}
+    return [Line(name, t.rounds.tolist(), t.values, SOLID[kind]) for kind, t in wanted.items() if len(t.rounds)]
+
+
+def boxes(shown: RunsByCase) -> list[FigureSpec]:
+    """Accuracies of single clients, all seeds together."""
+    found = [
+        plots.Box(panel(shown, case), name, np.concatenate([_final(run) for run in runs]))
+        for (case, name), runs in shown.items()
+    ]
+    draw = partial(plots.boxes, found, "test accuracy of a client in the last round, %")
+    return [
+        FigureSpec("boxes", "Accuracy by client: quartiles, whiskers to 1.5 box lengths, a diamond at the mean.", draw)
+    ]
+
+
+def _final(run: Run) -> Array:
+    rounds: Array = run.clients["round"].to_numpy()
+    accuracy: Array = run.clients["accuracy"].to_numpy().astype(float)
+    last = accuracy[rounds == rounds.max()] if len(rounds) else accuracy
+    return last[np.isfinite(last)]
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def traffic(shown: RunsByCase) -> list[FigureSpec]:
+    """Personal accuracy reached so far against bytes sent so far."""
+    panels = [
+        Panel(panel(shown, case), [_spent(name, runs) for (c, name), runs in shown.items() if c == case])
+        for case in cases(shown)
+    ]
+    kinds = {"dotted": "sends nothing"} if any(line.dash == "dotted" for p in panels for line in p.lines) else {}
+    across = Axis("bytes sent so far, up and down, all clients", log=True, form=size)
+    draw = partial(lines_of, panels, across, "personal accuracy so far, %", kinds)
+    return [FigureSpec("bytes", "Accuracy against bytes: after each round, all that was sent so far.", draw)]
+
+
+def _spent(name: str, runs: Sequence[Run]) -> Line:
+    accuracy = over_rounds(runs, so_far)
+    if not any(_sent(m) for run in runs for m in run.metrics):  # a logarithm has no place for zero
+        return Line(name, [], accuracy.values, "dotted")
+    spent = over_rounds(runs, lambda run: [_sent(m) for m in run.metrics])
+    at = dict(zip(spent.rounds, spent.values.mean(0), strict=True))
+    return Line(name, [float(at[t]) for t in accuracy.rounds], accuracy.values.mean(0, keepdims=True))
+
+
+def _sent(document: Document) -> float:
+    return (value(document, "bytes.up") or 0.0) + (value(document, "bytes.down") or 0.0)
+
+
+def so_far(run: Run) -> list[float | None]:
+    """At each round the test accuracy of the best round yet by validation; before any, that of the round itself."""
+    best, reached, result = -math.inf, None, []
+    for m in run.metrics:
+        val, accuracy = value(m, "personal.post.val"), value(m, PERSONAL)
+        if val is not None and val > best:
+            best, reached = val, accuracy
+        elif best == -math.inf:
+            reached = accuracy
+        result.append(reached)
+    return result
+
+
+def trade_off(shown: RunsByCase) -> list[FigureSpec]:
+    """Accuracy, bytes and operations at once: of whole runs, or until they reached their target, if they have one."""
+    dots = [dot for (case, name), runs in shown.items() for dot in _dots(case, name, runs)]
+    targeted = any(run.summary.get("target") for runs in shown.values() for run in runs)
+    label = (
+        f"bytes sent, up and down, all clients, {'until the target was reached' if targeted else 'in the whole run'}"
+    )
+    heads = ["case", "method", "accuracy, %", "bytes", "client FLOPs", *(["target reached"] if targeted else [])]
+    rows = [_cells(dot, targeted) for dot in dots]
+    numbers = Sheet("Accuracy, bytes and operations", heads, rows)
+    caption = "Accuracy against bytes; the area of a mark is in proportion to the clients' operations."
+    return [FigureSpec("trade-off", caption, partial(plots.trade_off, dots, label), numbers)]
+
+
+def _cells(dot: plots.Dot, targeted: bool) -> list[str]:
+    spent = [f"{100 * dot.accuracy:.2f}", f"{dot.sent:.4g}", f"{dot.operations:.4g}"]
+    return [dot.panel, dot.name, *spent, *(["yes" if dot.reached else "no"] if targeted else [])]
+
+
+def _dots(case: str, name: str, runs: Sequence[Run]) -> list[plots.Dot]:
+    accuracies = [value(run.summary, "personal.best_by_val") for run in runs]
+    known = [a for a in accuracies if a is not None]
+    if not known:
+        return []
+    ends = [_end(run) for run in runs]
+    reached = all(of is not run.summary for of, run in zip(ends, runs, strict=True) if run.summary.get("target"))
+    operations = [value(end, "flops.clients") or 0.0 for end in ends]
+    return [plots.Dot(case, name, fmean(map(_sent, ends)), fmean(known), fmean(operations), reached)]
+
+
+def _end(run: Run) -> Document:
+    """The moment to which costs are counted: when the target was reached, or the end."""
+    reached: Document | None = (run.summary.get("target") or {}).get("reached")
+    return reached or run.summary
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def arrivals(shown: RunsByCase, target: float | None = None, measure: str = "accuracy") -> list[FigureSpec]:
+    """Personal accuracy against simulated time, with waiting and without; a line at the target."""
+    goal = target or next(
+        (run.summary["target"]["accuracy"] for runs in shown.values() for run in runs if run.summary.get("target")),
+        None,
+    )
+    dashes = {"wait_free": "solid", "waiting": "dashed"}
+    panels, rows = [], []
+    for case in cases(shown):
+        own = {name: runs for (c, name), runs in shown.items() if c == case}
+        found = [
+            _timed(name, runs, clock, dash, measure) for name, runs in own.items() for clock, dash in dashes.items()
+        ]
+        panels.append(Panel(panel(shown, case), [line for line in found if len(line.x)], goal))
+        rows += [[case, name, *_times(runs, goal, measure)] for name, runs in own.items()]
+    if not any(p.lines for p in panels):
+        raise AtollError("These runs have no simulated time. Run them again with this version.")
+    heads = ["case", "method", "rounds", "waiting, s", "wait-free, s", "speed-up"]
+    numbers = None if goal is None else Sheet(f"Simulated seconds to {goal:.0%}", heads, rows)
+    kinds = {"solid": "wait-free", "dashed": "waiting"}
+    draw = partial(lines_of, panels, Axis("simulated seconds"), "personal accuracy, %", kinds)
+    return [FigureSpec("arrivals", "Accuracy against simulated time, with waiting and without.", draw, numbers)]
+
+
+def _timed(name: str, runs: Sequence[Run], clock: str, dash: str, measure: str) -> Line:
+    accuracy, seconds = trace(runs, f"personal.post.{measure}"), trace(runs, f"clock.{clock}.personal")
+    at = dict(zip(seconds.rounds, seconds.values.mean(0), strict=True))
+    kept = [i for i, t in enumerate(accuracy.rounds) if t in at]
+    return Line(name, [float(at[t]) for t in accuracy.rounds[kept]], accuracy.values[:, kept], dash)
+
+
+def _times(runs: Sequence[Run], goal: float | None, measure: str) -> list[str]:
+    """Means over seeds of rounds and seconds to the target, where every seed reached it."""
+    lines = [
+        next((m for m in run.metrics if (value(m, f"personal.post.{measure}") or 0.0) >= (goal or 2.0)), None)
+        for run in runs
+    ]
+    if any(line is None for line in lines):
+        return [NONE] * 4
+    rounds = fmean(float(line["round"]) for line in lines if line)
+    seconds = [fmean(value(line, f"clock.{clock}.personal") or 0.0 for line in lines) for clock in CLOCKS]
+    return [f"{rounds:.3g}", *(f"{s:.4g}" for s in seconds), f"{seconds[0] / seconds[1]:.3f}" if seconds[1] else NONE]
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def holdings(shown: RunsByCase) -> list[FigureSpec]:
+    """Who holds what: a figure for each case, of the first seed."""
+    made = []
+    for case in cases(shown):
+        held = next(runs[0].holdings for (c, _), runs in shown.items() if c == case)
+        name = f"holdings-{plain(case)}" if len(cases(shown)) > 1 else "holdings"
+        draw = partial(_held, held, panel(shown, case))
+        made.append(FigureSpec(name, f"Training rows by client and class: {case}.", draw))
+    return made
+
+
+def _held(held: Document, title: str, width: float) -> Figure:
+    return plots.holdings(held["train"], held["clients"], held["classes"], width, title)
+
+
+def plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

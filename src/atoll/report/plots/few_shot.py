@@ -1,0 +1,32 @@
+"""The curve of newcomers: accuracy by rows of each class."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+
+from ..style import WIDE, colour, figure, mark, styled
+
+if TYPE_CHECKING:
+    from ...inference.adaptation import Point
+
+LOOKS = {"personal": "-", "alone": "-", "shared": "--"}
+
+
+@styled
+def curve(points: Sequence["Point"], width: float = WIDE) -> Figure:
+    """A line for each kind of model; bars are a deviation over repeats to either side."""
+    fig = figure(width, 4.2)
+    ax = fig.add_subplot()
+    at = range(len(points))
+    for i, (kind, dashes) in enumerate(LOOKS.items()):
+        stats = [getattr(point, kind) for point in points]
+        if None in stats:
+            continue
+        means, bars = [100 * s.mean for s in stats], [100 * (s.std or 0.0) for s in stats]
+        ax.errorbar(at, means, yerr=bars, color=colour(i), marker=mark(i), linestyle=dashes, capsize=3, label=kind)
+    ax.set_xticks(list(at), [point.name for point in points])
+    ax.set_xlabel("training rows of each class")
+    ax.set_ylabel("test accuracy of newcomers, %")
+    ax.legend()
+    return fig

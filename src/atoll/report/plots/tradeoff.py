@@ -1,0 +1,87 @@
+"""What it costs to be right: accuracy against bytes, with operations as the size of a mark."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ..style import MUTED, PAPER, WIDE, colour, mark, styled
+from .axes import entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, percent, quantity, size
+
+LARGEST, SMALLEST = 20.0, 4.0  # points, the diameters of marks
+TICKS = 6  # of a logarithmic axis
+
+
+class Dot(NamedTuple):
+    """What one method spent, and what it reached by it."""
+
+    panel: str
+    name: str
+    sent: float  # bytes, up and down; 0: it has no place on a logarithmic axis, and becomes a level
+    accuracy: float  # a share
+    operations: float
+    reached: bool = True  # whether it got as far as it should
+
+
+@styled
+def trade_off(dots: Sequence[Dot], across: str, width: float = WIDE) -> Figure:
+    """Further left and smaller is cheaper, further up is better; a hollow mark did not reach its target."""
+    panels = list(dict.fromkeys(dot.panel for dot in dots)) or [""]
+    names = list(dict.fromkeys(dot.name for dot in dots))
+    top = max((dot.operations for dot in dots), default=0.0) or 1.0
+    extras = [_size(n, top) for n in _sizes(top)]
+    if not all(dot.reached for dot in dots):
+        extras.append(_plain("target not reached", markerfacecolor=PAPER))
+    if not all(dot.sent for dot in dots):
+        extras.append(Line2D([], [], color=MUTED, linestyle=":", label="sends nothing"))
+    height = (4.2 if len(panels) == 1 else 3.2) if is_wide(width) else 3.2
+    fig, axes = grid(len(panels), width, height, legend_height([*names, *[""] * 2 * len(extras)], width))
+    for ax, panel in zip(axes, panels, strict=True):
+        for dot in sorted((dot for dot in dots if dot.panel == panel), key=lambda dot: -dot.operations):
+            _dot(ax, names.index(dot.name), dot, top)
+        _axis(ax)
+        entitle(ax, panel if len(panels) > 1 else "")
+    label(fig, axes, across, "personal accuracy, %", width)
+    legend(fig, [*(handle(i, name, linestyle="") for i, name in enumerate(names)), *extras], width, 1.1)
+    return fig
+
+
+def _dot(ax: Axes, i: int, dot: Dot, top: float) -> None:
+    if not dot.sent:
+        ax.axhline(100 * dot.accuracy, color=colour(i), linestyle=":")
+        return
+    face: dict[str, Any] = {"markerfacecolor": colour(i) if dot.reached else PAPER, "markeredgecolor": colour(i)}
+    where: dict[str, Any] = {"marker": mark(i), "markersize": _diameter(dot.operations, top), "markeredgewidth": 1.2}
+    ax.plot([dot.sent], [100 * dot.accuracy], linestyle="", alpha=0.85, **where, **face)
+
+
+def _axis(ax: Axes) -> None:
+    ax.set_xscale("log")
+    ax.margins(0.18)
+    low, high = ax.get_xlim()
+    if high < 10 * low:  # so that there is a power of ten, and so a tick, on the axis
+        middle = math.sqrt(low * high)
+        ax.set_xlim(middle / 4, middle * 4)
+    log_ticks(ax, TICKS, size)
+    percent(ax)
+
+
+def _diameter(operations: float, top: float) -> float:
+    """The area of a mark is in proportion to operations, but none is too small to be seen."""
+    return max(SMALLEST, LARGEST * math.sqrt(operations / top))
+
+
+def _sizes(top: float) -> list[float]:
+    return [top / 10, top]
+
+
+def _size(operations: float, top: float) -> Line2D:
+    return _plain(quantity(operations, "FLOP"), markersize=_diameter(operations, top), alpha=0.5)
+
+
+def _plain(label: str, **changes: Any) -> Line2D:
+    shown: dict[str, Any] = {"color": MUTED, "linestyle": "", "marker": "o", "label": label}
+    return Line2D([], [], **shown | changes)

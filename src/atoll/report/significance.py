@@ -1,0 +1,41 @@
+"""Whether two methods differ, judged client by client: what clients and seeds share cancels in differences."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+from scipy.stats import wilcoxon
+
+from ..storage.run_reader import Run
+
+
+class Paired(NamedTuple):
+    """Accuracy of one method minus that of another, in points, over all clients and seeds that both have."""
+
+    difference: float
+    pairs: int
+    ahead: int  # clients for whom the first one is better
+    behind: int
+    p: float  # Wilcoxon's signed-rank test, two-sided; 1 if no client differs
+
+
+def paired(ours: Sequence[Run], theirs: Sequence[Run]) -> Paired | None:
+    """The first method against the second; None if they have no client of the same seed in common."""
+    gaps: list[float] = []
+    others = {run.seed: run for run in theirs}
+    for run in ours:
+        if run.seed in others:
+            mine, other = accuracies(run), accuracies(others[run.seed])
+            gaps += [100 * (mine[i] - other[i]) for i in sorted(mine.keys() & other.keys())]
+    if not gaps:
+        return None
+    ahead, behind = sum(g > 0 for g in gaps), sum(g < 0 for g in gaps)
+    p = float(wilcoxon(gaps, zero_method="pratt").pvalue) if ahead + behind else 1.0
+    return Paired(sum(gaps) / len(gaps), len(gaps), ahead, behind, p)
+
+
+def accuracies(run: Run) -> dict[str, float]:
+    """Of each client in the round that validation chose, or else the last one."""
+    chosen = run.summary["personal"].get("best_by_val_round", run.summary["rounds"])
+    rows = run.clients.filter(pc.equal(run.clients["round"], chosen)).to_pylist()
+    return {str(row["client"]): row["accuracy"] for row in rows if row["accuracy"] == row["accuracy"]}

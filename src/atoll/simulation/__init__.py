@@ -1,0 +1,1 @@
+"""What a simulation adds to a run: devices and their time, counted work, faults, byzantine clients."""

@@ -1,0 +1,180 @@
+"""The audit log of a run: a line for each contribution, chained by hashes.
+
+Every line holds the hash of the line before it and its own, so that a line that was changed, removed, added or moved
+does not fit any more. The hash of the last line, the head, stands for the whole log: it is kept in checkpoints and, at
+the end, in the summary of the run. Who can rewrite the log and whatever holds its head can rewrite history; to rule
+that out, keep a copy of the head elsewhere.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import AtollError
+from ..typing import ClientId
+
+NAME = "audit.jsonl"
+START = sha256(b"atoll audit log 1").hexdigest()  # what the first line follows
+LONGEST = 2**16  # bytes of a line; no honest one comes near it
+_MOST_WORDS = 1000  # characters kept of a reason or a field, in which a hostile client can have its part
+
+
+class AuditError(AtollError):
+    """An audit log that is not what its run wrote."""
+
+
+class Record(NamedTuple):
+    """One contribution."""
+
+    seq: int  # from 1, without gaps
+    round: int  # from 1
+    phase: int  # from 0, for methods with several exchanges in a round
+    client: ClientId
+    bytes: int  # of the message as it travels, headers included
+    sha256: str  # of these bytes; empty if the contribution was never written as bytes
+    verdict: str  # "accepted" or "rejected"
+    field: str | None  # what was wrong, if it was rejected
+    reason: str | None
+    previous: str  # hash of the line before
+
+
+class Mark(NamedTuple):
+    """A place in a log: what a checkpoint keeps."""
+
+    records: int = 0
+    size: int = 0  # bytes
+    head: str = START  # hash of the line that ends here
+
+
+class AuditLog:
+    """Appends to the log of one run, from a mark on: what comes after it in the file is dropped."""
+
+    def __init__(self, path: Path, mark: Mark = Mark()):
+        self.path, self._mark = path, mark
+        with path.open("a+b") as file:
+            if not _leads_to(file, mark):
+                raise AuditError(
+                    f"Cannot continue {str(path)!r}: it does not hold the {mark.records} records that the checkpoint "
+                    "knows of. Bring back the file as it was, or start again with --force, which replaces the run."
+                )
+            file.truncate(mark.size)
+
+    def add(
+        self, round: int, phase: int, client: ClientId, nbytes: int, digest: str, flaw: tuple[str, str] | None = None
+    ) -> Record:
+        """Write down one contribution: accepted, or rejected for a flaw, which is (field, reason)."""
+        field, reason = (words[:_MOST_WORDS] for words in flaw) if flaw else (None, None)
+        at, verdict = self._mark, "rejected" if flaw else "accepted"
+        record = Record(at.records + 1, round, phase, client, nbytes, digest, verdict, field, reason, at.head)
+        line = line_of(record)
+        with self.path.open("ab") as file:
+            file.write(line)
+        self._mark = Mark(record.seq, at.size + len(line), hash_of(record))
+        return record
+
+    def mark(self) -> Mark:
+        """Where the log stands."""
+        return self._mark
+
+    def sync(self) -> None:
+        """See to it that all of it is on the disk."""
+        with self.path.open("ab") as file:
+            os.fsync(file.fileno())
+
+
+def hash_of(record: Record) -> str:
+    return sha256(_body(record)).hexdigest()
+
+
+def line_of(record: Record) -> bytes:
+    """The only spelling of a record."""
+    return _body(record)[:-1] + b',"hash":"%s"}\n' % hash_of(record).encode()
+
+
+def _body(record: Record) -> bytes:
+    return json.dumps(record._asdict(), separators=(",", ":")).encode()
+
+
+def _leads_to(file: Any, mark: Mark) -> bool:
+    """Whether the line that ends at the mark is the one it names; the lines before it are for :func:`verify`."""
+    if mark.records == 0:
+        return mark == Mark()
+    start = max(0, mark.size - LONGEST)
+    file.seek(start)
+    tail: bytes = file.read(mark.size - start)
+    try:
+        last = _parsed(tail[tail.rfind(b"\n", 0, -1) + 1 :])
+    except AuditError:
+        return False
+    return start + len(tail) == mark.size and (last.seq, hash_of(last)) == (mark.records, mark.head)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+def read(path: Path) -> Iterator[Record]:
+    """The records of a log, checked one by one: what comes after a break of the chain is not looked at."""
+    before, count = START, 0
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(LONGEST):
+                count += 1
+                record = _at_line(path, count, line)
+                if (record.seq, record.previous) != (count, before):
+                    raise AuditError(
+                        f"{str(path)!r}, line {count} does not follow the line before it: "
+                        "a line was removed, added or moved here."
+                    )
+                yield record
+                before = hash_of(record)
+    except OSError as reason:
+        raise AuditError(f"There is no audit log {str(path)!r} that could be read: {reason.strerror}.") from reason
+
+
+def verify(path: Path, records: int | None = None, head: str | None = None) -> Mark:
+    """Check the whole chain and, if they are known, how many records it has and where it ends; the mark of its end."""
+    count, last, size = 0, START, 0
+    for record in read(path):
+        count, last, size = record.seq, hash_of(record), size + len(line_of(record))
+    if (records, head) != (None, None) and (records, head) != (count, last):
+        raise AuditError(
+            f"{str(path)!r} ends after {count} records, and not where the run ended, which was after {records}: "
+            "lines were removed or added at the end, or this is the log of another run."
+        )
+    return Mark(count, size, last)
+
+
+def _at_line(path: Path, number: int, line: bytes) -> Record:
+    try:
+        return _parsed(line)
+    except AuditError as reason:
+        raise AuditError(f"{str(path)!r}, line {number} {reason}") from reason
+
+
+def _parsed(line: bytes) -> Record:
+    """The record that is spelt exactly so."""
+    try:
+        values = json.loads(line)
+        values.pop("hash")
+        record = Record(**values)
+        same = _well_typed(record) and line_of(record) == line
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        same = False
+    if not same:
+        raise AuditError("was changed, or is no line of an audit log.")
+    return record
+
+
+def _well_typed(record: Record) -> bool:
+    numbers = (record.seq, record.round, record.phase, record.bytes)
+    words = (record.client, record.sha256, record.verdict, record.previous)
+    flaws = (record.field, record.reason)
+    return (
+        all(type(v) is int for v in numbers)
+        and all(type(v) is str for v in words)
+        and all(v is None or type(v) is str for v in flaws)
+    )

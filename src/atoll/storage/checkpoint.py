@@ -1,0 +1,182 @@
+"""Checkpoints: one directory each, with a manifest of SHA-256 sums; whole, or not there.
+
+Client states are content-addressed objects shared by all checkpoints of a run, so only what changed is written.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ..core.method import Contract
+from ..core.serialization import OWN, WireError, decode, encode
+from ..errors import AtollError
+from ..typing import ClientId
+from ..utils.files import make_folder, sync_folder, to_json, write, write_whole
+
+KEEP = 2
+_MANIFEST = "manifest.json"
+_PARTS = ("server.safetensors", "progress.json", "states.json", "desks.json", "clients.parquet")
+
+
+@dataclass
+class Snapshot:
+    """All that a resumed run needs."""
+
+    round: int  # rounds completed
+    server: Any
+    states: dict[ClientId, str]  # the object that holds each client's state
+    progress: dict[str, Any]  # totals, latest scores, all lines of metrics, entries of others: plain JSON values
+    rows: bytes = field(repr=False, default=b"")  # the per-client table so far
+    desks: dict[ClientId, str] = field(default_factory=dict)  # the object that holds what the server keeps of each
+
+
+class Checkpoints:
+    """Those of one run; ``identity`` is what decides its numbers, and a checkpoint of another one is not loaded."""
+
+    def __init__(self, run_dir: Path, types: Contract, identity: Mapping[str, Any] | None = None):
+        self._folder, self._objects, self._types = run_dir / "checkpoints", run_dir / "objects", types
+        self._config = sha256(to_json(dict(sorted((identity or {}).items()))).encode()).hexdigest()
+
+    def put_state(self, state: Any) -> str:
+        """Store a state (or a desk) once; the name is the digest of its bytes."""
+        data = encode(state)
+        name = sha256(data).hexdigest()
+        path = self._objects / name
+        if not path.exists() or path.read_bytes() != data:
+            make_folder(self._objects)
+            write_whole(path, data)
+        return name
+
+    def get_state(self, name: str) -> Any:
+        return self._get(self._types.state, name)
+
+    def get_desk(self, name: str) -> Any:
+        return self._get(self._types.desk, name)
+
+    def _get(self, kind: type[Any], name: str) -> Any:
+        data = (self._objects / name).read_bytes()
+        _check(f"objects/{name}", data, name)
+        return decode(kind, data, OWN)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint beside the others, then let go of the oldest, and of later ones that were passed over."""
+        make_folder(self._folder)
+        self._clear_drafts()
+        fresh, final = self._folder / f"new-{snapshot.round:06d}", self._folder / _name(snapshot.round)
+        try:
+            self._write(snapshot, fresh)
+        except OSError:
+            shutil.rmtree(fresh, ignore_errors=True)  # on a full disk half a checkpoint is only in the way
+            raise
+        shutil.rmtree(final, ignore_errors=True)
+        fresh.rename(final)
+        sync_folder(self._folder)
+        self._keep_up_to(final)
+
+    def tidy(self, done: int) -> None:
+        """What ``save`` does last, for a process that ended before it came to that; ``done`` is the latest round."""
+        self._clear_drafts()
+        self._keep_up_to(self._folder / _name(done))
+
+    def _write(self, snapshot: Snapshot, folder: Path) -> None:
+        contents = (
+            encode(snapshot.server),
+            to_json({"round": snapshot.round, **snapshot.progress}).encode(),
+            to_json(snapshot.states).encode(),
+            to_json(snapshot.desks).encode(),
+            snapshot.rows,
+        )
+        sums = {name: sha256(data).hexdigest() for name, data in zip(_PARTS, contents, strict=True)}
+        manifest = to_json({"round": snapshot.round, "config": self._config, "files": sums}, indent=1).encode()
+        folder.mkdir()
+        for name, data in zip((*_PARTS, _MANIFEST), (*contents, manifest), strict=True):
+            write(folder / name, data, os.O_EXCL, sync=True)
+        for full in (folder, self._objects):
+            if full.exists():
+                sync_folder(full)
+
+    def load(self, warn: Callable[[str], None]) -> Snapshot | None:
+        """The latest good checkpoint; a damaged one is passed over with a warning. None if there never was one."""
+        found, harm = self._all(), []
+        for folder in reversed(found):
+            try:
+                return self._read(folder)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AtollError) as reason:
+                harm.append(f"Checkpoint {folder.name} is damaged ({reason})")
+                warn(f"{harm[-1]}; trying the one before it.")
+        if found:
+            raise AtollError(
+                f"No checkpoint in {str(self._folder)!r} can be read. {'. '.join(harm)}. Nothing was changed. "
+                "Bring the files back from a copy, or start again with --force, which replaces the run."
+            )
+        return None
+
+    def held(self) -> set[tuple[ClientId, str]]:
+        """Clients and the objects that hold their states, over all checkpoints that a run may go back to."""
+        return {of for folder in self._all() for of in _names(folder, "states").items()}
+
+    def _read(self, folder: Path) -> Snapshot:
+        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        if folder.name != _name(manifest["round"]):
+            raise WireError(f"{_MANIFEST} is that of round {manifest['round']}")
+        if manifest["config"] != self._config:
+            raise WireError(f"it belongs to another configuration, {_short(manifest['config'])}")
+        parts = {name: (folder / name).read_bytes() for name in _PARTS}
+        for name, data in parts.items():
+            _check(name, data, manifest["files"][name])
+        progress, states, desks = (json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "desks"))
+        for get, names in ((self.get_state, states), (self.get_desk, desks)):
+            for name in names.values():
+                get(name)  # a damaged one must show now, not rounds later
+        server = decode(self._types.server, parts["server.safetensors"], OWN)
+        return Snapshot(progress.pop("round"), server, states, progress, parts["clients.parquet"], desks)
+
+    def _all(self) -> list[Path]:
+        return sorted(self._folder.glob("round-*"), key=lambda folder: (len(folder.name), folder.name))
+
+    def _clear_drafts(self) -> None:
+        """What a process left behind that ended while it wrote."""
+        for draft in self._folder.glob("new-*"):
+            shutil.rmtree(draft)
+
+    def _keep_up_to(self, latest: Path) -> None:
+        found = self._all()
+        kept = found[: found.index(latest) + 1][-KEEP:]
+        for folder in found:
+            if folder not in kept:
+                shutil.rmtree(folder)
+        used = {name for folder in kept for name in _states(folder)}
+        for path in self._objects.glob("*"):
+            if path.name not in used:
+                path.unlink()
+
+
+def _name(done: int) -> str:
+    return f"round-{done:06d}"
+
+
+def _check(name: str, data: bytes, wanted: str) -> None:
+    found = sha256(data).hexdigest()
+    if found != wanted:
+        raise WireError(f"{name} has SHA-256 {_short(found)} where {_short(wanted)} was written")
+
+
+def _short(digest: str) -> str:
+    return f"{digest[:12]}..."
+
+
+def _states(folder: Path) -> set[str]:
+    """The objects a checkpoint needs; none if it is damaged, for then it cannot be loaded."""
+    return {name for part in ("states", "desks") for name in _names(folder, part).values()}
+
+
+def _names(folder: Path, part: str) -> dict[ClientId, str]:
+    try:
+        return dict(json.loads((folder / f"{part}.json").read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}

@@ -1,0 +1,215 @@
+"""A run directory: what is in it, and who may write to it."""
+
+import fcntl
+import io
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+from weakref import WeakSet
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..config import Config, from_dict, read_yaml
+from ..errors import AtollError
+from ..privacy.budget import JOURNAL
+from ..utils.files import read_ordinary, sync_folder, to_json, write, write_whole
+
+_FOLDERS = ("checkpoints", "objects", "states", "desks")
+_FILES = ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html", "audit.jsonl", JOURNAL)
+_PATIENCE = 0.5  # seconds until a run that has just taken the lock has signed it
+
+
+class InUse(AtollError):
+    """A run directory that another run has."""
+
+
+class RunDir:
+    """Opened by one run at a time; the lock falls with the process, however it ends."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._lock: IO[bytes] | None = None
+
+    def __enter__(self) -> "RunDir":
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._check_links()
+            self._lock = open(
+                os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b", buffering=0
+            )
+        except (OSError, ValueError) as reason:  # the latter: what cannot be a path at all
+            why = reason.strerror if isinstance(reason, OSError) else reason
+            raise AtollError(f"Cannot write to the run directory {str(self.path)!r}: {why}.") from reason
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = _holder(self._lock)
+            self._lock.close()
+            raise InUse(
+                f"The run directory {str(self.path)!r} is in use by another run{holder}. "
+                "Wait for it, or choose another --out."
+            ) from None
+        self._sign()
+        _held.add(self)
+        return self
+
+    def _sign(self) -> None:
+        """Say who holds the lock. It holds without that, even on a full disk."""
+        assert self._lock is not None
+        with suppress(OSError):
+            os.ftruncate(self._lock.fileno(), 0)
+            os.write(self._lock.fileno(), str(os.getpid()).encode())
+
+    def _check_links(self) -> None:
+        """The directory may be reached by a link, but nothing of a run inside it: what is written stays in it."""
+        for name in (*_FOLDERS, *_FILES, ".lock", "config.yaml"):
+            if (self.path / name).is_symlink():
+                raise AtollError(
+                    f"{str(self.path / name)!r} is a symbolic link, and a run writes only inside its own directory. "
+                    "Remove the link, or choose another --out."
+                )
+
+    def __exit__(self, *_: object) -> None:
+        _held.discard(self)
+        self.let_go()
+
+    def let_go(self) -> None:
+        assert self._lock is not None
+        self._lock.close()
+
+    # -- before a run -------------------------------------------------------------------------------------------------
+
+    def start(self, config: Config, resume: bool, force: bool) -> None:
+        """Make the directory ready, without touching a run that nobody gave up."""
+        if resume and force:
+            raise AtollError("--resume continues a run and --force replaces it. Give one of them.")
+        if not (resume or force):
+            check_free(self.path)
+        elif resume and _taken(self.path):
+            self._check_same(config)
+        elif _taken(self.path):
+            self._clear()
+
+    def _check_same(self, config: Config) -> None:
+        stored, asked = self.config().identity(), config.identity()
+        differ = sorted(name for name in asked if asked[name] != stored.get(name))
+        if differ:
+            changes = "; ".join(f"{name}: {stored.get(name)!r} before, {asked[name]!r} now" for name in differ)
+            raise AtollError(f"Cannot resume {str(self.path)!r} with another configuration ({changes}).")
+
+    def _clear(self) -> None:
+        for name in _FOLDERS:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in _FILES:
+            self.remove(name)
+        for name in ("deployment.json", "events.jsonl"):
+            self.remove(name)
+
+    def config(self) -> Config:
+        path = self.path / "config.yaml"
+        return from_dict(read_yaml(path), str(path))
+
+    # -- while it runs ------------------------------------------------------------------------------------------------
+
+    def write_config(self, config: Config) -> None:
+        write_whole(self.path / "config.yaml", config.to_yaml().encode())
+
+    def write_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        write_whole(self.path / "metrics.jsonl", "".join(to_json(line) + "\n" for line in lines).encode())
+
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
+        write(self.path / "metrics.jsonl", (to_json(line) + "\n").encode(), os.O_APPEND)
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def write_json(self, name: str, value: Any) -> None:
+        write_whole(self.path / name, (to_json(value, indent=1) + "\n").encode())
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        write_whole(self.path / name, data)
+
+    def sync(self) -> None:
+        """Make what was written survive a power cut."""
+        sync_folder(self.path)
+
+
+_held: WeakSet[RunDir] = WeakSet()
+
+
+def _let_go_of_all() -> None:
+    """In a forked worker: a lock has to fall with the process that took it, even if its workers live on."""
+    for run_dir in list(_held):
+        run_dir.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
+
+
+def _holder(lock: IO[bytes]) -> str:
+    """Who holds a lock, for a message; the name of a process that is gone is that of an earlier holder."""
+    give_up = time.monotonic() + _PATIENCE
+    while time.monotonic() < give_up:
+        signed = os.pread(lock.fileno(), 20, 0)
+        if signed.isdigit() and _lives(int(signed)):
+            return f" (process {int(signed)})"
+        time.sleep(0.01)
+    return ""
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # no signal: only whether there is anybody to receive one
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
+
+
+def holder(path: Path) -> int | None:
+    """The process that has a run directory; found out without its lock, as a run that starts meanwhile needs that."""
+    try:
+        signed, inode = read_ordinary(path / ".lock", 20), (path / ".lock").stat().st_ino
+        process = int(signed) if signed.isdigit() else None
+        return process if process and _lives(process) and _locks(process, inode) else None
+    except OSError:
+        return None
+
+
+def _locks(process: int, inode: int) -> bool:
+    """Whether the process, and not another of the same number, holds the lock: as far as the system tells."""
+    try:
+        known = Path("/proc/locks").read_text().split("\n")
+    except OSError:  # not Linux
+        return True
+    held = (line.split() for line in known)
+    return any(str(process) in words and any(word.endswith(f":{inode}") for word in words) for words in held)
+
+
+def check_free(path: Path) -> None:
+    """A run that is there already stays, unless the user says otherwise."""
+    if _taken(path):
+        raise AtollError(
+            f"{str(path)!r} already holds a run. "
+            "Add --resume to continue it, --force to replace it, or choose another --out."
+        )
+
+
+def _taken(path: Path) -> bool:
+    return (path / "config.yaml").exists()
+
+
+def to_parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def from_parquet(data: bytes) -> pa.Table:
+    return pq.read_table(io.BytesIO(data)) if data else pa.table({})

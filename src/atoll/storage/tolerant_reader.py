@@ -1,0 +1,214 @@
+"""A run as far as it can be read: going on, cut short or damaged; what could not be read is told."""
+
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow
+import pyarrow.parquet
+
+from ..clients.evaluation import select
+from ..config import label_of
+from ..errors import AtollError
+from ..utils.files import read_ordinary
+from ..utils.parsing import from_json, from_yaml
+from .run_dir import holder
+from .run_reader import CLIENTS, HOLDINGS, METRICS, PARTS, SUMMARY, Document, Run, checked, value
+
+T = TypeVar("T")
+
+LARGEST = 2**28  # bytes of a file; no honest one that is read here comes near it
+EMPTY: Document = {}
+NOWHERE: Document = {"name": "", "clients": [], "classes": [], **{part: [] for part in PARTS}, "notes": []}
+
+
+class Stamp(NamedTuple):
+    """Changes whenever a file of a run does."""
+
+    files: tuple[tuple[str, int, int, int], ...]  # name, inode, size, time of change
+    process: int | None  # that has the run
+
+
+@dataclass(frozen=True)
+class PartialRun:
+    """What one look at a run directory found."""
+
+    run: Run
+    problems: tuple[str, ...]
+
+    @property
+    def status(self) -> str:
+        return "damaged" if self.problems else self.run.status
+
+
+def stamp(path: Path) -> Stamp:
+    """Cheap: nothing is opened but the lock."""
+    names = (
+        "config.yaml",
+        "metrics.jsonl",
+        "summary.json",
+        "holdings.json",
+        "clients.parquet",
+        "checkpoints",
+        "export",
+    )
+    found = []
+    for name in names:
+        try:
+            at = (path / name).lstat()
+        except OSError:
+            continue
+        found.append((name, at.st_ino, at.st_size, at.st_mtime_ns))
+    return Stamp(tuple(found), holder(path))
+
+
+def look(path: Path, process: int | None) -> PartialRun:
+    """Everything that tables and curves need; ``process`` is the one that has the run, if any."""
+    problems: list[str] = []
+    config = _part(problems, path / "config.yaml", _config, EMPTY)
+    metrics = _metrics(path / "metrics.jsonl", problems)
+    holdings = _part(problems, path / "holdings.json", _holdings, NOWHERE)
+    summary = _part(problems, path / "summary.json", _summary, None)
+    if summary is None:
+        summary = so_far(config, metrics, len(holdings["clients"]), "running" if process else "interrupted")
+    clients = _part(problems, clients_file(path), _clients, pyarrow.table({name: [] for name in CLIENTS}))
+    if not config and not problems and not metrics:
+        problems.append(f"{path} holds nothing of a run that could be read.")
+    return PartialRun(Run(path, summary, metrics, clients, holdings, config), tuple(problems))
+
+
+def _part(problems: list[str], file: Path, read: Callable[[Path], T], otherwise: T) -> T:
+    """A file that is not there yet is no problem; one that cannot be read is."""
+    try:
+        return read(file)
+    except FileNotFoundError:
+        return otherwise
+    except OSError as reason:
+        problems.append(f"{file} cannot be read: {reason.strerror}.")
+    except AtollError as reason:
+        problems.append(str(reason))
+    except (ValueError, ArithmeticError, TypeError, AttributeError) as reason:
+        problems.append(f"{file} is damaged: {reason}.")
+    return otherwise
+
+
+def text(file: Path) -> str:
+    return read_ordinary(file, LARGEST).decode("utf-8")
+
+
+def _config(file: Path) -> Document:
+    return checked(from_yaml(text(file)), {"method": (str, dict)}, file)
+
+
+def _summary(file: Path) -> Document:
+    return checked(from_json(text(file)), SUMMARY, file)
+
+
+def _holdings(file: Path) -> Document:
+    document = checked(from_json(text(file)), HOLDINGS, file)
+    rows, columns = len(document["clients"]), len(document["classes"])
+    for part in PARTS:
+        if len(document[part]) != rows or any(not _is_counts(row, columns) for row in document[part]):
+            raise AtollError(f"{file} is damaged: {part!r} is not a table of {rows} clients by {columns} classes.")
+    return document
+
+
+def _is_counts(row: Any, columns: int) -> bool:
+    return isinstance(row, list) and len(row) == columns and all(type(n) is int and 0 <= n < 2**53 for n in row)
+
+
+def _metrics(file: Path, problems: list[str]) -> tuple[Document, ...]:
+    """The lines that are whole. One that is being written has no end yet and is left for the next look."""
+    whole = _part(problems, file, text, "")
+    read = list[Document]()
+    for i, line in enumerate(whole[: whole.rfind("\n") + 1].splitlines(), start=1):
+        if found := _part(problems, file, partial(_line, i, line), EMPTY):
+            read.append(found)
+    return tuple(sorted(read, key=lambda line: int(line["round"])))
+
+
+def _line(number: int, line: str, file: Path) -> Document:
+    where = f"{file}, line {number},"
+    try:
+        document = from_json(line)
+    except ValueError as reason:
+        raise AtollError(f"{where} is damaged: it is not JSON ({reason}).") from None
+    return checked(document, METRICS, file, where)
+
+
+def clients_file(path: Path) -> Path:
+    """The table of clients; while a run goes on, that of its latest checkpoint."""
+    final, latest = path / "clients.parquet", checkpoints(path)
+    return final if final.exists() or not latest else latest[-1] / "clients.parquet"
+
+
+def checkpoints(path: Path) -> list[Path]:
+    """Those of a run, the latest last."""
+    folder = path / "checkpoints"
+    if folder.is_symlink():
+        return []
+    return sorted((c for c in folder.glob("round-*") if not c.is_symlink()), key=lambda c: (len(c.name), c.name))
+
+
+def _clients(file: Path) -> pyarrow.Table:
+    try:
+        table = pyarrow.parquet.read_table(io.BytesIO(read_ordinary(file, LARGEST)))
+    except pyarrow.ArrowException as reason:
+        raise AtollError(f"{file} is damaged: it is not a Parquet table ({reason}).") from None
+    if table.num_columns == 0:  # a checkpoint before the first evaluation
+        return pyarrow.table({name: [] for name in CLIENTS})
+    if lost := [name for name in CLIENTS if name not in table.column_names]:
+        raise AtollError(f"{file} is damaged: it has no column {lost[0]!r}.")
+    return table
+
+
+# -- a summary of what has no summary yet ----------------------------------------------------------------------------
+
+
+def so_far(config: Document, metrics: Sequence[Document], clients: int, status: str) -> Document:
+    """What summary.json would say if the run ended here; nothing that only the end can tell."""
+    last: Document = metrics[-1] if metrics else {}
+    return {
+        "label": label_of(str(config.get("method", "unknown")), [str(term) for term in config.get("terms") or ()]),
+        "data": str(config.get("data", "")),
+        "partition": str(config.get("partition", "")),
+        "split": str(config.get("split", "")),
+        "models": list(config.get("models") or ()),
+        "clients": clients or int(value(config, "clients") or 0),
+        "rounds": int(last.get("round", 0)),
+        "seed": int(value(config, "seed") or 0),
+        "status": status,
+        "personal": _selected([(line["round"], line["personal"]["post"]) for line in metrics]),
+        "generic": _generic(metrics),
+        "bytes": _traffic(last),
+        "flops": {"clients": value(last, "flops.clients"), "server": value(last, "flops.server")},
+        "seconds": value(last, "seconds") or 0.0,
+        "digest": "",
+        "version": "",
+    }
+
+
+def _generic(metrics: Sequence[Document]) -> Document | None:
+    known = [line for line in metrics if isinstance((line["generic"] or {}).get("global"), Mapping)]
+    if not known:
+        return None
+    source = known[-1]["generic"].get("source")
+    return {"source": source, **_selected([(line["round"], line["generic"]["global"]) for line in known])}
+
+
+def _selected(history: Sequence[tuple[int, Document]]) -> dict[str, Any]:
+    """A selection as summaries have it; of no rounds at all, one without values."""
+    numbers = [(t, {k: math.nan if v is None else v for k, v in score.items()}) for t, score in history]
+    if not numbers:
+        return {"final": None, "best": None, "best_by_val": None, "worst_decile": None}
+    return select(numbers)
+
+
+def _traffic(last: Document) -> dict[str, Any]:
+    up, down = (value(last, f"bytes.{way}") or 0.0 for way in ("up", "down"))
+    served = max(1, len(last.get("participants") or ())) * max(1, int(last.get("round", 1)))
+    return {"up": up, "down": down, "per_client_round": {"up": up / served, "down": down / served}}

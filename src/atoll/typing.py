@@ -1,0 +1,3 @@
+"""Names of types that need no torch."""
+
+ClientId = str

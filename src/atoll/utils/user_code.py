@@ -1,0 +1,39 @@
+"""Python files of the user's own: a method, a regulariser, a model, a metric."""
+
+import importlib.util
+import sys
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..errors import AtollError, unknown
+
+
+def imported(path: Path, what: str) -> ModuleType:
+    """The file as a module; one that was edited is another module. ``what`` it is stands in messages."""
+    if not path.is_file():
+        raise AtollError(f"There is no {what[0].lower() + what[1:]} {str(path)!r}. Check the path.")
+    source = path.resolve()
+    stamp = sha256(str(source).encode() + source.read_bytes()).hexdigest()[:12]
+    name = f"atoll_user_{source.stem}_{stamp}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, source)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except (Exception, SystemExit) as reason:
+            del sys.modules[name]
+            raise AtollError(f"{what} {str(path)!r} cannot be imported: {reason!r}") from reason
+    return sys.modules[name]
+
+
+def entry(path: Path, name: str, what: str) -> Any:
+    """Something callable that the file defines."""
+    module = imported(path, what)
+    own = {key: v for key, v in vars(module).items() if callable(v) and not key.startswith("_")}
+    if name not in own:
+        raise unknown(f"entry of {what[0].lower() + what[1:]} {str(path)!r}", name, own)
+    return own[name]
