@@ -1,4 +1,4 @@
-"""What all tests share. Its presence also puts this folder on the import path, so that every test can import toys."""
+"""Fixtures that all tests share."""
 
 import signal
 from collections.abc import Callable

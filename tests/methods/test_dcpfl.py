@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-import toys
+from support import toy_models
 
 from atoll.core.class_statistics import draw
 from atoll.core.losses import objective
@@ -25,11 +25,13 @@ AXES = Gaussians(torch.tensor([5.0, 5.0]), torch.eye(2), None)
 
 
 def planar() -> Task:
-    return toys.task(toys.identity_body(), classes=2)
+    return toy_models.task(toy_models.identity_body(), classes=2)
 
 
 def served(method: DCPFL, *uploads: Gaussians, server: Server | None = None) -> Server:
-    after: Server = toys.aggregate(method, server or method.init_server(planar(), key(0)), list(uploads), planar())
+    after: Server = toy_models.aggregate(
+        method, server or method.init_server(planar(), key(0)), list(uploads), planar()
+    )
     return after
 
 
@@ -49,7 +51,7 @@ def test_auxiliary_loss(aux: str, value: float) -> None:
     mean 12.5, and over d = 2 also 6.25.
     """
     pull = towards(torch.zeros(1, 2), torch.tensor([True]), 1.0, aux)
-    step = toys.at({}, toys.batch([[0.0], [0.0]], [0, 0]), [[3.0, 4.0], [0.0, 0.0]])
+    step = toy_models.at({}, toy_models.batch([[0.0], [0.0]], [0, 0]), [[3.0, 4.0], [0.0, 0.0]])
     assert float(pull(step)) == pytest.approx(value, abs=1e-6)
 
 
@@ -58,31 +60,35 @@ def test_gradient_of_the_norm() -> None:
 
     def loss(p: Any, b: Any) -> torch.Tensor:
         pull = towards(torch.zeros(1, 2), torch.tensor([True]), 1.0, "l2")
-        return pull(toys.at({}, b)._replace(features=p["z"]))
+        return pull(toy_models.at({}, b)._replace(features=p["z"]))
 
     for z, slope in ([3.0, 4.0], [0.6, 0.8]), ([0.0, 0.0], [0.0, 0.0]):
-        grads, _ = gradient(loss, {"z": torch.tensor([z])}, toys.batch([[0.0]], [0]))
+        grads, _ = gradient(loss, {"z": torch.tensor([z])}, toy_models.batch([[0.0]], [0]))
         torch.testing.assert_close(grads["z"], torch.tensor([slope]))
 
 
 def test_first_round_loss_is_cross_entropy() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    method = DCPFL(toys.RICH, lam=5.0)
-    down = method.broadcast(method.init_server(toys.task(c.model), key(0)), "a", toys.task(c.model), Round(0))
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    method = DCPFL(toy_models.RICH, lam=5.0)
+    down = method.broadcast(
+        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0)
+    )
     assert down.means is not None
     pull = towards(down.means, down.seen, 5.0, "l2")
-    b, params = toys.batch(c.x, c.y), c.model.init()
+    b, params = toy_models.batch(c.x, c.y), c.model.init()
     assert objective(c.model, pull)(params, b) == objective(c.model)(params, b)
-    _, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
-    _, alone = toys.participate(Local(toys.RICH), Nothing(), State(c.model.init() | down.head), c, key(1))
-    toys.assert_same(state, alone)
+    _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init() | down.head), c, key(1))
+    toy_models.assert_same(state, alone)
 
 
 def test_upload_is_the_statistics_of_the_trained_features() -> None:
-    c = toys.client(normal(key(3), 12, 3), [0, 1, 2] * 4, toys.mlp())
-    method = DCPFL(toys.RICH)
-    down = method.broadcast(method.init_server(toys.task(c.model), key(0)), "a", toys.task(c.model), Round(0))
-    up, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    c = toy_models.client(normal(key(3), 12, 3), [0, 1, 2] * 4, toy_models.mlp())
+    method = DCPFL(toy_models.RICH)
+    down = method.broadcast(
+        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0)
+    )
+    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     z = c.model.features(state.params, c.x)
     for label in range(3):
         rows = z[c.y == label]
@@ -90,7 +96,7 @@ def test_upload_is_the_statistics_of_the_trained_features() -> None:
         torch.testing.assert_close(up.mu[label], rows.mean(0))
         torch.testing.assert_close(up.sigma[label], torch.cov(rows.T))
     packed = pack(up)
-    toys.assert_same(unpack(Gaussians, packed.tensors, packed.scalars), up)
+    toy_models.assert_same(unpack(Gaussians, packed.tensors, packed.scalars), up)
     back = unpack(Gaussians, packed.tensors, packed.scalars).sigma
     assert back is not None
     assert torch.equal(back, up.sigma)
@@ -99,10 +105,10 @@ def test_upload_is_the_statistics_of_the_trained_features() -> None:
 def test_small_classes_stay_at_home() -> None:
     """Two rows of class 0, three of class 1: with min_count = 3 nothing is said about class 0."""
     x = torch.arange(10.0).reshape(5, 2)
-    c = toys.client(x, [0, 0, 1, 1, 1], toys.identity_body(), classes=2)
-    method = DCPFL(toys.PLAIN, min_count=3)
+    c = toy_models.client(x, [0, 0, 1, 1, 1], toy_models.identity_body(), classes=2)
+    method = DCPFL(toy_models.PLAIN, min_count=3)
     down = method.broadcast(method.init_server(planar(), key(0)), "a", planar(), Round(0))
-    up, _ = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     assert up.n.tolist() == [0, 3]
     assert up.mu.tolist() == [[0, 0], [6, 7]]
     assert not up.sigma[0].any()
@@ -110,12 +116,12 @@ def test_small_classes_stay_at_home() -> None:
 
 
 def test_who_predicts() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    method = DCPFL(toys.RICH)
-    t = toys.task(toys.mlp(seed=4))
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    method = DCPFL(toy_models.RICH)
+    t = toy_models.task(toy_models.mlp(seed=4))
     down = method.broadcast(method.init_server(t, key(0)), "a", t, Round(0))
     old = method.init_client(c, key(0))
-    up, state = toys.participate(method, down, old, c, key(1))
+    up, state = toy_models.participate(method, down, old, c, key(1))
     assert torch.equal(method.personal(down, None, old, c)(c.x), c.model(old.params | down.head, c.x))
     assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(state.params, c.x))
 
@@ -162,7 +168,7 @@ def test_calibration_is_training_on_draws() -> None:
     batches = list(method.calibrate.batches(z, y, fold(k, 2)))
     assert [len(b.y) for b in batches] == [8, 8, 8, 6]
     expected = method.calibrate.run(head_loss(planar().model), stepped, batches)
-    toys.assert_near(served(method, *ups).head, expected)
+    toy_models.assert_near(served(method, *ups).head, expected)
 
 
 def test_paper_formula_widens_the_draws() -> None:
@@ -188,7 +194,7 @@ def test_cached_statistics_are_drawn_from_too() -> None:
     only = (heads["round"].head["head.bias"] - heads["cached"].head["head.bias"]).tolist()
     assert only[0] < 0 < only[1]  # without class 0 among the draws, the head leans to class 1
     packed = pack(heads["cached"])
-    toys.assert_same(unpack(Server, packed.tensors, packed.scalars), heads["cached"])
+    toy_models.assert_same(unpack(Server, packed.tensors, packed.scalars), heads["cached"])
 
 
 def test_draws_can_be_cut_at_zero() -> None:
@@ -214,13 +220,13 @@ def test_collapsed_features_do_not_stop_the_server() -> None:
 def test_nobody_has_anything_to_say() -> None:
     silent = Gaussians(torch.zeros(2), torch.zeros(2, 2), torch.zeros(2, 2, 2))
     server = DCPFL().init_server(planar(), key(0))
-    toys.assert_same(served(DCPFL(), silent, server=server), server)
+    toy_models.assert_same(served(DCPFL(), silent, server=server), server)
 
 
 def test_order_of_uploads_is_immaterial_for_what_is_pooled() -> None:
     ups = [cloud(4, 1.0, 0.5), cloud(2, -1.0, 0.25), cloud(1, 3.0, 0.0)]
     a, b = (served(DCPFL(stats_scope="cached"), *order) for order in (ups, ups[::-1]))
-    toys.assert_near((a.means, a.n, a.sigma), (b.means, b.n, b.sigma))
+    toy_models.assert_near((a.means, a.n, a.sigma), (b.means, b.n, b.sigma))
 
 
 # ------------------------------------------------------------------------------------------- what travels, and FedGH
@@ -228,9 +234,9 @@ def test_order_of_uploads_is_immaterial_for_what_is_pooled() -> None:
 
 def test_without_both_halves_it_is_fedgh() -> None:
     """Two rounds, two clients, bit for bit."""
-    dcpfl, fedgh = DCPFL(toys.RICH, lam=0.0, virtual=0), FedGH(toys.RICH, server_mode="per_client_mean")
-    clients = [toys.random_client(n, n, toys.mlp()) for n in (9, 6)]
-    t = toys.task(toys.mlp())
+    dcpfl, fedgh = DCPFL(toy_models.RICH, lam=0.0, virtual=0), FedGH(toy_models.RICH, server_mode="per_client_mean")
+    clients = [toy_models.random_client(n, n, toy_models.mlp()) for n in (9, 6)]
+    t = toy_models.task(toy_models.mlp())
     results = []
     for method in (dcpfl, fedgh):
         server: Any = method.init_server(t, key(0))
@@ -238,12 +244,13 @@ def test_without_both_halves_it_is_fedgh() -> None:
         for r in range(2):
             down = method.broadcast(server, "a", t, Round(r))
             both = [
-                toys.participate(method, down, s, c, key(r, len(c.y))) for s, c in zip(states, clients, strict=True)
+                toy_models.participate(method, down, s, c, key(r, len(c.y)))
+                for s, c in zip(states, clients, strict=True)
             ]
             states = [s for _, s in both]
-            server = toys.aggregate(method, server, [up for up, _ in both], t)
+            server = toy_models.aggregate(method, server, [up for up, _ in both], t)
         results.append((server.head, states))
-    toys.assert_near(results[0], results[1], tolerance=0)
+    toy_models.assert_near(results[0], results[1], tolerance=0)
     assert "FedGH" in str(dcpfl.degenerate())
     assert DCPFL().degenerate() is None
 
@@ -256,7 +263,7 @@ def test_variants() -> None:
 
 
 def broadcast(method: DCPFL, seen: int) -> Knowledge:
-    t = toys.task(toys.identity_body(500, 10), 10)
+    t = toy_models.task(toy_models.identity_body(500, 10), 10)
     server = method.init_server(t, key(0))
     flags = torch.arange(10) < seen
     return method.broadcast(replace(server, means=flags[:, None] * torch.ones(10, 500), seen=flags), "a", t, Round(0))
@@ -284,10 +291,12 @@ def test_bytes_up() -> None:
 
 
 def test_no_covariance_is_made_without_calibration() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    method = DCPFL(toys.RICH, virtual=0)
-    down = method.broadcast(method.init_server(toys.task(c.model), key(0)), "a", toys.task(c.model), Round(0))
-    up, _ = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    method = DCPFL(toy_models.RICH, virtual=0)
+    down = method.broadcast(
+        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0)
+    )
+    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     assert up.sigma is None
 
 
@@ -296,7 +305,7 @@ def test_lessons_leave_out_who_has_nothing() -> None:
     (only,) = lessons([(table, held), (table, torch.zeros(3, dtype=torch.bool))])
     assert only.y.tolist() == [0, 2]
     assert only.x.tolist() == [[1, 0, 0], [0, 0, 1]]
-    assert part(toys.mlp().init(), "head").keys() == {"head.weight", "head.bias"}
+    assert part(toy_models.mlp().init(), "head").keys() == {"head.weight", "head.bias"}
 
 
 @pytest.mark.parametrize(
@@ -310,4 +319,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"lam": 0.0}, {"virtual": 0}, {"aux": "mse", "min_count": 3}])
 def test_vmap_equals_loop(settings: dict[str, Any]) -> None:
-    toys.check_vmap(DCPFL(toys.RICH, **settings), toys.mlp())
+    toy_models.check_vmap(DCPFL(toy_models.RICH, **settings), toy_models.mlp())

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-import toys
-from lab import made_with, run, same_models
+from support import toy_models
+from support.small_runs import made_with, run, same_models
 from torch import Tensor, nn
 
 from atoll.clients.server_side import ServerSideStates
@@ -21,7 +21,7 @@ from atoll.errors import AtollError
 from atoll.methods.fd import FD, Means, Server, Teachers
 from atoll.methods.local import Local, State
 
-PAIR = toys.task(toys.identity_body(), classes=2)
+PAIR = toy_models.task(toy_models.identity_body(), classes=2)
 
 
 def means(*rows: tuple[float, float] | None) -> Means:
@@ -105,9 +105,9 @@ def test_loss_and_gradient_by_hand() -> None:
     """Logits (0, 0), y = 0, teacher (.8, .2): CE = H = log 2, together 1.386294. The gradient of CE is (.5 - 1, .5), of
     H it is (.5 - .8, .5 - .2): together (-.8, .8). With gamma = 2 it is (-1.1, 1.1).
     """
-    c = toys.client([[0.0, 0.0]], [0], toys.identity_body(), classes=2)
+    c = toy_models.client([[0.0, 0.0]], [0], toy_models.identity_body(), classes=2)
     params = c.model.init() | {"buffers.tally": torch.zeros(2, 2)}
-    teachers, b = torch.tensor([[0.8, 0.2], [0.0, 0.0]]), toys.batch(c.x, c.y)
+    teachers, b = torch.tensor([[0.8, 0.2], [0.0, 0.0]]), toy_models.batch(c.x, c.y)
     assert float(FD().loss(teachers, c)(params, b)) == pytest.approx(1.386294, abs=1e-6)
     for gamma, slope in ((1.0, 0.8), (2.0, 1.1)):
         grads, _ = gradient(FD(gamma=gamma).loss(teachers, c), params, b)
@@ -116,22 +116,22 @@ def test_loss_and_gradient_by_hand() -> None:
 
 def test_rows_without_teacher_count_in_the_mean() -> None:
     """Two rows with logits (0, 0), of which class 1 has no teacher: log 2 + (log 2 + 0) / 2."""
-    c = toys.client([[0.0, 0.0], [0.0, 0.0]], [0, 1], toys.identity_body())
+    c = toy_models.client([[0.0, 0.0], [0.0, 0.0]], [0, 1], toy_models.identity_body())
     params = c.model.init() | {"buffers.tally": torch.zeros(2, 2)}
     loss = FD().loss(torch.tensor([[0.8, 0.2], [0.0, 0.0]]), c)
-    assert float(loss(params, toys.batch(c.x, c.y))) == pytest.approx(1.5 * 0.693147, abs=1e-6)
+    assert float(loss(params, toy_models.batch(c.x, c.y))) == pytest.approx(1.5 * 0.693147, abs=1e-6)
 
 
 def test_means_are_taken_while_the_model_moves() -> None:
     """Two epochs of one batch: F is the mean of the predictions at the start and after the first step; with post_pass
     those at the end count.
     """
-    c = toys.random_client(6, 1, toys.mlp())
-    twice, once = (replace(toys.PLAIN, epochs=n) for n in (2, 1))
+    c = toy_models.random_client(6, 1, toy_models.mlp())
+    twice, once = (replace(toy_models.PLAIN, epochs=n) for n in (2, 1))
     down = Teachers(torch.zeros(3, 3), torch.zeros(3, dtype=torch.bool))
 
     def trained(method: FD) -> tuple[Means, dict[str, Tensor]]:
-        up, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+        up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
         return up, state.params
 
     def predictions(params: dict[str, Tensor]) -> Tensor:
@@ -145,29 +145,29 @@ def test_means_are_taken_while_the_model_moves() -> None:
 
 @pytest.mark.parametrize("post_pass", [False, True])
 def test_uploads_are_distributions_of_the_classes_held(post_pass: bool) -> None:
-    c = toys.client(normal(key(1), 7, 3), [0, 2, 2, 0, 2, 0, 0], toys.mlp(), classes=3)
-    method = FD(toys.RICH, post_pass=post_pass)
+    c = toy_models.client(normal(key(1), 7, 3), [0, 2, 2, 0, 2, 0, 0], toy_models.mlp(), classes=3)
+    method = FD(toy_models.RICH, post_pass=post_pass)
     down = Teachers(torch.zeros(3, 3), torch.zeros(3, dtype=torch.bool))
-    up, _ = toys.participate(method, down, method.init_client(c, key(0)), toys.padded(c, 11), key(1))
+    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), toy_models.padded(c, 11), key(1))
     assert up.held.tolist() == [True, False, True]
     torch.testing.assert_close(up.means.sum(1), torch.tensor([1.0, 0.0, 1.0]))
 
 
 def batch_norm() -> Model:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
-    return Model(toys.filled(net), "bn")
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
+    return Model(toy_models.filled(net), "bn")
 
 
-@pytest.mark.parametrize("model", [toys.mlp(), batch_norm()])
+@pytest.mark.parametrize("model", [toy_models.mlp(), batch_norm()])
 @pytest.mark.parametrize("off", ["gamma", "teachers"])
 def test_local_where_nothing_is_taught(model: Model, off: str) -> None:
-    c = toys.random_client(8, 1, model)
+    c = toy_models.random_client(8, 1, model)
     held = torch.full((3,), off == "gamma")
-    method = FD(toys.RICH, gamma=0.0 if off == "gamma" else 2.0)
+    method = FD(toy_models.RICH, gamma=0.0 if off == "gamma" else 2.0)
     down = Teachers(held[:, None] * normal(key(3), 3, 3).softmax(1), held)
-    _, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
-    _, alone = toys.participate(Local(toys.RICH), Nothing(), State(model.init()), c, key(1))
-    toys.assert_same(state, alone)
+    _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(model.init()), c, key(1))
+    toy_models.assert_same(state, alone)
     assert (method.degenerate() is not None) == (off == "gamma")
 
 
@@ -177,18 +177,20 @@ def test_one_owner_for_every_class_is_local() -> None:
     def played(labels: list[int]) -> list[bool]:
         x = normal(key(2), 5, 3)
         clients = {
-            "a": toys.client(x, [0, 1, 0, 1, 1], toys.mlp(), classes=3),
-            "b": toys.client(x + 1, labels, toys.mlp(seed=2), classes=3),
+            "a": toy_models.client(x, [0, 1, 0, 1, 1], toy_models.mlp(), classes=3),
+            "b": toy_models.client(x + 1, labels, toy_models.mlp(seed=2), classes=3),
         }
-        office, local = Office(FD(toys.RICH), toys.task(toys.mlp())), Local(toys.RICH)
+        office, local = Office(FD(toy_models.RICH), toy_models.task(toy_models.mlp())), Local(toy_models.RICH)
         states = {i: local.init_client(c, key(0)) for i, c in clients.items()}
         alone = dict(states)
         for r in range(3):
             downs = {i: office.tell(i) for i in clients}
-            done = {i: toys.participate(office.method, downs[i], states[i], c, key(r, i)) for i, c in clients.items()}
+            done = {
+                i: toy_models.participate(office.method, downs[i], states[i], c, key(r, i)) for i, c in clients.items()
+            }
             office.hear(**{i: up for i, (up, _) in done.items()})
             states = {i: state for i, (_, state) in done.items()}
-            alone = {i: toys.participate(local, Nothing(), alone[i], c, key(r, i))[1] for i, c in clients.items()}
+            alone = {i: toy_models.participate(local, Nothing(), alone[i], c, key(r, i))[1] for i, c in clients.items()}
         return [all(torch.equal(v, alone[i].params[n]) for n, v in states[i].params.items()) for i in clients]
 
     assert played([2, 2, 2, 2, 2]) == [True, True]
@@ -196,13 +198,13 @@ def test_one_owner_for_every_class_is_local() -> None:
 
 
 def test_teaching_brings_predictions_closer() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
+    c = toy_models.random_client(9, 1, toy_models.mlp())
     target = normal(key(5), 3, 3).softmax(1)
     down = Teachers(target, torch.ones(3, dtype=torch.bool))
 
     def gap(gamma: float) -> float:
-        method = FD(toys.RICH, gamma=gamma, post_pass=True)
-        up, _ = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+        method = FD(toy_models.RICH, gamma=gamma, post_pass=True)
+        up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
         return float((up.means - target).square().sum())
 
     assert gap(5.0) < gap(0.0)
@@ -230,9 +232,11 @@ def test_negative_gamma_is_refused() -> None:
 @pytest.mark.parametrize("settings", [{}, {"post_pass": True}])
 def test_vmap_equals_loop(settings: dict[str, Any]) -> None:
     """Downloads differ from client to client; here it is the same for both."""
-    method, model = FD(toys.RICH, **settings), toys.mlp()
-    clients: list[Client] = [toys.random_client(n, seed, model) for n, seed in ((9, 1), (6, 2))]
+    method, model = FD(toy_models.RICH, **settings), toy_models.mlp()
+    clients: list[Client] = [toy_models.random_client(n, seed, model) for n, seed in ((9, 1), (6, 2))]
     down = Teachers(normal(key(3), 3, 3).softmax(1) * torch.tensor([[1.0], [0.0], [1.0]]), torch.arange(3) != 1)
     states, keys = [method.init_client(c, key(0)) for c in clients], [key("local", i) for i in range(2)]
-    alone = [toys.participate(method, down, s, c, k) for s, c, k in zip(states, clients, keys, strict=True)]
-    toys.assert_near(alone, toys.together(method, down, states, [toys.padded(c, 11) for c in clients], keys))
+    alone = [toy_models.participate(method, down, s, c, k) for s, c, k in zip(states, clients, keys, strict=True)]
+    toy_models.assert_near(
+        alone, toy_models.together(method, down, states, [toy_models.padded(c, 11) for c in clients], keys)
+    )

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-import toys
-from lab import gap_params, made_with, run, same_models
+from support import toy_models
+from support.small_runs import gap_params, made_with, run, same_models
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_map
@@ -28,7 +28,7 @@ APART = {"kl_weight": 0.0, "ensemble_weight": 0.0, "share": 0.0}
 
 
 def step(logits: Tensor) -> Step:
-    return Step({}, toys.batch(logits.detach(), [0] * len(logits)), logits, logits)
+    return Step({}, toy_models.batch(logits.detach(), [0] * len(logits)), logits, logits)
 
 
 def pair() -> tuple[Tensor, Tensor]:
@@ -43,11 +43,11 @@ def held(y: list[int], w: list[float] | None = None) -> Held:
 def rows(labels: list[int], model: Model | None = None) -> Client:
     """A client whose rows are told apart by their only input, their number."""
     x = torch.arange(float(len(labels)))[:, None]
-    return toys.client(x, labels, model or toys.mlp(1), 3, proxy=toys.mlp(1, width=5, seed=3))
+    return toy_models.client(x, labels, model or toy_models.mlp(1), 3, proxy=toy_models.mlp(1, width=5, seed=3))
 
 
 def unlike(n: int = 9, seed: int = 1) -> Client:
-    return toys.random_client(n, seed, toys.mlp(), proxy=toys.mlp(width=5, seed=3))
+    return toy_models.random_client(n, seed, toy_models.mlp(), proxy=toy_models.mlp(width=5, seed=3))
 
 
 def shared_of(c: Client) -> Model:
@@ -107,7 +107,7 @@ def test_the_weight_takes_the_steps_of_autograd(size: int) -> None:
     """Three rows, the last of another label, and one of padding, in batches of 2 or in one."""
     p = torch.tensor([[0.3, -1.0], [2.0, 0.5], [0.0, 1.0], [9.0, 9.0]])
     s, y, w = p.flip(0) * 0.7, torch.tensor([0, 0, 1, 0]), torch.tensor([1.0, 1.0, 1.0, 0.0])
-    method = FedAPEN(replace(toys.PLAIN, batch_size=size), lam_lr=0.5, lam_passes=3)
+    method = FedAPEN(replace(toy_models.PLAIN, batch_size=size), lam_lr=0.5, lam_passes=3)
     lam = HALF.clone().requires_grad_()
     optimiser = torch.optim.SGD([lam], lr=0.5)
     for _ in range(3):
@@ -133,30 +133,30 @@ def test_the_weight_is_learnt_from_the_next_download() -> None:
     both as they are: untouched, in evaluation mode.
     """
     c = unlike()
-    method = FedAPEN(replace(toys.RICH, epochs=0), lam_lr=0.5, **THIRD)
+    method = FedAPEN(replace(toy_models.RICH, epochs=0), lam_lr=0.5, **THIRD)
     down, state = Shared(shared_of(c).init()), started(method, c)
-    _, first = toys.participate(method, down, state, c, key(1))
+    _, first = toy_models.participate(method, down, state, c, key(1))
     assert float(first.lam) == 0.5
     assert bool(first.seen)
-    up, second = toys.participate(method, down, first, c, key(2))
+    up, second = toy_models.participate(method, down, first, c, key(2))
     aside = method.split(c, state.draw)[1]
     expected = method.learnt(HALF, c.model(first.params, aside.x), shared_of(c)(down.params, aside.x), aside)
     assert torch.equal(second.lam, expected)
     assert float((second.lam - 0.5).abs()) > 1e-3
-    toys.assert_same(Alone(second.params), Alone(first.params))
-    toys.assert_same(Alone(up.params), Alone(down.params))
+    toy_models.assert_same(Alone(second.params), Alone(first.params))
+    toy_models.assert_same(Alone(up.params), Alone(down.params))
     other = Shared({name: -v for name, v in down.params.items()})
-    assert not torch.equal(toys.participate(method, other, first, c, key(2))[1].lam, second.lam)
-    third = toys.participate(method, down, second, c, key(3))[1]
+    assert not torch.equal(toy_models.participate(method, other, first, c, key(2))[1].lam, second.lam)
+    third = toy_models.participate(method, down, second, c, key(3))[1]
     assert abs(float(third.lam) - 0.5) > abs(float(second.lam) - 0.5)  # it goes on from where it stopped
 
 
 def test_training_uses_the_weight_learnt_now() -> None:
-    c, method = unlike(), FedAPEN(toys.RICH, lam_lr=0.0, **THIRD)
+    c, method = unlike(), FedAPEN(toy_models.RICH, lam_lr=0.0, **THIRD)
     down = Shared(shared_of(c).init())
     for other in (0.1, 0.9):
         ends = [
-            toys.participate(m, down, started(method, c, lam=torch.tensor(lam)), c, key(1))[1].params
+            toy_models.participate(m, down, started(method, c, lam=torch.tensor(lam)), c, key(1))[1].params
             for m, lam in ((method, other), (method, 0.5), (replace(method, adaptive=False), other))
         ]
         assert gap_params(ends[0], ends[1]) > 1e-4
@@ -191,26 +191,26 @@ def test_it_is_drawn_once() -> None:
     sets = [set(method.split(c, key(seed))[1].x[:, 0].tolist()) for seed in (1, 1, 2)]
     assert sets[0] == sets[1] != sets[2]
     state = started(method, c)
-    after = toys.participate(method, Shared(shared_of(c).init()), state, c, key(9))[1]
+    after = toy_models.participate(method, Shared(shared_of(c).init()), state, c, key(9))[1]
     assert torch.equal(after.draw, state.draw)
 
 
 def test_training_does_not_see_them() -> None:
-    c, method = rows([0, 1, 2] * 4), FedAPEN(toys.RICH, **THIRD)
+    c, method = rows([0, 1, 2] * 4), FedAPEN(toy_models.RICH, **THIRD)
     state, down = started(method, c), Shared(shared_of(c).init())
     x = c.x.clone()
     x[method.split(c, state.draw)[1].x[:, 0].long()] = 1e6
-    plain, altered = (toys.participate(method, down, state, client, key(1))[1] for client in (c, replace(c, x=x)))
-    toys.assert_same(plain, altered)
+    plain, altered = (toy_models.participate(method, down, state, client, key(1))[1] for client in (c, replace(c, x=x)))
+    toy_models.assert_same(plain, altered)
 
 
 def test_batch_statistics_do_not_see_them() -> None:
     """A full batch moves a running mean from 0 by a tenth of the mean of the rows trained on."""
-    net = toys.Net(nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 4)), nn.Linear(4, 3))
-    c = rows([0, 1, 2] * 4, Model(toys.filled(net)))
-    method = FedAPEN(toys.PLAIN, **THIRD)
+    net = toy_models.Net(nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 4)), nn.Linear(4, 3))
+    c = rows([0, 1, 2] * 4, Model(toy_models.filled(net)))
+    method = FedAPEN(toy_models.PLAIN, **THIRD)
     state = started(method, c)
-    after = toys.participate(method, Shared(shared_of(c).init()), state, c, key(1))[1]
+    after = toy_models.participate(method, Shared(shared_of(c).init()), state, c, key(1))[1]
     rest = method.split(c, state.draw)[0]
     assert len(rest.x) == 8
     assert float(after.params["buffers.body.0.running_mean"]) == pytest.approx(0.1 * float(rest.x.mean()), rel=1e-5)
@@ -232,10 +232,12 @@ def test_a_class_with_one_row_keeps_it_for_training() -> None:
 def test_a_set_that_misses_a_class_teaches_nothing() -> None:
     """5 % of 20 rows are 1, of two classes: lam stays where it was."""
     c = rows([0, 1] * 10)
-    method = FedAPEN(toys.RICH, lam_lr=0.5)
+    method = FedAPEN(toy_models.RICH, lam_lr=0.5)
     state = started(method, c, lam=torch.tensor(0.7), seen=torch.tensor(True))
     assert not bool(method.split(c, state.draw)[1].covers)
-    assert float(toys.participate(method, Shared(shared_of(c).init()), state, c, key(1))[1].lam) == pytest.approx(0.7)
+    assert float(toy_models.participate(method, Shared(shared_of(c).init()), state, c, key(1))[1].lam) == pytest.approx(
+        0.7
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 12])
@@ -248,7 +250,7 @@ def test_padding_changes_nothing(n: int) -> None:
         return rest.x, rest.y, rest.n, aside.x, aside.w, aside.covers
 
     x, y, left, held_x, w, covers = (
-        v[0] for v in vmap(split)(tree_map(lambda v: torch.stack([v, v]), toys.padded(c, 15)))
+        v[0] for v in vmap(split)(tree_map(lambda v: torch.stack([v, v]), toy_models.padded(c, 15)))
     )
     assert int(left) == len(rest.x)
     assert torch.equal(x[: len(rest.x)], rest.x)
@@ -262,10 +264,10 @@ def test_padding_changes_nothing(n: int) -> None:
 
 def test_who_predicts() -> None:
     """After training, the ensemble with the weight in use and the shared model as received, not as trained here."""
-    c, method = unlike(), FedAPEN(toys.RICH, lam_lr=0.5, **THIRD)
+    c, method = unlike(), FedAPEN(toy_models.RICH, lam_lr=0.5, **THIRD)
     down = Shared(shared_of(c).init())
-    before = started(method, c, seen=torch.tensor(True), params=toys.mlp(seed=5).init())
-    up, after = toys.participate(method, down, before, c, key(1))
+    before = started(method, c, seen=torch.tensor(True), params=toy_models.mlp(seed=5).init())
+    up, after = toy_models.participate(method, down, before, c, key(1))
     p, s = c.model(after.params, c.x), shared_of(c)(down.params, c.x)
     torch.testing.assert_close(method.personal(down, up, after, c)(c.x), after.lam * p + (1 - after.lam) * s)
     others = {"equal": (p + s) / 2, "private": p, "shared": s}
@@ -277,9 +279,9 @@ def test_who_predicts() -> None:
 
 
 def test_before_training_the_weight_is_learnt_for_the_model_received() -> None:
-    c, method = unlike(), FedAPEN(toys.RICH, lam_lr=0.5, **THIRD)
+    c, method = unlike(), FedAPEN(toy_models.RICH, lam_lr=0.5, **THIRD)
     down, state = Shared(shared_of(c).init()), started(method, c, seen=torch.tensor(True))
-    lam = toys.participate(method, down, state, c, key(1))[1].lam
+    lam = toy_models.participate(method, down, state, c, key(1))[1].lam
     expected = lam * c.model(state.params, c.x) + (1 - lam) * shared_of(c)(down.params, c.x)
     torch.testing.assert_close(method.personal(down, None, state, c)(c.x), expected)
     assert float(lam) != 0.5
@@ -290,14 +292,14 @@ def test_before_training_the_weight_is_learnt_for_the_model_received() -> None:
 
 def test_fml_ae_is_fml_with_a_learnt_ensemble() -> None:
     """CE + KL is twice FML's (CE + KL) / 2: plain steps of half its rate. The weight is learnt all the same."""
-    c, optim = unlike(), replace(toys.PLAIN, epochs=2, batch_size=4)
+    c, optim = unlike(), replace(toy_models.PLAIN, epochs=2, batch_size=4)
     method = FedAPEN(optim, ensemble_weight=0.0, share=0.0)
     fml = FML(replace(optim, lr=0.2))
     down = Shared(shared_of(c).init())
-    up, state = toys.participate(method, down, started(method, c), c, key(1))
-    plain, alone = toys.participate(fml, down, Alone(c.model.init()), c, key(1))
-    toys.assert_near(up, plain)
-    toys.assert_near(state.params, alone.params)
+    up, state = toy_models.participate(method, down, started(method, c), c, key(1))
+    plain, alone = toy_models.participate(fml, down, Alone(c.model.init()), c, key(1))
+    toy_models.assert_near(up, plain)
+    toy_models.assert_near(state.params, alone.params)
     assert make("fedapen:fml-ae") == FedAPEN(ensemble_weight=0.0)
     assert make("fedapen:feden") == FedAPEN(adaptive=False)
 
@@ -341,4 +343,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("changes", [{}, {"adaptive": False}, {"ensemble_weight": 0.0}])
 def test_vmap_equals_loop(changes: dict[str, Any]) -> None:
     c = unlike()
-    toys.check_vmap(FedAPEN(toys.RICH, lam_lr=0.1, share=0.34, **changes), c.model, proxy=c.proxy)
+    toy_models.check_vmap(FedAPEN(toy_models.RICH, lam_lr=0.1, share=0.34, **changes), c.model, proxy=c.proxy)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import toys
+from support import toy_models
 from torch import Tensor, nn
 
 from atoll.core.batch import Batch
@@ -19,7 +19,7 @@ def update(w: float, n: float) -> Update:
 
 def average(*ups: Update) -> float:
     server = Global({"w": torch.zeros(1)}, {})
-    return float(toys.aggregate(FedAvg(), server, list(ups), toys.task(toys.mlp())).params["w"])
+    return float(toy_models.aggregate(FedAvg(), server, list(ups), toy_models.task(toy_models.mlp())).params["w"])
 
 
 def test_one_round_on_quadratics() -> None:
@@ -31,7 +31,7 @@ def test_one_round_on_quadratics() -> None:
         def loss(p: Params, b: Batch) -> Tensor:
             return (p["w"] - a).square().sum() / 2
 
-        return float(toys.PLAIN.run(loss, {"w": torch.zeros(1)}, [toys.batch([[0.0]], [0])])["w"])
+        return float(toy_models.PLAIN.run(loss, {"w": torch.zeros(1)}, [toy_models.batch([[0.0]], [0])])["w"])
 
     assert trained(0.0) == 0
     assert trained(4.0) == pytest.approx(0.4)
@@ -63,29 +63,29 @@ def test_buffers_are_averaged_and_counters_take_the_largest() -> None:
         )
         for m, t, n in ((0.0, 2, 3.0), (4.0, 5, 1.0))
     ]
-    out = toys.aggregate(FedAvg(), Global({}, {}), ups, toys.task(toys.mlp())).params
+    out = toy_models.aggregate(FedAvg(), Global({}, {}), ups, toy_models.task(toy_models.mlp())).params
     assert out[name + "running_mean"].tolist() == [1.0]
     assert out[name + "num_batches_tracked"].tolist() == 5
     assert out[name + "num_batches_tracked"].dtype == torch.int64
 
 
 def test_a_single_upload_comes_back_bit_for_bit() -> None:
-    c = toys.random_client(7, 3, toys.mlp())
-    method = FedAvg(toys.RICH)
-    server = method.init_server(toys.task(c.model), key(0))
-    up, _ = toys.participate(method, server, Nothing(), c, key(1))
-    toys.assert_same(toys.aggregate(method, server, [up], toys.task(c.model)), Global(up.params, {}))
+    c = toy_models.random_client(7, 3, toy_models.mlp())
+    method = FedAvg(toy_models.RICH)
+    server = method.init_server(toy_models.task(c.model), key(0))
+    up, _ = toy_models.participate(method, server, Nothing(), c, key(1))
+    toy_models.assert_same(toy_models.aggregate(method, server, [up], toy_models.task(c.model)), Global(up.params, {}))
 
 
 def test_who_predicts() -> None:
     """Before training the received model, afterwards the trained one; the server's model is its own."""
-    c = toys.random_client(7, 3, toys.mlp())
-    method = FedAvg(toys.RICH)
-    down = method.init_server(toys.task(c.model), key(0))
-    up, state = toys.participate(method, down, Nothing(), c, key(1))
+    c = toy_models.random_client(7, 3, toy_models.mlp())
+    method = FedAvg(toy_models.RICH)
+    down = method.init_server(toy_models.task(c.model), key(0))
+    up, state = toy_models.participate(method, down, Nothing(), c, key(1))
     assert torch.equal(method.personal(down, None, state, c)(c.x), c.model(down.params, c.x))
     assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(up.params, c.x))
-    assert torch.equal(method.generic(down, toys.task(c.model))(c.x), c.model(down.params, c.x))
+    assert torch.equal(method.generic(down, toy_models.task(c.model))(c.x), c.model(down.params, c.x))
     assert not torch.equal(c.model(up.params, c.x), c.model(down.params, c.x))
 
 
@@ -98,14 +98,14 @@ def test_bytes_of_the_published_cnn() -> None:
 
 
 def test_batch_norm_statistics_travel() -> None:
-    net = toys.filled(toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3)))
-    c = toys.random_client(8, 1, Model(net))
-    method = FedAvg(toys.RICH)
-    down = method.init_server(toys.task(c.model), key(0))
-    up, _ = toys.participate(method, down, Nothing(), c, key(1))
+    net = toy_models.filled(toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3)))
+    c = toy_models.random_client(8, 1, Model(net))
+    method = FedAvg(toy_models.RICH)
+    down = method.init_server(toy_models.task(c.model), key(0))
+    up, _ = toy_models.participate(method, down, Nothing(), c, key(1))
     assert up.params["buffers.body.1.num_batches_tracked"] == 4  # two epochs of two batches
     assert not torch.equal(up.params["buffers.body.1.running_mean"], down.params["buffers.body.1.running_mean"])
 
 
 def test_vmap_equals_loop() -> None:
-    toys.check_vmap(FedAvg(toys.RICH), toys.mlp())
+    toy_models.check_vmap(FedAvg(toy_models.RICH), toy_models.mlp())

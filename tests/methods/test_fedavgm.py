@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-import lab
 import pytest
 import torch
-import toys
+from support import small_runs, toy_models
 
 from atoll.core.payload import Nothing, Params, equal, nbytes
 from atoll.core.prng import key
@@ -17,7 +16,7 @@ from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.fedavgm import FedAvgM, Server
 from atoll.methods.feddw import DW
 
-TASK = toys.task(toys.mlp())
+TASK = toy_models.task(toy_models.mlp())
 MEAN, COUNT = "buffers.body.0.running_mean", "buffers.body.0.num_batches_tracked"
 
 
@@ -33,7 +32,7 @@ def path(**settings: Any) -> list[float]:
     """From 0: a round in which the clients' average is 1, and one in which they return what they got."""
     method, server, seen = FedAvgM(**settings), Server(one(0.0), {}, one(0.0)), []
     for t in range(2):
-        server = toys.aggregate(method, server, [update(one(1.0) if t == 0 else server.params)], TASK)
+        server = toy_models.aggregate(method, server, [update(one(1.0) if t == 0 else server.params)], TASK)
         seen.append(float(server.params["w"]))
     return seen
 
@@ -66,18 +65,20 @@ def test_the_servers_rate(settings: dict[str, Any], expected: list[float]) -> No
 
 def test_clients_count_by_their_rows() -> None:
     """n = (3, 1), models 0 and 4, from 0: the average is 1."""
-    after = toys.aggregate(FedAvgM(), Server(one(0.0), {}, one(0.0)), [update(one(0.0), 3), update(one(4.0), 1)], TASK)
+    after = toy_models.aggregate(
+        FedAvgM(), Server(one(0.0), {}, one(0.0)), [update(one(0.0), 3), update(one(4.0), 1)], TASK
+    )
     assert float(after.params["w"]) == 1.0
     assert float(after.velocity["w"]) == -1.0
 
 
 def test_running_statistics_have_no_momentum() -> None:
     """Two rounds with averages 4 and 4 of a running mean: it is 4 each time, and the counter the largest."""
-    method, t = FedAvgM(), toys.task(toys.mlp())
+    method, t = FedAvgM(), toy_models.task(toy_models.mlp())
     server = Server(one(0.0) | {MEAN: torch.zeros(1), COUNT: torch.tensor(0)}, {}, one(0.0))
     for steps in (2, 5):
         up = update(one(1.0) | {MEAN: torch.tensor([4.0]), COUNT: torch.tensor(steps)})
-        server = toys.aggregate(method, server, [up, up], t)
+        server = toy_models.aggregate(method, server, [up, up], t)
         assert server.params[MEAN].tolist() == [4.0]
         assert server.params[COUNT].tolist() == steps
         assert server.velocity.keys() == {"w"}
@@ -89,39 +90,40 @@ def test_without_momentum_it_is_fedavg_bit_for_bit(more: dict[str, Any]) -> None
     """Weights whose difference rounds: 1 - (1 - 1e-9) is not 1e-9 in single precision."""
     ups = [update({"w": torch.tensor([1e-9, 0.1, -3.3])}, n) for n in (3.0, 5.0)]
     start = {"w": torch.tensor([1.0, 7.7, 1e6])}
-    plain = toys.aggregate(FedAvg(), Global(start, {}), ups, TASK)
-    moved = toys.aggregate(FedAvgM(beta=0.0, **more), Server(start, {}, {"w": torch.ones(3)}), ups, TASK)
+    plain = toy_models.aggregate(FedAvg(), Global(start, {}), ups, TASK)
+    moved = toy_models.aggregate(FedAvgM(beta=0.0, **more), Server(start, {}, {"w": torch.ones(3)}), ups, TASK)
     assert torch.equal(moved.params["w"], plain.params["w"])
 
 
 def test_a_whole_run_without_momentum_is_fedavgs() -> None:
-    still = lab.made_with("fedavgm", beta=0.0)
-    assert lab.gap_params(still.server.params, lab.run("fedavg").server.params) == 0
-    assert lab.same_models(still, lab.run("fedavg"))
-    assert lab.gap_params(lab.run("fedavgm").server.params, lab.run("fedavg").server.params) > 0
+    still = small_runs.made_with("fedavgm", beta=0.0)
+    assert small_runs.gap_params(still.server.params, small_runs.run("fedavg").server.params) == 0
+    assert small_runs.same_models(still, small_runs.run("fedavg"))
+    assert small_runs.gap_params(small_runs.run("fedavgm").server.params, small_runs.run("fedavg").server.params) > 0
 
 
 def test_clients_do_what_fedavgs_do_and_see_no_velocity() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    method, plain = FedAvgM(toys.RICH), FedAvg(toys.RICH)
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    method, plain = FedAvgM(toy_models.RICH), FedAvg(toy_models.RICH)
     server = method.init_server(TASK, key(0))
     down = method.broadcast(server, "a", TASK, Round(0))
     assert equal(down, plain.init_server(TASK, key(0)))
     assert nbytes(down) < nbytes(server)
-    toys.assert_same(
-        toys.participate(method, down, Nothing(), c, key(1))[0], toys.participate(plain, down, Nothing(), c, key(1))[0]
+    toy_models.assert_same(
+        toy_models.participate(method, down, Nothing(), c, key(1))[0],
+        toy_models.participate(plain, down, Nothing(), c, key(1))[0],
     )
 
 
 def test_regularisers_keep_what_they_keep() -> None:
-    c = toys.random_client(9, 1, toys.mlp(bias=False))
-    method = FedAvgM(toys.RICH, Regularisers([DW(0.1)]))
-    t = toys.task(c.model)
+    c = toy_models.random_client(9, 1, toy_models.mlp(bias=False))
+    method = FedAvgM(toy_models.RICH, Regularisers([DW(0.1)]))
+    t = toy_models.task(c.model)
     server = method.init_server(t, key(0))
     down = method.broadcast(server, "a", t, Round(0))
-    up, _ = toys.participate(method, down, Nothing(), c, key(1))
-    after = toys.aggregate(method, server, [up], t)
-    plain = toys.aggregate(FedAvg(toys.RICH, method.regularisers), down, [up], t)
+    up, _ = toy_models.participate(method, down, Nothing(), c, key(1))
+    after = toy_models.aggregate(method, server, [up], t)
+    plain = toy_models.aggregate(FedAvg(toy_models.RICH, method.regularisers), down, [up], t)
     assert after.extra.keys() == plain.extra.keys() != set()
     assert all(torch.equal(v, plain.extra[name]) for name, v in after.extra.items())
 
@@ -147,4 +149,4 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], said: str) 
 
 
 def test_vmap_equals_loop() -> None:
-    toys.check_vmap(FedAvgM(toys.RICH), toys.mlp())
+    toy_models.check_vmap(FedAvgM(toy_models.RICH), toy_models.mlp())

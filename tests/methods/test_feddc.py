@@ -4,10 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import quadratics
 import torch
-import toys
-from quadratics import rounds, w
+from support import quadratics, toy_models
+from support.quadratics import rounds, w
 from torch import nn
 
 from atoll.core.losses import objective
@@ -27,8 +26,8 @@ from atoll.methods.scaffold import State as Variate
 
 PAIR = [quadratics.client(0.0), quadratics.client(2.0)]
 BOTH = (0, 1)
-ONCE = replace(toys.PLAIN, lr=0.5)  # K = 1 full-batch step
-SMALL = replace(toys.PLAIN, epochs=2, batch_size=4)
+ONCE = replace(toy_models.PLAIN, lr=0.5)  # K = 1 full-batch step
+SMALL = replace(toy_models.PLAIN, epochs=2, batch_size=4)
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_models_are_averaged_over_the_round_and_drifts_over_all() -> None:
 def test_unlike_curvatures_end_in_the_common_optimum() -> None:
     """(w - 0)^2 / 2 + 3 (w - 2)^2 / 2 is least at 6/4 = 1.5."""
     clients = [quadratics.client(0.0, 1), quadratics.client(2.0, 3)]
-    method = FedDC(replace(toys.PLAIN, epochs=5), alpha=0.1)
+    method = FedDC(replace(toy_models.PLAIN, epochs=5), alpha=0.1)
     assert w(rounds(method, clients, [BOTH] * 60)[-1].server.params) == pytest.approx(1.5, abs=1e-2)
 
 
@@ -102,11 +101,11 @@ def test_one_step_uses_drift_and_variates() -> None:
     """theta = w - eta (grad + alpha h_k + c - c_k): at w the centre w - h_k is h_k away. The new c_k, with K = 1, is
     grad + alpha h_k; h_k grows by theta - w.
     """
-    c = toys.random_client(6, 1, toys.mlp())
+    c = toy_models.random_client(6, 1, toy_models.mlp())
     params = c.model.init()
     down, state = Global(params, noise(params, "c")), State(noise(params, "h"), noise(params, "own"))
-    up, after = toys.participate(FedDC(toys.PLAIN, alpha=0.7), down, state, c, key(1))
-    grads, _ = gradient(objective(c.model), params, toys.batch(c.x, c.y))
+    up, after = toy_models.participate(FedDC(toy_models.PLAIN, alpha=0.7), down, state, c, key(1))
+    grads, _ = gradient(objective(c.model), params, toy_models.batch(c.x, c.y))
     for name, g in grads.items():
         pulled = g + 0.7 * state.drift[name]
         expected = params[name] - 0.1 * (pulled + down.variate[name] - state.variate[name])
@@ -118,12 +117,12 @@ def test_one_step_uses_drift_and_variates() -> None:
 
 def test_without_pull_clients_do_what_scaffolds_do() -> None:
     """alpha = 0: the same bits as SCAFFOLD; only the server differs, by the drifts."""
-    c = toys.random_client(9, 1, toys.mlp())
+    c = toy_models.random_client(9, 1, toy_models.mlp())
     params = c.model.init()
     down, own = Global(params, noise(params, "c")), noise(params, "own")
-    up, _ = toys.participate(FedDC(SMALL, alpha=0.0), down, State(noise(params, "h"), own), c, key(1))
-    other, _ = toys.participate(SCAFFOLD(SMALL), down, Variate(own), c, key(1))
-    toys.assert_same(up, other)
+    up, _ = toy_models.participate(FedDC(SMALL, alpha=0.0), down, State(noise(params, "h"), own), c, key(1))
+    other, _ = toy_models.participate(SCAFFOLD(SMALL), down, Variate(own), c, key(1))
+    toy_models.assert_same(up, other)
 
 
 def test_running_statistics_are_averaged_and_nothing_else() -> None:
@@ -135,37 +134,39 @@ def test_running_statistics_are_averaged_and_nothing_else() -> None:
     ]
     start = {"w": torch.ones(1), mean: torch.zeros(1), count: torch.tensor(0)}
     server = Server(start, {"w": torch.zeros(1)}, {"w": torch.tensor([0.5])})
-    after = toys.aggregate(FedDC(), server, ups, toys.task(toys.mlp()))
+    after = toy_models.aggregate(FedDC(), server, ups, toy_models.task(toy_models.mlp()))
     assert {name: v.tolist() for name, v in after.params.items()} == {"w": [3.5], mean: [2.0], count: 5}
     assert after.drift == {"w": torch.tensor([1.5])}
 
-    net = toys.filled(toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3)))
-    c = toys.random_client(8, 1, Model(net))
+    net = toy_models.filled(toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3)))
+    c = toy_models.random_client(8, 1, Model(net))
     method = FedDC(SMALL)
-    down = method.broadcast(method.init_server(toys.task(c.model), key(0)), "a", toys.task(c.model), Round(0))
-    up, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    down = method.broadcast(
+        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0)
+    )
+    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     assert state.drift.keys() == state.variate.keys() == up.change.keys() == weights(down.params).keys()
     assert not torch.equal(up.params["buffers.body.1.running_mean"], down.params["buffers.body.1.running_mean"])
 
 
 def test_bytes() -> None:
     """A model of d weights and as many numbers of a variate, both ways; drifts stay where they are."""
-    c = toys.random_client(6, 1, toys.mlp())
-    method, t = FedDC(SMALL), toys.task(c.model)
+    c = toy_models.random_client(6, 1, toy_models.mlp())
+    method, t = FedDC(SMALL), toy_models.task(c.model)
     server = method.init_server(t, key(0))
     down = method.broadcast(server, "a", t, Round(0))
-    up, _ = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     assert nbytes(down) == nbytes(up) == 2 * 4 * (3 * 4 + 4 + 4 * 3 + 3)
     assert nbytes(server) == 3 * nbytes(down) // 2
 
 
 def test_who_predicts() -> None:
-    c = toys.random_client(6, 1, toys.mlp())
-    method, t = FedDC(SMALL), toys.task(c.model)
+    c = toy_models.random_client(6, 1, toy_models.mlp())
+    method, t = FedDC(SMALL), toy_models.task(c.model)
     server = method.init_server(t, key(0))
     down = method.broadcast(server, "a", t, Round(0))
-    up, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
-    after = toys.aggregate(method, server, [up], t)
+    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    after = toy_models.aggregate(method, server, [up], t)
     assert torch.equal(method.personal(down, None, state, c)(c.x), c.model(down.params, c.x))
     assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(up.params, c.x))
     assert torch.equal(method.generic(after, t)(c.x), c.model(after.params, c.x))
@@ -185,4 +186,4 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], said:
 
 
 def test_vmap_equals_loop() -> None:
-    toys.check_vmap(FedDC(SMALL, alpha=0.5), toys.mlp())
+    toy_models.check_vmap(FedDC(SMALL, alpha=0.5), toy_models.mlp())

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-import toys
-from lab import PUBLIC, gap_params, made_with, run, same_models, setup
+from support import toy_models
+from support.small_runs import PUBLIC, gap_params, made_with, run, same_models, setup
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
@@ -30,7 +30,7 @@ SHARP, FLAT = torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 0.0]])
 
 def two_kinds() -> Task:
     """Clients a and b have one architecture, c has another one of another width."""
-    small, large = toys.mlp(width=4), toys.mlp(width=6, seed=1)
+    small, large = toy_models.mlp(width=4), toy_models.mlp(width=6, seed=1)
     large.name = "large"
     return Task(small, 3, ("a", "b", "c"), None, ROWS, {"a": small, "b": small, "c": large})
 
@@ -96,7 +96,7 @@ def test_a_step_of_distillation_by_hand() -> None:
     bias (0, 0), of the same weight, makes it (2, 0): the mean of the teachers' logits. Nothing moves. With mean
     probabilities, 0.741007 of class 0, the student's 0.880797 is too much: the bias moves by 0.1 (0.741007 - 0.880797).
     """
-    model = toys.identity_body(2, 2)
+    model = toy_models.identity_body(2, 2)
     t = Task(model, 2, ("a", "b"), None, torch.zeros(6, 2), {"a": model, "b": model})
     start = model.init()
     uploads = {
@@ -104,16 +104,16 @@ def test_a_step_of_distillation_by_hand() -> None:
         "b": Update(start, torch.tensor(1.0)),
     }
     for ensemble, moved in (("logits", 0.0), ("probs", 0.1 * (0.741007 - 0.880797))):
-        method = FedDF(server=toys.PLAIN, steps=1, ensemble=ensemble)
+        method = FedDF(server=toy_models.PLAIN, steps=1, ensemble=ensemble)
         bias = model_of(method, fused(method, t, uploads), "a", t)["head.bias"]
         torch.testing.assert_close(bias, torch.tensor([2 + moved, -moved]), rtol=0, atol=1e-6)
 
 
 def test_a_student_that_is_all_its_teachers_stands_still() -> None:
-    t, method = two_kinds(), FedDF(server=toys.PLAIN)
+    t, method = two_kinds(), FedDF(server=toy_models.PLAIN)
     up = trained(t.models["a"], 1)
     target = method.target([t.models["a"](up.params, ROWS)] * 2)
-    grads, _ = gradient(imitation(t.models["a"], divergence), up.params, toys.batch(ROWS, target))
+    grads, _ = gradient(imitation(t.models["a"], divergence), up.params, toy_models.batch(ROWS, target))
     assert all(float(g.abs().max()) < 1e-6 for g in grads.values())
     up = Update(up.params, torch.tensor(3.0))
     after = model_of(method, fused(method, t, {"a": up, "b": up}), "a", t)
@@ -136,15 +136,15 @@ def test_every_architecture_has_a_fedavg_of_its_own() -> None:
 
 
 def test_an_architecture_without_clients_in_the_round_keeps_its_model() -> None:
-    t, method = two_kinds(), FedDF(server=toys.RICH, steps=3)
+    t, method = two_kinds(), FedDF(server=toy_models.RICH, steps=3)
     first = method.init_server(t, key(0))
     server = fused(method, t, {"a": trained(t.models["a"], 1)}, first)
-    toys.assert_same(Group(model_of(method, server, "c", t)), Group(t.models["c"].init()))
-    toys.assert_same(first, method.init_server(t, key(0)))
+    toy_models.assert_same(Group(model_of(method, server, "c", t)), Group(t.models["c"].init()))
+    toy_models.assert_same(first, method.init_server(t, key(0)))
 
 
 def test_clients_of_all_architectures_teach_every_one() -> None:
-    t, method = two_kinds(), FedDF(server=toys.PLAIN, steps=1)
+    t, method = two_kinds(), FedDF(server=toy_models.PLAIN, steps=1)
     own = {"a": trained(t.models["a"], 1), "b": trained(t.models["b"], 2)}
     taught = [fused(method, t, own | {"c": trained(t.models["c"], seed)}) for seed in (3, 4)]
     assert gap_params(*(model_of(method, s, "a", t) for s in taught)) > 0
@@ -174,14 +174,14 @@ def test_the_servers_models_predict_together() -> None:
 
 def test_teachers_are_in_evaluation_mode_and_statistics_follow_public_batches() -> None:
     """Running statistics of 3 rows and of 1 are averaged as weights are; then each step moves them, and counts."""
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)), nn.Linear(4, 3))
-    model = Model(toys.filled(net))
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)), nn.Linear(4, 3))
+    model = Model(toy_models.filled(net))
     t = Task(model, 3, ("a", "b"), None, ROWS, {"a": model, "b": model})
     moved = {name: v + 4 if name.endswith("running_mean") else v for name, v in model.init().items()}
     uploads = {"a": Update(model.init(), torch.tensor(3.0)), "b": Update(moved, torch.tensor(1.0))}
     plain, taught = (
         model_of(m, fused(m, t, uploads), "a", t)
-        for m in (FedDF(steps=0), FedDF(server=replace(toys.PLAIN, lr=0.0), steps=2))
+        for m in (FedDF(steps=0), FedDF(server=replace(toy_models.PLAIN, lr=0.0), steps=2))
     )
     mean = f"{BUFFERS}body.1.running_mean"
     torch.testing.assert_close(plain[mean], torch.ones(4))
@@ -203,7 +203,7 @@ def test_teachers_are_in_evaluation_mode_and_statistics_follow_public_batches() 
 
 
 def test_an_epoch_has_every_row_once_and_its_own_order() -> None:
-    x, optim = torch.arange(10.0)[:, None], replace(toys.PLAIN, epochs=2, batch_size=4)
+    x, optim = torch.arange(10.0)[:, None], replace(toy_models.PLAIN, epochs=2, batch_size=4)
     batches = list(lessons(x, 2 * x, optim, key(0)))
     assert [len(b.x) for b in batches] == [4, 3, 3] * 2
     epochs = [torch.cat([b.x.flatten() for b in batches[at : at + 3]]).tolist() for at in (0, 3)]
@@ -215,15 +215,19 @@ def test_an_epoch_has_every_row_once_and_its_own_order() -> None:
 
 def test_no_batch_has_a_single_row() -> None:
     """Nine rows by four: 3, 3, 3. A last batch of one row would have no variance for a layer that asks for it."""
-    assert [len(b.x) for b in lessons(ROWS[:9], ROWS[:9], replace(toys.PLAIN, batch_size=4), key(0))] == [3, 3, 3]
-    model = Model(toys.filled(toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))))
+    assert [len(b.x) for b in lessons(ROWS[:9], ROWS[:9], replace(toy_models.PLAIN, batch_size=4), key(0))] == [3, 3, 3]
+    model = Model(toy_models.filled(toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))))
     t = Task(model, 3, ("a",), None, ROWS[:9], {"a": model})
-    fused(FedDF(server=replace(toys.PLAIN, batch_size=4), steps=3), t, {"a": Update(model.init(), torch.tensor(1.0))})
+    fused(
+        FedDF(server=replace(toy_models.PLAIN, batch_size=4), steps=3),
+        t,
+        {"a": Update(model.init(), torch.tensor(1.0))},
+    )
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 7])
 def test_steps_are_counted_not_epochs(steps: int) -> None:
-    optim = replace(toys.PLAIN, epochs=1, batch_size=4)
+    optim = replace(toy_models.PLAIN, epochs=1, batch_size=4)
     some, more = (list(lessons(ROWS, ROWS, optim, key(0), n)) for n in (steps, 9))
     assert len(some) == steps
     assert all(torch.equal(a.x, b.x) for a, b in zip(some, more[:steps], strict=True))
@@ -233,10 +237,10 @@ def test_steps_are_counted_not_epochs(steps: int) -> None:
 
 
 def test_clients_train_as_in_fedavg() -> None:
-    c, method = toys.random_client(9, 1, toys.mlp()), FedDF(toys.RICH)
-    down = Group(toys.mlp(seed=3).init())
-    up, _ = toys.participate(method, down, Nothing(), c, key(1))
-    plain, _ = toys.participate(FedAvg(toys.RICH), Global(down.params, {}), Nothing(), c, key(1))
+    c, method = toy_models.random_client(9, 1, toy_models.mlp()), FedDF(toy_models.RICH)
+    down = Group(toy_models.mlp(seed=3).init())
+    up, _ = toy_models.participate(method, down, Nothing(), c, key(1))
+    plain, _ = toy_models.participate(FedAvg(toy_models.RICH), Global(down.params, {}), Nothing(), c, key(1))
     assert gap_params(up.params, plain.params) == 0
     assert float(up.n) == 9
     assert method.own(down, None, Nothing(), c) is down.params
@@ -265,12 +269,12 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
 
 
 def test_vmap_equals_loop() -> None:
-    clients = [toys.random_client(n, seed, toys.mlp()) for n, seed in ((9, 1), (6, 2))]
+    clients = [toy_models.random_client(n, seed, toy_models.mlp()) for n, seed in ((9, 1), (6, 2))]
     clients[1] = replace(clients[1], model=clients[0].model)
-    method, down, keys = FedDF(toys.RICH), Group(toys.mlp(seed=3).init()), [key(0), key(1)]
-    one = [toys.participate(method, down, Nothing(), c, k) for c, k in zip(clients, keys, strict=True)]
-    many = toys.together(method, down, [Nothing(), Nothing()], [toys.padded(c, 11) for c in clients], keys)
-    toys.assert_near(one, many)
+    method, down, keys = FedDF(toy_models.RICH), Group(toy_models.mlp(seed=3).init()), [key(0), key(1)]
+    one = [toy_models.participate(method, down, Nothing(), c, k) for c, k in zip(clients, keys, strict=True)]
+    many = toy_models.together(method, down, [Nothing(), Nothing()], [toy_models.padded(c, 11) for c in clients], keys)
+    toy_models.assert_near(one, many)
 
 
 def test_mistakes_are_refused() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-import toys
+from support import toy_models
 from torch import Tensor
 
 from atoll.core.client import Client
@@ -18,7 +18,7 @@ from atoll.methods.fedavg import FedAvg
 from atoll.methods.feddw import DW, FedDW, Relation, relation
 from atoll.methods.fedprox import FedProx
 
-ANY = toys.random_client(4, 0, toys.mlp())
+ANY = toy_models.random_client(4, 0, toy_models.mlp())
 
 
 def head(omega: Any) -> Params:
@@ -28,8 +28,8 @@ def head(omega: Any) -> Params:
 def term(weight: Any, omega: Any, dw: DW | None = None, anchor: Any = None) -> tuple[float, Tensor]:
     """Value and gradient of the term at mu = 1."""
     bound = (dw or DW(1.0)).bind({"omega": torch.as_tensor(omega, dtype=torch.float32)}, head(anchor or weight), ANY)
-    value = float(bound(toys.at(head(weight))))
-    grads, _ = gradient(lambda p, b: bound(toys.at(p)), head(weight), toys.batch([[0.0]], [0]))
+    value = float(bound(toy_models.at(head(weight))))
+    grads, _ = gradient(lambda p, b: bound(toy_models.at(p)), head(weight), toy_models.batch([[0.0]], [0]))
     return value, grads["head.weight"]
 
 
@@ -102,13 +102,15 @@ def test_labels_may_be_permuted() -> None:
 
 
 def test_only_the_last_layer_feels_it_and_the_batch_does_not_matter() -> None:
-    model = toys.mlp(bias=False)
+    model = toy_models.mlp(bias=False)
     bound = DW(1.0).bind({"omega": torch.eye(3)}, model.init(), ANY)
     one, two = (
-        gradient(lambda p, b: bound(model.step(p, b)), model.init(), toys.batch(normal(key(s), 4, 3), [0, 1, 2, 0]))[0]
+        gradient(
+            lambda p, b: bound(model.step(p, b)), model.init(), toy_models.batch(normal(key(s), 4, 3), [0, 1, 2, 0])
+        )[0]
         for s in range(2)
     )
-    toys.assert_near(one, two, 0)
+    toy_models.assert_near(one, two, 0)
     assert one["head.weight"].any()
     assert not any(v.any() for name, v in one.items() if name != "head.weight")
 
@@ -122,7 +124,7 @@ def report(n: float, soft: list[float]) -> Params:
 
 
 REPORTS = [report(3, [0.8, 0.2]), report(1, [0.4, 0.6])]
-TASK = toys.task(toys.identity_body(), classes=2)
+TASK = toy_models.task(toy_models.identity_body(), classes=2)
 
 
 def merged(dw: DW, *rounds: list[Params]) -> Params:
@@ -176,13 +178,15 @@ def test_mu_decays() -> None:
     strengths = [float(dw.send(merged(dw, *[REPORTS] * r))["mu"]) for r in range(6)]
     assert strengths == pytest.approx([1, 1, 0.1, 0.1, 0.1, 0.01])
     bound = dw.bind({"omega": torch.eye(2), "mu": torch.tensor(0.1)}, head(EYE), ANY)
-    assert float(bound(toys.at(head(EYE)))) == pytest.approx(0.00723295, abs=1e-8)
+    assert float(bound(toy_models.at(head(EYE)))) == pytest.approx(0.00723295, abs=1e-8)
     assert "mu" not in DW().send(DW().start(TASK))
 
 
 def test_report_of_a_trained_model() -> None:
     """Head 0: every soft label is (1/2, 1/2); two rows of class 0 and one of class 1, and a row of padding."""
-    c = toys.padded(toys.client([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]], [0, 0, 1], toys.identity_body(), 2), 4)
+    c = toy_models.padded(
+        toy_models.client([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]], [0, 0, 1], toy_models.identity_body(), 2), 4
+    )
     said = DW().report(c.model.init(), c)
     assert said["sum"].tolist() == [[1.0, 1.0], [0.5, 0.5]]
     assert said["count"].tolist() == [2, 1]
@@ -192,37 +196,41 @@ def test_report_of_a_trained_model() -> None:
 
 
 def played(method: Any, c: Client, rounds: int = 2) -> Any:
-    t = toys.task(c.model)
+    t = toy_models.task(c.model)
     server = method.init_server(t, key(0))
     for r in range(rounds):
-        up, _ = toys.participate(method, method.broadcast(server, "a", t, r), Nothing(), c, key(r))
-        server = toys.aggregate(method, server, [up], t)
+        up, _ = toy_models.participate(method, method.broadcast(server, "a", t, r), Nothing(), c, key(r))
+        server = toy_models.aggregate(method, server, [up], t)
     return server
 
 
 def test_rows_of_omega_sum_to_one() -> None:
-    server = played(FedDW(toys.RICH), toys.random_client(9, 1, toys.mlp(bias=False)))
+    server = played(FedDW(toy_models.RICH), toy_models.random_client(9, 1, toy_models.mlp(bias=False)))
     torch.testing.assert_close(server.extra["DW.omega"].sum(1), torch.ones(3))
     assert not torch.equal(server.extra["DW.omega"], torch.eye(3))
 
 
 def test_mu_zero_is_fedavg() -> None:
-    c = toys.random_client(9, 1, toys.mlp(bias=False))
-    toys.assert_near(played(FedDW(toys.RICH, mu=0.0), c).params, played(FedAvg(toys.RICH), c).params, tolerance=0)
+    c = toy_models.random_client(9, 1, toy_models.mlp(bias=False))
+    toy_models.assert_near(
+        played(FedDW(toy_models.RICH, mu=0.0), c).params, played(FedAvg(toy_models.RICH), c).params, tolerance=0
+    )
     assert FedDW(mu=0.0).degenerate() is not None
     assert FedDW().degenerate() is None
 
 
 def test_the_term_acts_and_composes() -> None:
     """FedDW is FedAvg with DW; DW beside another term with strength 0 changes nothing, nor does the other beside it."""
-    c = toys.random_client(9, 1, toys.mlp(bias=False))
-    own = played(FedDW(toys.RICH, mu=3.0), c)
-    toys.assert_same(own, played(FedAvg(toys.RICH, Regularisers([DW(3.0)])), c))
-    toys.assert_near(own.params, played(FedProx(toys.RICH, Regularisers([DW(3.0)]), mu=0.0), c).params, tolerance=0)
-    host = played(FedProx(toys.RICH, mu=0.5), c)
-    guest = played(FedProx(toys.RICH, Regularisers([DW(0.0)]), mu=0.5), c)
-    toys.assert_near(host.params, guest.params, tolerance=0)
-    assert not torch.equal(own.params["head.weight"], played(FedAvg(toys.RICH), c).params["head.weight"])
+    c = toy_models.random_client(9, 1, toy_models.mlp(bias=False))
+    own = played(FedDW(toy_models.RICH, mu=3.0), c)
+    toy_models.assert_same(own, played(FedAvg(toy_models.RICH, Regularisers([DW(3.0)])), c))
+    toy_models.assert_near(
+        own.params, played(FedProx(toy_models.RICH, Regularisers([DW(3.0)]), mu=0.0), c).params, tolerance=0
+    )
+    host = played(FedProx(toy_models.RICH, mu=0.5), c)
+    guest = played(FedProx(toy_models.RICH, Regularisers([DW(0.0)]), mu=0.5), c)
+    toy_models.assert_near(host.params, guest.params, tolerance=0)
+    assert not torch.equal(own.params["head.weight"], played(FedAvg(toy_models.RICH), c).params["head.weight"])
 
 
 def test_settings_are_the_same_for_both() -> None:
@@ -242,13 +250,13 @@ def test_heads_without_bias() -> None:
 
 def test_bytes() -> None:
     """Three classes: Omega is 9 scalars down; sums and counts are 9 + 3 up. The counter and the history stay."""
-    c = toys.random_client(9, 1, toys.mlp(bias=False))
-    method = FedDW(toys.RICH, sl_memory="all", mu_decay=9)
-    t = toys.task(c.model)
+    c = toy_models.random_client(9, 1, toy_models.mlp(bias=False))
+    method = FedDW(toy_models.RICH, sl_memory="all", mu_decay=9)
+    t = toy_models.task(c.model)
     down = method.broadcast(method.init_server(t, key(0)), "a", t, None)  # type: ignore[arg-type]
     plain = nbytes(FedAvg().init_server(t, key(0)))
     assert nbytes(down) == plain + 4 * (9 + 1)
-    up, _ = toys.participate(method, down, Nothing(), c, key(1))
+    up, _ = toy_models.participate(method, down, Nothing(), c, key(1))
     assert nbytes(up) == plain + 4 * (1 + 9 + 3)
 
 
@@ -271,4 +279,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, Any], make: Any) -> Non
 
 @pytest.mark.parametrize("settings", [{}, {"form": "ata"}, {"form": "ata_linear", "mu_decay": 1, "absent_row": "mask"}])
 def test_vmap_equals_loop(settings: dict[str, Any]) -> None:
-    toys.check_vmap(FedDW(toys.RICH, **settings), toys.mlp(bias=False))
+    toy_models.check_vmap(FedDW(toy_models.RICH, **settings), toy_models.mlp(bias=False))

@@ -4,10 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import quadratics
 import torch
-import toys
-from quadratics import W, rounds, w
+from support import quadratics, toy_models
+from support.quadratics import W, rounds, w
 from torch import nn
 
 from atoll.core.losses import objective
@@ -65,8 +64,8 @@ def test_steps_by_hand() -> None:
     """a = 2, alpha = 1, g = 0.5, rate 0.1, from 0: the gradient is -2 - 0.5 = -2.5, the step leads to 0.25; there it is
     -1.75 - 0.5 + 0.25 = -2: 0.45. With the bare norm instead of its square it would be -1.75 - 0.5 + 0.5 = -1.75.
     """
-    method = exact(optim=replace(toys.PLAIN, epochs=2))
-    up, state = toys.participate(
+    method = exact(optim=replace(toy_models.PLAIN, epochs=2))
+    up, state = toy_models.participate(
         method, Global(quadratics.MODEL.init(), {}), State({W: torch.full((1, 1), 0.5)}), PAIR[1], key(0)
     )
     assert w(up.params) == pytest.approx(0.45)
@@ -112,17 +111,17 @@ def test_all_clients_count_the_same_and_statistics_are_not_corrected() -> None:
     ]
     start = {"w": torch.ones(1), mean: torch.zeros(1), count: torch.tensor(0)}
     server = Server(start, {}, {"w": torch.tensor([0.5])})
-    after = toys.aggregate(FedDyn(alpha=2.0), server, ups, toys.task(toys.mlp()))
+    after = toy_models.aggregate(FedDyn(alpha=2.0), server, ups, toy_models.task(toy_models.mlp()))
     assert {name: v.tolist() for name, v in after.params.items()} == {"w": [2.75], mean: [2.0], count: 5}
     assert after.h == {"w": torch.tensor([-1.5])}
 
 
 def test_running_statistics_have_no_memory() -> None:
-    net = toys.filled(toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3)))
-    c = toys.random_client(8, 1, Model(net))
-    method = FedDyn(toys.RICH, alpha=0.5)
+    net = toy_models.filled(toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3)))
+    c = toy_models.random_client(8, 1, Model(net))
+    method = FedDyn(toy_models.RICH, alpha=0.5)
     down = Global(c.model.init(), {})
-    up, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     assert state.g.keys() == weights(down.params).keys()
     assert not torch.equal(up.params["buffers.body.1.running_mean"], down.params["buffers.body.1.running_mean"])
     for name, g in state.g.items():
@@ -131,24 +130,24 @@ def test_running_statistics_have_no_memory() -> None:
 
 def test_a_step_without_memory_is_fedavgs() -> None:
     """One full-batch step from theta_t: the pull vanishes there, and so does a memory of zero."""
-    c = toys.random_client(6, 1, toys.mlp())
+    c = toy_models.random_client(6, 1, toy_models.mlp())
     down = Global(c.model.init(), {})
-    method = FedDyn(toys.PLAIN)
-    up, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
-    plain, _ = toys.participate(FedAvg(toys.PLAIN), down, Nothing(), c, key(1))
+    method = FedDyn(toy_models.PLAIN)
+    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    plain, _ = toy_models.participate(FedAvg(toy_models.PLAIN), down, Nothing(), c, key(1))
     assert equal(up, plain)
-    again, _ = toys.participate(method, down, state, c, key(1))
-    grads, _ = gradient(objective(c.model), down.params, toys.batch(c.x, c.y))
+    again, _ = toy_models.participate(method, down, state, c, key(1))
+    grads, _ = gradient(objective(c.model), down.params, toy_models.batch(c.x, c.y))
     for name, v in down.params.items():
         torch.testing.assert_close(again.params[name], v - 0.1 * (grads[name] - state.g[name]))
 
 
 def test_who_predicts() -> None:
-    c = toys.random_client(6, 1, toys.mlp())
-    method, t = FedDyn(toys.RICH), toys.task(c.model)
+    c = toy_models.random_client(6, 1, toy_models.mlp())
+    method, t = FedDyn(toy_models.RICH), toy_models.task(c.model)
     server = method.init_server(t, key(0))
-    up, state = toys.participate(method, server, method.init_client(c, key(0)), c, key(1))
-    after = toys.aggregate(method, server, [up], t)
+    up, state = toy_models.participate(method, server, method.init_client(c, key(0)), c, key(1))
+    after = toy_models.aggregate(method, server, [up], t)
     assert torch.equal(method.personal(server, None, state, c)(c.x), c.model(server.params, c.x))
     assert torch.equal(method.personal(server, up, state, c)(c.x), c.model(up.params, c.x))
     assert torch.equal(method.generic(after, t)(c.x), c.model(after.params, c.x))
@@ -161,4 +160,4 @@ def test_alpha_must_be_positive(alpha: float) -> None:
 
 
 def test_vmap_equals_loop() -> None:
-    toys.check_vmap(FedDyn(toys.RICH, alpha=0.1), toys.mlp())
+    toy_models.check_vmap(FedDyn(toy_models.RICH, alpha=0.1), toy_models.mlp())

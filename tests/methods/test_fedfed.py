@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-import lab
 import pytest
 import torch
-import toys
+from support import small_runs, toy_models
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
@@ -26,13 +25,13 @@ from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedavg import Global as Average
 from atoll.methods.fedfed import DISTIL, MIX, SHARE, Desk, FedFed, Global, State, Update, evenly
 
-CLIENT = toys.random_client(9, 1, toys.mlp())
-TASK = toys.task(CLIENT.model)
+CLIENT = toy_models.random_client(9, 1, toy_models.mlp())
+TASK = toy_models.task(CLIENT.model)
 QUICK = Adam(lr=0.01, epochs=2, batch_size=4)
 
 
 def fedfed(**settings: Any) -> FedFed:
-    return FedFed(**{"optim": toys.RICH, "distil": QUICK, "distil_rounds": 2} | settings)
+    return FedFed(**{"optim": toy_models.RICH, "distil": QUICK, "distil_rounds": 2} | settings)
 
 
 def at(rounds: int, params: Params | None = None, pool: Params | None = None) -> Global:
@@ -59,7 +58,7 @@ class Code(nn.Module):
 
 def less(*keeps: float, log_variance: float = -80.0) -> Model:
     """An autoencoder with q(x) = x - keeps, so that x_s = keeps."""
-    return Model(toys.Net(Code(keeps, log_variance), nn.Identity()), "less")
+    return Model(toy_models.Net(Code(keeps, log_variance), nn.Identity()), "less")
 
 
 # -- step 1: features are distilled -----------------------------------------------------------------------------------
@@ -75,7 +74,7 @@ def test_nothing_is_left_of_a_row_that_comes_back_whole(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("shape", [(3,), (1, 8, 8), (3, 17, 22), (1, 28, 28)])
 def test_features_and_rest_make_up_the_row(shape: tuple[int, ...]) -> None:
     """x_s + q(x) = x up to rounding, whatever shape rows have."""
-    c = toys.random_client(5, 1, toys.mlp(), shape=shape)
+    c = toy_models.random_client(5, 1, toy_models.mlp(), shape=shape)
     down = at(2)
     shared = fedfed(sigma1=0.0, sigma2=0.0).features(down, c, key(1))
     vae = autoencoder(shape, down.k)
@@ -91,7 +90,7 @@ def _sorted(x: Tensor) -> Tensor:
 
 def test_noise_has_the_deviations_asked_for() -> None:
     """40,000 numbers each: the estimate of a deviation is off by a factor of 1 +- 0.0035."""
-    c = toys.random_client(400, 1, toys.mlp(d_in=100), shape=(100,))
+    c = toy_models.random_client(400, 1, toy_models.mlp(d_in=100), shape=(100,))
     quiet, loud = (fedfed(sigma1=s, sigma2=t).features(at(2), c, key(1)) for s, t in ((0.0, 0.0), (0.15, 0.25)))
     for kind, sigma in (("one", 0.15), ("two", 0.25)):
         assert float((loud[kind] - quiet[kind]).std()) == pytest.approx(sigma, rel=0.02)
@@ -102,21 +101,21 @@ def test_the_loss_by_hand() -> None:
     """Logits 0 for two classes: each cross-entropy is ln 2 = 0.693147. q(x) = x - 0.5: squares 0.25. Without KL that is
     5 * 0.25 + (2 + 0.4) * 0.693147 = 2.913553.
     """
-    model, b = toys.identity_body(), toys.batch([[1.0, 2.0], [3.0, -1.0]], [0, 1])
+    model, b = toy_models.identity_body(), toy_models.batch([[1.0, 2.0], [3.0, -1.0]], [0, 1])
     loss = fedfed(re=5.0, kl=0.0).distillation(model, less(0.5))
     assert float(loss(model.init(), b)) == pytest.approx(2.913553, abs=1e-6)
 
 
 def test_kl_by_hand() -> None:
     """Codes of mean (1, 2) and variance 1: (1 + 4) / 2 for the row, over two numbers: 1.25; 6 * 1.25 / 3 = 2.5."""
-    model, b = toys.identity_body(), toys.batch([[1.0, 2.0]], [0])
+    model, b = toy_models.identity_body(), toy_models.batch([[1.0, 2.0]], [0])
     loss = fedfed(re=0.0, ce=0.0, x_ce=0.0, kl=6.0).distillation(model, less(0.0, log_variance=0.0))
     assert float(loss(model.init(), b)) == pytest.approx(2.5)
 
 
 def test_codes_are_noisy_while_training() -> None:
     """Of variance 1: squares of q(x) - x are 1 on average, here over 4,000 numbers (deviation 0.022)."""
-    model, b = toys.identity_body(), toys.batch(torch.zeros(2000, 2), [0] * 2000)
+    model, b = toy_models.identity_body(), toy_models.batch(torch.zeros(2000, 2), [0] * 2000)
     loss = fedfed(re=1.0, ce=0.0, x_ce=0.0, kl=0.0).distillation(model, less(0.0, log_variance=0.0))
     assert float(loss(model.init(), b)) == pytest.approx(1.0, abs=0.1)
 
@@ -125,14 +124,14 @@ def test_predictions_see_features_and_not_what_q_keeps() -> None:
     """q(x) = x - (1, 0): all features are (1, 0), whatever the row is; with logits x, class 0 costs
     ln(1 + e^-1) = 0.313262, class 1 ln(1 + e) = 1.313262: their mean is 0.813262.
     """
-    model, b = toys.identity_body(weight=torch.eye(2)), toys.batch([[5.0, 9.0], [-3.0, 2.0]], [0, 1])
+    model, b = toy_models.identity_body(weight=torch.eye(2)), toy_models.batch([[5.0, 9.0], [-3.0, 2.0]], [0, 1])
     loss = fedfed(re=0.0, kl=0.0, ce=1.0, x_ce=0.0, sigma1=0.0, sigma2=0.0).distillation(model, less(1.0, 0.0))
     assert float(loss(model.init(), b)) == pytest.approx(0.813262, abs=1e-6)
 
 
 def test_rows_as_they_are_count_too() -> None:
     """Logits x: the row (5, 9) of class 0 costs ln(1 + e^4) = 4.018150, times 0.4."""
-    model, b = toys.identity_body(weight=torch.eye(2)), toys.batch([[5.0, 9.0]], [0])
+    model, b = toy_models.identity_body(weight=torch.eye(2)), toy_models.batch([[5.0, 9.0]], [0])
     loss = fedfed(re=0.0, kl=0.0, ce=0.0).distillation(model, less(1.0, 0.0))
     assert float(loss(model.init(), b)) == pytest.approx(0.4 * 4.018150, abs=1e-5)
 
@@ -140,17 +139,17 @@ def test_rows_as_they_are_count_too() -> None:
 def test_gradients_reach_all_of_f_and_q() -> None:
     vae = autoencoder((3,), key("q"))
     start = CLIENT.model.init() | {"q." + name: v for name, v in vae.init().items()}
-    grads, _ = gradient(fedfed().distillation(CLIENT.model, vae), start, toys.batch(CLIENT.x, CLIENT.y))
+    grads, _ = gradient(fedfed().distillation(CLIENT.model, vae), start, toy_models.batch(CLIENT.x, CLIENT.y))
     assert all(g.abs().sum() > 0 for g in grads.values())
 
 
 def test_a_first_round_makes_the_same_q_everywhere_and_another_by_another_key() -> None:
     still = fedfed(distil=replace(QUICK, lr=0.0))
-    other = toys.random_client(5, 8, toys.mlp())
+    other = toy_models.random_client(5, 8, toy_models.mlp())
     first, second = (still.local(at(0), State({}), c, key(i))[0] for i, c in enumerate((CLIENT, other)))
-    toys.assert_near(first.params, second.params, tolerance=0)
+    toy_models.assert_near(first.params, second.params, tolerance=0)
     moved, _ = still.local(replace(at(0), k=key("another")), State({}), CLIENT, key(0))
-    assert lab.gap_params(first.params, moved.params) > 1e-3
+    assert small_runs.gap_params(first.params, moved.params) > 1e-3
 
 
 def test_distillation_distils() -> None:
@@ -164,12 +163,12 @@ def test_distillation_distils() -> None:
     )
     assert after < 0.5 * before
     again, _ = fedfed(distil=replace(QUICK, lr=0.0)).local(at(1, up.params), State({}), CLIENT, key(2))
-    toys.assert_near(again.params, up.params, tolerance=0)
+    toy_models.assert_near(again.params, up.params, tolerance=0)
 
 
 def test_running_statistics_are_those_of_one_pass() -> None:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
-    c = toys.random_client(8, 1, Model(toys.filled(net), "bn"))
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
+    c = toy_models.random_client(8, 1, Model(toy_models.filled(net), "bn"))
     up, _ = fedfed(distil=replace(QUICK, epochs=1)).local(at(0, c.model.init()), State({}), c, key(1))
     assert int(up.params["buffers.body.1.num_batches_tracked"]) == 2
 
@@ -185,7 +184,7 @@ def test_the_stages() -> None:
 
 def test_a_whole_course() -> None:
     """Two clients: f and q up and down; then features up, once; then each gets all of them, once, and f goes on."""
-    method, others = fedfed(distil_rounds=1), toys.random_client(6, 2, toys.mlp())
+    method, others = fedfed(distil_rounds=1), toy_models.random_client(6, 2, toy_models.mlp())
     clients, server = {"a": CLIENT, "b": others}, method.init_server(TASK, key(0))
     states, desks = dict.fromkeys("ab", State({})), {i: method.init_desk(TASK, i, key(0)) for i in "ab"}
     downs, ups = [], []
@@ -194,7 +193,7 @@ def test_a_whole_course() -> None:
         down = {i: method.answer(server, desks[i], i, TASK, r) for i in "ab"}
         replies = []
         for i in "ab":
-            up, states[i] = toys.participate(method, down[i], states[i], clients[i], key(t, i))
+            up, states[i] = toy_models.participate(method, down[i], states[i], clients[i], key(t, i))
             served, desks[i] = method.serve(server, desks[i], Reply(i, up), TASK, r, key(t))
             replies.append(Reply(i, served))
         with torch.no_grad():
@@ -237,7 +236,7 @@ def test_the_q_that_was_received_takes_features_from_rows_without_augmentation()
 
 def test_labels_go_with_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll.methods.fedfed.rebuilt", lambda vae, q, x: torch.zeros_like(x))
-    c = toys.client(torch.arange(6.0)[:, None], [0, 1, 2, 0, 1, 2], toys.mlp(d_in=1))
+    c = toy_models.client(torch.arange(6.0)[:, None], [0, 1, 2, 0, 1, 2], toy_models.mlp(d_in=1))
     shared = fedfed(sigma1=0.0).features(at(2), c, key(1))
     assert [int(x) % 3 for x in shared["one"].flatten()] == shared["y"].tolist()
 
@@ -256,9 +255,11 @@ def test_a_client_that_was_absent_is_still_sent_the_pool() -> None:
 
 @pytest.mark.parametrize("pool", [{}, pool_of()], ids=["none", "empty"])
 def test_without_a_pool_it_is_fedavg(pool: Params) -> None:
-    up, _ = toys.participate(fedfed(), at(3, pool=pool), State({}), CLIENT, key(1))
-    plain, _ = toys.participate(FedAvg(toys.RICH), Average(CLIENT.model.init(), {}), Nothing(), CLIENT, key(1))
-    toys.assert_near(up.params, plain.params, tolerance=0)
+    up, _ = toy_models.participate(fedfed(), at(3, pool=pool), State({}), CLIENT, key(1))
+    plain, _ = toy_models.participate(
+        FedAvg(toy_models.RICH), Average(CLIENT.model.init(), {}), Nothing(), CLIENT, key(1)
+    )
+    toy_models.assert_near(up.params, plain.params, tolerance=0)
     assert torch.equal(up.n, plain.n)
     assert "FedAvg" in str(fedfed(share=0.0).degenerate())
     assert FedFed().degenerate() is None
@@ -291,19 +292,19 @@ def test_each_batch_and_each_kind_draws_anew() -> None:
 
 def test_all_rows_of_a_batch_weigh_alike() -> None:
     """One full batch of nine rows and eighteen shared ones: one step on the mean over 27."""
-    method, down = fedfed(optim=toys.PLAIN), at(3, pool=pool_of(0, 1, 2))
-    up, state = toys.participate(method, down, State({}), CLIENT, key(1))
+    method, down = fedfed(optim=toy_models.PLAIN), at(3, pool=pool_of(0, 1, 2))
+    up, state = toy_models.participate(method, down, State({}), CLIENT, key(1))
     (b,) = method._mixed(CLIENT, down.pool, key(1))
     grads, _ = gradient(objective(CLIENT.model), down.params, b)
     assert len(b.x) == 27
-    toys.assert_near(up.params, {n: v - 0.1 * grads[n] for n, v in down.params.items()})
-    toys.assert_same(state, State(down.pool))
+    toy_models.assert_near(up.params, {n: v - 0.1 * grads[n] for n, v in down.params.items()})
+    toy_models.assert_same(state, State(down.pool))
 
 
 def test_a_pool_that_was_kept_serves_as_one_that_comes() -> None:
     pool = pool_of(0, 1, 2, 2)
-    one = toys.participate(fedfed(), at(3, pool=pool), State({}), CLIENT, key(1))
-    two = toys.participate(fedfed(), at(3), State(pool), CLIENT, key(1))
+    one = toy_models.participate(fedfed(), at(3, pool=pool), State({}), CLIENT, key(1))
+    two = toy_models.participate(fedfed(), at(3), State(pool), CLIENT, key(1))
     assert all(equal(a, b) for a, b in zip(one, two, strict=True))
 
 
@@ -332,7 +333,7 @@ def test_who_predicts() -> None:
     """f alone: as received before training and while features are shared, as trained otherwise."""
     method = fedfed()
     down = at(1, method.local(at(0), State({}), CLIENT, key(1))[0].params)
-    up, state = toys.participate(method, down, State({}), CLIENT, key(1))
+    up, state = toy_models.participate(method, down, State({}), CLIENT, key(1))
     empty = Update({}, {}, CLIENT.n)
     for sent, params in ((None, down.params), (up, up.params), (empty, down.params)):
         f = {n: v for n, v in params.items() if not n.startswith("q.")}
@@ -343,22 +344,22 @@ def test_who_predicts() -> None:
 
 def test_shared_features_help_a_client_with_one_class() -> None:
     """After training on rows of class 0 alone everything is class 0, but not with a pool of all classes beside them."""
-    model = toys.mlp()
-    c = toys.client(normal(key(3), 12, 3), [0] * 12, model, classes=3)
+    model = toy_models.mlp()
+    c = toy_models.client(normal(key(3), 12, 3), [0] * 12, model, classes=3)
     y = torch.arange(3).repeat(8).int()
     x = torch.eye(3)[y.long()] * 3
     pool, rows = {"one": x, "two": x, "y": y}, torch.eye(3) * 3
-    method = fedfed(optim=replace(toys.RICH, epochs=20))
+    method = fedfed(optim=replace(toy_models.RICH, epochs=20))
     guesses = []
     for kept in ({}, pool):
-        up, _ = toys.participate(method, at(3, model.init()), State(kept), c, key(1))
+        up, _ = toy_models.participate(method, at(3, model.init()), State(kept), c, key(1))
         guesses.append(model(up.params, rows).argmax(1).tolist())
     assert guesses == [[0, 0, 0], [0, 1, 2]]
 
 
 def test_a_federation_shares_with_those_who_come_later() -> None:
     """Half of the clients take part in each round; whoever is there for the first time after sharing gets the pool."""
-    made = lab.setup("fedfed")
+    made = small_runs.setup("fedfed")
     task, backend, desks = made.fleet.task(), LoopBackend(made.fleet, MemoryStore()), MemoryStore()
     server = made.method.init_server(task, key(0))
     first_time = dict[str, int]()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-import toys
-from lab import gap_params, made_with, run
+from support import toy_models
+from support.small_runs import gap_params, made_with, run
 from torch import Tensor, nn
 
 from atoll.core.batch import Batch, Step
@@ -24,7 +24,7 @@ from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedgen import LEAST, FedGen, Global, Update, sameness
 
 LOG3 = 1.0986123
-TILTED = toys.identity_body(weight=torch.tensor([[LOG3, 0.0], [0.0, 0.0]]))  # (1, 0) has predictions (.75, .25)
+TILTED = toy_models.identity_body(weight=torch.tensor([[LOG3, 0.0], [0.0, 0.0]]))  # (1, 0) has predictions (.75, .25)
 SMALL = {"hidden": 5, "noise": 2, "teach": Adam(lr=0.01, epochs=3, batch_size=6)}
 TWO = Generator(classes=2, width=2, hidden=5, noise=2)
 
@@ -41,11 +41,11 @@ def down(seen: list[bool], left: float = 1.0, generator: Params | None = None, m
 
 
 def step(x: Any, y: list[int], model: Model = TILTED, epoch: int = 0) -> Step:
-    return model.step(model.init(), toys.batch(x, y)._replace(extra={"epoch": epoch}))
+    return model.step(model.init(), toy_models.batch(x, y)._replace(extra={"epoch": epoch}))
 
 
 def pair(model: Model = TILTED) -> Client:
-    return toys.client([[0.0, 0.0], [0.0, 0.0]], [0, 1], model)
+    return toy_models.client([[0.0, 0.0], [0.0, 0.0]], [0, 1], model)
 
 
 def method(**settings: Any) -> FedGen:
@@ -53,7 +53,7 @@ def method(**settings: Any) -> FedGen:
 
 
 def two(model: Model = TILTED) -> Task:
-    return toys.task(model, classes=2)
+    return toy_models.task(model, classes=2)
 
 
 # -- the generator's loss ---------------------------------------------------------------------------------------------
@@ -89,13 +89,13 @@ def test_teachers_by_hand(eta: float, more: float) -> None:
 def trained(m: FedGen, server: Global, counts: list[list[float]], t: Task | None = None) -> Global:
     params = (t or two()).model.init()
     ups = [Update(params, torch.tensor(sum(n)), torch.tensor(n)) for n in counts]
-    after: Global = toys.aggregate(m, server, ups, t or two())
+    after: Global = toy_models.aggregate(m, server, ups, t or two())
     return after
 
 
 def test_the_generator_learns_what_the_heads_know() -> None:
     """A head that tells apart by the first feature: after 300 steps generated features are of their classes."""
-    model = toys.identity_body(weight=torch.tensor([[2.0, 0.0], [-2.0, 0.0]]))
+    model = toy_models.identity_body(weight=torch.tensor([[2.0, 0.0], [-2.0, 0.0]]))
     m = method(teach=Adam(lr=0.01, epochs=300, batch_size=16))
     after = trained(m, m.init_server(two(model), key(0)), [[5.0, 5.0]], two(model))
     y = torch.tensor([0, 1] * 20)
@@ -197,14 +197,14 @@ def test_what_is_generated_does_not_move_with_the_divergence() -> None:
     def loss(w: Params, b: Batch) -> Tensor:
         return term(TILTED.step(w, b._replace(extra={"epoch": 0})))
 
-    grads, _ = gradient(loss, TILTED.init(), toys.batch([[0.0, 0.0]], [0]))
+    grads, _ = gradient(loss, TILTED.init(), toy_models.batch([[0.0, 0.0]], [0]))
     torch.testing.assert_close(grads["head.bias"], torch.tensor([-0.25, 0.25]))
     assert not grads["head.weight"].any()
 
 
 def test_padding_is_not_seen() -> None:
     term = method(alpha=0.0, beta=1.0).generated(down([True, True]), pair())
-    b = toys.batch([[0.0, 0.0], [9.0, 9.0]], [0, 1])._replace(extra={"epoch": 0}, w=torch.tensor([1.0, 0.0]))
+    b = toy_models.batch([[0.0, 0.0], [9.0, 9.0]], [0, 1])._replace(extra={"epoch": 0}, w=torch.tensor([1.0, 0.0]))
     assert float(term(TILTED.step(TILTED.init(), b))) == pytest.approx(0.130812, abs=1e-6)
 
 
@@ -213,11 +213,11 @@ def test_clients_generate_in_evaluation_mode() -> None:
     g = TWO.init(key(1))
     y = torch.tensor([0, 1, 1])
     torch.testing.assert_close(TWO(g, y, key(2))[:1], TWO(g, y[:1], key(2)))
-    c = toys.random_client(9, 1, toys.mlp())
+    c = toy_models.random_client(9, 1, toy_models.mlp())
     sent = Global(c.model.init(), Generator(3, 4, 5, 2).init(key(1)), torch.ones(3) > 0, torch.ones(()))
-    before = toys.snapshot(sent)
-    up, _ = toys.participate(method(optim=toys.RICH), sent, Nothing(), c, key(1))
-    toys.assert_same(sent, before)
+    before = toy_models.snapshot(sent)
+    up, _ = toy_models.participate(method(optim=toy_models.RICH), sent, Nothing(), c, key(1))
+    toy_models.assert_same(sent, before)
     assert up.params.keys() == c.model.init().keys()
 
 
@@ -225,17 +225,17 @@ def test_the_generator_is_used_in_the_first_epochs_only() -> None:
     term = method(gen_epochs=2).generated(down([True, True]), pair())
     values = [float(term(step([[0.0, 0.0], [0.0, 0.0]], [0, 1], epoch=e))) for e in (0, 1, 2, 20)]
     assert [v > 0 for v in values] == [True, True, False, False]
-    c = toys.random_client(9, 1, toys.mlp())
+    c = toy_models.random_client(9, 1, toy_models.mlp())
     sent = Global(c.model.init(), Generator(3, 4, 5, 2).init(key(1)), torch.ones(3) > 0, torch.ones(()))
 
     def after(**settings: Any) -> Params:
-        up, _ = toys.participate(method(**settings), sent, Nothing(), c, key(1))
+        up, _ = toy_models.participate(method(**settings), sent, Nothing(), c, key(1))
         params: Params = up.params
         return params
 
-    one, both = (replace(toys.RICH, epochs=n, momentum=0.0) for n in (1, 2))
-    start = FedAvg().init_server(toys.task(c.model), key(0))
-    plain, _ = toys.participate(FedAvg(both), start, Nothing(), c, key(1))
+    one, both = (replace(toy_models.RICH, epochs=n, momentum=0.0) for n in (1, 2))
+    start = FedAvg().init_server(toy_models.task(c.model), key(0))
+    plain, _ = toy_models.participate(FedAvg(both), start, Nothing(), c, key(1))
     assert gap_params(after(optim=both, gen_epochs=0), plain.params) == 0
     assert gap_params(after(optim=both, gen_epochs=1), after(optim=both)) > 0
     assert gap_params(after(optim=one, gen_epochs=1), after(optim=one)) == 0
@@ -245,26 +245,26 @@ def test_the_generator_is_used_in_the_first_epochs_only() -> None:
 
 
 def batch_norm() -> Model:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)), nn.Linear(4, 3))
-    return Model(toys.filled(net), "bn")
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)), nn.Linear(4, 3))
+    return Model(toy_models.filled(net), "bn")
 
 
 def played(m: Any, model: Model, rounds: int) -> Any:
-    clients, t = [toys.random_client(n, seed, model) for n, seed in ((8, 1), (4, 2))], toys.task(model)
+    clients, t = [toy_models.random_client(n, seed, model) for n, seed in ((8, 1), (4, 2))], toy_models.task(model)
     server = m.init_server(t, key(0))
     for r in range(rounds):
-        ups = [toys.participate(m, server, Nothing(), c, key(r, i))[0] for i, c in enumerate(clients)]
-        server = toys.aggregate(m, server, ups, t, r)
+        ups = [toy_models.participate(m, server, Nothing(), c, key(r, i))[0] for i, c in enumerate(clients)]
+        server = toy_models.aggregate(m, server, ups, t, r)
     return server
 
 
-@pytest.mark.parametrize("model", [toys.mlp(), batch_norm()])
+@pytest.mark.parametrize("model", [toy_models.mlp(), batch_norm()])
 def test_without_its_terms_it_is_fedavg(model: Model) -> None:
     """Bit for bit, running statistics and dropout included; and the first round is plain for everybody."""
-    off = method(optim=toys.RICH, alpha=0.0, beta=0.0)
-    fedavg = FedAvg(toys.RICH)
+    off = method(optim=toy_models.RICH, alpha=0.0, beta=0.0)
+    fedavg = FedAvg(toy_models.RICH)
     assert gap_params(played(off, model, 3).params, played(fedavg, model, 3).params) == 0
-    on = method(optim=toys.RICH)
+    on = method(optim=toy_models.RICH)
     assert gap_params(played(on, model, 1).params, played(fedavg, model, 1).params) == 0
     assert gap_params(played(on, model, 2).params, played(fedavg, model, 2).params) > 0
     assert "FedAvg" in str(off.degenerate())
@@ -276,37 +276,39 @@ def test_a_whole_run_without_its_terms_is_fedavg() -> None:
 
 
 def test_no_generator_travels_before_it_was_trained() -> None:
-    m, t = method(optim=toys.RICH), toys.task(toys.mlp())
+    m, t = method(optim=toy_models.RICH), toy_models.task(toy_models.mlp())
     first = m.broadcast(m.init_server(t, key(0)), "a", t, None)  # type: ignore[arg-type]
     assert first.generator == {}
     assert not first.seen.any()
-    assert played(m, toys.mlp(), 1).generator
+    assert played(m, toy_models.mlp(), 1).generator
 
 
 def test_counts_are_rows_of_each_class() -> None:
-    c = toys.client(normal(key(1), 4, 3), [0, 2, 2, 2], toys.mlp(), classes=3)
-    m = method(optim=toys.RICH)
-    up, _ = toys.participate(m, m.init_server(toys.task(c.model), key(0)), Nothing(), toys.padded(c, 7), key(1))
+    c = toy_models.client(normal(key(1), 4, 3), [0, 2, 2, 2], toy_models.mlp(), classes=3)
+    m = method(optim=toy_models.RICH)
+    up, _ = toy_models.participate(
+        m, m.init_server(toy_models.task(c.model), key(0)), Nothing(), toy_models.padded(c, 7), key(1)
+    )
     assert up.counts.tolist() == [1, 0, 3]
     assert float(up.n) == 4
 
 
 def test_who_predicts() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    m, server = method(optim=toys.RICH), played(method(optim=toys.RICH), c.model, 1)
-    up, _ = toys.participate(m, server, Nothing(), c, key(1))
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    m, server = method(optim=toy_models.RICH), played(method(optim=toy_models.RICH), c.model, 1)
+    up, _ = toy_models.participate(m, server, Nothing(), c, key(1))
     assert torch.equal(m.personal(server, None, Nothing(), c)(c.x), c.model(server.params, c.x))
     assert torch.equal(m.personal(server, up, Nothing(), c)(c.x), c.model(up.params, c.x))
-    assert torch.equal(m.generic(server, toys.task(c.model))(c.x), c.model(server.params, c.x))
+    assert torch.equal(m.generic(server, toy_models.task(c.model))(c.x), c.model(server.params, c.x))
 
 
 def test_bytes() -> None:
     """mlp of 3 inputs, 4 features and 3 classes: 31 weights. Up, with three counts and n_k: 35 scalars. Down: also a
     generator of (2 + 3) * 5 + 5, 4 * 5, 5 * 4 + 4 numbers and one of 8 bytes, one scalar and three flags.
     """
-    c = toys.random_client(9, 1, toys.mlp())
-    m, server = method(optim=toys.RICH), played(method(optim=toys.RICH), c.model, 1)
-    up, _ = toys.participate(m, server, Nothing(), c, key(1))
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    m, server = method(optim=toy_models.RICH), played(method(optim=toy_models.RICH), c.model, 1)
+    up, _ = toy_models.participate(m, server, Nothing(), c, key(1))
     assert nbytes(up) == 4 * 35
     assert nbytes(server) == 4 * (31 + 30 + 20 + 24 + 1) + 8 + 3
 
@@ -324,4 +326,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_vmap_equals_loop() -> None:
-    toys.check_vmap(method(optim=toys.RICH), toys.mlp())
+    toy_models.check_vmap(method(optim=toy_models.RICH), toy_models.mlp())

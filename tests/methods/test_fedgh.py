@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-import toys
+from support import toy_models
 
 from atoll.core.model import Model
 from atoll.core.params import part
@@ -16,11 +16,13 @@ from atoll.methods.local import Local, State
 from atoll.models import build
 
 AXES = Means(torch.eye(2), torch.tensor([True, True]))  # mean (1, 0) of class 0, mean (0, 1) of class 1
-BLANK = Head(part(toys.identity_body().init(), "head"))
+BLANK = Head(part(toy_models.identity_body().init(), "head"))
 
 
 def stepped(method: FedGH, *uploads: Means) -> Head:
-    after: Head = toys.aggregate(method, BLANK, list(uploads), toys.task(toys.identity_body(), classes=2))
+    after: Head = toy_models.aggregate(
+        method, BLANK, list(uploads), toy_models.task(toy_models.identity_body(), classes=2)
+    )
     return after
 
 
@@ -48,18 +50,20 @@ def test_one_step_for_the_mean_of_a_clients_losses(mode: str) -> None:
 def test_clients_teach_one_after_the_other() -> None:
     other = Means(torch.tensor([[0.0, 0.0], [2.0, 1.0]]), torch.tensor([False, True]))
     method = FedGH(server_mode="per_client_mean")
-    t = toys.task(toys.identity_body(), classes=2)
+    t = toy_models.task(toy_models.identity_body(), classes=2)
     both = stepped(method, AXES, other)
-    toys.assert_same(both, toys.aggregate(method, stepped(method, AXES), [other], t))
-    toys.assert_same(stepped(FedGH(), AXES, other), toys.aggregate(FedGH(), stepped(FedGH(), AXES), [other], t))
+    toy_models.assert_same(both, toy_models.aggregate(method, stepped(method, AXES), [other], t))
+    toy_models.assert_same(
+        stepped(FedGH(), AXES, other), toy_models.aggregate(FedGH(), stepped(FedGH(), AXES), [other], t)
+    )
 
 
 def test_passes() -> None:
     for mode in ("per_sample", "per_client_mean"):
         once = FedGH(server_mode=mode)
         twice = replace(once, server=replace(once.server, epochs=2))
-        t = toys.task(toys.identity_body(), classes=2)
-        toys.assert_same(stepped(twice, AXES), toys.aggregate(once, stepped(once, AXES), [AXES], t))
+        t = toy_models.task(toy_models.identity_body(), classes=2)
+        toy_models.assert_same(stepped(twice, AXES), toy_models.aggregate(once, stepped(once, AXES), [AXES], t))
 
 
 def test_absent_classes_teach_nothing() -> None:
@@ -67,55 +71,55 @@ def test_absent_classes_teach_nothing() -> None:
     head = stepped(FedGH(), Means(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([True, False]))).head
     torch.testing.assert_close(head["head.weight"], torch.tensor([[0.005, 0.0], [-0.005, 0.0]]))
     nobody = Means(torch.zeros(2, 2), torch.tensor([False, False]))
-    toys.assert_same(stepped(FedGH(), nobody), BLANK)
+    toy_models.assert_same(stepped(FedGH(), nobody), BLANK)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_global_head_moves_and_clients_do_not(mode: str) -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    method, t = FedGH(toys.RICH, server_mode=mode), toys.task(toys.mlp())
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    method, t = FedGH(toy_models.RICH, server_mode=mode), toy_models.task(toy_models.mlp())
     server = method.init_server(t, key(0))
-    up, state = toys.participate(method, server, method.init_client(c, key(0)), c, key(1))
-    before = toys.snapshot(state)
-    after = toys.aggregate(method, server, [up], t)
+    up, state = toy_models.participate(method, server, method.init_client(c, key(0)), c, key(1))
+    before = toy_models.snapshot(state)
+    after = toy_models.aggregate(method, server, [up], t)
     assert not torch.equal(after.head["head.weight"], server.head["head.weight"])
-    toys.assert_same(state, before)
+    toy_models.assert_same(state, before)
 
 
 def test_frozen_head() -> None:
     method = FedGH(freeze_global_head=True)
-    toys.assert_same(stepped(method, AXES), BLANK)
+    toy_models.assert_same(stepped(method, AXES), BLANK)
     assert method.degenerate() is not None
     assert FedGH().degenerate() is None
 
 
 def test_means_are_exact() -> None:
     """Features 0, 0, 0, 4 of one class in batches of 3 and 1: the mean is 1; a mean of batch means would be 2."""
-    c = toys.client([[0.0], [0.0], [0.0], [4.0]], [0, 0, 0, 0], toys.identity_body(1), classes=2)
-    method = FedGH(replace(toys.PLAIN, batch_size=3))
-    down = method.init_server(toys.task(c.model, 2), key(0))
-    up, _ = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    c = toy_models.client([[0.0], [0.0], [0.0], [4.0]], [0, 0, 0, 0], toy_models.identity_body(1), classes=2)
+    method = FedGH(replace(toy_models.PLAIN, batch_size=3))
+    down = method.init_server(toy_models.task(c.model, 2), key(0))
+    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     assert up.means.tolist() == [[1.0], [0.0]]
     assert up.held.tolist() == [True, False]
 
 
 def test_first_round_trains_from_the_global_head() -> None:
     """The body is the client's, the head the server's, even before the server has learned anything."""
-    c = toys.random_client(9, 1, toys.mlp(seed=1))
-    method = FedGH(toys.RICH)
-    down = method.init_server(toys.task(toys.mlp(seed=2)), key(0))
-    _, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
-    _, alone = toys.participate(Local(toys.RICH), Nothing(), State(c.model.init() | down.head), c, key(1))
-    toys.assert_same(state, alone)
+    c = toy_models.random_client(9, 1, toy_models.mlp(seed=1))
+    method = FedGH(toy_models.RICH)
+    down = method.init_server(toy_models.task(toy_models.mlp(seed=2)), key(0))
+    _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init() | down.head), c, key(1))
+    toy_models.assert_same(state, alone)
 
 
 def test_who_predicts() -> None:
     """Before training the client's body with the received head, afterwards with the one it trained."""
-    c = toys.random_client(9, 1, toys.mlp())
-    method = FedGH(toys.RICH)
-    down = method.init_server(toys.task(toys.mlp(seed=4)), key(0))
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    method = FedGH(toy_models.RICH)
+    down = method.init_server(toy_models.task(toy_models.mlp(seed=4)), key(0))
     old = method.init_client(c, key(0))
-    up, state = toys.participate(method, down, old, c, key(1))
+    up, state = toy_models.participate(method, down, old, c, key(1))
     assert torch.equal(method.personal(down, None, old, c)(c.x), c.model(old.params | down.head, c.x))
     assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(state.params, c.x))
 
@@ -139,4 +143,4 @@ def test_unknown_mode_is_refused() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_vmap_equals_loop(mode: str) -> None:
-    toys.check_vmap(FedGH(toys.RICH, server_mode=mode), toys.mlp())
+    toy_models.check_vmap(FedGH(toy_models.RICH, server_mode=mode), toy_models.mlp())

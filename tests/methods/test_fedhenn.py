@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-import toys
-from lab import PUBLIC, made_with, run, same_models, setup
+from support import toy_models
+from support.small_runs import PUBLIC, made_with, run, same_models, setup
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
@@ -30,12 +30,12 @@ COMING = torch.tensor([8, 7, 0, 5], dtype=torch.int32)
 
 
 def client(n: int = 9, seed: int = 1, model: Model | None = None) -> Client:
-    return replace(toys.random_client(n, seed, model or toys.mlp()), public=ROWS)
+    return replace(toy_models.random_client(n, seed, model or toy_models.mlp()), public=ROWS)
 
 
 def norm_client() -> Client:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)), nn.Linear(4, 3))
-    return client(8, model=Model(toys.filled(net)))
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)), nn.Linear(4, 3))
+    return client(8, model=Model(toy_models.filled(net)))
 
 
 def some_kernel(name: str = "kernel", rows: int = 8) -> Tensor:
@@ -47,7 +47,7 @@ def pull(eta: float, kernel: Tensor | None = None) -> Alignment:
 
 
 def task() -> Task:
-    return Task(toys.mlp(), 3, ("a", "b"), None, ROWS, dict.fromkeys(("a", "b"), toys.mlp()))
+    return Task(toy_models.mlp(), 3, ("a", "b"), None, ROWS, dict.fromkeys(("a", "b"), toy_models.mlp()))
 
 
 def after(method: FedHeNN, server: Server, kernels: list[Tensor], t: int = 0) -> Server:
@@ -100,12 +100,12 @@ def test_features_that_are_all_the_same_are_not_torn_apart(bias: float) -> None:
     """Weights 0 and a bias give every row the same features, or none; what differs by rounding has no direction."""
     c = client()
     start = c.model.init() | {"body.0.weight": torch.zeros(4, 3), "body.0.bias": torch.full((4,), bias)}
-    method = FedHeNN(toys.PLAIN)
+    method = FedHeNN(toy_models.PLAIN)
     ends = [
-        toys.participate(method, down, State(start), c, key(0))[1]
+        toy_models.participate(method, down, State(start), c, key(0))[1]
         for down in (pull(1.0), Alignment(0.0, None, None, COMING))
     ]
-    toys.assert_near(ends[0], ends[1], 1e-3)
+    toy_models.assert_near(ends[0], ends[1], 1e-3)
 
 
 # -- the client -------------------------------------------------------------------------------------------------------
@@ -115,14 +115,14 @@ def test_a_step_goes_down_the_whole_objective() -> None:
     """One full batch and all public rows: w - 0.1 (grad CE + eta grad (1 - CKA)), from the formula with H = I - 1/m."""
     c, kernel = client(), some_kernel()
     start, h = c.model.init(), torch.eye(8) - 1 / 8
-    _, moved = toys.participate(FedHeNN(toys.PLAIN), pull(2.0), State(start), c, key(0))
+    _, moved = toy_models.participate(FedHeNN(toy_models.PLAIN), pull(2.0), State(start), c, key(0))
 
     def away(w: Params, b: Any) -> Tensor:
         z = c.model.features(w, ROWS[ORDER.long()])
         mine, theirs = h @ z @ z.T @ h, h @ kernel @ h
         return torch.sub(1, (mine * theirs).sum() / (mine.norm() * theirs.norm())) * 2
 
-    batch = toys.batch(c.x, c.y)
+    batch = toy_models.batch(c.x, c.y)
     plain, _ = gradient(objective(c.model), start, batch)
     slope, _ = gradient(away, start, batch)
     assert float(slope["body.0.weight"].abs().max()) > 0.01
@@ -137,12 +137,12 @@ def test_a_client_that_agrees_is_not_pulled(batch: int) -> None:
     c = client()
     own = gram(c.model.features(c.model.init(), ROWS[ORDER.long()]))
     ends = [
-        toys.participate(FedHeNN(toys.PLAIN, batch=batch), down, State(c.model.init()), c, key(0))[1]
+        toy_models.participate(FedHeNN(toy_models.PLAIN, batch=batch), down, State(c.model.init()), c, key(0))[1]
         for down in (pull(50.0, own), pull(50.0), Alignment(0.0, None, None, COMING))
     ]
-    toys.assert_near(ends[0], ends[2], 1e-4)
+    toy_models.assert_near(ends[0], ends[2], 1e-4)
     with pytest.raises(AssertionError):
-        toys.assert_near(ends[1], ends[2], 1e-2)
+        toy_models.assert_near(ends[1], ends[2], 1e-2)
 
 
 def test_every_step_compares_another_part_of_the_rows() -> None:
@@ -154,9 +154,9 @@ def test_every_step_compares_another_part_of_the_rows() -> None:
                 seen.append([int((row == ROWS).all(1).nonzero()) for row in batch.x])
             return super().step(params, batch)
 
-    model = Watched(toys.mlp().net, "mlp")
+    model = Watched(toy_models.mlp().net, "mlp")
     c = client(9, model=model)
-    toys.participate(FedHeNN(toys.RICH, batch=5), pull(1.0), State(model.init()), c, key(0))
+    toy_models.participate(FedHeNN(toy_models.RICH, batch=5), pull(1.0), State(model.init()), c, key(0))
     assert len(seen) == 6  # three batches in each of two epochs
     assert len({tuple(rows) for rows in seen}) == 6
     assert all(set(rows) <= set(ORDER.tolist()) and len(set(rows)) == 5 for rows in seen)
@@ -164,33 +164,33 @@ def test_every_step_compares_another_part_of_the_rows() -> None:
 
 def test_the_kernel_goes_up_after_training_for_the_rows_to_come() -> None:
     c = norm_client()
-    up, state = toys.participate(FedHeNN(toys.RICH), pull(1.0), State(c.model.init()), c, key(0))
+    up, state = toy_models.participate(FedHeNN(toy_models.RICH), pull(1.0), State(c.model.init()), c, key(0))
     z = c.model.features(state.params, ROWS[COMING.long()])
     torch.testing.assert_close(up.kernel, z @ z.T)
     assert torch.equal(up.kernel, up.kernel.T)
 
 
 def test_only_private_batches_move_the_running_statistics() -> None:
-    c, slow = norm_client(), replace(toys.RICH, lr=0.0)
-    _, own = toys.participate(FedHeNN(slow), pull(3.0), State(c.model.init()), c, key(0))
-    _, alone = toys.participate(Local(slow), Nothing(), State(c.model.init()), c, key(0))
-    toys.assert_same(own, alone)
+    c, slow = norm_client(), replace(toy_models.RICH, lr=0.0)
+    _, own = toy_models.participate(FedHeNN(slow), pull(3.0), State(c.model.init()), c, key(0))
+    _, alone = toy_models.participate(Local(slow), Nothing(), State(c.model.init()), c, key(0))
+    toy_models.assert_same(own, alone)
 
 
 def test_the_pull_draws_no_noise_of_private_batches() -> None:
     """A pull of no strength leaves training with dropout and batch statistics what it is without."""
     c = norm_client()
-    _, own = toys.participate(FedHeNN(toys.RICH), pull(0.0), State(c.model.init()), c, key(0))
-    _, alone = toys.participate(Local(toys.RICH), Nothing(), State(c.model.init()), c, key(0))
-    toys.assert_near(own, alone, 0)
+    _, own = toy_models.participate(FedHeNN(toy_models.RICH), pull(0.0), State(c.model.init()), c, key(0))
+    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init()), c, key(0))
+    toy_models.assert_near(own, alone, 0)
 
 
 def test_a_pull_aligns() -> None:
     c, kernel = client(), some_kernel()
 
     def alignment(eta: float) -> float:
-        method = FedHeNN(replace(toys.PLAIN, epochs=60, batch_size=64))
-        _, state = toys.participate(method, pull(eta), State(c.model.init()), c, key(0))
+        method = FedHeNN(replace(toy_models.PLAIN, epochs=60, batch_size=64))
+        _, state = toy_models.participate(method, pull(eta), State(c.model.init()), c, key(0))
         return float(cka(gram(c.model.features(state.params, ROWS[ORDER.long()])), kernel))
 
     assert alignment(5.0) > alignment(0.0) + 0.1
@@ -200,14 +200,14 @@ def test_a_pull_aligns() -> None:
 def test_vmap_equals_loop(c: Client, sizes: tuple[int, int, int]) -> None:
     """With padding; but batch statistics know none."""
     clients = [client(n, seed, c.model) for seed, n in enumerate(sizes[:2])]
-    method, states = FedHeNN(toys.RICH, batch=5), [State(c.model.init()) for _ in range(2)]
+    method, states = FedHeNN(toy_models.RICH, batch=5), [State(c.model.init()) for _ in range(2)]
     for r, down in enumerate((Alignment(0.0, None, None, COMING), pull(1.0))):
         keys = [key(r, "local", i) for i in range(2)]
-        before = toys.snapshot((down, states))
-        one = [toys.participate(method, down, s, who, k) for s, who, k in zip(states, clients, keys, strict=True)]
-        many = toys.together(method, down, states, [toys.padded(who, sizes[2]) for who in clients], keys)
-        toys.assert_near(one, many, 1e-5)
-        toys.assert_near((down, states), before, tolerance=0)
+        before = toy_models.snapshot((down, states))
+        one = [toy_models.participate(method, down, s, who, k) for s, who, k in zip(states, clients, keys, strict=True)]
+        many = toy_models.together(method, down, states, [toy_models.padded(who, sizes[2]) for who in clients], keys)
+        toy_models.assert_near(one, many, 1e-5)
+        toy_models.assert_near((down, states), before, tolerance=0)
         states = [s for _, s in one]
 
 
@@ -278,4 +278,4 @@ def test_mistakes_are_refused() -> None:
         with pytest.raises(AtollError, match=next(iter(wrong))):
             FedHeNN(**wrong)
     with pytest.raises(AtollError, match="--public"):
-        FedHeNN().init_server(toys.task(toys.mlp()), key(0))
+        FedHeNN().init_server(toy_models.task(toy_models.mlp()), key(0))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-import toys
-from lab import gap_params, made_with, run, same_models
+from support import toy_models
+from support.small_runs import gap_params, made_with, run, same_models
 from torch import nn
 
 from atoll.core.client import Client
@@ -21,8 +21,8 @@ from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedhkd import FedHKD, Knowledge, Update
 from atoll.methods.local import Local, State
 
-STILL = replace(toys.PLAIN, epochs=0)
-EYE = toys.identity_body(weight=torch.eye(2))
+STILL = replace(toy_models.PLAIN, epochs=0)
+EYE = toy_models.identity_body(weight=torch.eye(2))
 
 
 def update(n: list[float], features: Any, predictions: Any) -> Update:
@@ -31,9 +31,9 @@ def update(n: list[float], features: Any, predictions: Any) -> Update:
 
 
 def unlike() -> Task:
-    other = toys.mlp(seed=1)
+    other = toy_models.mlp(seed=1)
     other.name = "other"
-    return Task(toys.mlp(), 3, ("a", "b"), None, None, {"a": toys.mlp(), "b": other})
+    return Task(toy_models.mlp(), 3, ("a", "b"), None, None, {"a": toy_models.mlp(), "b": other})
 
 
 def knowledge(model: Model, seen: list[bool] | None = None) -> Knowledge:
@@ -44,7 +44,7 @@ def knowledge(model: Model, seen: list[bool] | None = None) -> Knowledge:
 
 
 def taken(method: FedHKD, c: Client, down: Knowledge) -> tuple[Update, State]:
-    up, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     return up, state
 
 
@@ -63,10 +63,12 @@ def test_means_over_clients_are_weighted_by_rows() -> None:
         update([1.0, 0.0], [[0.0, 1.0], [0.0, 0.0]], [[0.4, 0.6], [0.0, 0.0]]),
     ]
     for order in (ups, ups[::-1]):
-        after = toys.aggregate(FedHKD(), server, order, toys.task(EYE, 2))
+        after = toy_models.aggregate(FedHKD(), server, order, toy_models.task(EYE, 2))
         torch.testing.assert_close(after.features, torch.tensor([[0.75, 0.25], [5.0, 6.0]]))
         torch.testing.assert_close(after.predictions, torch.tensor([[0.7, 0.3], [0.1, 0.9]]))
-    first = toys.aggregate(FedHKD(), FedHKD().init_server(toys.task(EYE, 2), key(0)), ups, toys.task(EYE, 2))
+    first = toy_models.aggregate(
+        FedHKD(), FedHKD().init_server(toy_models.task(EYE, 2), key(0)), ups, toy_models.task(EYE, 2)
+    )
     assert first.seen.tolist() == [True, False]
 
 
@@ -74,8 +76,8 @@ def test_what_a_client_reports() -> None:
     """Features (1, 0) and (3, 2) of class 0: mean (2, 1). A temperature of 1/2 sharpens logits (1, 0) to predictions
     1 / (1 + e^-2) = .880797 and .119203; here both rows have logits that differ by 1.
     """
-    c = toys.client([[1.0, 0.0], [3.0, 2.0]], [0, 0], EYE, classes=2)
-    down = FedHKD().init_server(toys.task(EYE, 2), key(0))
+    c = toy_models.client([[1.0, 0.0], [3.0, 2.0]], [0, 0], EYE, classes=2)
+    down = FedHKD().init_server(toy_models.task(EYE, 2), key(0))
     up, _ = taken(FedHKD(STILL, sigma=0.0), c, down)
     assert up.counts.tolist() == [2.0, 0.0]
     torch.testing.assert_close(up.features, torch.tensor([[2.0, 1.0], [0.0, 0.0]]))
@@ -83,8 +85,8 @@ def test_what_a_client_reports() -> None:
 
 
 def test_knowledge_is_that_of_the_trained_model() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    up, state = taken(FedHKD(toys.RICH, sigma=0.0), c, knowledge(c.model))
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    up, state = taken(FedHKD(toy_models.RICH, sigma=0.0), c, knowledge(c.model))
     z = c.model.features(state.params, c.x)
     torch.testing.assert_close(up.features[2], z[c.y == 2].mean(0))
     soft = (c.model(state.params, c.x) / 0.5).softmax(1)
@@ -93,20 +95,22 @@ def test_knowledge_is_that_of_the_trained_model() -> None:
 
 def test_noise_is_drawn_for_each_class() -> None:
     """Spread 2 around the mean features, which are 0; no two classes share it; an absent class gets none."""
-    model = toys.identity_body(400, 3)
-    c = toys.client(torch.zeros(4, 400), [0, 1, 0, 1], model, classes=3)
-    up, _ = taken(FedHKD(STILL, sigma=2.0), c, FedHKD().init_server(toys.task(model), key(0)))
+    model = toy_models.identity_body(400, 3)
+    c = toy_models.client(torch.zeros(4, 400), [0, 1, 0, 1], model, classes=3)
+    up, _ = taken(FedHKD(STILL, sigma=2.0), c, FedHKD().init_server(toy_models.task(model), key(0)))
     assert float(up.features[:2].std()) == pytest.approx(2, abs=0.15)
     assert abs(float(torch.corrcoef(up.features[:2])[0, 1])) < 0.2
     assert not up.features[2].any()
-    again = toys.participate(FedHKD(STILL), FedHKD().init_server(toys.task(model), key(0)), State({}), c, key(2))[0]
+    again = toy_models.participate(
+        FedHKD(STILL), FedHKD().init_server(toy_models.task(model), key(0)), State({}), c, key(2)
+    )[0]
     assert not torch.equal(again.features[0], up.features[0])
 
 
 def test_classes_with_a_small_share_stay_at_home() -> None:
     """One row of five is a share of .2: below .25 it is not sent, at .2 it is."""
-    c = toys.client(normal(key(0), 5, 2), [0, 0, 0, 0, 1], EYE)
-    down = FedHKD().init_server(toys.task(EYE, 2), key(0))
+    c = toy_models.client(normal(key(0), 5, 2), [0, 0, 0, 0, 1], EYE)
+    down = FedHKD().init_server(toy_models.task(EYE, 2), key(0))
     few, all_ = (taken(FedHKD(STILL, min_share=share), c, down)[0] for share in (0.25, 0.2))
     assert few.counts.tolist() == [4.0, 0.0]
     assert not few.features[1].any()
@@ -124,7 +128,7 @@ def test_pull_of_the_head_by_hand(distance: str, value: float) -> None:
     divergence .5 log(.5 / .880797) + .5 log(.5 / .119203) = -.283110 + .716891 = .433781. Class 1, unknown, is skipped,
     in the mean too; with (1, 0) and (.880797, .119203) for it, the mean of the two is half.
     """
-    c = toys.client([[0.0, 0.0]], [0], EYE, classes=2)
+    c = toy_models.client([[0.0, 0.0]], [0], EYE, classes=2)
     q = torch.tensor([0.880797, 0.119203])
     method = FedHKD(lam=1.0, q_distance=distance)
     for seen, factor in ((False, 1.0), (True, 0.5)):
@@ -132,15 +136,16 @@ def test_pull_of_the_head_by_hand(distance: str, value: float) -> None:
         down = Knowledge({}, h, torch.stack([torch.tensor([0.5, 0.5]), q]), torch.tensor([True, seen]))
         for lam in (1.0, 3.0):
             term = replace(method, lam=lam).head_term(down, c)
-            assert float(term(toys.at(EYE.init()))) == pytest.approx(lam * factor * value, abs=3e-6)
+            assert float(term(toy_models.at(EYE.init()))) == pytest.approx(lam * factor * value, abs=3e-6)
 
 
 def test_each_pull_reaches_its_part_of_the_model() -> None:
     """One full-batch step: with lam the body moves as without, with gamma the head does."""
-    c = toys.random_client(6, 1, toys.mlp())
+    c = toy_models.random_client(6, 1, toy_models.mlp())
     down = knowledge(c.model)
     plain, head, body = (
-        taken(FedHKD(toys.PLAIN, lam=lam, gamma=gamma), c, down)[1].params for lam, gamma in ((0, 0), (1, 0), (0, 1))
+        taken(FedHKD(toy_models.PLAIN, lam=lam, gamma=gamma), c, down)[1].params
+        for lam, gamma in ((0, 0), (1, 0), (0, 1))
     )
     same = [
         torch.equal(plain[name], pulled[name]) for pulled in (head, body) for name in ("body.0.weight", "head.weight")
@@ -153,12 +158,12 @@ def test_pull_of_features_by_hand(distance: str, value: float) -> None:
     """f(x) = (1, 1), H = (2, 3): squared differences 1 and 4. With gamma = 2, a step of 0.1 from the shift of a body
     moves against 2 d/dz, by hand: z - H = (-1, -2), over the distance, doubled, or as it is.
     """
-    net = toys.Net(nn.Linear(2, 2), nn.Linear(2, 2))
-    model = Model(toys.filled(net))
+    net = toy_models.Net(nn.Linear(2, 2), nn.Linear(2, 2))
+    model = Model(toy_models.filled(net))
     start = {name: torch.zeros_like(v) for name, v in model.init().items()} | {"body.bias": torch.ones(2)}
     down = Knowledge(start, torch.tensor([[2.0, 3.0], [0.0, 0.0]]), torch.zeros(2, 2), torch.tensor([True, False]))
-    c = toys.client([[0.0, 0.0]], [0], model, classes=2)
-    _, state = taken(FedHKD(toys.PLAIN, lam=0.0, gamma=2.0, h_distance=distance), c, down)
+    c = toy_models.client([[0.0, 0.0]], [0], model, classes=2)
+    _, state = taken(FedHKD(toy_models.PLAIN, lam=0.0, gamma=2.0, h_distance=distance), c, down)
     slope = torch.tensor([-1.0, -2.0]) * {"l2": 1 / value, "sq": 2.0, "mse": 1.0}[distance]
     torch.testing.assert_close(state.params["body.bias"], torch.ones(2) - 0.1 * 2 * slope)
 
@@ -167,10 +172,10 @@ def test_the_own_mean_pulls_nowhere() -> None:
     """One class, whose H is the client's own mean feature: squared distances pull its rows together, and the shift of
     the last layer of the body not at all.
     """
-    model = Model(toys.filled(toys.Net(nn.Linear(3, 4), nn.Linear(4, 3))))
-    c = replace(toys.random_client(8, 1, model), y=torch.zeros(8, dtype=torch.long))
+    model = Model(toy_models.filled(toy_models.Net(nn.Linear(3, 4), nn.Linear(4, 3))))
+    c = replace(toy_models.random_client(8, 1, model), y=torch.zeros(8, dtype=torch.long))
     h = model.features(model.init(), c.x).mean(0, keepdim=True)
-    method = FedHKD(toys.PLAIN, lam=0.0, gamma=5.0, h_distance="sq")
+    method = FedHKD(toy_models.PLAIN, lam=0.0, gamma=5.0, h_distance="sq")
     down = Knowledge(
         model.init(), torch.cat([h, torch.zeros(2, 4)]), torch.zeros(3, 3), torch.tensor([True, False, False])
     )
@@ -180,11 +185,11 @@ def test_the_own_mean_pulls_nowhere() -> None:
 
 
 def test_unknown_classes_are_not_pulled() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    first = FedHKD().init_server(toys.task(c.model), key(0))
-    _, state = taken(FedHKD(toys.RICH, lam=5.0, gamma=5.0), c, first)
-    _, plain = toys.participate(Local(toys.RICH), Nothing(), State(c.model.init()), c, key(1))
-    toys.assert_same(state, plain)
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    first = FedHKD().init_server(toy_models.task(c.model), key(0))
+    _, state = taken(FedHKD(toy_models.RICH, lam=5.0, gamma=5.0), c, first)
+    _, plain = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init()), c, key(1))
+    toy_models.assert_same(state, plain)
     assert nbytes(replace(first, params={})) == 0
 
 
@@ -192,23 +197,26 @@ def test_unknown_classes_are_not_pulled() -> None:
 
 
 def batch_norm() -> Model:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
-    return Model(toys.filled(net), "bn")
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
+    return Model(toy_models.filled(net), "bn")
 
 
-@pytest.mark.parametrize("model", [toys.mlp(), batch_norm()])
+@pytest.mark.parametrize("model", [toy_models.mlp(), batch_norm()])
 def test_without_pulls_it_is_fedavg(model: Model) -> None:
     """Running statistics are averaged by rows as well."""
-    clients = [toys.random_client(n, seed, model) for n, seed in ((8, 1), (4, 2))]
-    hkd, fedavg, t = FedHKD(toys.RICH, lam=0.0, gamma=0.0), FedAvg(toys.RICH), toys.task(model)
+    clients = [toy_models.random_client(n, seed, model) for n, seed in ((8, 1), (4, 2))]
+    hkd, fedavg, t = FedHKD(toy_models.RICH, lam=0.0, gamma=0.0), FedAvg(toy_models.RICH), toy_models.task(model)
     a, b = hkd.init_server(t, key(0)), fedavg.init_server(t, key(0))
     states: list[Any] = [State(model.init())] * 2
     for r in range(2):
-        done = [toys.participate(hkd, a, s, c, key(r, i)) for i, (s, c) in enumerate(zip(states, clients, strict=True))]
-        ups = [toys.participate(fedavg, b, Nothing(), c, key(r, i))[0] for i, c in enumerate(clients)]
+        done = [
+            toy_models.participate(hkd, a, s, c, key(r, i))
+            for i, (s, c) in enumerate(zip(states, clients, strict=True))
+        ]
+        ups = [toy_models.participate(fedavg, b, Nothing(), c, key(r, i))[0] for i, c in enumerate(clients)]
         a, b, states = (
-            toys.aggregate(hkd, a, [up for up, _ in done], t),
-            toys.aggregate(fedavg, b, ups, t),
+            toy_models.aggregate(hkd, a, [up for up, _ in done], t),
+            toy_models.aggregate(fedavg, b, ups, t),
             [s for _, s in done],
         )
     assert gap_params(a.params, b.params) == 0
@@ -224,45 +232,45 @@ def test_whole_runs_without_pulls_are_fedavg() -> None:
 
 def test_unlike_models_stay_at_home() -> None:
     """Knowledge travels, parameters do not; without pulls every client trains alone, from where it stopped."""
-    method, t = FedHKD(toys.RICH, lam=0.0, gamma=0.0), unlike()
-    c = toys.random_client(9, 1, t.models["b"])
+    method, t = FedHKD(toy_models.RICH, lam=0.0, gamma=0.0), unlike()
+    c = toy_models.random_client(9, 1, t.models["b"])
     server, state, alone = method.init_server(t, key(0)), method.init_client(c, key(0)), State(c.model.init())
     for r in range(2):
-        up, state = toys.participate(method, server, state, c, key(r))
+        up, state = toy_models.participate(method, server, state, c, key(r))
         assert up.params == server.params == {}
         assert up.features.any()
-        server = toys.aggregate(method, server, [up], t)
-        alone = toys.participate(Local(toys.RICH), Nothing(), alone, c, key(r))[1]
-    toys.assert_same(state, alone)
+        server = toy_models.aggregate(method, server, [up], t)
+        alone = toy_models.participate(Local(toy_models.RICH), Nothing(), alone, c, key(r))[1]
+    toy_models.assert_same(state, alone)
     assert method.generic(server, t) is None
     assert server.seen.all()
-    pulled = toys.participate(FedHKD(toys.RICH), server, state, c, key(3))[1]
+    pulled = toy_models.participate(FedHKD(toy_models.RICH), server, state, c, key(3))[1]
     assert not torch.equal(
-        pulled.params["head.weight"], toys.participate(method, server, state, c, key(3))[1].params["head.weight"]
+        pulled.params["head.weight"], toy_models.participate(method, server, state, c, key(3))[1].params["head.weight"]
     )
 
 
 def test_who_predicts() -> None:
     """Like models: the received one, then the trained one. Unlike ones: the client's own."""
-    c = toys.random_client(9, 1, toys.mlp())
-    method, down, old = FedHKD(toys.RICH), knowledge(toys.mlp(seed=3)), State(toys.mlp(seed=4).init())
-    up, state = toys.participate(method, down, old, c, key(1))
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    method, down, old = FedHKD(toy_models.RICH), knowledge(toy_models.mlp(seed=3)), State(toy_models.mlp(seed=4).init())
+    up, state = toy_models.participate(method, down, old, c, key(1))
     assert torch.equal(method.personal(down, None, old, c)(c.x), c.model(down.params, c.x))
     assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(up.params, c.x))
     alone = replace(down, params={})
     assert torch.equal(method.personal(alone, None, old, c)(c.x), c.model(old.params, c.x))
-    generic = method.generic(down, toys.task(c.model))
+    generic = method.generic(down, toy_models.task(c.model))
     assert generic is not None
     assert torch.equal(generic(c.x), c.model(down.params, c.x))
 
 
 def test_training_starts_from_what_was_received() -> None:
     """One step of 0.1 from w_t, whatever the client kept."""
-    c = toys.random_client(6, 1, toys.mlp())
-    down = replace(FedHKD().init_server(toys.task(c.model), key(0)), params=toys.mlp(seed=3).init())
-    _, state = toys.participate(FedHKD(toys.PLAIN), down, State(toys.mlp(seed=4).init()), c, key(1))
-    grads, _ = gradient(objective(c.model), down.params, toys.batch(c.x, c.y))
-    toys.assert_near(state.params, {name: v - 0.1 * grads[name] for name, v in down.params.items()})
+    c = toy_models.random_client(6, 1, toy_models.mlp())
+    down = replace(FedHKD().init_server(toy_models.task(c.model), key(0)), params=toy_models.mlp(seed=3).init())
+    _, state = toy_models.participate(FedHKD(toy_models.PLAIN), down, State(toy_models.mlp(seed=4).init()), c, key(1))
+    grads, _ = gradient(objective(c.model), down.params, toy_models.batch(c.x, c.y))
+    toy_models.assert_near(state.params, {name: v - 0.1 * grads[name] for name, v in down.params.items()})
 
 
 def test_bytes() -> None:
@@ -288,4 +296,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"q_distance": "kl", "h_distance": "mse", "min_share": 0.2}])
 def test_vmap_equals_loop(settings: dict[str, Any]) -> None:
-    toys.check_vmap(FedHKD(toys.RICH, **settings), toys.mlp())
+    toy_models.check_vmap(FedHKD(toy_models.RICH, **settings), toy_models.mlp())

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-import toys
-from lab import gap_params, made_with, run, same_models
+from support import toy_models
+from support.small_runs import gap_params, made_with, run, same_models
 from torch import Tensor, nn
 
 from atoll.core.batch import Step
@@ -29,7 +29,7 @@ APART = {"kl_weight": 0.0, "hidden_weight": 0.0}
 def step(z: Any, logits: Any, project: Any = None) -> Step:
     z, logits = torch.as_tensor(z), torch.as_tensor(logits)
     params = {} if project is None else {PROJECT: torch.as_tensor(project)}
-    return Step(params, toys.batch(logits.detach(), [0] * len(logits)), z, logits)
+    return Step(params, toy_models.batch(logits.detach(), [0] * len(logits)), z, logits)
 
 
 def pair(**changes: Any) -> tuple[Step, Step]:
@@ -42,7 +42,7 @@ def pair(**changes: Any) -> tuple[Step, Step]:
 
 def unlike(n: int = 9, seed: int = 1) -> Client:
     """The mentor has four features, the mentee five."""
-    return toys.random_client(n, seed, toys.mlp(), proxy=toys.mlp(width=5, seed=3))
+    return toy_models.random_client(n, seed, toy_models.mlp(), proxy=toy_models.mlp(width=5, seed=3))
 
 
 def mentee_of(c: Client) -> Model:
@@ -191,25 +191,25 @@ def test_the_threshold_grows_to_its_end() -> None:
 
 def test_what_a_client_sends_is_its_change_from_what_it_received() -> None:
     """Undistilled and lossless, the change is that of plain training, and the mentor is Local's."""
-    c, method = unlike(), FedKD(toys.RICH, **APART)
-    up, state = toys.participate(method, whole(c, 1.0), method.init_client(c, key(0)), c, key(1))
-    plain, _ = toys.participate(
-        FedAvg(toys.RICH), Global(mentee_of(c).init(), {}), Nothing(), replace(c, model=mentee_of(c)), key(1)
+    c, method = unlike(), FedKD(toy_models.RICH, **APART)
+    up, state = toy_models.participate(method, whole(c, 1.0), method.init_client(c, key(0)), c, key(1))
+    plain, _ = toy_models.participate(
+        FedAvg(toy_models.RICH), Global(mentee_of(c).init(), {}), Nothing(), replace(c, model=mentee_of(c)), key(1)
     )
     expected = sub(plain.params, mentee_of(c).init())
     assert gap_params(restored(up.change, mentee_of(c).init()), expected) == 0
-    _, alone = toys.participate(Local(toys.RICH), Nothing(), Alone(c.model.init()), c, key(1))
-    toys.assert_same(Alone(state.params), alone)
-    toys.assert_same(Alone(state.mentee), Alone(mentee_of(c).init()))
+    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), Alone(c.model.init()), c, key(1))
+    toy_models.assert_same(Alone(state.params), alone)
+    toy_models.assert_same(Alone(state.mentee), Alone(mentee_of(c).init()))
 
 
 def test_the_projection_fits_unlike_widths_and_is_trained() -> None:
-    c, method = unlike(), FedKD(toys.RICH)
+    c, method = unlike(), FedKD(toy_models.RICH)
     before = method.init_client(c, key(0))
     assert before.project.shape == (4, 5)
     assert before.project.abs().max() <= 5**-0.5
     assert before.project.std() > 0.1
-    _, after = toys.participate(method, whole(c), before, c, key(1))
+    _, after = toy_models.participate(method, whole(c), before, c, key(1))
     assert (after.project - before.project).abs().max() > 1e-3
     assert list(after.params) == list(c.model.init())
 
@@ -218,8 +218,12 @@ def test_both_models_learn_from_each_other() -> None:
     c = unlike()
     ups, states = zip(
         *(
-            toys.participate(m, whole(c, 1.0), m.init_client(c, key(0)), c, key(1))
-            for m in (FedKD(toys.RICH), FedKD(toys.RICH, kl_weight=0.0), FedKD(toys.RICH, hidden_weight=0.0))
+            toy_models.participate(m, whole(c, 1.0), m.init_client(c, key(0)), c, key(1))
+            for m in (
+                FedKD(toy_models.RICH),
+                FedKD(toy_models.RICH, kl_weight=0.0),
+                FedKD(toy_models.RICH, hidden_weight=0.0),
+            )
         ),
         strict=True,
     )
@@ -233,22 +237,22 @@ def test_running_statistics_travel_as_they_are() -> None:
 
     def normed(width: int, seed: int) -> Model:
         body = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.ReLU())
-        return Model(toys.filled(toys.Net(body, nn.Linear(width, 3)), seed))
+        return Model(toy_models.filled(toy_models.Net(body, nn.Linear(width, 3)), seed))
 
-    c = toys.random_client(8, 1, normed(4, 0), proxy=normed(5, 3))
-    method, t = FedKD(toys.RICH), toys.task(c.model, proxy=c.proxy)
+    c = toy_models.random_client(8, 1, normed(4, 0), proxy=normed(5, 3))
+    method, t = FedKD(toy_models.RICH), toy_models.task(c.model, proxy=c.proxy)
     server = method.init_server(t, key(0))
-    up, state = toys.participate(method, whole(c), method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, whole(c), method.init_client(c, key(0)), c, key(1))
     assert up.buffers["buffers.body.1.num_batches_tracked"] == 4
     assert not any("buffers" in name for name in up.change)
-    after = toys.aggregate(method, server, [up], t)
+    after = toy_models.aggregate(method, server, [up], t)
     down = method.broadcast(after, "0", t, Round(1))
     assert list(after.params) == list(server.params)
     for name in up.buffers:
         assert torch.equal(after.params[name], up.buffers[name])
         assert after.params[name].dtype == server.params[name].dtype
-    _, later = toys.participate(method, down, state, c, key(2))
-    toys.assert_same(Alone(later.mentee), Alone(after.params))
+    _, later = toy_models.participate(method, down, state, c, key(2))
+    toy_models.assert_same(Alone(later.mentee), Alone(after.params))
 
 
 # -- server -----------------------------------------------------------------------------------------------------------
@@ -259,7 +263,7 @@ def test_aggregation(uniform: bool, expected: float) -> None:
     """From 1, changes 0 and 0.4 of clients with 100 and 300 rows: by rows 1 + 0.75 * 0.4 = 1.3, equally 1.2."""
     ups = [Change({"dense.b": torch.tensor([v])}, {}, torch.tensor(n)) for v, n in ((0.0, 100.0), (0.4, 300.0))]
     server = Server({"b": torch.ones(1)}, {}, {})
-    out = toys.aggregate(FedKD(uniform=uniform), server, ups, toys.task(toys.mlp()))
+    out = toy_models.aggregate(FedKD(uniform=uniform), server, ups, toy_models.task(toy_models.mlp()))
     assert float(out.params["b"]) == pytest.approx(expected)
     assert sorted(out.present) == ["0", "1"]
 
@@ -269,16 +273,18 @@ def test_the_server_keeps_the_compressed_change() -> None:
     matrix = torch.zeros(6, 6)
     matrix[0, 0], matrix[1, 1] = 3.0, 1.0
     up = Change({"dense.w": matrix}, {}, torch.tensor(1.0))
-    out = toys.aggregate(FedKD(t_start=0.85), Server({"w": torch.zeros(6, 6)}, {}, {}), [up], toys.task(toys.mlp()))
+    out = toy_models.aggregate(
+        FedKD(t_start=0.85), Server({"w": torch.zeros(6, 6)}, {}, {}), [up], toy_models.task(toy_models.mlp())
+    )
     assert float(out.params["w"][1, 1]) == pytest.approx(0.0, abs=1e-6)
     assert float(out.params["w"][0, 0]) == pytest.approx(3.0)
-    toys.assert_same(Alone(out.params), Alone(moved({"w": torch.zeros(6, 6)}, out.change, {})))
+    toy_models.assert_same(Alone(out.params), Alone(moved({"w": torch.zeros(6, 6)}, out.change, {})))
 
 
 def test_all_copies_of_the_mentee_agree_under_partial_participation() -> None:
     """Who took part in the round before gets the change, all others the whole; either way it is the server's mentee."""
     alone = {"a": unlike(9, 1), "b": unlike(8, 2), "c": unlike(7, 3)}
-    method, t = FedKD(toys.RICH), toys.task(alone["a"].model, proxy=alone["a"].proxy)
+    method, t = FedKD(toy_models.RICH), toy_models.task(alone["a"].model, proxy=alone["a"].proxy)
     server, states = method.init_server(t, key(0)), {i: method.init_client(c, key(0)) for i, c in alone.items()}
     changed: list[list[str]] = []
     for r, cohort in enumerate(("ab", "bc", "ab", "ab", "c", "abc")):
@@ -286,8 +292,8 @@ def test_all_copies_of_the_mentee_agree_under_partial_participation() -> None:
         changed.append([i for i in cohort if not downs[i].params])
         replies = []
         for i in cohort:
-            up, states[i] = toys.participate(method, downs[i], states[i], alone[i], key(r, i))
-            toys.assert_same(Alone(states[i].mentee), Alone(server.params))
+            up, states[i] = toy_models.participate(method, downs[i], states[i], alone[i], key(r, i))
+            toy_models.assert_same(Alone(states[i].mentee), Alone(server.params))
             assert bool(downs[i].params) != bool(downs[i].change)
             replies.append(Reply(i, up))
         with torch.no_grad():
@@ -319,8 +325,8 @@ def test_without_distillation_mentors_are_local_and_without_loss_the_mentee_is_f
 
 def test_who_predicts() -> None:
     c, method = unlike(), FedKD()
-    t = toys.task(c.model, proxy=c.proxy)
-    server, state = method.init_server(t, key(0)), State(toys.mlp(seed=9).init(), torch.zeros(4, 5), {})
+    t = toy_models.task(c.model, proxy=c.proxy)
+    server, state = method.init_server(t, key(0)), State(toy_models.mlp(seed=9).init(), torch.zeros(4, 5), {})
     assert torch.equal(method.personal(whole(c), None, state, c)(c.x), c.model(state.params, c.x))
     assert torch.equal(method.generic(server, t)(c.x), mentee_of(c)(mentee_of(c).init(), c.x))
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-import toys
-from lab import PUBLIC, gap, made_with, run, same_models, setup
+from support import toy_models
+from support.small_runs import PUBLIC, gap, made_with, run, same_models, setup
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
@@ -26,21 +26,21 @@ from atoll.methods.local import Local, State
 
 ROWS = normal(key("public"), 10, 3)
 ORDER = torch.tensor([3, 1, 4, 0, 5, 9, 2, 6], dtype=torch.int32)
-STILL = replace(toys.PLAIN, epochs=0)
+STILL = replace(toy_models.PLAIN, epochs=0)
 
 
 def client(n: int = 9, seed: int = 1, model: Model | None = None) -> Client:
-    return replace(toys.random_client(n, seed, model or toys.mlp()), public=ROWS)
+    return replace(toy_models.random_client(n, seed, model or toy_models.mlp()), public=ROWS)
 
 
 def norm_client() -> Client:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)), nn.Linear(4, 3))
-    return client(8, model=Model(toys.filled(net)))
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)), nn.Linear(4, 3))
+    return client(8, model=Model(toy_models.filled(net)))
 
 
 def task(*clients: str) -> Task:
     ids = clients or ("a", "b", "c")
-    return Task(toys.mlp(), 3, ids, None, ROWS, dict.fromkeys(ids, toys.mlp()))
+    return Task(toy_models.mlp(), 3, ids, None, ROWS, dict.fromkeys(ids, toy_models.mlp()))
 
 
 def pooled(method: FedMD, uploads: dict[str, Tensor], server: Server | None = None) -> Server:
@@ -102,10 +102,12 @@ def test_a_digest_by_hand(distance: str, moved: float) -> None:
     """Logits (0, 0) of x = (1, 2), consensus (1, -1), rate 0.1. The mean of |f - f~| over two classes has the slope
     sign(f - f~) / 2 = (-1/2, 1/2), that of the squares 2 (f - f~) / 2 = (-1, 1): b moves by 0.05 or 0.1, W by x times.
     """
-    c = replace(toys.client([[0.0, 0.0]], [0], toys.identity_body(), classes=2), public=torch.tensor([[1.0, 2.0]]))
+    c = replace(
+        toy_models.client([[0.0, 0.0]], [0], toy_models.identity_body(), classes=2), public=torch.tensor([[1.0, 2.0]])
+    )
     down = Lesson(torch.zeros(1, dtype=torch.int32), False, torch.tensor([[1.0, -1.0]]))
-    method = FedMD(STILL, digest=toys.PLAIN, distance=distance)
-    up, state = toys.participate(method, down, State(c.model.init()), c, key(0))
+    method = FedMD(STILL, digest=toy_models.PLAIN, distance=distance)
+    up, state = toy_models.participate(method, down, State(c.model.init()), c, key(0))
     assert up.logits is None
     torch.testing.assert_close(state.params["head.bias"], torch.tensor([moved, -moved]))
     expected = torch.tensor([[moved, 2 * moved], [-moved, -2 * moved]])
@@ -115,51 +117,53 @@ def test_a_digest_by_hand(distance: str, moved: float) -> None:
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_identical_clients_have_nothing_to_digest(distance: str) -> None:
     """Whole numbers keep the arithmetic exact: loss and gradient are 0, and digesting leaves every bit as it was."""
-    model = toys.identity_body(3, 2, torch.tensor([[1.0, -2.0, 3.0], [0.0, 4.0, -1.0]]))
+    model = toy_models.identity_body(3, 2, torch.tensor([[1.0, -2.0, 3.0], [0.0, 4.0, -1.0]]))
     whole = (4 * ROWS).round()
-    clients = [replace(toys.random_client(5, seed, model, classes=2), public=whole) for seed in (1, 2)]
-    method = FedMD(STILL, digest=replace(toys.PLAIN, epochs=3, batch_size=4), distance=distance)
-    ups = [toys.participate(method, Lesson(ORDER, False, None), State(model.init()), c, key(0))[0] for c in clients]
+    clients = [replace(toy_models.random_client(5, seed, model, classes=2), public=whole) for seed in (1, 2)]
+    method = FedMD(STILL, digest=replace(toy_models.PLAIN, epochs=3, batch_size=4), distance=distance)
+    ups = [
+        toy_models.participate(method, Lesson(ORDER, False, None), State(model.init()), c, key(0))[0] for c in clients
+    ]
     consensus = pooled(method, {"a": ups[0].logits, "b": ups[1].logits}).consensus
     assert consensus is not None
-    loss, b = imitation(model, DISTANCES[distance]), toys.batch(whole[ORDER.long()], consensus)
+    loss, b = imitation(model, DISTANCES[distance]), toy_models.batch(whole[ORDER.long()], consensus)
     assert float(loss(model.init(), b)) == 0
     grads, _ = gradient(loss, model.init(), b)
     assert all(not bool(g.any()) for g in grads.values())
-    _, after = toys.participate(method, Lesson(ORDER, False, consensus), State(model.init()), clients[0], key(1))
-    toys.assert_same(after, State(model.init()))
+    _, after = toy_models.participate(method, Lesson(ORDER, False, consensus), State(model.init()), clients[0], key(1))
+    toy_models.assert_same(after, State(model.init()))
 
 
 def test_scores_are_those_of_the_rows_asked_for_in_evaluation_mode() -> None:
     c = norm_client()
-    up, state = toys.participate(FedMD(), Lesson(ORDER, False, None), State(c.model.init()), c, key(0))
+    up, state = toy_models.participate(FedMD(), Lesson(ORDER, False, None), State(c.model.init()), c, key(0))
     torch.testing.assert_close(up.logits, c.model(c.model.init(), ROWS)[ORDER.long()])
-    toys.assert_same(state, State(c.model.init()))
+    toy_models.assert_same(state, State(c.model.init()))
 
 
 def test_a_first_answer_comes_after_training_on_private_rows() -> None:
-    c, method = client(), FedMD(toys.RICH, first_epochs=7)
-    up, state = toys.participate(method, Lesson(ORDER, True, None), State(c.model.init()), c, key(3))
-    alone = Local(replace(toys.RICH, epochs=7))
-    _, trained = toys.participate(alone, Nothing(), State(c.model.init()), c, fold(key(3), -2))
-    toys.assert_same(state, trained)
+    c, method = client(), FedMD(toy_models.RICH, first_epochs=7)
+    up, state = toy_models.participate(method, Lesson(ORDER, True, None), State(c.model.init()), c, key(3))
+    alone = Local(replace(toy_models.RICH, epochs=7))
+    _, trained = toy_models.participate(alone, Nothing(), State(c.model.init()), c, fold(key(3), -2))
+    toy_models.assert_same(state, trained)
     assert torch.equal(up.logits, c.model(trained.params, ROWS[ORDER.long()]))
 
 
 def test_digest_comes_before_revisit() -> None:
     c, consensus = client(), normal(key("consensus"), 8, 3)
-    method = FedMD(toys.RICH, digest=replace(toys.RICH, batch_size=3))
+    method = FedMD(toy_models.RICH, digest=replace(toy_models.RICH, batch_size=3))
     down = Lesson(ORDER, False, consensus)
-    _, digested = toys.participate(replace(method, optim=STILL), down, State(c.model.init()), c, key(3))
-    _, after = toys.participate(method, down, State(c.model.init()), c, key(3))
-    toys.assert_same(after, toys.participate(Local(toys.RICH), Nothing(), digested, c, key(3))[1])
+    _, digested = toy_models.participate(replace(method, optim=STILL), down, State(c.model.init()), c, key(3))
+    _, after = toy_models.participate(method, down, State(c.model.init()), c, key(3))
+    toy_models.assert_same(after, toy_models.participate(Local(toy_models.RICH), Nothing(), digested, c, key(3))[1])
 
 
 def test_public_batches_do_not_move_the_running_statistics() -> None:
     c, consensus = norm_client(), normal(key("consensus"), 8, 3)
-    method = FedMD(STILL, digest=replace(toys.RICH, batch_size=4))
+    method = FedMD(STILL, digest=replace(toy_models.RICH, batch_size=4))
     before = c.model.init()
-    _, after = toys.participate(method, Lesson(ORDER, False, consensus), State(before), c, key(0))
+    _, after = toy_models.participate(method, Lesson(ORDER, False, consensus), State(before), c, key(0))
     for name, v in before.items():
         assert torch.equal(after.params[name], v) == name.startswith("buffers.")
 
@@ -174,15 +178,15 @@ def test_predictions_are_those_of_the_clients_own_model() -> None:
 def test_vmap_equals_loop(c: Client, sizes: tuple[int, int, int]) -> None:
     """With padding; but batch statistics know none."""
     clients = [client(n, seed, c.model) for seed, n in enumerate(sizes[:2])]
-    method = FedMD(toys.RICH, digest=replace(toys.RICH, batch_size=3), first_epochs=2)
+    method = FedMD(toy_models.RICH, digest=replace(toy_models.RICH, batch_size=3), first_epochs=2)
     states = [State(c.model.init()) for _ in range(2)]
     for r, down in enumerate((Lesson(ORDER, True, None), Lesson(ORDER, False, normal(key("consensus"), 8, 3)))):
         keys = [key(r, "local", i) for i in range(2)]
-        before = toys.snapshot((down, states))
-        one = [toys.participate(method, down, s, who, k) for s, who, k in zip(states, clients, keys, strict=True)]
-        many = toys.together(method, down, states, [toys.padded(who, sizes[2]) for who in clients], keys)
-        toys.assert_near(one, many, 1e-5)
-        toys.assert_near((down, states), before, tolerance=0)
+        before = toy_models.snapshot((down, states))
+        one = [toy_models.participate(method, down, s, who, k) for s, who, k in zip(states, clients, keys, strict=True)]
+        many = toy_models.together(method, down, states, [toy_models.padded(who, sizes[2]) for who in clients], keys)
+        toy_models.assert_near(one, many, 1e-5)
+        toy_models.assert_near((down, states), before, tolerance=0)
         states = [s for _, s in one]
 
 
@@ -229,4 +233,4 @@ def test_mistakes_are_refused() -> None:
         with pytest.raises(AtollError, match=next(iter(wrong))):
             FedMD(**wrong)
     with pytest.raises(AtollError, match="--public"):
-        FedMD().init_server(toys.task(toys.mlp()), key(0))
+        FedMD().init_server(toy_models.task(toy_models.mlp()), key(0))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import toys
+from support import toy_models
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
@@ -34,12 +34,12 @@ from atoll.typing import ClientId
 
 PUBLIC = normal(key("public"), 10, 3)
 QUICK = Adam(lr=0.01, epochs=3, batch_size=4)
-FIVE = replace(toys.RICH, epochs=5, lr=0.0)
+FIVE = replace(toy_models.RICH, epochs=5, lr=0.0)
 V1, V2, V3 = (FedPD.variants[name] for name in ("v1", "v2", "v3"))
 
 
 def client(n: int = 9, seed: int = 1, model: Model | None = None) -> Client:
-    return replace(toys.random_client(n, seed, model or toys.mlp()), public=PUBLIC)
+    return replace(toy_models.random_client(n, seed, model or toy_models.mlp()), public=PUBLIC)
 
 
 def begin(c: Client) -> State:
@@ -52,9 +52,9 @@ def some(d: int = 4, name: str = "z", rows: int = len(PUBLIC)) -> Tensor:
 
 def server_task(a: int = 4, b: int = 4) -> Task:
     """Two clients of the given feature widths, and server models with one extractor."""
-    models = {"a": toys.mlp(width=a), "b": toys.mlp(width=b)}
+    models = {"a": toy_models.mlp(width=a), "b": toy_models.mlp(width=b)}
     models["b"].name = "mlp" if a == b else "other"
-    tutors = {i: toys.mlp(width=5, classes=m.feature_dim, seed=7) for i, m in models.items()}
+    tutors = {i: toy_models.mlp(width=5, classes=m.feature_dim, seed=7) for i, m in models.items()}
     return Task(models["a"], 3, ("a", "b"), None, PUBLIC, models, tutors)
 
 
@@ -124,9 +124,11 @@ def test_coefficients_move_once_an_epoch() -> None:
         c = client()
         state = begin(c)
         z = c.model.features(state.params, PUBLIC) + 0.2
-        _, after = toys.participate(FedPD(replace(FIVE, batch_size=size)), Features(z), state, c, key(1))
+        _, after = toy_models.participate(FedPD(replace(FIVE, batch_size=size)), Features(z), state, c, key(1))
         torch.testing.assert_close(after.alpha, torch.full((10,), 0.95243828), rtol=0, atol=1e-6)
-        toys.assert_same(Alone(after.params), Alone(state.params))  # the coefficients have not stayed among the weights
+        toy_models.assert_same(
+            Alone(after.params), Alone(state.params)
+        )  # the coefficients have not stayed among the weights
 
 
 def test_one_step_by_hand() -> None:
@@ -134,10 +136,10 @@ def test_one_step_by_hand() -> None:
     l = |2 - 1| = 1, so a = 1 - 0.05 * 1 = 0.95 first. CE has no slope in w, as the head is 0; the pull has
     0.5 * 0.95 * sign(2 - 1) * 2 = 0.95, so w = 1 - 0.095 = 0.905. In the head p = 1/2: weights 0.05 and -0.05.
     """
-    model = Model(toys.Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False)))
-    c = replace(toys.client([[1.0]], [0], model, classes=2), public=torch.tensor([[2.0]]))
+    model = Model(toy_models.Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False)))
+    c = replace(toy_models.client([[1.0]], [0], model, classes=2), public=torch.tensor([[2.0]]))
     state = State({"body.weight": torch.ones(1, 1), "head.weight": torch.zeros(2, 1)}, torch.ones(1))
-    up, after = toys.participate(FedPD(toys.PLAIN, lam=0.5), Features(torch.ones(1, 1)), state, c, key(0))
+    up, after = toy_models.participate(FedPD(toy_models.PLAIN, lam=0.5), Features(torch.ones(1, 1)), state, c, key(0))
     assert up.z is None
     torch.testing.assert_close(after.alpha, torch.tensor([0.95]))
     torch.testing.assert_close(after.params["body.weight"], torch.tensor([[0.905]]))
@@ -148,11 +150,11 @@ def test_an_infinite_tau_leaves_the_variant_with_fixed_coefficients() -> None:
     """tau = 1e6 and eta = 1e-7 move a coefficient by 1e-7 l, which is lost beside 1."""
     c = client()
     z = c.model.features(c.model.init(), PUBLIC) + 0.2
-    _, firm = toys.participate(FedPD(toys.RICH, tau=1e6, eta_alpha=1e-7), Features(z), begin(c), c, key(0))
-    _, fixed = toys.participate(FedPD(toys.RICH, **V3), Features(z), begin(c), c, key(0))
-    toys.assert_same(firm, fixed)
+    _, firm = toy_models.participate(FedPD(toy_models.RICH, tau=1e6, eta_alpha=1e-7), Features(z), begin(c), c, key(0))
+    _, fixed = toy_models.participate(FedPD(toy_models.RICH, **V3), Features(z), begin(c), c, key(0))
+    toy_models.assert_same(firm, fixed)
     assert bool((fixed.alpha == 1).all())
-    _, loose = toys.participate(FedPD(toys.RICH), Features(z), begin(c), c, key(0))
+    _, loose = toy_models.participate(FedPD(toy_models.RICH), Features(z), begin(c), c, key(0))
     assert not torch.equal(loose.params["body.0.weight"], fixed.params["body.0.weight"])
 
 
@@ -161,37 +163,37 @@ def test_an_infinite_tau_leaves_the_variant_with_fixed_coefficients() -> None:
 
 def test_knowledge_goes_up_before_training() -> None:
     c = client()
-    up, after = toys.participate(FedPD(), Features(None), begin(c), c, key(5))
+    up, after = toy_models.participate(FedPD(), Features(None), begin(c), c, key(5))
     assert torch.equal(up.z, c.model.features(c.model.init(), PUBLIC))
-    toys.assert_same(after, begin(c))
+    toy_models.assert_same(after, begin(c))
 
 
 def norm_client() -> Client:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)), nn.Linear(4, 3))
-    return client(8, model=Model(toys.filled(net)))
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)), nn.Linear(4, 3))
+    return client(8, model=Model(toy_models.filled(net)))
 
 
 def test_without_pull_it_is_local_training() -> None:
     """To the bit, with batch statistics and dropout, whatever is sent."""
     for c in (client(), norm_client()):
-        _, own = toys.participate(FedPD(toys.RICH, lam=0.0), Features(some() / 0), begin(c), c, key(3))
-        _, alone = toys.participate(Local(toys.RICH), Nothing(), Alone(c.model.init()), c, key(3))
-        toys.assert_same(Alone(own.params), alone)
+        _, own = toy_models.participate(FedPD(toy_models.RICH, lam=0.0), Features(some() / 0), begin(c), c, key(3))
+        _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), Alone(c.model.init()), c, key(3))
+        toy_models.assert_same(Alone(own.params), alone)
     assert FedPD(lam=0.0).degenerate() is not None
     assert FedPD().degenerate() is None
 
 
 def test_only_private_batches_move_the_running_statistics() -> None:
     c = norm_client()
-    _, own = toys.participate(FedPD(FIVE), Features(some()), begin(c), c, key(0))
-    _, alone = toys.participate(Local(FIVE), Nothing(), Alone(c.model.init()), c, key(0))
-    toys.assert_same(Alone(own.params), alone)
+    _, own = toy_models.participate(FedPD(FIVE), Features(some()), begin(c), c, key(0))
+    _, alone = toy_models.participate(Local(FIVE), Nothing(), Alone(c.model.init()), c, key(0))
+    toy_models.assert_same(Alone(own.params), alone)
     assert own.params["buffers.body.1.num_batches_tracked"] == 10
 
 
 def test_public_batches_go_round_all_rows_and_leave_private_ones_alone() -> None:
     """Batches of 4 for 9 private rows, 3 an epoch, take 12 of 10 public rows: all of them, and the first two again."""
-    c, method = client(), FedPD(toys.RICH)
+    c, method = client(), FedPD(toy_models.RICH)
     pairs, plain = list(method._pairs(c, key(2))), list(c.batches(key(2), 2, 4))
     assert [torch.equal(p.x, b.x) and torch.equal(p.k, b.k) for p, b in zip(pairs, plain, strict=True)] == [True] * 6
     assert [p.extra["epoch begins"] for p in pairs] == [True, False, False] * 2
@@ -204,8 +206,8 @@ def test_public_batches_go_round_all_rows_and_leave_private_ones_alone() -> None
 
 
 def test_padding_changes_no_public_batch() -> None:
-    c, method = client(), FedPD(toys.RICH)
-    alone, with_padding = (list(method._pairs(who, key(2))) for who in (c, toys.padded(c, 14)))
+    c, method = client(), FedPD(toy_models.RICH)
+    alone, with_padding = (list(method._pairs(who, key(2))) for who in (c, toy_models.padded(c, 14)))
     for at, twin in zip(range(6), (0, 1, 2, 4, 5, 6), strict=True):  # a fourth batch of each epoch is all padding
         assert torch.equal(alone[at].extra["public"].y, with_padding[twin].extra["public"].y)
 
@@ -214,7 +216,9 @@ def test_layer_norm_makes_knowledge_free_of_scale() -> None:
     c, method = client(), FedPD(feature_norm="layernorm")
     w = c.model.init()
     loud = w | {name: 100 * w[name] for name in ("body.0.weight", "body.0.bias")}
-    ups = [toys.participate(method, Features(None), replace(begin(c), params=p), c, key(0))[0].z for p in (w, loud)]
+    ups = [
+        toy_models.participate(method, Features(None), replace(begin(c), params=p), c, key(0))[0].z for p in (w, loud)
+    ]
     some_on = c.model.features(w, PUBLIC).amax(1) > 0.1  # rows whose features are not all cut at 0
     torch.testing.assert_close(ups[0][some_on], ups[1][some_on], rtol=0, atol=0.02)
     assert float(method._apart(c.model.features(w, PUBLIC), ups[0]).abs().max()) == 0
@@ -222,17 +226,17 @@ def test_layer_norm_makes_knowledge_free_of_scale() -> None:
 
 @pytest.mark.parametrize("changes", [{}, V3, {"alpha_solver": "closed_form", "feature_norm": "layernorm"}])
 def test_vmap_equals_loop(changes: dict[str, Any]) -> None:
-    method = FedPD(toys.RICH, **changes)
+    method = FedPD(toy_models.RICH, **changes)
     alone = [client(9, 1), client(6, 2)]
     alone[1] = replace(alone[1], model=alone[0].model)
     states = [begin(c) for c in alone]
     for r, down in enumerate((Features(None), Features(some()), Features(None), Features(some(name="next")))):
         keys = [key(r, "local", i) for i in range(2)]
-        before = toys.snapshot((down, states))
-        one = [toys.participate(method, down, s, c, k) for s, c, k in zip(states, alone, keys, strict=True)]
-        many = toys.together(method, down, states, [toys.padded(c, 14) for c in alone], keys)
-        toys.assert_near(one, many)
-        toys.assert_near((down, states), before, tolerance=0)
+        before = toy_models.snapshot((down, states))
+        one = [toy_models.participate(method, down, s, c, k) for s, c, k in zip(states, alone, keys, strict=True)]
+        many = toy_models.together(method, down, states, [toy_models.padded(c, 14) for c in alone], keys)
+        toy_models.assert_near(one, many)
+        toy_models.assert_near((down, states), before, tolerance=0)
         states = [s for _, s in one]
 
 
@@ -251,11 +255,11 @@ def test_a_step_of_the_server_by_hand() -> None:
     |2 - 5| has slope -v x = -1 in w and -w x = -2 in v; the pull has 0.6 * 2 * (2 - 1) = 1.2 in w and none in v.
     w = 2 - 0.1 * 0.2 = 1.98 and v = 1 + 0.2 = 1.2; sent: 1.98 * 1.2 = 2.376. Of two clients: H changes by -0.02 / 2.
     """
-    tutor = Model(toys.Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)))
+    tutor = Model(toy_models.Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)))
     t = Task(tutor, 2, ("a", "b"), None, torch.ones(1, 1), {}, {"a": tutor, "b": tutor})
     desk = Desk({"body.weight": torch.tensor([[2.0]]), "head.weight": torch.tensor([[1.0]])}, None)
     server, reply = Server({"body.weight": torch.tensor([[1.0]])}, {}), Reply("a", Features(torch.tensor([[5.0]])))
-    method = FedPD(server=toys.PLAIN)
+    method = FedPD(server=toy_models.PLAIN)
     share, after = method.serve(server, desk, reply, t, Round(0), key(0))
     torch.testing.assert_close(after.params["body.weight"], torch.tensor([[1.98]]))
     torch.testing.assert_close(after.params["head.weight"], torch.tensor([[1.2]]))
@@ -269,11 +273,11 @@ def test_the_centre_is_the_mean_over_all_clients_not_over_those_of_the_round() -
     rounds = [{"a": some(name="1")}, {"a": some(name="2"), "b": some(name="3")}, {"b": some(name="4")}]
     server, desks = ensemble(FedPD(server=QUICK), t, rounds)
     mean = {name: (v + desks["b"].params[name]) / 2 for name, v in body(desks["a"].params).items()}
-    toys.assert_near(server.centre, mean, 1e-5)
+    toy_models.assert_near(server.centre, mean, 1e-5)
     first, half = ensemble(FedPD(server=QUICK), t, rounds[:1])
     start = t.tutors["a"].init()
     moved = {name: start[name] + (v - start[name]) / 2 for name, v in body(half["a"].params).items()}
-    toys.assert_near(first.centre, moved, 1e-5)
+    toy_models.assert_near(first.centre, moved, 1e-5)
     assert list(first.centre) == ["body.0.weight", "body.0.bias"]
 
 
@@ -314,7 +318,7 @@ def test_without_mu_no_client_hears_of_another(mu: float, alone: bool) -> None:
 def test_unlike_widths() -> None:
     """Every client gets features of its own width, from server models that begin with one extractor."""
     t = server_task(2, 6)
-    toys.assert_same(Alone(body(t.tutors["a"].init())), Alone(body(t.tutors["b"].init())))
+    toy_models.assert_same(Alone(body(t.tutors["a"].init())), Alone(body(t.tutors["b"].init())))
     uploads = {"a": some(2), "b": some(6)}
     server, desks = ensemble(FedPD(server=QUICK), t, [uploads])
     for i, z in uploads.items():
@@ -323,8 +327,8 @@ def test_unlike_widths() -> None:
 
 
 def test_what_is_sent_is_in_evaluation_mode() -> None:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)), nn.Linear(5, 4))
-    tutor = Model(toys.filled(net))
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)), nn.Linear(5, 4))
+    tutor = Model(toy_models.filled(net))
     t = replace(server_task(), tutors={"a": tutor, "b": tutor})
     server, desks = ensemble(FedPD(server=replace(QUICK, batch_size=5)), t, [{"a": some()}])
     assert torch.equal(sent(desks["a"]), tutor(desks["a"].params, PUBLIC))
@@ -344,8 +348,8 @@ def test_a_client_that_brings_nothing_changes_nothing() -> None:
     t, method = server_task(), FedPD(server=QUICK)
     server, desks = ensemble(method, t, [{"a": some()}])
     share, desk = method.serve(server, desks["a"], Reply("a", Features(None)), t, Round(0, 1), key(0))
-    toys.assert_same(desk, desks["a"])
-    toys.assert_same(method.aggregate(server, iter([Reply("a", share)]), t, Round(0, 1), key(0)), server)
+    toy_models.assert_same(desk, desks["a"])
+    toy_models.assert_same(method.aggregate(server, iter([Reply("a", share)]), t, Round(0, 1), key(0)), server)
 
 
 # -- variants ---------------------------------------------------------------------------------------------------------
@@ -392,7 +396,7 @@ def test_mistakes_are_refused() -> None:
         with pytest.raises(AtollError, match=next(iter(wrong))):
             FedPD(**wrong)
     with pytest.raises(AtollError, match="--public"):
-        FedPD().init_client(toys.random_client(4, 0, toys.mlp()), key(0))
+        FedPD().init_client(toy_models.random_client(4, 0, toy_models.mlp()), key(0))
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import toys
+from support import toy_models
 
 from atoll.core.optim.base import gradient
 from atoll.core.payload import Nothing, nbytes
@@ -20,7 +20,9 @@ TWO = [
 
 
 def pooled(method: FedProto, server: Prototypes, uploads: list[Means]) -> Prototypes:
-    after: Prototypes = toys.aggregate(method, server, uploads, toys.task(toys.identity_body(), classes=2))
+    after: Prototypes = toy_models.aggregate(
+        method, server, uploads, toy_models.task(toy_models.identity_body(), classes=2)
+    )
     return after
 
 
@@ -47,20 +49,20 @@ def test_absent_classes_keep_their_prototype_unless_forgotten() -> None:
 def test_pull(distance: str, value: float) -> None:
     """z = (1, 1), prototype (2, 3): squared differences 1 and 4; mean 2.5, sum 5, the root of that 2.236068."""
     pull = towards(torch.tensor([[2.0, 3.0]]), torch.tensor([True]), 1.0, distance)
-    assert float(pull(toys.at({}, toys.batch([[0.0]], [0]), [[1.0, 1.0]]))) == pytest.approx(value)
+    assert float(pull(toy_models.at({}, toy_models.batch([[0.0]], [0]), [[1.0, 1.0]]))) == pytest.approx(value)
 
 
 def test_a_class_without_prototype_is_not_pulled_but_counts() -> None:
     """Two rows, mse 2.5 and unknown: (2.5 + 0) / 2."""
     pull = towards(torch.tensor([[2.0, 3.0], [0.0, 0.0]]), torch.tensor([True, False]), 1.0, "mse")
-    step = toys.at({}, toys.batch([[0.0], [0.0]], [0, 1]), [[1.0, 1.0], [50.0, 50.0]])
+    step = toy_models.at({}, toy_models.batch([[0.0], [0.0]], [0, 1]), [[1.0, 1.0], [50.0, 50.0]])
     assert float(pull(step)) == pytest.approx(1.25)
 
 
 def test_the_pull_reaches_the_body_only() -> None:
-    model = toys.mlp()
+    model = toy_models.mlp()
     pull = towards(torch.ones(3, 4), torch.ones(3, dtype=torch.bool), 1.0, "mse")
-    grads, _ = gradient(lambda p, b: pull(model.step(p, b)), model.init(), toys.batch(torch.ones(2, 3), [0, 1]))
+    grads, _ = gradient(lambda p, b: pull(model.step(p, b)), model.init(), toy_models.batch(torch.ones(2, 3), [0, 1]))
     assert not grads["head.weight"].any()
     assert not grads["head.bias"].any()
     assert grads["body.0.weight"].any()
@@ -69,7 +71,7 @@ def test_the_pull_reaches_the_body_only() -> None:
 def test_nearest_prototype() -> None:
     """Prototypes (2, 3) and (0, 0), z = (1, 1): squared distances 5 and 2, so class 1."""
     down = Prototypes(torch.tensor([[2.0, 3.0], [0.0, 0.0]]), torch.tensor([True, True]))
-    c = toys.client([[1.0, 1.0], [2.0, 2.0]], [0, 1], toys.identity_body(), classes=2)
+    c = toy_models.client([[1.0, 1.0], [2.0, 2.0]], [0, 1], toy_models.identity_body(), classes=2)
     scores = FedProto(readout="prototype").personal(down, None, State(c.model.init()), c)(c.x)
     assert scores[0].tolist() == [-5.0, -2.0]
     assert scores.argmax(1).tolist() == [1, 0]
@@ -77,7 +79,7 @@ def test_nearest_prototype() -> None:
 
 def test_prototypes_of_others_do_not_compete() -> None:
     down = Prototypes(torch.tensor([[2.0, 3.0], [0.0, 0.0]]), torch.tensor([True, True]))
-    c = toys.client([[1.0, 1.0]], [0], toys.identity_body(), classes=2)
+    c = toy_models.client([[1.0, 1.0]], [0], toy_models.identity_body(), classes=2)
     state = State(c.model.init())
     own = FedProto(readout="prototype").personal(down, None, state, c)
     free = FedProto(readout="prototype", proto_own_classes=False).personal(down, None, state, c)
@@ -86,7 +88,9 @@ def test_prototypes_of_others_do_not_compete() -> None:
 
 
 def test_the_head_decides_until_there_is_a_prototype() -> None:
-    c = toys.client([[1.0, 1.0]], [0], toys.identity_body(weight=torch.tensor([[0.0, 0.0], [1.0, 1.0]])), classes=2)
+    c = toy_models.client(
+        [[1.0, 1.0]], [0], toy_models.identity_body(weight=torch.tensor([[0.0, 0.0], [1.0, 1.0]])), classes=2
+    )
     state = State(c.model.init())
     assert FedProto(readout="prototype").personal(EMPTY, None, state, c)(c.x).tolist() == [[0.0, 2.0]]
     assert FedProto().personal(EMPTY, None, state, c)(c.x).tolist() == [[0.0, 2.0]]
@@ -95,23 +99,23 @@ def test_the_head_decides_until_there_is_a_prototype() -> None:
 @pytest.mark.parametrize("distance", ["mse", "sq", "l2"])
 @pytest.mark.parametrize("off", ["lam", "first round"])
 def test_local_where_the_pull_is_off(distance: str, off: str) -> None:
-    c = toys.random_client(9, 1, toys.mlp())
+    c = toy_models.random_client(9, 1, toy_models.mlp())
     known = Prototypes(torch.ones(3, 4), torch.ones(3, dtype=torch.bool))
-    method = FedProto(toys.RICH, lam=0.0 if off == "lam" else 2.0, distance=distance)
-    down = known if off == "lam" else method.init_server(toys.task(c.model), key(0))
-    _, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
-    _, alone = toys.participate(Local(toys.RICH), Nothing(), method.init_client(c, key(0)), c, key(1))
-    toys.assert_same(state, alone)
+    method = FedProto(toy_models.RICH, lam=0.0 if off == "lam" else 2.0, distance=distance)
+    down = known if off == "lam" else method.init_server(toy_models.task(c.model), key(0))
+    _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), method.init_client(c, key(0)), c, key(1))
+    toy_models.assert_same(state, alone)
     assert (method.degenerate() is not None) == (off == "lam")
 
 
 def test_the_pull_brings_features_closer() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
+    c = toy_models.random_client(9, 1, toy_models.mlp())
     down = Prototypes(torch.full((3, 4), 2.0), torch.ones(3, dtype=torch.bool))
 
     def gap(lam: float) -> float:
-        method = FedProto(toys.RICH, lam=lam)
-        up, _ = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+        method = FedProto(toy_models.RICH, lam=lam)
+        up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
         return float((up.means - down.means).square().mean())
 
     assert gap(5.0) < gap(0.0)
@@ -121,7 +125,7 @@ def test_bytes() -> None:
     """C = 10, d = 500. Down: 5,000 scalars once all classes are seen, none in the first round. Up with 2 classes:
     2 labels, 2 counts and 2 * 500 = 1,004 scalars.
     """
-    first = FedProto().init_server(toys.task(toys.identity_body(500, 10), 10), key(0))
+    first = FedProto().init_server(toy_models.task(toy_models.identity_body(500, 10), 10), key(0))
     assert nbytes(first) == 0
     assert nbytes(Prototypes(torch.ones(10, 500), torch.ones(10, dtype=torch.bool))) == 4 * 5_000
     n = torch.tensor([40.0, 7.0] + [0.0] * 8)
@@ -136,4 +140,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("distance", ["mse", "l2"])
 def test_vmap_equals_loop(distance: str) -> None:
-    toys.check_vmap(FedProto(toys.RICH, distance=distance), toys.mlp())
+    toy_models.check_vmap(FedProto(toy_models.RICH, distance=distance), toy_models.mlp())

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import toys
+from support import toy_models
 from torch import Tensor
 
 from atoll.core.batch import Batch
@@ -15,7 +15,7 @@ from atoll.errors import AtollError
 from atoll.methods.fedavg import FedAvg, Update
 from atoll.methods.fedprox import FedProx, Proximal
 
-ANY = toys.random_client(4, 0, toys.mlp())
+ANY = toy_models.random_client(4, 0, toy_models.mlp())
 
 
 def quadratic(a: float, mu: float, anchor: float, steps: int) -> list[float]:
@@ -23,11 +23,11 @@ def quadratic(a: float, mu: float, anchor: float, steps: int) -> list[float]:
     pull = Proximal(mu).bind({}, {"w": torch.tensor([anchor])}, ANY)
 
     def loss(p: Params, b: Batch) -> Tensor:
-        return (p["w"] - a).square().sum() / 2 + pull(toys.at(p))
+        return (p["w"] - a).square().sum() / 2 + pull(toy_models.at(p))
 
     w, seen = {"w": torch.tensor([anchor])}, []
     for _ in range(steps):
-        w = toys.PLAIN.run(loss, w, [toys.batch([[0.0]], [0])])
+        w = toy_models.PLAIN.run(loss, w, [toy_models.batch([[0.0]], [0])])
         seen.append(float(w["w"]))
     return seen
 
@@ -45,33 +45,33 @@ def test_the_norm_is_squared() -> None:
     """w = (1, 2), anchor 0, mu = 1: (1 + 4) / 2 = 2.5; the bare norm would give 2.236. Gradient mu (w - anchor)."""
     pull = Proximal(1.0).bind({}, {"w": torch.zeros(2)}, ANY)
     w = {"w": torch.tensor([1.0, 2.0])}
-    assert float(pull(toys.at(w))) == 2.5
-    grads, _ = gradient(lambda p, b: pull(toys.at(p)), w, toys.batch([[0.0]], [0]))
+    assert float(pull(toy_models.at(w))) == 2.5
+    grads, _ = gradient(lambda p, b: pull(toy_models.at(p)), w, toy_models.batch([[0.0]], [0]))
     assert grads["w"].tolist() == [1.0, 2.0]
 
 
 def test_running_statistics_are_not_pulled() -> None:
     pull = Proximal(1.0).bind({}, {"w": torch.zeros(1), "buffers.m": torch.zeros(1)}, ANY)
-    assert float(pull(toys.at({"w": torch.zeros(1), "buffers.m": torch.ones(1)}))) == 0
+    assert float(pull(toy_models.at({"w": torch.zeros(1), "buffers.m": torch.ones(1)}))) == 0
 
 
 def test_mu_zero_is_fedavg() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    down = FedAvg().init_server(toys.task(c.model), key(0))
-    a, _ = toys.participate(FedAvg(toys.RICH), down, Nothing(), c, key(1))
-    b, _ = toys.participate(FedProx(toys.RICH, mu=0.0), down, Nothing(), c, key(1))
-    toys.assert_same(a, b)
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    down = FedAvg().init_server(toy_models.task(c.model), key(0))
+    a, _ = toy_models.participate(FedAvg(toy_models.RICH), down, Nothing(), c, key(1))
+    b, _ = toy_models.participate(FedProx(toy_models.RICH, mu=0.0), down, Nothing(), c, key(1))
+    toy_models.assert_same(a, b)
     assert FedProx(mu=0.0).degenerate() == "With mu = 0 this is FedAvg."
     assert FedProx().degenerate() is None
 
 
 def test_is_fedavg_with_the_regulariser() -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    down = FedAvg().init_server(toys.task(c.model), key(0))
-    a, _ = toys.participate(FedAvg(toys.RICH, Regularisers([Proximal(2.0)])), down, Nothing(), c, key(1))
-    b, _ = toys.participate(FedProx(toys.RICH, mu=2.0), down, Nothing(), c, key(1))
-    far, _ = toys.participate(FedAvg(toys.RICH), down, Nothing(), c, key(1))
-    toys.assert_same(a, b)
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    down = FedAvg().init_server(toy_models.task(c.model), key(0))
+    a, _ = toy_models.participate(FedAvg(toy_models.RICH, Regularisers([Proximal(2.0)])), down, Nothing(), c, key(1))
+    b, _ = toy_models.participate(FedProx(toy_models.RICH, mu=2.0), down, Nothing(), c, key(1))
+    far, _ = toy_models.participate(FedAvg(toy_models.RICH), down, Nothing(), c, key(1))
+    toy_models.assert_same(a, b)
 
     def distance(up: Update) -> float:
         return float(sqnorm(sub(up.params, down.params)))
@@ -86,4 +86,4 @@ def test_negative_mu_is_refused(make: type) -> None:
 
 
 def test_vmap_equals_loop() -> None:
-    toys.check_vmap(FedProx(toys.RICH, mu=0.5), toys.mlp())
+    toy_models.check_vmap(FedProx(toy_models.RICH, mu=0.5), toy_models.mlp())

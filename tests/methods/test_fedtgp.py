@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-import toys
-from lab import made_with, run, same_models
+from support import toy_models
+from support.small_runs import made_with, run, same_models
 from torch import Tensor
 
 from atoll.core.optim.base import gradient
@@ -36,12 +36,14 @@ def held(*rows: list[float] | None) -> Means:
 
 
 def aggregated(method: FedTGP, server: Server, *uploads: Means) -> Server:
-    after: Server = toys.aggregate(method, server, list(uploads), toys.task(toys.identity_body(), classes=3))
+    after: Server = toy_models.aggregate(
+        method, server, list(uploads), toy_models.task(toy_models.identity_body(), classes=3)
+    )
     return after
 
 
 def born(method: FedTGP) -> Server:
-    return method.init_server(toys.task(toys.identity_body(), classes=3), key(0))
+    return method.init_server(toy_models.task(toy_models.identity_body(), classes=3), key(0))
 
 
 # -- the margin and the loss ------------------------------------------------------------------------------------------
@@ -73,19 +75,19 @@ def test_contrast_by_hand(delta: float, value: float) -> None:
     log(e^-4.242641 + e^-5 + e^-1) = 4.242641 + log 0.388988 = 3.298431; with 5 it is 5 + log(2 e^-5 + e^-1) = 4.035976;
     with none log(1 + e^-5 + e^-1) = log 1.374617 = 0.318176.
     """
-    loss = contrast(torch.tensor(delta))(fixed(CORNERS), toys.batch([[0.0, 0.0]], [0]))
+    loss = contrast(torch.tensor(delta))(fixed(CORNERS), toy_models.batch([[0.0, 0.0]], [0]))
     assert float(loss) == pytest.approx(value, abs=2e-6)
 
 
 def test_equal_distances_without_margin_leave_the_log_of_the_number_of_classes() -> None:
     p = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
-    loss = contrast(torch.tensor(0.0))(fixed(p), toys.batch([[0.0, 0.0], [1.0, 1.0]], [0, 3]))
+    loss = contrast(torch.tensor(0.0))(fixed(p), toy_models.batch([[0.0, 0.0], [1.0, 1.0]], [0, 3]))
     assert float(loss) == pytest.approx(log(4), abs=1e-6)
 
 
 def test_gradients_are_finite_where_a_mean_meets_its_prototype() -> None:
     """And distances are never the root of a rounding error below 0, even far from the origin."""
-    grads, _ = gradient(contrast(torch.tensor(1.0)), fixed(CORNERS), toys.batch(CORNERS, LABELS))
+    grads, _ = gradient(contrast(torch.tensor(1.0)), fixed(CORNERS), toy_models.batch(CORNERS, LABELS))
     assert all(g.isfinite().all() for g in grads.values())
     assert any(g.any() for g in grads.values())
     far = normal(key(1), 3, 50) + 1000
@@ -108,7 +110,7 @@ def test_one_step_by_hand() -> None:
     server = Server(fixed(CORNERS), CORNERS, torch.ones(3, dtype=torch.bool))
     up = held([1.0, 0.0], [3.0, 3.0], None)
     after = aggregated(FedTGP(server=step), server, up)
-    b = toys.batch([[1.0, 0.0], [3.0, 3.0]], [0, 1])
+    b = toy_models.batch([[1.0, 0.0], [3.0, 3.0]], [0, 1])
     grads, _ = gradient(contrast(torch.tensor(13.0).sqrt()), server.params, b)  # (1, 0) and (3, 3): 4 + 9
     for name, v in server.params.items():
         torch.testing.assert_close(after.params[name], v - 0.5 * grads[name])
@@ -121,7 +123,7 @@ def test_training_separates_prototypes_and_goes_on_where_it_stopped() -> None:
     x, y = torch.cat([u.means for u in uploads]), LABELS.repeat(2)
     server, values = born(method), []
     for _ in range(3):
-        values.append(float(contrast(method.gap(x, y, 3))(server.params, toys.batch(x, y))))
+        values.append(float(contrast(method.gap(x, y, 3))(server.params, toy_models.batch(x, y))))
         server = aggregated(method, server, *uploads)
     assert values[0] > values[1] > values[2]
     assert distances(x, server.means).argmin(1).tolist() == y.tolist()
@@ -131,7 +133,7 @@ def test_classes_never_sent_are_not_sent_on() -> None:
     """Not even after training has moved them; a class once sent stays known."""
     method = FedTGP(server=replace(FedTGP().server, epochs=2))
     first = born(method)
-    assert nbytes(method.broadcast(first, "a", toys.task(toys.mlp()), None)) == 0  # type: ignore[arg-type]
+    assert nbytes(method.broadcast(first, "a", toy_models.task(toy_models.mlp()), None)) == 0  # type: ignore[arg-type]
     after = aggregated(method, first, held([1.0, 0.0], None, None), held([1.0, 2.0], None, None))
     assert after.seen.tolist() == [True, False, False]
     assert not after.means[1:].any()
@@ -143,12 +145,12 @@ def test_classes_never_sent_are_not_sent_on() -> None:
 
 def test_without_means_the_server_stays_as_it_is() -> None:
     nobody = Means(torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool))
-    toys.assert_same(aggregated(FedTGP(), born(FedTGP()), nobody), born(FedTGP()))
+    toy_models.assert_same(aggregated(FedTGP(), born(FedTGP()), nobody), born(FedTGP()))
 
 
 def test_initial_values() -> None:
     """Embeddings are normal, layers within 1 / sqrt(d) on both sides, all from the key."""
-    t = toys.task(toys.identity_body(400, 20), classes=20)
+    t = toy_models.task(toy_models.identity_body(400, 20), classes=20)
     a, b = (FedTGP().init_server(t, key(i)).params for i in range(2))
     assert float(a["e"].std()) == pytest.approx(1, abs=0.05)
     for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"):
@@ -163,18 +165,20 @@ def test_initial_values() -> None:
 
 def test_clients_are_fedprotos() -> None:
     """With mean squared errors, whatever made the prototypes; counts stay at home."""
-    c = toys.random_client(9, 1, toys.mlp())
+    c = toy_models.random_client(9, 1, toy_models.mlp())
     down = Prototypes(normal(key(2), 3, 4), torch.tensor([True, False, True]))
-    up, state = toys.participate(FedTGP(toys.RICH, lam=3.0), down, State(c.model.init()), c, key(1))
-    theirs, expected = toys.participate(FedProto(toys.RICH, lam=3.0), down, State(c.model.init()), c, key(1))
-    toys.assert_same(state, expected)
-    toys.assert_same(up, Means(theirs.means, theirs.n > 0))
+    up, state = toy_models.participate(FedTGP(toy_models.RICH, lam=3.0), down, State(c.model.init()), c, key(1))
+    theirs, expected = toy_models.participate(
+        FedProto(toy_models.RICH, lam=3.0), down, State(c.model.init()), c, key(1)
+    )
+    toy_models.assert_same(state, expected)
+    toy_models.assert_same(up, Means(theirs.means, theirs.n > 0))
 
 
 def test_who_predicts() -> None:
     """Prototypes (2, 3) and (0, 0), x = (1, 1): the nearest is that of class 1, unless only class 0 is the client's."""
     down = Prototypes(torch.tensor([[2.0, 3.0], [0.0, 0.0]]), torch.tensor([True, True]))
-    c = toys.client([[1.0, 1.0]], [0], toys.identity_body(), classes=2)
+    c = toy_models.client([[1.0, 1.0]], [0], toy_models.identity_body(), classes=2)
     state = State(c.model.init())
     head = FedTGP().personal(down, None, state, c)
     own, free = (
@@ -187,14 +191,14 @@ def test_who_predicts() -> None:
 
 @pytest.mark.parametrize("off", ["lam", "first round"])
 def test_local_where_the_pull_is_off(off: str) -> None:
-    c = toys.random_client(9, 1, toys.mlp())
-    method = FedTGP(toys.RICH, lam=0.0 if off == "lam" else 10.0)
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    method = FedTGP(toy_models.RICH, lam=0.0 if off == "lam" else 10.0)
     known = Prototypes(torch.ones(3, 4), torch.ones(3, dtype=torch.bool))
-    first = method.broadcast(method.init_server(toys.task(c.model), key(0)), "a", toys.task(c.model), None)  # type: ignore[arg-type]
+    first = method.broadcast(method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), None)  # type: ignore[arg-type]
     down = known if off == "lam" else first
-    _, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
-    _, alone = toys.participate(Local(toys.RICH), Nothing(), State(c.model.init()), c, key(1))
-    toys.assert_same(state, alone)
+    _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init()), c, key(1))
+    toy_models.assert_same(state, alone)
     assert (method.degenerate() is not None) == (off == "lam")
 
 
@@ -216,4 +220,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_vmap_equals_loop() -> None:
-    toys.check_vmap(FedTGP(toys.RICH, server=replace(FedTGP().server, epochs=3)), toys.mlp())
+    toy_models.check_vmap(FedTGP(toy_models.RICH, server=replace(FedTGP().server, epochs=3)), toy_models.mlp())

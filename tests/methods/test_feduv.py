@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-import toys
+from support import toy_models
 from torch import Tensor
 
 from atoll.core.batch import Step
@@ -18,7 +18,7 @@ from atoll.methods.fedavg import FedAvg
 from atoll.methods.feddw import DW
 from atoll.methods.feduv import UV, FedUV, lower_median, uniformity, variance
 
-CLIENT = toys.random_client(9, 1, toys.mlp())
+CLIENT = toy_models.random_client(9, 1, toy_models.mlp())
 
 
 def ones(n: int) -> Tensor:
@@ -26,11 +26,11 @@ def ones(n: int) -> Tensor:
 
 
 def played(method: Any, c: Client = CLIENT, rounds: int = 2) -> Any:
-    t = toys.task(c.model)
+    t = toy_models.task(c.model)
     server = method.init_server(t, key(0))
     for r in range(rounds):
-        up, _ = toys.participate(method, method.broadcast(server, "a", t, r), Nothing(), c, key(r))
-        server = toys.aggregate(method, server, [up], t)
+        up, _ = toy_models.participate(method, method.broadcast(server, "a", t, r), Nothing(), c, key(r))
+        server = toy_models.aggregate(method, server, [up], t)
     return server
 
 
@@ -107,19 +107,19 @@ def test_slopes_by_hand() -> None:
 @pytest.mark.parametrize("z", [[[1.0, 2.0]], [[1.0, 2.0]] * 3])
 def test_without_two_different_features_there_is_no_term(z: list[list[float]]) -> None:
     """The median of nothing would be NaN, and end the model."""
-    model = toys.identity_body(width=2, classes=2, weight=torch.eye(2))
+    model = toy_models.identity_body(width=2, classes=2, weight=torch.eye(2))
 
     def loss(p: Any, b: Any) -> Tensor:
         return UV(lam_v=1.0, lam_u=1.0).bind({}, p, CLIENT)(model.step(p, b))
 
-    b = toys.batch(z, [0] * len(z))
+    b = toy_models.batch(z, [0] * len(z))
     assert float(uniformity(b.x, b.w)) == 0
     grads, _ = gradient(loss, model.init(), b)
     assert all(torch.isfinite(g).all() for g in grads.values())
 
 
 def test_a_single_row_costs_nothing() -> None:
-    step = Step({}, toys.batch([[0.0, 1.0]], [0]), torch.zeros(1, 2), torch.zeros(1, 2))
+    step = Step({}, toy_models.batch([[0.0, 1.0]], [0]), torch.zeros(1, 2), torch.zeros(1, 2))
     assert float(UV().bind({}, {}, CLIENT)(step)) == 0
 
 
@@ -140,30 +140,30 @@ def test_padding_is_not_seen(term: Any) -> None:
 def test_the_sum_of_both() -> None:
     """Logits (0, 0) for all: L_V = 0.707107; features 0, 1, 3: L_U = 0.4173598. 2.5 and 0.5 of them: 1.976447."""
     z = torch.tensor([[0.0], [1.0], [3.0]])
-    step = Step({}, toys.batch(z, [0, 1, 0]), z, torch.zeros(3, 2))
+    step = Step({}, toy_models.batch(z, [0, 1, 0]), z, torch.zeros(3, 2))
     assert float(UV().bind({}, {}, CLIENT)(step)) == pytest.approx(2.5 * 0.7071068 + 0.5 * 0.4173598, abs=1e-6)
 
 
 def test_strengths_of_zero_are_fedavg() -> None:
-    plain = played(FedAvg(toys.RICH))
-    toys.assert_near(played(FedUV(toys.RICH, lam_v=0.0, lam_u=0.0)).params, plain.params, tolerance=0)
-    for one in (FedUV(toys.RICH, lam_v=0.0), FedUV(toys.RICH, lam_u=0.0)):
+    plain = played(FedAvg(toy_models.RICH))
+    toy_models.assert_near(played(FedUV(toy_models.RICH, lam_v=0.0, lam_u=0.0)).params, plain.params, tolerance=0)
+    for one in (FedUV(toy_models.RICH, lam_v=0.0), FedUV(toy_models.RICH, lam_u=0.0)):
         assert one.degenerate() is None
         assert not torch.equal(played(one).params["head.weight"], plain.params["head.weight"])
     assert "FedAvg" in str(FedUV(lam_v=0.0, lam_u=0.0).degenerate())
 
 
 def test_it_is_fedavg_with_a_term() -> None:
-    toys.assert_same(played(FedUV(toys.RICH)), played(FedAvg(toys.RICH, Regularisers([UV()]))))
+    toy_models.assert_same(played(FedUV(toy_models.RICH)), played(FedAvg(toy_models.RICH, Regularisers([UV()]))))
 
 
 def test_a_dw_term_of_weight_zero_changes_nothing() -> None:
-    c = toys.random_client(9, 1, toys.mlp(bias=False))
-    host, guest = (played(FedUV(toys.RICH, terms), c) for terms in (Regularisers(), Regularisers([DW(0.0)])))
-    toys.assert_near(host.params, guest.params, tolerance=0)
+    c = toy_models.random_client(9, 1, toy_models.mlp(bias=False))
+    host, guest = (played(FedUV(toy_models.RICH, terms), c) for terms in (Regularisers(), Regularisers([DW(0.0)])))
+    toy_models.assert_near(host.params, guest.params, tolerance=0)
     both = Regularisers([DW(2.0)])
-    bare = played(FedUV(toys.RICH, both, lam_v=0.0, lam_u=0.0), c)
-    toys.assert_same(bare, played(FedAvg(toys.RICH, both), c))
+    bare = played(FedUV(toy_models.RICH, both, lam_v=0.0, lam_u=0.0), c)
+    toy_models.assert_same(bare, played(FedAvg(toy_models.RICH, both), c))
 
 
 @pytest.mark.parametrize("wrong", [{"lam_v": -1.0}, {"lam_u": -1.0}])
@@ -174,4 +174,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, float], make: Any) -> N
 
 
 def test_vmap_equals_loop() -> None:
-    toys.check_vmap(FedUV(toys.RICH), toys.mlp())
+    toy_models.check_vmap(FedUV(toy_models.RICH), toy_models.mlp())

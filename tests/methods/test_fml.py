@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-import toys
-from lab import gap_params, made_with, run, same_models, setup
+from support import toy_models
+from support.small_runs import gap_params, made_with, run, same_models, setup
 from torch import Tensor, nn
 
 from atoll.core.batch import Step
@@ -27,7 +27,7 @@ ALONE = {"alpha": 1.0, "beta": 1.0}
 
 def step(logits: Tensor, y: list[int] | None = None, w: list[float] | None = None) -> Step:
     """A step whose logits are given; the label is 0 unless said."""
-    b = toys.batch(logits.detach(), y or [0] * len(logits))
+    b = toy_models.batch(logits.detach(), y or [0] * len(logits))
     return Step({}, b._replace(w=torch.tensor(w)) if w else b, logits, logits)
 
 
@@ -38,7 +38,7 @@ def pair() -> tuple[Tensor, Tensor]:
 
 def unlike(n: int = 9, seed: int = 1) -> Client:
     """Its own model and the shared one differ in width."""
-    return toys.random_client(n, seed, toys.mlp(), proxy=toys.mlp(width=5, seed=3))
+    return toy_models.random_client(n, seed, toy_models.mlp(), proxy=toy_models.mlp(width=5, seed=3))
 
 
 def shared_of(c: Client) -> Model:
@@ -49,20 +49,20 @@ def shared_of(c: Client) -> Model:
 def joined(method: FML, c: Client, rounds: int = 1) -> tuple[Update, State]:
     down, state = Shared(shared_of(c).init()), method.init_client(c, key(0))
     for r in range(rounds):
-        up, state = toys.participate(method, down, state, c, key(r))
+        up, state = toy_models.participate(method, down, state, c, key(r))
     return up, state
 
 
 def assert_apart(method: FML, c: Client) -> None:
     """The own model is Local's, the shared one FedAvg's, bit for bit."""
     up, state = joined(method, c)
-    _, alone = toys.participate(Local(method.optim), Nothing(), State(c.model.init()), c, key(0))
+    _, alone = toy_models.participate(Local(method.optim), Nothing(), State(c.model.init()), c, key(0))
     model = shared_of(c)
-    plain, _ = toys.participate(
+    plain, _ = toy_models.participate(
         FedAvg(method.optim), Global(model.init(), {}), Nothing(), replace(c, model=model), key(0)
     )
-    toys.assert_same(state, alone)
-    toys.assert_same(up, Update(plain.params, plain.n))
+    toy_models.assert_same(state, alone)
+    toy_models.assert_same(up, Update(plain.params, plain.n))
 
 
 def test_losses_by_hand() -> None:
@@ -106,7 +106,7 @@ def test_divergence_is_a_mean_over_real_rows() -> None:
 
 def test_both_models_step_from_the_same_forward_pass() -> None:
     """One full batch: each moves by 0.1 times its own slope at the other's old params."""
-    c, method = unlike(), FML(toys.PLAIN, alpha=0.3, beta=0.8)
+    c, method = unlike(), FML(toy_models.PLAIN, alpha=0.3, beta=0.8)
     up, state = joined(method, c)
     params = {"own": c.model.init(), "shared": shared_of(c).init()}
     leaves = {side: {name: v.requires_grad_() for name, v in p.items()} for side, p in params.items()}
@@ -121,13 +121,13 @@ def test_both_models_step_from_the_same_forward_pass() -> None:
 
 
 def test_the_own_model_goes_on_where_it_stopped_and_the_shared_one_starts_from_the_download() -> None:
-    c, method = unlike(), FML(toys.RICH)
+    c, method = unlike(), FML(toy_models.RICH)
     down = Shared(shared_of(c).init())
-    _, first = toys.participate(method, down, method.init_client(c, key(0)), c, key(0))
-    up, second = toys.participate(method, down, first, c, key(1))
-    again, _ = toys.participate(method, down, first, c, key(1))
-    toys.assert_same(up, again)
-    fresh, _ = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, first = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(0))
+    up, second = toy_models.participate(method, down, first, c, key(1))
+    again, _ = toy_models.participate(method, down, first, c, key(1))
+    toy_models.assert_same(up, again)
+    fresh, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     assert not torch.equal(up.params["head.weight"], fresh.params["head.weight"])  # its peer is another one
     assert not torch.equal(first.params["head.weight"], second.params["head.weight"])
 
@@ -136,13 +136,13 @@ def test_the_own_model_goes_on_where_it_stopped_and_the_shared_one_starts_from_t
 
 
 def test_without_distillation_both_models_are_trained_alone() -> None:
-    assert_apart(FML(toys.RICH, **ALONE), unlike())
+    assert_apart(FML(toy_models.RICH, **ALONE), unlike())
 
 
 @pytest.mark.parametrize("clip", [0.05, 0.5])
 def test_clipping_does_not_see_the_other_model(clip: float) -> None:
     """A common norm would shrink both steps by the larger of the gradients."""
-    assert_apart(FML(replace(toys.RICH, clip=clip), **ALONE), unlike())
+    assert_apart(FML(replace(toy_models.RICH, clip=clip), **ALONE), unlike())
 
 
 def test_whole_runs_without_distillation() -> None:
@@ -170,14 +170,14 @@ def test_it_says_what_it_degenerates_to() -> None:
 
 def normed(width: int, seed: int) -> Model:
     body = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.ReLU())
-    return Model(toys.filled(toys.Net(body, nn.Linear(width, 3)), seed))
+    return Model(toy_models.filled(toy_models.Net(body, nn.Linear(width, 3)), seed))
 
 
 def test_each_model_keeps_its_own_running_statistics() -> None:
     """Two models with buffers of the same names and unlike shapes, two epochs of two batches."""
-    c = toys.random_client(8, 1, normed(4, 0), proxy=normed(5, 3))
-    assert_apart(FML(toys.RICH, **ALONE), c)
-    up, state = joined(FML(toys.RICH), c)
+    c = toy_models.random_client(8, 1, normed(4, 0), proxy=normed(5, 3))
+    assert_apart(FML(toy_models.RICH, **ALONE), c)
+    up, state = joined(FML(toy_models.RICH), c)
     for params, width in ((state.params, 4), (up.params, 5)):
         assert params["buffers.body.1.running_mean"].shape == (width,)
         assert params["buffers.body.1.num_batches_tracked"] == 4
@@ -186,10 +186,10 @@ def test_each_model_keeps_its_own_running_statistics() -> None:
     assert list(state.params) == list(c.model.init())
 
 
-@pytest.mark.parametrize("own", [toys.mlp(), normed(4, 0)])
+@pytest.mark.parametrize("own", [toy_models.mlp(), normed(4, 0)])
 def test_no_batch_has_a_single_row_if_either_model_has_statistics(own: Model) -> None:
     """Nine rows in batches of four leave one over, which has no variance."""
-    up, _ = joined(FML(toys.RICH), toys.random_client(9, 1, own, proxy=normed(5, 3)))
+    up, _ = joined(FML(toy_models.RICH), toy_models.random_client(9, 1, own, proxy=normed(5, 3)))
     assert all(torch.isfinite(v).all() for v in up.params.values())
 
 
@@ -197,7 +197,7 @@ def test_statistics_of_the_shared_model_see_no_padding() -> None:
     """Clients of unlike sizes and no statistics of their own, batched: as one after the other."""
     made = setup("fml", rounds=1, eval_every=1)
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU())
-    fleet = replace(made.fleet, proxy=Model(toys.filled(toys.Net(body, nn.Linear(8, 10)))))
+    fleet = replace(made.fleet, proxy=Model(toy_models.filled(toy_models.Net(body, nn.Linear(8, 10)))))
     assert len({fleet.train.size(at) for at in range(5)}) > 1
     loop, batched = (
         run_experiment(replace(made, fleet=fleet, config=replace(made.config, backend=backend))).server.params
@@ -215,14 +215,16 @@ def test_statistics_of_the_shared_model_see_no_padding() -> None:
 def test_aggregation(uniform: bool, expected: float) -> None:
     """n = (100, 300), theta = (2.0, 2.4): by rows 0.25 * 2 + 0.75 * 2.4 = 2.3, equally 2.2."""
     ups = [Update({"theta": torch.tensor([v])}, torch.tensor(n)) for v, n in ((2.0, 100.0), (2.4, 300.0))]
-    out = toys.aggregate(FML(uniform=uniform), Shared({"theta": torch.zeros(1)}), ups, toys.task(toys.mlp()))
+    out = toy_models.aggregate(
+        FML(uniform=uniform), Shared({"theta": torch.zeros(1)}), ups, toy_models.task(toy_models.mlp())
+    )
     assert float(out.params["theta"]) == pytest.approx(expected)
 
 
 def test_who_predicts() -> None:
     c, method = unlike(), FML()
-    t = toys.task(c.model, proxy=c.proxy)
-    server, state = method.init_server(t, key(0)), State(toys.mlp(seed=9).init())
+    t = toy_models.task(c.model, proxy=c.proxy)
+    server, state = method.init_server(t, key(0)), State(toy_models.mlp(seed=9).init())
     assert torch.equal(method.personal(server, None, state, c)(c.x), c.model(state.params, c.x))
     assert torch.equal(method.generic(server, t)(c.x), shared_of(c)(shared_of(c).init(), c.x))
 
@@ -238,7 +240,7 @@ def test_bytes() -> None:
 
 def test_needs_a_shared_model() -> None:
     with pytest.raises(AtollError, match="shared model"):
-        FML().init_server(toys.task(toys.mlp()), key(0))
+        FML().init_server(toy_models.task(toy_models.mlp()), key(0))
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": 1.5}, {"beta": -0.1}, {"temperature": 0.0}])
@@ -249,4 +251,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, float]) -> None:
 
 def test_vmap_equals_loop() -> None:
     c = unlike()
-    toys.check_vmap(FML(toys.RICH), c.model, proxy=c.proxy)
+    toy_models.check_vmap(FML(toy_models.RICH), c.model, proxy=c.proxy)

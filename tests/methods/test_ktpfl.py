@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-import toys
-from lab import PUBLIC, made_with, run, same_models, setup
+from support import toy_models
+from support.small_runs import PUBLIC, made_with, run, same_models, setup
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
@@ -25,22 +25,22 @@ from atoll.methods.local import Local, State
 
 ROWS = normal(key("public"), 10, 3)
 ORDER = torch.tensor([3, 1, 4, 0, 5, 9, 2, 6], dtype=torch.int32)
-STILL = replace(toys.PLAIN, epochs=0)
+STILL = replace(toy_models.PLAIN, epochs=0)
 AXES = torch.eye(2, dtype=torch.double)  # s_1 = (1, 0), s_2 = (0, 1), for one public row
 
 
 def client(n: int = 9, seed: int = 1, model: Model | None = None) -> Client:
-    return replace(toys.random_client(n, seed, model or toys.mlp()), public=ROWS)
+    return replace(toy_models.random_client(n, seed, model or toy_models.mlp()), public=ROWS)
 
 
 def norm_client() -> Client:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)), nn.Linear(4, 3))
-    return client(8, model=Model(toys.filled(net)))
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.3)), nn.Linear(4, 3))
+    return client(8, model=Model(toy_models.filled(net)))
 
 
 def task(n: int = 3) -> Task:
     ids = tuple("abcdef"[:n])
-    return Task(toys.mlp(), 3, ids, None, ROWS, dict.fromkeys(ids, toys.mlp()))
+    return Task(toy_models.mlp(), 3, ids, None, ROWS, dict.fromkeys(ids, toy_models.mlp()))
 
 
 def taught(method: KTpFL, c: Tensor, uploads: dict[str, Tensor]) -> Server:
@@ -192,40 +192,45 @@ def test_a_step_of_distillation_by_hand() -> None:
     make no difference.
     """
     rows = torch.tensor([[1.0], [1.0]])
-    c = replace(toys.client([[0.0]], [0], toys.identity_body(1), classes=2), public=rows)
+    c = replace(toy_models.client([[0.0]], [0], toy_models.identity_body(1), classes=2), public=rows)
     down = Target(torch.tensor([0, 1], dtype=torch.int32), torch.tensor([[0.9, 0.1], [0.9, 0.1]]))
-    up, state = toys.participate(KTpFL(distil=toys.PLAIN, temperature=2.0), down, State(c.model.init()), c, key(0))
+    up, state = toy_models.participate(
+        KTpFL(distil=toy_models.PLAIN, temperature=2.0), down, State(c.model.init()), c, key(0)
+    )
     assert up.probs is None
     torch.testing.assert_close(state.params["head.weight"], torch.tensor([[0.02], [-0.02]]))
     torch.testing.assert_close(state.params["head.bias"], torch.tensor([0.02, -0.02]))
 
 
 def test_predictions_go_up_after_training_in_evaluation_mode() -> None:
-    c, method = norm_client(), KTpFL(toys.RICH, temperature=3.0)
-    up, state = toys.participate(method, Target(ORDER, None), State(c.model.init()), c, key(1))
-    _, alone = toys.participate(Local(toys.RICH), Nothing(), State(c.model.init()), c, key(1))
-    toys.assert_same(state, alone)
+    c, method = norm_client(), KTpFL(toy_models.RICH, temperature=3.0)
+    up, state = toy_models.participate(method, Target(ORDER, None), State(c.model.init()), c, key(1))
+    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init()), c, key(1))
+    toy_models.assert_same(state, alone)
     torch.testing.assert_close(up.probs, (c.model(alone.params, ROWS[ORDER.long()]) / 3).softmax(1))
 
 
 def test_without_transfer_there_is_nothing_to_learn() -> None:
     """With c = I the target is what the client predicts itself: the gradient is 0 up to rounding."""
     clients = {i: client(9, seed) for seed, i in enumerate("ab")}
-    method = KTpFL(STILL, distil=toys.PLAIN, eta=0.0, temperature=2.0)
-    states = {i: State(toys.mlp(seed=seed).init()) for seed, i in enumerate("ab")}
-    ups = {i: toys.participate(method, Target(ORDER, None), states[i], c, key(0))[0].probs for i, c in clients.items()}
+    method = KTpFL(STILL, distil=toy_models.PLAIN, eta=0.0, temperature=2.0)
+    states = {i: State(toy_models.mlp(seed=seed).init()) for seed, i in enumerate("ab")}
+    ups = {
+        i: toy_models.participate(method, Target(ORDER, None), states[i], c, key(0))[0].probs
+        for i, c in clients.items()
+    }
     for c, least, most in ((torch.eye(2), 0.0, 1e-7), (torch.full((2, 2), 0.5), 1e-4, 1.0)):
         target = taught(method, c, ups).targets["a"]
         own = clients["a"].model
-        b = toys.batch(ROWS[ORDER.long()], target)
+        b = toy_models.batch(ROWS[ORDER.long()], target)
         grads, _ = gradient(imitation(own, lambda t, f: divergence(t, f / 2)), states["a"].params, b)
         assert least <= max(float(g.abs().max()) for g in grads.values()) <= most
 
 
 def test_public_batches_do_not_move_the_running_statistics() -> None:
-    c, method = norm_client(), KTpFL(distil=replace(toys.RICH, batch_size=4))
+    c, method = norm_client(), KTpFL(distil=replace(toy_models.RICH, batch_size=4))
     before = c.model.init()
-    _, after = toys.participate(method, Target(ORDER, soft("target", 8)), State(before), c, key(0))
+    _, after = toy_models.participate(method, Target(ORDER, soft("target", 8)), State(before), c, key(0))
     for name, v in before.items():
         assert torch.equal(after.params[name], v) == name.startswith("buffers.")
 
@@ -240,15 +245,15 @@ def test_predictions_are_those_of_the_clients_own_model() -> None:
 def test_vmap_equals_loop(c: Client, sizes: tuple[int, int, int]) -> None:
     """With padding; but batch statistics know none."""
     clients = [client(n, seed, c.model) for seed, n in enumerate(sizes[:2])]
-    method = KTpFL(toys.RICH, distil=replace(toys.RICH, batch_size=3), temperature=2.0)
+    method = KTpFL(toy_models.RICH, distil=replace(toy_models.RICH, batch_size=3), temperature=2.0)
     states = [State(c.model.init()) for _ in range(2)]
     for r, down in enumerate((Target(ORDER, None), Target(ORDER, soft("target", 8)))):
         keys = [key(r, "local", i) for i in range(2)]
-        before = toys.snapshot((down, states))
-        one = [toys.participate(method, down, s, who, k) for s, who, k in zip(states, clients, keys, strict=True)]
-        many = toys.together(method, down, states, [toys.padded(who, sizes[2]) for who in clients], keys)
-        toys.assert_near(one, many, 1e-5)
-        toys.assert_near((down, states), before, tolerance=0)
+        before = toy_models.snapshot((down, states))
+        one = [toy_models.participate(method, down, s, who, k) for s, who, k in zip(states, clients, keys, strict=True)]
+        many = toy_models.together(method, down, states, [toy_models.padded(who, sizes[2]) for who in clients], keys)
+        toy_models.assert_near(one, many, 1e-5)
+        toy_models.assert_near((down, states), before, tolerance=0)
         states = [s for _, s in one]
 
 
@@ -279,4 +284,4 @@ def test_mistakes_are_refused() -> None:
         with pytest.raises(AtollError, match=next(iter(wrong))):
             KTpFL(**wrong)
     with pytest.raises(AtollError, match="--public"):
-        KTpFL().init_server(toys.task(toys.mlp()), key(0))
+        KTpFL().init_server(toy_models.task(toy_models.mlp()), key(0))

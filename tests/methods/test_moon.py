@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-import toys
+from support import toy_models
 from torch import Tensor, nn
 
 from atoll.core.client import Client
@@ -20,18 +20,18 @@ from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddw import DW
 from atoll.methods.moon import MOON, State, contrast
 
-CLIENT = toys.random_client(9, 1, toys.mlp())
+CLIENT = toy_models.random_client(9, 1, toy_models.mlp())
 NEVER, ONCE = torch.tensor(False), torch.tensor(True)
 
 
 def played(method: Any, model: Model = CLIENT.model) -> tuple[Any, list[Any]]:
     """Server and states after three rounds of two clients: the average is not what either of them sent."""
-    t, clients = toys.task(model), [toys.random_client(n, n, model) for n in (9, 6)]
+    t, clients = toy_models.task(model), [toy_models.random_client(n, n, model) for n in (9, 6)]
     server, states = method.init_server(t, key(0)), [method.init_client(c, key(0)) for c in clients]
     for r in range(3):
         down = method.broadcast(server, "a", t, r)
-        done = [toys.participate(method, down, s, c, key(r)) for s, c in zip(states, clients, strict=True)]
-        server, states = toys.aggregate(method, server, [up for up, _ in done], t), [state for _, state in done]
+        done = [toy_models.participate(method, down, s, c, key(r)) for s, c in zip(states, clients, strict=True)]
+        server, states = toy_models.aggregate(method, server, [up for up, _ in done], t), [state for _, state in done]
     return server, states
 
 
@@ -70,8 +70,8 @@ def test_equal_peers_do_not_pull() -> None:
     torch.testing.assert_close(value, torch.full((5,), 0.6931472))
     assert not torch.autograd.grad(value.sum(), z)[0].any()
     params = CLIENT.model.init()
-    plain = trained(FedAvg(toys.PLAIN), params, Nothing())
-    toys.assert_near(trained(MOON(toys.PLAIN, mu=1e3), params, State(params, ONCE)), plain, tolerance=0)
+    plain = trained(FedAvg(toy_models.PLAIN), params, Nothing())
+    toy_models.assert_near(trained(MOON(toy_models.PLAIN, mu=1e3), params, State(params, ONCE)), plain, tolerance=0)
 
 
 def test_features_of_zero_do_no_harm() -> None:
@@ -84,7 +84,7 @@ def test_features_of_zero_do_no_harm() -> None:
 
 def test_one_step() -> None:
     """Full batch: w - 0.1 grad(CE + mu mean_i l_i), towards the download and away from the last model."""
-    down, last = CLIENT.model.init(), toys.mlp(seed=5).init()
+    down, last = CLIENT.model.init(), toy_models.mlp(seed=5).init()
 
     def loss(p: Params, b: Any) -> Tensor:
         towards, away = (CLIENT.model.features(q, b.x) for q in (down, last))
@@ -92,64 +92,70 @@ def test_one_step() -> None:
             contrast(CLIENT.model.features(p, b.x), towards, away, 0.3), b.w
         )
 
-    grads, _ = gradient(loss, down, toys.batch(CLIENT.x, CLIENT.y))
-    toys.assert_near(trained(MOON(toys.PLAIN, mu=2.0, tau=0.3), down, State(last, ONCE)), sub(down, grads, 0.1))
+    grads, _ = gradient(loss, down, toy_models.batch(CLIENT.x, CLIENT.y))
+    toy_models.assert_near(
+        trained(MOON(toy_models.PLAIN, mu=2.0, tau=0.3), down, State(last, ONCE)), sub(down, grads, 0.1)
+    )
 
 
 def test_no_contrast_in_the_first_participation() -> None:
     """Nothing was sent yet: the step is FedAvg's, bit for bit, wherever the state stands; the next one is not."""
-    down, other = CLIENT.model.init(), toys.mlp(seed=5).init()
-    plain = trained(FedAvg(toys.RICH), down, Nothing())
-    toys.assert_near(trained(MOON(toys.RICH), down, State(other, NEVER)), plain, tolerance=0)
-    assert not torch.equal(trained(MOON(toys.RICH), down, State(other, ONCE))["head.weight"], plain["head.weight"])
+    down, other = CLIENT.model.init(), toy_models.mlp(seed=5).init()
+    plain = trained(FedAvg(toy_models.RICH), down, Nothing())
+    toy_models.assert_near(trained(MOON(toy_models.RICH), down, State(other, NEVER)), plain, tolerance=0)
+    assert not torch.equal(
+        trained(MOON(toy_models.RICH), down, State(other, ONCE))["head.weight"], plain["head.weight"]
+    )
     assert not MOON().init_client(CLIENT, key(0)).seen
 
 
 def test_what_is_kept_is_what_was_sent() -> None:
     """Trained, not averaged."""
-    method, down = MOON(toys.RICH), Global(CLIENT.model.init(), {})
-    up, state = toys.participate(method, down, method.init_client(CLIENT, key(0)), CLIENT, key(1))
-    toys.assert_near(state.params, up.params, tolerance=0)
+    method, down = MOON(toy_models.RICH), Global(CLIENT.model.init(), {})
+    up, state = toy_models.participate(method, down, method.init_client(CLIENT, key(0)), CLIENT, key(1))
+    toy_models.assert_near(state.params, up.params, tolerance=0)
     assert bool(state.seen)
 
 
 def test_peers_are_in_evaluation_mode() -> None:
     """With batch statistics the peers' features would not depend on their running ones, and the result would stay."""
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
-    c = toys.random_client(8, 1, Model(toys.filled(net), "bn"))
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
+    c = toy_models.random_client(8, 1, Model(toy_models.filled(net), "bn"))
     down = last = c.model.init()
     shifted = last | {"buffers.body.1.running_mean": torch.arange(4.0)}
-    one, two = (trained(MOON(toys.PLAIN), down, State(p, ONCE), c) for p in (last, shifted))
+    one, two = (trained(MOON(toy_models.PLAIN), down, State(p, ONCE), c) for p in (last, shifted))
     assert not torch.equal(one["body.0.weight"], two["body.0.weight"])
     assert torch.equal(one["buffers.body.1.running_mean"], two["buffers.body.1.running_mean"])
 
 
 def test_mu_zero_is_fedavg() -> None:
-    toys.assert_same(played(MOON(toys.RICH, mu=0.0))[0], played(FedAvg(toys.RICH))[0])
+    toy_models.assert_same(played(MOON(toy_models.RICH, mu=0.0))[0], played(FedAvg(toy_models.RICH))[0])
     assert not torch.equal(
-        played(MOON(toys.RICH))[0].params["head.weight"], played(FedAvg(toys.RICH))[0].params["head.weight"]
+        played(MOON(toy_models.RICH))[0].params["head.weight"], played(FedAvg(toy_models.RICH))[0].params["head.weight"]
     )
     assert "FedAvg" in str(MOON(mu=0.0).degenerate())
     assert MOON().degenerate() is None
 
 
 def test_a_dw_term_of_weight_zero_changes_nothing() -> None:
-    model = toys.mlp(bias=False)
+    model = toy_models.mlp(bias=False)
     (host, own), (guest, other) = (
-        played(MOON(toys.RICH, terms), model) for terms in (Regularisers(), Regularisers([DW(0.0)]))
+        played(MOON(toy_models.RICH, terms), model) for terms in (Regularisers(), Regularisers([DW(0.0)]))
     )
-    toys.assert_near(host.params, guest.params, tolerance=0)
-    toys.assert_near(own, other, tolerance=0)
+    toy_models.assert_near(host.params, guest.params, tolerance=0)
+    toy_models.assert_near(own, other, tolerance=0)
 
 
 def test_without_contrast_but_with_dw_it_is_feddw() -> None:
-    model, terms = toys.mlp(bias=False), Regularisers([DW(2.0)])
-    toys.assert_same(played(MOON(toys.RICH, terms, mu=0.0), model)[0], played(FedAvg(toys.RICH, terms), model)[0])
+    model, terms = toy_models.mlp(bias=False), Regularisers([DW(2.0)])
+    toy_models.assert_same(
+        played(MOON(toy_models.RICH, terms, mu=0.0), model)[0], played(FedAvg(toy_models.RICH, terms), model)[0]
+    )
 
 
 def test_predictions_and_bytes() -> None:
-    method, down = MOON(toys.RICH), Global(CLIENT.model.init(), {})
-    up, state = toys.participate(method, down, method.init_client(CLIENT, key(0)), CLIENT, key(1))
+    method, down = MOON(toy_models.RICH), Global(CLIENT.model.init(), {})
+    up, state = toy_models.participate(method, down, method.init_client(CLIENT, key(0)), CLIENT, key(1))
     for said, params in ((None, down.params), (up, up.params)):
         assert torch.equal(method.personal(down, said, state, CLIENT)(CLIENT.x), CLIENT.model(params, CLIENT.x))
     assert nbytes(up) == nbytes(down) + 4
@@ -162,4 +168,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_vmap_equals_loop() -> None:
-    toys.check_vmap(MOON(toys.RICH), toys.mlp(), rounds=3)
+    toy_models.check_vmap(MOON(toy_models.RICH), toy_models.mlp(), rounds=3)

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-import lab
 import pytest
 import torch
-import toys
+from support import small_runs, toy_models
 from torch import Tensor, nn
 
 from atoll.core.batch import Batch
@@ -23,12 +22,12 @@ from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddw import DW
 from atoll.methods.perfedavg import PerFedAvg
 
-CLIENT = toys.random_client(9, 1, toys.mlp())
+CLIENT = toy_models.random_client(9, 1, toy_models.mlp())
 FORMS = pytest.mark.parametrize("hf", [False, True])
 
 
 def method(**settings: Any) -> PerFedAvg:
-    return PerFedAvg(**{"optim": toys.RICH} | settings)
+    return PerFedAvg(**{"optim": toy_models.RICH} | settings)
 
 
 def down() -> Global:
@@ -36,8 +35,8 @@ def down() -> Global:
 
 
 def with_statistics() -> Any:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
-    return toys.random_client(8, 1, Model(toys.filled(net), "bn"))
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
+    return toy_models.random_client(8, 1, Model(toy_models.filled(net), "bn"))
 
 
 # -- the meta step ----------------------------------------------------------------------------------------------------
@@ -53,9 +52,9 @@ def test_one_step_on_a_parabola(hf: bool, expected: float, functional: bool) -> 
     def f(p: Params, b: Batch) -> Tensor:
         return p["w"].square().sum() / 2
 
-    b = toys.batch([[0.0]], [0])
+    b = toy_models.batch([[0.0]], [0])
     b = b._replace(extra={"others": [b, b]})
-    made = method(optim=replace(toys.PLAIN, lr=0.5), alpha=0.1, hessian_free=hf)
+    made = method(optim=replace(toy_models.PLAIN, lr=0.5), alpha=0.1, hessian_free=hf)
     start = {"w": torch.ones(1)}
     if functional:
         with functional_gradients():
@@ -67,7 +66,7 @@ def test_one_step_on_a_parabola(hf: bool, expected: float, functional: bool) -> 
 
 def test_the_hessian_of_a_network() -> None:
     """(I - alpha H) g by two backward passes: the gradient of <grad f(w), g> is H g."""
-    b = toys.batch(CLIENT.x, CLIENT.y)
+    b = toy_models.batch(CLIENT.x, CLIENT.y)
     b = b._replace(extra={"others": [b, b]})
     f, w, alpha = objective(CLIENT.model), CLIENT.model.init(), 0.5
     w = {name: v.double() for name, v in w.items()}
@@ -78,13 +77,13 @@ def test_the_hessian_of_a_network() -> None:
     slopes = torch.autograd.grad(f(leaves, b), list(leaves.values()), create_graph=True)
     along = sum((s * v).sum() for s, v in zip(slopes, g.values(), strict=True))
     product = dict(zip(w, torch.autograd.grad(along, list(leaves.values())), strict=True))
-    toys.assert_near(found, sub(g, product, alpha), tolerance=1e-6)
-    assert lab.gap_params(found, g) > 1e-3
+    toy_models.assert_near(found, sub(g, product, alpha), tolerance=1e-6)
+    assert small_runs.gap_params(found, g) > 1e-3
 
 
 def test_two_batches_drawn_apart() -> None:
     """From w: v by B, then the slope of B' at v. In the first step of two epochs of four rows of nine, by hand."""
-    made = method(optim=replace(toys.PLAIN, batch_size=4, epochs=2), alpha=0.3)
+    made = method(optim=replace(toy_models.PLAIN, batch_size=4, epochs=2), alpha=0.3)
     triples = list(made._triples(CLIENT, key(1)))
     plain = list(CLIENT.batches(key(1), 2, 4))
     assert [len(b.x) for b in triples] == [4, 4, 1] * 2
@@ -96,12 +95,12 @@ def test_two_batches_drawn_apart() -> None:
     f, w = objective(CLIENT.model), down().params
     inner, _ = gradient(f, w, triples[0].extra["others"][0])
     outer, _ = gradient(f, sub(w, inner, 0.3), triples[0])
-    toys.assert_near(made.optim.run(made.meta(f), w, triples[:1]), sub(w, outer, 0.1))
+    toy_models.assert_near(made.optim.run(made.meta(f), w, triples[:1]), sub(w, outer, 0.1))
 
 
 def test_the_hessian_has_a_batch_of_its_own() -> None:
     """Three batches of four rows of nine, no two of them alike; the difference of gradients is that of the third."""
-    made = method(optim=replace(toys.PLAIN, batch_size=4), alpha=0.3, hessian_free=True, delta=0.01)
+    made = method(optim=replace(toy_models.PLAIN, batch_size=4), alpha=0.3, hessian_free=True, delta=0.01)
     b = next(made._triples(CLIENT, key(1)))
     first, third = b.extra["others"]
     assert not any(torch.equal(one.x, other.x) for one, other in ((first, third), (b, first), (b, third)))
@@ -109,7 +108,7 @@ def test_the_hessian_has_a_batch_of_its_own() -> None:
     g, _ = gradient(f, sub(w, gradient(f, w, first)[0], 0.3), b)
     ahead, behind = (gradient(f, add(w, g, step), third)[0] for step in (0.01, -0.01))
     expected = sub(g, sub(ahead, behind), 0.3 / 0.02)
-    toys.assert_near(made.optim.run(made.meta(f), w, [b]), sub(w, expected, 0.1), tolerance=1e-5)
+    toy_models.assert_near(made.optim.run(made.meta(f), w, [b]), sub(w, expected, 0.1), tolerance=1e-5)
 
 
 @FORMS
@@ -118,23 +117,23 @@ def test_without_inner_steps_it_is_fedavg(hf: bool) -> None:
     for c in (CLIENT, with_statistics()):
         start = Global(c.model.init(), {})
         for lr in (0.1, 0.02):
-            optim = replace(toys.RICH, lr=lr)
+            optim = replace(toy_models.RICH, lr=lr)
             made = PerFedAvg(optim, alpha=0.0, hessian_free=hf)
-            up, state = toys.participate(made, start, made.init_client(c, key(0)), c, key(1))
-            toys.assert_same(up, toys.participate(FedAvg(optim), start, Nothing(), c, key(1))[0])
-            toys.assert_near(weights(state.params), weights(start.params), tolerance=0)
+            up, state = toy_models.participate(made, start, made.init_client(c, key(0)), c, key(1))
+            toy_models.assert_same(up, toy_models.participate(FedAvg(optim), start, Nothing(), c, key(1))[0])
+            toy_models.assert_near(weights(state.params), weights(start.params), tolerance=0)
     assert "FedAvg" in str(method(alpha=0.0).degenerate())
     assert method().degenerate() is None
 
 
 def test_a_whole_run_without_inner_steps_is_fedavg() -> None:
-    assert equal(lab.made_with("perfedavg", alpha=0.0).server, lab.run("fedavg").server)
+    assert equal(small_runs.made_with("perfedavg", alpha=0.0).server, small_runs.run("fedavg").server)
 
 
 @FORMS
 def test_running_statistics_move_once_in_a_step(hf: bool) -> None:
     c = with_statistics()
-    made = method(optim=replace(toys.PLAIN, batch_size=8), alpha=0.1, hessian_free=hf)
+    made = method(optim=replace(toy_models.PLAIN, batch_size=8), alpha=0.1, hessian_free=hf)
     up, _ = made.local(Global(c.model.init(), {}), made.init_client(c, key(0)), c, key(1))
     assert int(up.params["buffers.body.1.num_batches_tracked"]) == 1
     assert not torch.equal(up.params["buffers.body.1.running_mean"], torch.zeros(4))
@@ -142,14 +141,16 @@ def test_running_statistics_move_once_in_a_step(hf: bool) -> None:
 
 @FORMS
 def test_regularisers_are_part_of_the_loss(hf: bool) -> None:
-    c = toys.random_client(9, 1, toys.mlp(bias=False))
+    c = toy_models.random_client(9, 1, toy_models.mlp(bias=False))
     guest = method(hessian_free=hf, regularisers=Regularisers([DW(0.0)]))
-    server = guest.init_server(toys.task(c.model), key(0))
-    up, state = toys.participate(guest, server, guest.init_client(c, key(0)), c, key(1))
-    plain, _ = toys.participate(method(hessian_free=hf), Global(server.params, {}), state, c, key(1))
-    toys.assert_near(up.params, plain.params, tolerance=0)
+    server = guest.init_server(toy_models.task(c.model), key(0))
+    up, state = toy_models.participate(guest, server, guest.init_client(c, key(0)), c, key(1))
+    plain, _ = toy_models.participate(method(hessian_free=hf), Global(server.params, {}), state, c, key(1))
+    toy_models.assert_near(up.params, plain.params, tolerance=0)
     strong = replace(guest, regularisers=Regularisers([DW(10.0)]))
-    assert lab.gap_params(toys.participate(strong, server, state, c, key(1))[0].params, plain.params) > 1e-3
+    assert (
+        small_runs.gap_params(toy_models.participate(strong, server, state, c, key(1))[0].params, plain.params) > 1e-3
+    )
 
 
 # -- the adapted model ------------------------------------------------------------------------------------------------
@@ -157,44 +158,48 @@ def test_regularisers_are_part_of_the_loss(hf: bool) -> None:
 
 def test_the_received_model_is_adapted() -> None:
     """One batch holds all rows: w_t - alpha grad f(w_t), neither momentum nor decay, and not from the upload."""
-    made = method(optim=replace(toys.RICH, batch_size=16), alpha=0.3)
-    up, state = toys.participate(made, down(), made.init_client(CLIENT, key(0)), CLIENT, key(1))
-    slope, _ = gradient(objective(CLIENT.model), down().params, toys.batch(CLIENT.x, CLIENT.y))
-    toys.assert_near(state.params, sub(down().params, slope, 0.3))
-    assert lab.gap_params(state.params, up.params) > 1e-3
+    made = method(optim=replace(toy_models.RICH, batch_size=16), alpha=0.3)
+    up, state = toy_models.participate(made, down(), made.init_client(CLIENT, key(0)), CLIENT, key(1))
+    slope, _ = gradient(objective(CLIENT.model), down().params, toy_models.batch(CLIENT.x, CLIENT.y))
+    toy_models.assert_near(state.params, sub(down().params, slope, 0.3))
+    assert small_runs.gap_params(state.params, up.params) > 1e-3
 
 
 def test_a_few_steps() -> None:
     """Three full batches, each from where the last one ended; none at all leaves the received model."""
-    f, b = objective(CLIENT.model), toys.batch(CLIENT.x, CLIENT.y)
+    f, b = objective(CLIENT.model), toy_models.batch(CLIENT.x, CLIENT.y)
     expected = down().params
     for _ in range(3):
         expected = add(expected, gradient(f, expected, b)[0], -0.3)
-    whole = replace(toys.RICH, batch_size=16)
+    whole = replace(toy_models.RICH, batch_size=16)
     for steps, wanted in ((3, expected), (0, down().params)):
         made = method(optim=whole, alpha=0.3, adapt_steps=steps)
-        toys.assert_near(
-            toys.participate(made, down(), made.init_client(CLIENT, key(0)), CLIENT, key(1))[1].params, wanted
+        toy_models.assert_near(
+            toy_models.participate(made, down(), made.init_client(CLIENT, key(0)), CLIENT, key(1))[1].params, wanted
         )
 
 
 def test_small_batches_differ_from_step_to_step() -> None:
     """The first step is that of the first batch of a shuffle; the second step is not."""
-    made = method(optim=replace(toys.RICH, batch_size=2), alpha=0.3, adapt_steps=2)
+    made = method(optim=replace(toy_models.RICH, batch_size=2), alpha=0.3, adapt_steps=2)
     one = replace(made, adapt_steps=1)
-    first, second = (toys.participate(m, down(), m.init_client(CLIENT, key(0)), CLIENT, key(1))[1] for m in (one, made))
+    first, second = (
+        toy_models.participate(m, down(), m.init_client(CLIENT, key(0)), CLIENT, key(1))[1] for m in (one, made)
+    )
     f, b = objective(CLIENT.model), next(CLIENT.batches(fold(key(1), -3), 1, 2))
-    toys.assert_near(first.params, sub(down().params, gradient(f, down().params, b)[0], 0.3))
-    assert lab.gap_params(sub(first.params, gradient(f, first.params, b)[0], 0.3), second.params) > 1e-4
+    toy_models.assert_near(first.params, sub(down().params, gradient(f, down().params, b)[0], 0.3))
+    assert small_runs.gap_params(sub(first.params, gradient(f, first.params, b)[0], 0.3), second.params) > 1e-4
 
 
 def test_who_predicts() -> None:
     """The received model before training, the adapted one afterwards; the server judges the model as it is."""
     made = method(alpha=0.3)
-    up, state = toys.participate(made, down(), made.init_client(CLIENT, key(0)), CLIENT, key(1))
+    up, state = toy_models.participate(made, down(), made.init_client(CLIENT, key(0)), CLIENT, key(1))
     assert torch.equal(made.personal(down(), None, state, CLIENT)(CLIENT.x), CLIENT.model(down().params, CLIENT.x))
     assert torch.equal(made.personal(down(), up, state, CLIENT)(CLIENT.x), CLIENT.model(state.params, CLIENT.x))
-    assert torch.equal(made.generic(down(), toys.task(CLIENT.model))(CLIENT.x), CLIENT.model(down().params, CLIENT.x))
+    assert torch.equal(
+        made.generic(down(), toy_models.task(CLIENT.model))(CLIENT.x), CLIENT.model(down().params, CLIENT.x)
+    )
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": -0.1}, {"delta": 0.0}, {"adapt_steps": -1}])
@@ -205,4 +210,4 @@ def test_senseless_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 @FORMS
 def test_vmap_equals_loop(hf: bool) -> None:
-    toys.check_vmap(method(alpha=0.1, hessian_free=hf, adapt_steps=4, delta=0.1), toys.mlp())
+    toy_models.check_vmap(method(alpha=0.1, hessian_free=hf, adapt_steps=4, delta=0.1), toy_models.mlp())

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-import toys
+from support import toy_models
 from torch import Tensor, nn
 
 from atoll.core.client import Client
@@ -17,8 +17,8 @@ from atoll.methods.local import Local, State
 from atoll.methods.pfedes import PFedES, Proxy, Update
 from atoll.models import proxy as build_proxy
 
-STILL = replace(toys.PLAIN, epochs=0)
-ONCE = PFedES(toys.PLAIN, toys.PLAIN, mu=0.3)
+STILL = replace(toy_models.PLAIN, epochs=0)
+ONCE = PFedES(toy_models.PLAIN, toy_models.PLAIN, mu=0.3)
 
 
 class Scalar(nn.Module):
@@ -42,15 +42,15 @@ class Scale(nn.Module):
 
 
 def scalar_client() -> Client:
-    model = Model(toys.Net(nn.Identity(), Scalar()))
-    return toys.client([[1.0]], [0], model, classes=2, proxy=Model(Scale(2.0)))
+    model = Model(toy_models.Net(nn.Identity(), Scalar()))
+    return toy_models.client([[1.0]], [0], model, classes=2, proxy=Model(Scale(2.0)))
 
 
 def images(seed: int = 1, proxy: Model | None = None) -> Client:
     """Nine images of 2 x 4 x 4 in three classes."""
-    net = toys.Net(nn.Sequential(nn.Flatten(), nn.Linear(32, 4), nn.ReLU()), nn.Linear(4, 3))
-    small = proxy or Model(toys.filled(build_proxy((2, 4, 4)), 3))
-    return toys.random_client(9, seed, Model(toys.filled(net)), shape=(2, 4, 4), proxy=small)
+    net = toy_models.Net(nn.Sequential(nn.Flatten(), nn.Linear(32, 4), nn.ReLU()), nn.Linear(4, 3))
+    small = proxy or Model(toy_models.filled(build_proxy((2, 4, 4)), 3))
+    return toy_models.random_client(9, seed, Model(toy_models.filled(net)), shape=(2, 4, 4), proxy=small)
 
 
 def copier() -> Model:
@@ -72,7 +72,7 @@ def test_both_phases_by_hand() -> None:
     In any other order phase 2 would see w = 0 and leave theta at 2.
     """
     c = scalar_client()
-    up, state = toys.participate(ONCE, Proxy(c.proxy.init()), State(c.model.init()), c, key(0))  # type: ignore[union-attr]
+    up, state = toy_models.participate(ONCE, Proxy(c.proxy.init()), State(c.model.init()), c, key(0))  # type: ignore[union-attr]
     assert float(state.params["head.w"]) == pytest.approx(0.065, abs=1e-7)
     assert float(up.params["theta"]) == pytest.approx(2.0030390, abs=1e-6)
 
@@ -86,7 +86,7 @@ def test_aggregation() -> None:
         )
         for v, n in ((2.0, 100.0), (2.4, 300.0))
     ]
-    out = toys.aggregate(PFedES(), Proxy({"theta": torch.zeros(1)}), ups, toys.task(toys.mlp()))
+    out = toy_models.aggregate(PFedES(), Proxy({"theta": torch.zeros(1)}), ups, toy_models.task(toy_models.mlp()))
     assert float(out.params["theta"]) == pytest.approx(2.3)
 
 
@@ -106,12 +106,12 @@ def test_each_phase_moves_its_own_part() -> None:
     """The model after both phases is the one after phase 1; the proxy after phase 1 alone is the one received."""
     c = images()
     down, state = Proxy(c.proxy.init()), State(c.model.init())  # type: ignore[union-attr]
-    both, after = toys.participate(PFedES(toys.RICH, toys.RICH), down, state, c, key(0))
-    first, only = toys.participate(PFedES(toys.RICH, STILL), down, state, c, key(0))
-    second, kept = toys.participate(PFedES(STILL, toys.RICH), down, state, c, key(0))
-    toys.assert_same(after, only)
-    toys.assert_same(Proxy(first.params), down)
-    toys.assert_same(kept, state)
+    both, after = toy_models.participate(PFedES(toy_models.RICH, toy_models.RICH), down, state, c, key(0))
+    first, only = toy_models.participate(PFedES(toy_models.RICH, STILL), down, state, c, key(0))
+    second, kept = toy_models.participate(PFedES(STILL, toy_models.RICH), down, state, c, key(0))
+    toy_models.assert_same(after, only)
+    toy_models.assert_same(Proxy(first.params), down)
+    toy_models.assert_same(kept, state)
     assert not torch.equal(both.params["conv1.weight"], down.params["conv1.weight"])
     assert not torch.equal(both.params["conv1.weight"], second.params["conv1.weight"])  # phase 2 saw the trained model
 
@@ -119,9 +119,11 @@ def test_each_phase_moves_its_own_part() -> None:
 def test_mu_zero_is_local() -> None:
     c = images()
     state = State(c.model.init())
-    _, own = toys.participate(PFedES(toys.RICH, toys.RICH, mu=0.0), Proxy(c.proxy.init()), state, c, key(0))  # type: ignore[union-attr]
-    _, alone = toys.participate(Local(toys.RICH), Nothing(), state, c, key(0))
-    toys.assert_same(own, alone)
+    _, own = toy_models.participate(
+        PFedES(toy_models.RICH, toy_models.RICH, mu=0.0), Proxy(c.proxy.init()), state, c, key(0)
+    )  # type: ignore[union-attr]
+    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), state, c, key(0))
+    toy_models.assert_same(own, alone)
     assert PFedES(mu=0.0).degenerate() is not None
     assert PFedES().degenerate() is None
 
@@ -132,36 +134,36 @@ def test_a_proxy_that_copies_changes_nothing(mu: float) -> None:
     c = replace(c, x=c.x.abs())
     g = c.proxy.init()  # type: ignore[union-attr]
     assert torch.equal(c.proxy(g, c.x), c.x)  # type: ignore[misc]
-    b = toys.batch(c.x, c.y)
+    b = toy_models.batch(c.x, c.y)
     loss = PFedES(mu=mu)._own_loss(g, c)(c.model.init(), b)
     torch.testing.assert_close(loss, cross_entropy(c.model(c.model.init(), c.x), b))
-    _, own = toys.participate(PFedES(toys.RICH, STILL, mu=mu), Proxy(g), State(c.model.init()), c, key(0))
-    _, alone = toys.participate(Local(toys.RICH), Nothing(), State(c.model.init()), c, key(0))
-    toys.assert_near(own, alone)
+    _, own = toy_models.participate(PFedES(toy_models.RICH, STILL, mu=mu), Proxy(g), State(c.model.init()), c, key(0))
+    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init()), c, key(0))
+    toy_models.assert_near(own, alone)
 
 
 def norm_client() -> Client:
     body = nn.Sequential(nn.Flatten(), nn.Linear(32, 4), nn.BatchNorm1d(4))
     c = images()
     c = replace(c, x=c.x[:8], y=c.y[:8], n=c.n - 1)  # no batch of a single row, which has no variance
-    return replace(c, model=Model(toys.filled(toys.Net(body, nn.Linear(4, 3)))))
+    return replace(c, model=Model(toy_models.filled(toy_models.Net(body, nn.Linear(4, 3)))))
 
 
 def test_only_plain_images_move_the_running_statistics() -> None:
     """With a rate of 0 the statistics after phase 1 are those of plain training, whatever the proxy does."""
-    c, idle = norm_client(), replace(toys.RICH, lr=0.0)
+    c, idle = norm_client(), replace(toy_models.RICH, lr=0.0)
     state = State(c.model.init())
-    _, own = toys.participate(PFedES(idle, STILL), Proxy(c.proxy.init()), state, c, key(0))  # type: ignore[union-attr]
-    _, alone = toys.participate(Local(idle), Nothing(), state, c, key(0))
-    toys.assert_same(own, alone)
+    _, own = toy_models.participate(PFedES(idle, STILL), Proxy(c.proxy.init()), state, c, key(0))  # type: ignore[union-attr]
+    _, alone = toy_models.participate(Local(idle), Nothing(), state, c, key(0))
+    toy_models.assert_same(own, alone)
     assert own.params["buffers.body.2.num_batches_tracked"] == 4
 
 
 def test_the_fixed_model_keeps_its_statistics() -> None:
     c = norm_client()
     down, state = Proxy(c.proxy.init()), State(c.model.init())  # type: ignore[union-attr]
-    up, after = toys.participate(PFedES(STILL, toys.RICH), down, state, c, key(0))
-    toys.assert_same(after, state)
+    up, after = toy_models.participate(PFedES(STILL, toy_models.RICH), down, state, c, key(0))
+    toy_models.assert_same(after, state)
     assert not torch.equal(up.params["conv1.weight"], down.params["conv1.weight"])
 
 
@@ -170,9 +172,9 @@ def test_the_fixed_model_is_in_evaluation_mode() -> None:
     c = norm_client()
     g, f = c.proxy.init(), c.model.init()  # type: ignore[union-attr]
     f["buffers.body.2.running_mean"] = torch.full((4,), 5.0)
-    up, _ = toys.participate(PFedES(STILL, toys.PLAIN), Proxy(g), State(f), c, key(0))
+    up, _ = toy_models.participate(PFedES(STILL, toy_models.PLAIN), Proxy(g), State(f), c, key(0))
     leaves = {name: v.clone().requires_grad_() for name, v in g.items()}
-    loss = cross_entropy(c.model(f, c.proxy(leaves, c.x)), toys.batch(c.x, c.y))  # type: ignore[misc]
+    loss = cross_entropy(c.model(f, c.proxy(leaves, c.x)), toy_models.batch(c.x, c.y))  # type: ignore[misc]
     for (name, v), slope in zip(g.items(), torch.autograd.grad(loss, list(leaves.values())), strict=True):
         torch.testing.assert_close(up.params[name], v - 0.1 * slope, rtol=1e-5, atol=1e-6)
 
@@ -185,7 +187,7 @@ def test_the_proxy_is_not_used_for_prediction() -> None:
 
 def test_needs_a_proxy() -> None:
     with pytest.raises(AtollError, match="proxy"):
-        PFedES().init_server(toys.task(toys.mlp()), key(0))
+        PFedES().init_server(toy_models.task(toy_models.mlp()), key(0))
 
 
 def test_senseless_mu_is_refused() -> None:
@@ -195,4 +197,4 @@ def test_senseless_mu_is_refused() -> None:
 
 def test_vmap_equals_loop() -> None:
     c = images()
-    toys.check_vmap(PFedES(toys.RICH, toys.RICH), c.model, proxy=c.proxy, shape=(2, 4, 4))
+    toy_models.check_vmap(PFedES(toy_models.RICH, toy_models.RICH), c.model, proxy=c.proxy, shape=(2, 4, 4))

@@ -4,10 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import quadratics
 import torch
-import toys
-from quadratics import rounds, w
+from support import quadratics, toy_models
+from support.quadratics import rounds, w
 from torch import nn
 
 from atoll.core.client import Client
@@ -28,8 +27,8 @@ from atoll.methods.scaffold import SCAFFOLD, State
 
 PAIR = [quadratics.client(0.0), quadratics.client(2.0)]
 BOTH = (0, 1)
-TWICE = replace(toys.PLAIN, lr=0.5, epochs=2)  # K = 2 full-batch steps
-SMALL = replace(toys.PLAIN, epochs=2, batch_size=4)
+TWICE = replace(toy_models.PLAIN, lr=0.5, epochs=2)  # K = 2 full-batch steps
+SMALL = replace(toy_models.PLAIN, epochs=2, batch_size=4)
 
 
 @pytest.fixture
@@ -42,8 +41,8 @@ def noise(params: Params, name: str) -> Params:
 
 
 def with_statistics(n: int) -> Client:
-    net = toys.filled(toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3)))
-    return toys.random_client(n, 1, Model(net, "bn"))
+    net = toy_models.filled(toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3)))
+    return toy_models.random_client(n, 1, Model(net, "bn"))
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -79,7 +78,7 @@ def test_the_servers_variate_is_the_mean_over_all_clients() -> None:
 def test_unlike_curvatures_end_in_the_common_optimum() -> None:
     """(w - 0)^2 / 2 + 3 (w - 2)^2 / 2 is least at 6/4 = 1.5."""
     clients = [quadratics.client(0.0, 1), quadratics.client(2.0, 3)]
-    method = SCAFFOLD(replace(toys.PLAIN, epochs=5))
+    method = SCAFFOLD(replace(toy_models.PLAIN, epochs=5))
     assert w(rounds(method, clients, [BOTH] * 30)[-1].server.params) == pytest.approx(1.5, abs=1e-3)
 
 
@@ -91,7 +90,7 @@ def test_the_servers_rate_moves_weights_only() -> None:
         for v, t in ((0.0, 2), (4.0, 5))
     ]
     server = Global({"w": torch.ones(1), mean: torch.zeros(1), count: torch.tensor(0)}, {"w": torch.tensor([1.0])})
-    after = toys.aggregate(SCAFFOLD(server_lr=0.5), server, ups, toys.task(toys.mlp()))
+    after = toy_models.aggregate(SCAFFOLD(server_lr=0.5), server, ups, toy_models.task(toy_models.mlp()))
     assert {name: v.tolist() for name, v in after.params.items()} == {"w": [1.5], mean: [2.0], count: 5}
     assert after.variate == {"w": torch.tensor([3.0])}  # 1 + (0 + 4) / 2
 
@@ -101,21 +100,21 @@ def test_the_servers_rate_moves_weights_only() -> None:
 
 def test_the_first_round_of_a_client_is_fedavgs() -> None:
     """All variates are 0: the same bits as FedAvg with the same optimiser."""
-    c = toys.random_client(9, 1, toys.mlp())
+    c = toy_models.random_client(9, 1, toy_models.mlp())
     method = SCAFFOLD(SMALL)
-    down = method.init_server(toys.task(c.model), key(0))
-    up, _ = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
-    plain, _ = toys.participate(FedAvg(SMALL), Plain(down.params, {}), Nothing(), c, key(1))
+    down = method.init_server(toy_models.task(c.model), key(0))
+    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    plain, _ = toy_models.participate(FedAvg(SMALL), Plain(down.params, {}), Nothing(), c, key(1))
     assert all(torch.equal(v, plain.params[name]) for name, v in up.params.items())
 
 
 def test_one_step_uses_both_variates_and_leaves_the_gradient_in_one() -> None:
     """y = x - eta (grad - c_k + c); with K = 1 the new c_k is grad itself, whatever c_k and c were."""
-    c = toys.random_client(6, 1, toys.mlp())
+    c = toy_models.random_client(6, 1, toy_models.mlp())
     params = c.model.init()
     down, state = Global(params, noise(params, "c")), State(noise(params, "own"))
-    up, after = toys.participate(SCAFFOLD(toys.PLAIN), down, state, c, key(1))
-    grads, _ = gradient(objective(c.model), params, toys.batch(c.x, c.y))
+    up, after = toy_models.participate(SCAFFOLD(toy_models.PLAIN), down, state, c, key(1))
+    grads, _ = gradient(objective(c.model), params, toy_models.batch(c.x, c.y))
     for name, g in grads.items():
         shift = down.variate[name] - state.variate[name]
         torch.testing.assert_close(up.params[name], params[name] - 0.1 * (g + shift))
@@ -125,11 +124,11 @@ def test_one_step_uses_both_variates_and_leaves_the_gradient_in_one() -> None:
 
 def test_weight_decay_is_part_of_the_loss() -> None:
     """With K = 1 the new variate is grad + decay * x."""
-    c = toys.random_client(6, 1, toys.mlp())
-    method = SCAFFOLD(replace(toys.PLAIN, weight_decay=0.5))
-    down = method.init_server(toys.task(c.model), key(0))
-    _, after = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
-    grads, _ = gradient(objective(c.model), down.params, toys.batch(c.x, c.y))
+    c = toy_models.random_client(6, 1, toy_models.mlp())
+    method = SCAFFOLD(replace(toy_models.PLAIN, weight_decay=0.5))
+    down = method.init_server(toy_models.task(c.model), key(0))
+    _, after = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    grads, _ = gradient(objective(c.model), down.params, toy_models.batch(c.x, c.y))
     for name, g in grads.items():
         torch.testing.assert_close(after.variate[name], g + 0.5 * down.params[name], rtol=1e-4, atol=1e-5)
 
@@ -140,56 +139,56 @@ def mean_step(up: Update, down: Global, steps: int) -> Params:
 
 def test_the_number_of_steps_is_the_clients_own() -> None:
     """6 rows in batches of 4, twice: 2 * 2 = 4 steps, alone and beside a client of 13 rows (4 batches each time)."""
-    model, method, keys = toys.mlp(), SCAFFOLD(SMALL), [key(1), key(2)]
-    clients = [toys.random_client(n, n, model) for n in (6, 13)]
-    down = method.init_server(toys.task(model), key(0))
+    model, method, keys = toy_models.mlp(), SCAFFOLD(SMALL), [key(1), key(2)]
+    clients = [toy_models.random_client(n, n, model) for n in (6, 13)]
+    down = method.init_server(toy_models.task(model), key(0))
     states = [method.init_client(c, key(0)) for c in clients]
-    up, alone = toys.participate(method, down, states[0], clients[0], keys[0])
-    toys.assert_near(alone.variate, mean_step(up, down, 4), 1e-5)
-    both = toys.together(method, down, states, [toys.padded(c, 13) for c in clients], keys)
+    up, alone = toy_models.participate(method, down, states[0], clients[0], keys[0])
+    toy_models.assert_near(alone.variate, mean_step(up, down, 4), 1e-5)
+    both = toy_models.together(method, down, states, [toy_models.padded(c, 13) for c in clients], keys)
     for (own, after), steps in zip(both, (4, 8), strict=True):
-        toys.assert_near(after.variate, mean_step(own, down, steps), 1e-5)
-    toys.assert_near(both[0][1], alone)
+        toy_models.assert_near(after.variate, mean_step(own, down, steps), 1e-5)
+    toy_models.assert_near(both[0][1], alone)
 
 
 def test_a_row_that_joined_another_batch_is_no_step() -> None:
     """3 rows in batches of 2 are one batch where batch statistics need two rows: 2 epochs, 2 steps, not 4."""
     c = with_statistics(3)
     method = SCAFFOLD(replace(SMALL, batch_size=2))
-    down = method.init_server(toys.task(c.model), key(0))
-    up, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    down = method.init_server(toy_models.task(c.model), key(0))
+    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     assert up.params["buffers.body.1.num_batches_tracked"] == 2
-    toys.assert_near(state.variate, mean_step(up, down, 2), 1e-5)
+    toy_models.assert_near(state.variate, mean_step(up, down, 2), 1e-5)
 
 
 def test_running_statistics_have_no_variates() -> None:
     c = with_statistics(8)
     method = SCAFFOLD(SMALL)
-    t = toys.task(c.model)
+    t = toy_models.task(c.model)
     down = method.init_server(t, key(0))
-    up, state = toys.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     names = weights(down.params).keys()
     assert down.variate.keys() == state.variate.keys() == up.change.keys() == names
-    after = toys.aggregate(method, down, [up], t)
+    after = toy_models.aggregate(method, down, [up], t)
     assert after.params.keys() == down.params.keys()
     assert torch.equal(after.params["buffers.body.1.running_mean"], up.params["buffers.body.1.running_mean"])
 
 
 def test_bytes() -> None:
     """A model of d weights travels with as many numbers of a variate, both ways: 2 d floats."""
-    c = toys.random_client(6, 1, toys.mlp())
+    c = toy_models.random_client(6, 1, toy_models.mlp())
     method = SCAFFOLD(SMALL)
-    down = method.init_server(toys.task(c.model), key(0))
-    up, _ = toys.participate(method, down, State(zeros(down.params)), c, key(1))
+    down = method.init_server(toy_models.task(c.model), key(0))
+    up, _ = toy_models.participate(method, down, State(zeros(down.params)), c, key(1))
     assert nbytes(down) == nbytes(up) == 2 * 4 * (3 * 4 + 4 + 4 * 3 + 3)
 
 
 def test_who_predicts() -> None:
-    c = toys.random_client(6, 1, toys.mlp())
-    method, t = SCAFFOLD(SMALL), toys.task(c.model)
+    c = toy_models.random_client(6, 1, toy_models.mlp())
+    method, t = SCAFFOLD(SMALL), toy_models.task(c.model)
     server = method.init_server(t, key(0))
-    up, state = toys.participate(method, server, method.init_client(c, key(0)), c, key(1))
-    after = toys.aggregate(method, server, [up], t)
+    up, state = toy_models.participate(method, server, method.init_client(c, key(0)), c, key(1))
+    after = toy_models.aggregate(method, server, [up], t)
     assert torch.equal(method.personal(server, None, state, c)(c.x), c.model(server.params, c.x))
     assert torch.equal(method.personal(server, up, state, c)(c.x), c.model(up.params, c.x))
     assert torch.equal(method.generic(after, t)(c.x), c.model(after.params, c.x))
@@ -221,4 +220,4 @@ def test_the_common_options_leave_its_steps_plain() -> None:
 
 
 def test_vmap_equals_loop() -> None:
-    toys.check_vmap(SCAFFOLD(SMALL), toys.mlp())
+    toy_models.check_vmap(SCAFFOLD(SMALL), toy_models.mlp())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-import toys
+from support import toy_models
 from torch import nn
 
 from atoll.core.client import Client
@@ -24,21 +24,21 @@ from atoll.methods.feddw import DW
 from atoll.methods.local import Local, State
 from atoll.methods.scd import SCD, _every, _near
 
-CLIENT = toys.random_client(9, 1, toys.mlp())
-TASK = toys.task(CLIENT.model)
+CLIENT = toy_models.random_client(9, 1, toy_models.mlp())
+TASK = toy_models.task(CLIENT.model)
 NAMES = [name for name, _ in CLIENT.model.net.named_parameters()]
 
 
 def scd(**settings: Any) -> SCD:
-    return SCD(**{"optim": toys.RICH, "personal_optim": toys.RICH} | settings)
+    return SCD(**{"optim": toy_models.RICH, "personal_optim": toy_models.RICH} | settings)
 
 
 def played(method: Any, c: Client = CLIENT, rounds: int = 2) -> tuple[Any, Any]:
     """Server and state after some rounds of one client."""
-    server, state = method.init_server(toys.task(c.model), key(0)), method.init_client(c, key(0))
+    server, state = method.init_server(toy_models.task(c.model), key(0)), method.init_client(c, key(0))
     for r in range(rounds):
-        up, state = toys.participate(method, method.broadcast(server, "a", TASK, r), state, c, key(r))
-        server = toys.aggregate(method, server, [up], TASK)
+        up, state = toy_models.participate(method, method.broadcast(server, "a", TASK, r), state, c, key(r))
+        server = toy_models.aggregate(method, server, [up], TASK)
     return server, state
 
 
@@ -49,8 +49,8 @@ def moved(params: Params, by: float, seed: int = 0) -> Params:
 
 def step(params: Params, c: Client, lam: float = 0.0, of: Any = None) -> Params:
     """One full-batch step of rate 0.1 on CE + lam * of(params)."""
-    grads, _ = gradient(objective(c.model), params, toys.batch(c.x, c.y))
-    pull, _ = gradient(lambda p, b: of(p), params, toys.batch(c.x, c.y)) if of else (grads, {})
+    grads, _ = gradient(objective(c.model), params, toy_models.batch(c.x, c.y))
+    pull, _ = gradient(lambda p, b: of(p), params, toy_models.batch(c.x, c.y)) if of else (grads, {})
     return sub(params, add(grads, pull, lam if of else 0.0), 0.1)
 
 
@@ -59,39 +59,39 @@ def step(params: Params, c: Client, lam: float = 0.0, of: Any = None) -> Params:
 
 def test_the_global_model_learns_the_low_bins_of_the_personal_one() -> None:
     """One full-batch step from the download: w - 0.1 (grad CE + lam_g grad D(s_tau(w) || s_tau(w_p)))."""
-    method, down = scd(optim=toys.PLAIN, lam_g=3.0, tau=0.3, pad="exact"), Global(CLIENT.model.init(), {})
+    method, down = scd(optim=toy_models.PLAIN, lam_g=3.0, tau=0.3, pad="exact"), Global(CLIENT.model.init(), {})
     state = State(moved(down.params, 0.3))
     up, _ = method.local(down, state, CLIENT, key(1))
     of = distance(state.params, NAMES, tau=0.3, pad="exact")
-    toys.assert_near(up.params, step(down.params, CLIENT, 3.0, of))
+    toy_models.assert_near(up.params, step(down.params, CLIENT, 3.0, of))
     assert float(distance(up.params, NAMES)(down.params)) > 0
 
 
 def test_the_personal_model_learns_all_bins_of_the_global_one_just_trained() -> None:
     """One step from where it stopped: v - 0.1 (grad CE + lam_p grad D(s(v) || s(w_G,k))), not D(s(v) || s(w_G))."""
-    method, down = scd(personal_optim=toys.PLAIN, lam_p=3.0), Global(CLIENT.model.init(), {})
+    method, down = scd(personal_optim=toy_models.PLAIN, lam_p=3.0), Global(CLIENT.model.init(), {})
     state = State(moved(down.params, 0.3))
-    up, after = toys.participate(method, down, state, CLIENT, key(1))
+    up, after = toy_models.participate(method, down, state, CLIENT, key(1))
     fresh, stale = (step(state.params, CLIENT, 3.0, distance(teacher, NAMES)) for teacher in (up.params, down.params))
-    toys.assert_near(after.params, fresh)
+    toy_models.assert_near(after.params, fresh)
     assert any((after.params[name] - stale[name]).abs().max() > 1e-4 for name in NAMES)
 
 
 def test_in_the_first_step_both_are_equal_and_nothing_pulls() -> None:
     """Personal models start as the global one, where a divergence is flat: the step is FedAvg's, bit for bit."""
-    method = scd(optim=toys.PLAIN, lam_g=1e6)
+    method = scd(optim=toy_models.PLAIN, lam_g=1e6)
     down, state = method.init_server(TASK, key(0)), method.init_client(CLIENT, key(0))
-    toys.assert_near(down.params, state.params, tolerance=0)
+    toy_models.assert_near(down.params, state.params, tolerance=0)
     up, _ = method.local(down, state, CLIENT, key(1))
-    plain, _ = FedAvg(toys.PLAIN).local(down, Nothing(), CLIENT, key(1))
-    toys.assert_same(up, plain)
+    plain, _ = FedAvg(toy_models.PLAIN).local(down, Nothing(), CLIENT, key(1))
+    toy_models.assert_same(up, plain)
 
 
 def test_gradients_flow_to_every_tensor() -> None:
     """Spectra taken outside of autograd, as constants, would give none."""
     teacher = moved(CLIENT.model.init(), 0.1)
-    (pull,) = scd()._pulls(1.0, 1.0, teacher, CLIENT, toys.RICH)
-    grads, _ = gradient(lambda p, b: pull(toys.at(p)), CLIENT.model.init(), toys.batch(CLIENT.x, CLIENT.y))
+    (pull,) = scd()._pulls(1.0, 1.0, teacher, CLIENT, toy_models.RICH)
+    grads, _ = gradient(lambda p, b: pull(toy_models.at(p)), CLIENT.model.init(), toy_models.batch(CLIENT.x, CLIENT.y))
     assert all(g.abs().sum() > 0 for g in grads.values())
 
 
@@ -124,21 +124,21 @@ def test_a_phase_transforms_its_teacher_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_running_statistics_have_no_spectrum() -> None:
-    net = toys.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
-    c = toys.random_client(8, 1, Model(toys.filled(net), "bn"))
+    net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
+    c = toy_models.random_client(8, 1, Model(toy_models.filled(net), "bn"))
     down = Global(c.model.init(), {})
     other = State({n: v + 5 if n.startswith("buffers.") else v for n, v in down.params.items()})
-    up, _ = scd(optim=toys.PLAIN, lam_g=1e6).local(down, other, c, key(1))
-    toys.assert_same(up, FedAvg(toys.PLAIN).local(down, Nothing(), c, key(1))[0])
+    up, _ = scd(optim=toy_models.PLAIN, lam_g=1e6).local(down, other, c, key(1))
+    toy_models.assert_same(up, FedAvg(toy_models.PLAIN).local(down, Nothing(), c, key(1))[0])
 
 
 def test_the_order_in_which_a_state_comes_back_does_not_matter() -> None:
     """The vector follows the model, not the dictionary."""
     down = Global(CLIENT.model.init(), {})
     kept = moved(down.params, 0.3)
-    up, after = toys.participate(scd(), down, State(kept), CLIENT, key(1))
-    again, later = toys.participate(scd(), down, State(dict(reversed(kept.items()))), CLIENT, key(1))
-    toys.assert_same(up, again)
+    up, after = toy_models.participate(scd(), down, State(kept), CLIENT, key(1))
+    again, later = toy_models.participate(scd(), down, State(dict(reversed(kept.items()))), CLIENT, key(1))
+    toy_models.assert_same(up, again)
     assert all(torch.equal(after.params[name], later.params[name]) for name in NAMES)
 
 
@@ -151,8 +151,8 @@ def test_both_models_predict() -> None:
 def test_bytes_are_fedavgs() -> None:
     """No spectrum travels, and no personal model."""
     down = scd().init_server(TASK, key(0))
-    up, _ = toys.participate(scd(), down, State(down.params), CLIENT, key(1))
-    plain, _ = toys.participate(FedAvg(toys.RICH), down, Nothing(), CLIENT, key(1))
+    up, _ = toy_models.participate(scd(), down, State(down.params), CLIENT, key(1))
+    plain, _ = toy_models.participate(FedAvg(toy_models.RICH), down, Nothing(), CLIENT, key(1))
     assert nbytes(up) == nbytes(plain)
 
 
@@ -163,20 +163,20 @@ def test_bytes_are_fedavgs() -> None:
 def test_without_its_pull_the_global_model_is_fedavgs(variant: str) -> None:
     """Whatever the personal ones do."""
     server, _ = played(scd(**SCD.variants[variant]))
-    toys.assert_same(server, played(FedAvg(toys.RICH))[0])
-    toys.assert_same(played(scd(lam_p=9.0, lam_g=0.0))[0], server)
+    toy_models.assert_same(server, played(FedAvg(toy_models.RICH))[0])
+    toy_models.assert_same(played(scd(lam_p=9.0, lam_g=0.0))[0], server)
 
 
 @pytest.mark.parametrize("variant", ["no-pm", "no-both"])
 def test_without_their_pull_personal_models_are_locals(variant: str) -> None:
     _, state = played(scd(**SCD.variants[variant]))
-    toys.assert_same(state, played(Local(toys.RICH))[1])
+    toy_models.assert_same(state, played(Local(toy_models.RICH))[1])
 
 
 def test_with_both_pulls_it_is_neither() -> None:
     server, state = played(scd())
-    assert not torch.equal(server.params["head.weight"], played(FedAvg(toys.RICH))[0].params["head.weight"])
-    assert not torch.equal(state.params["head.weight"], played(Local(toys.RICH))[1].params["head.weight"])
+    assert not torch.equal(server.params["head.weight"], played(FedAvg(toy_models.RICH))[0].params["head.weight"])
+    assert not torch.equal(state.params["head.weight"], played(Local(toy_models.RICH))[1].params["head.weight"])
 
 
 def test_it_says_what_it_has_become() -> None:
@@ -191,10 +191,10 @@ def test_it_says_what_it_has_become() -> None:
 
 
 def test_a_dw_term_of_weight_zero_changes_nothing() -> None:
-    c = toys.random_client(9, 1, toys.mlp(bias=False))
+    c = toy_models.random_client(9, 1, toy_models.mlp(bias=False))
     (host, own), (guest, other) = played(scd(), c), played(scd(regularisers=Regularisers([DW(0.0)])), c)
-    toys.assert_near(host.params, guest.params, tolerance=0)
-    toys.assert_same(own, other)
+    toy_models.assert_near(host.params, guest.params, tolerance=0)
+    toy_models.assert_same(own, other)
     assert guest.extra.keys() == {"DW.omega"}
 
 
@@ -206,48 +206,53 @@ def test_pulling_now_and_then() -> None:
     with r = 1. In batches of nine there is one step, which pulls as it would, whatever r is.
     """
     term = _every(2, lambda s: torch.ones(()), CLIENT, 2)
-    seen = [float(term(toys.at({}))) for _ in range(10)]
+    seen = [float(term(toy_models.at({}))) for _ in range(10)]
     assert seen == pytest.approx([5 / 3, 0, 5 / 3, 0, 5 / 3] * 2)
-    assert float(_every(10, lambda s: torch.ones(()), CLIENT, 9)(toys.at({}))) == 1
+    assert float(_every(10, lambda s: torch.ones(()), CLIENT, 9)(toy_models.at({}))) == 1
 
 
 def test_pulling_in_every_second_step_of_an_even_number_is_twice_as_strong() -> None:
-    method, down = scd(optim=toys.PLAIN, reg_every=7, lam_g=3.0), Global(CLIENT.model.init(), {})
+    method, down = scd(optim=toy_models.PLAIN, reg_every=7, lam_g=3.0), Global(CLIENT.model.init(), {})
     state = State(moved(down.params, 0.3))
-    once = scd(optim=toys.PLAIN, lam_g=3.0).local(down, state, CLIENT, key(1))[0]
-    toys.assert_same(method.local(down, state, CLIENT, key(1))[0], once)  # one step: the first
-    assert float(_every(2, lambda s: torch.ones(()), toys.random_client(8, 1, toys.mlp()), 2)(toys.at({}))) == 2
+    once = scd(optim=toy_models.PLAIN, lam_g=3.0).local(down, state, CLIENT, key(1))[0]
+    toy_models.assert_same(method.local(down, state, CLIENT, key(1))[0], once)  # one step: the first
+    assert (
+        float(
+            _every(2, lambda s: torch.ones(()), toy_models.random_client(8, 1, toy_models.mlp()), 2)(toy_models.at({}))
+        )
+        == 2
+    )
 
 
 def test_distance_of_weights() -> None:
     """beta ||w - anchor||: 2 * sqrt(9 + 16) = 10, slope 2 * (0.6, 0.8), and 0 where both are equal."""
     near = _near({"w": torch.zeros(2), "buffers.m": torch.zeros(1)}, 2.0)
     w = {"w": torch.tensor([3.0, 4.0]), "buffers.m": torch.ones(1)}
-    assert float(near(toys.at(w))) == pytest.approx(10)
+    assert float(near(toy_models.at(w))) == pytest.approx(10)
     for at, expected in ((w, [1.2, 1.6]), ({"w": torch.zeros(2)}, [0.0, 0.0])):
-        grads, _ = gradient(lambda p, b: near(toys.at(p)), at, toys.batch([[0.0]], [0]))
+        grads, _ = gradient(lambda p, b: near(toy_models.at(p)), at, toy_models.batch([[0.0]], [0]))
         assert grads["w"].tolist() == pytest.approx(expected)
 
 
 def test_the_distance_is_from_the_download_and_moves_personal_models_only() -> None:
     down, state = Global(CLIENT.model.init(), {}), State(moved(CLIENT.model.init(), 0.3))
-    bare, near = (scd(personal_optim=toys.PLAIN, lam_p=0.0, prox_beta=beta) for beta in (0.0, 2.0))
-    (up, after), (same, drawn) = (toys.participate(m, down, state, CLIENT, key(1)) for m in (bare, near))
-    toys.assert_same(up, same)
+    bare, near = (scd(personal_optim=toy_models.PLAIN, lam_p=0.0, prox_beta=beta) for beta in (0.0, 2.0))
+    (up, after), (same, drawn) = (toy_models.participate(m, down, state, CLIENT, key(1)) for m in (bare, near))
+    toy_models.assert_same(up, same)
     gap = sub(state.params, down.params)
     norm = sum(float(v.square().sum()) for v in gap.values()) ** 0.5
-    toys.assert_near(drawn.params, sub(after.params, gap, 0.1 * 2.0 / norm))
+    toy_models.assert_near(drawn.params, sub(after.params, gap, 0.1 * 2.0 / norm))
 
 
 def test_a_new_client_tunes_the_global_model() -> None:
     """Two epochs of plain training from it, on the client's rows."""
-    server, newcomer = Global(moved(CLIENT.model.init(), 0.2), {}), toys.random_client(6, 5, toys.mlp())
+    server, newcomer = Global(moved(CLIENT.model.init(), 0.2), {}), toy_models.random_client(6, 5, toy_models.mlp())
     with torch.no_grad():
         state = scd(adapt_epochs=2).adapt(server, newcomer, key(3))
-        expected = toys.RICH.fit(objective(newcomer.model), server.params, newcomer, key(3))
+        expected = toy_models.RICH.fit(objective(newcomer.model), server.params, newcomer, key(3))
         same = scd(adapt_epochs=0).adapt(server, newcomer, key(3))
-    toys.assert_same(state, State(expected))
-    toys.assert_same(same, State(server.params))
+    toy_models.assert_same(state, State(expected))
+    toy_models.assert_same(same, State(server.params))
     before, after = (
         float(nn.functional.cross_entropy(newcomer.model(p, newcomer.x), newcomer.y))
         for p in (server.params, state.params)
@@ -277,12 +282,14 @@ def test_senseless_settings_are_refused(wrong: dict[str, Any]) -> None:
 )
 def test_vmap_equals_loop(settings: dict[str, Any]) -> None:
     """The slope of the generalised divergence has amplitudes below the line, some of which are tiny here."""
-    toys.check_vmap(scd(**settings), toys.mlp(), tolerance=1e-5 if settings.get("div") == "gen_kl" else 1e-6)
+    toy_models.check_vmap(
+        scd(**settings), toy_models.mlp(), tolerance=1e-5 if settings.get("div") == "gen_kl" else 1e-6
+    )
 
 
 def test_heads_alone_have_a_spectrum_too() -> None:
     """A model whose body has no weights."""
-    c = toys.client([[1.0, 0.0], [0.0, 1.0]], [0, 1], toys.identity_body(weight=torch.eye(2)))
+    c = toy_models.client([[1.0, 0.0], [0.0, 1.0]], [0, 1], toy_models.identity_body(weight=torch.eye(2)))
     _, state = played(scd(), c)
     assert part(state.params, "head").keys() == {"head.weight", "head.bias"}
     assert all(torch.isfinite(v).all() for v in state.params.values())

@@ -1,0 +1,355 @@
+"""What every method must obey: one test for each law, over the whole registry."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from support.paths import TESTS
+from support.small_runs import PERSONAL, PUBLIC, gap, gap_params, made_with, resumed, run, same_models, setup
+
+from atoll.backends.loop import LoopBackend
+from atoll.backends.vmap import VmapBackend
+from atoll.clients.pool import ClientPool
+from atoll.clients.server_side import ServerSideStates
+from atoll.clients.state_store import DiskStore, MemoryStore, Store
+from atoll.clients.tasks import ClientTask
+from atoll.core.client import Client
+from atoll.core.method import Method, Need, contract
+from atoll.core.payload import equal, pack, unpack
+from atoll.core.prng import key
+from atoll.core.serialization import decode, encode, schema
+from atoll.core.task import Reply, Round
+from atoll.engine.experiment import run_experiment
+from atoll.engine.round import run_round
+from atoll.engine.setup import Setup
+from atoll.errors import AtollError
+from atoll.methods import _registry
+
+METHODS = sorted(_registry.methods())
+SPECS = METHODS + [f"{name}:{variant}" for name in METHODS for variant in _registry.method(name).variants]
+VECTORISABLE = [name for name in SPECS if _registry.method(name.partition(":")[0]).vectorisable]
+WIRE = TESTS / "wire"
+# -- law 1: the backend, the order of clients and where states are kept do not matter ---------------------------------
+
+
+class Twins(LoopBackend):
+    """A loop that has everything done by vmap as well, from the same states and messages, and notes the differences."""
+
+    def __init__(self, fleet: ClientPool):
+        super().__init__(fleet, MemoryStore())
+        self.other, self.gaps = VmapBackend(fleet, self.store), list[float]()
+
+    def train(self, method: Any, seed: int, jobs: Any) -> Any:
+        mine = list(super().train(method, seed, jobs))
+        theirs = self.other.train(method, seed, jobs)
+        self.gaps += [gap(a.upload, b.upload) for a, b in zip(mine, theirs, strict=True)]
+        yield from mine
+
+    def rest(self) -> Any:
+        mine = list(super().rest())
+        self.gaps += [gap(a.state, b.state) for a, b in zip(mine, self.other.rest(), strict=True)]
+        yield from mine
+
+
+def assert_vmap_agrees(made: Setup) -> None:
+    """To 1e-6; but a ReLU whose input is 0 up to rounding may open for the one and not for the other, for a few."""
+    twins, task, desks = Twins(made.fleet), made.fleet.task(), MemoryStore()
+    server = made.method.init_server(task, key(0))
+    for t in range(2):
+        server, _ = run_round(made.method, task, twins, server, t, 0, 1.0, (), desks)
+    close = sum(g <= 1e-6 for g in twins.gaps)
+    assert close >= 0.8 * len(twins.gaps), twins.gaps
+    assert max(twins.gaps) <= 1e-2
+
+
+@pytest.mark.parametrize("name", VECTORISABLE)
+def test_vmap_gives_what_the_loop_gives(name: str) -> None:
+    assert_vmap_agrees(setup(name))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_clients_may_run_in_any_order(name: str) -> None:
+    made = setup(name)
+    task, forwards = made.fleet.task(), made.fleet.ids
+    outcomes = []
+    for ids in (forwards, forwards[::-1]):
+        backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
+        office = ServerSideStates(made.method, task, 0, MemoryStore())
+        for r in (Round(0, phase) for phase in range(made.method.phases)):
+            jobs = [ClientTask(i, r, office.download(server, i, r)) for i in ids]
+            uploads = {o.sender: o.upload for o in backend.train(made.method, 0, jobs)}
+            for rest in backend.rest():
+                backend.commit(rest)
+            replies = office.served(server, (Reply(i, uploads[i]) for i in forwards), r)
+            with torch.no_grad():
+                server = made.method.aggregate(server, replies, task, r, key(0))
+            outcomes += [uploads[i] for i in forwards]
+        outcomes += [server, *(backend.store.get(i) for i in forwards)]
+    half = len(outcomes) // 2
+    assert all(equal(a, b) for a, b in zip(outcomes[:half], outcomes[half:], strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_store_on_disk_with_room_for_one_gives_the_same(name: str, tmp_path: Path) -> None:
+    made = setup(name)
+    kept = []
+    types = contract(made.method)
+    on_disk = (
+        DiskStore(tmp_path / "states", types.state, cache=1),
+        DiskStore(tmp_path / "desks", types.desk, cache=1),
+    )
+    for store, desks in ((MemoryStore(), MemoryStore()), on_disk):
+        backend, task = LoopBackend(made.fleet, store), made.fleet.task()
+        server = made.method.init_server(task, key(0))
+        for t in range(2):
+            server, _ = run_round(made.method, task, backend, server, t, 0, 0.6, (), desks)
+        kept.append([server, *everything(made, backend, desks)])
+    assert all(equal(a, b) for a, b in zip(*kept, strict=True))
+
+
+def everything(made: Setup, backend: LoopBackend, desks: Store) -> list[Any]:
+    """The state of every client, and the desks in use."""
+    return [*(backend.state(made.method, 0, i) for i in made.fleet.ids), *(desks.get(i) for i in desks)]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_worker_processes_give_the_bits_of_the_loop(name: str) -> None:
+    assert run(name, backend="processes", workers=2).summary["digest"] == run(name).summary["digest"]
+
+
+# -- law 2: a run through checkpoints equals a run without ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_resuming_after_any_round_changes_nothing(name: str, tmp_path: Path) -> None:
+    made = setup(name, rate=0.6)
+    whole = run_experiment(made)
+    assert resumed(made, tmp_path).summary["digest"] == whole.summary["digest"]
+
+
+# -- law 3: payloads survive the wire ---------------------------------------------------------------------------------
+
+
+class Exchanged(NamedTuple):
+    sent: list[tuple[Any, Any]]  # download and upload of each phase
+    state: Any
+    server: Any
+    desk: Any  # None for methods that keep none
+
+
+@cache
+def exchange(name: str) -> Exchanged:
+    """What one client exchanges in the second round, when everything that may be sent is sent, and what is kept."""
+    made = setup(name)
+    method, task, backend, desks = made.method, made.fleet.task(), LoopBackend(made.fleet, MemoryStore()), MemoryStore()
+    server = method.init_server(task, key(0))
+    server, _ = run_round(method, task, backend, server, 0, 0, 1.0, (), desks)
+    i, sent, office = made.fleet.ids[0], [], ServerSideStates(method, task, 0, desks)
+    for r in (Round(1, phase) for phase in range(method.phases)):
+        down = office.download(server, i, r)
+        (outcome,) = backend.train(method, 0, [ClientTask(i, r, down)])
+        (rest,) = backend.rest()
+        backend.commit(rest)
+        sent.append((down, outcome.upload))
+        with torch.no_grad():
+            replies = office.served(server, iter([Reply(i, outcome.upload)]), r)
+            server = method.aggregate(server, replies, task, r, key(0))
+    return Exchanged(sent, rest.state, server, office.get(i))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_packing_loses_nothing(name: str) -> None:
+    sent, *kept = exchange(name)
+    for p in (p for p in chain(*sent, kept) if p is not None):
+        assert equal(unpack(type(p), *pack(p)), p)
+        again = decode(type(p), encode(p))
+        assert equal(again, p)
+        assert encode(again) == encode(p)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_method_sends_what_it_declares(name: str) -> None:
+    found, types = exchange(name), contract(setup(name).method)
+    assert {(type(down), type(up)) for down, up in found.sent} == {(types.download, types.upload)}
+    assert (type(found.state), type(found.server)) == (types.state, types.server)
+    assert found.desk is None or type(found.desk) is types.desk
+
+
+# -- law 4: inputs are left alone -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_inputs_stay_bit_identical(name: str) -> None:
+    made = setup(name)
+    method: Method[Any, Any, Any, Any] = made.method
+    task, i = made.fleet.task(), made.fleet.ids[0]
+    client, k = made.fleet.client(i), key(1)
+    office, rows = ServerSideStates(method, task, 0, MemoryStore()), encode_rows(client)
+    server, state = method.init_server(task, k), method.init_client(client, k)
+    for r in (Round(0, phase) for phase in range(method.phases)):
+        down, desk = office.download(server, i, r), office.get(i)
+        given = [p for p in (server, down, state, desk) if p is not None]
+        before = [encode(p) for p in given]
+        with torch.no_grad():
+            up, after = method.local(down, state, client, k)
+            sent = encode(up)
+            if method.after_upload:
+                after = method.after_upload(down, up, after, client, k)
+            later = method.aggregate(server, office.served(server, iter([Reply(i, up)]), r), task, r, k)
+        assert [encode(p) for p in given] == before
+        assert encode(up) == sent
+        server, state = later, after
+    assert encode_rows(client) == rows
+
+
+def encode_rows(client: Client) -> list[bytes]:
+    return [v.numpy().tobytes() for v in (client.x, client.y, client.public) if v is not None]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_draws_from_the_global_generator(name: str) -> None:
+    torch.manual_seed(1)
+    first = run(name).summary["digest"]
+    before = torch.get_rng_state()
+    torch.manual_seed(2)
+    assert run_experiment(setup(name)).summary["digest"] == first
+    torch.manual_seed(1)
+    run_experiment(setup(name))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# -- law 5: degenerate hyper-parameters give the simpler method, bit for bit ------------------------------------------
+
+
+def test_fedprox_without_pull_is_fedavg() -> None:
+    assert equal(made_with("fedprox", mu=0.0).server, run("fedavg").server)
+
+
+def test_feddw_without_term_is_fedavg_with_a_bias_free_head() -> None:
+    dw = made_with("feddw", mu=0.0)
+    plain = run_experiment(replace(setup("fedavg"), fleet=setup("feddw").fleet))
+    assert gap_params(dw.server.params, plain.server.params) == 0
+
+
+@pytest.mark.parametrize(
+    "host", [name for name in METHODS if hasattr(_registry.method(name), "regularisers") and name != "feddw"]
+)
+def test_a_dw_term_of_weight_zero_changes_nothing_in_its_host(host: str) -> None:
+    with_dw = setup(host, terms=("dw:mu=0",))
+    plain = run_experiment(replace(setup(host), fleet=with_dw.fleet))
+    assert gap_params(run_experiment(with_dw).server.params, plain.server.params) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "off"),
+    [
+        ("moon", {"mu": 0.0}),
+        ("feduv", {"lam_v": 0.0, "lam_u": 0.0}),
+        ("feddistill", {"gamma": 0.0}),
+        ("scd", {"lam_g": 0.0}),
+    ],
+)
+def test_a_term_of_weight_zero_leaves_fedavg(name: str, off: dict[str, float]) -> None:
+    assert gap_params(made_with(name, **off).server.params, run("fedavg").server.params) == 0
+
+
+def test_scd_without_its_personal_term_has_local_personal_models() -> None:
+    apart = made_with("scd", lam_p=0.0, **PERSONAL)
+    assert same_models(apart, run("local"))
+    assert same_models(made_with("scd:no-both", **PERSONAL), apart)
+
+
+def test_fedproto_without_pull_is_local() -> None:
+    assert same_models(made_with("fedproto", lam=0.0), run("local"))
+
+
+def test_ditto_without_pull_has_local_personal_models_and_always_fedavgs_global_one() -> None:
+    assert same_models(made_with("ditto", lam=0.0, **PERSONAL), run("local"))
+    assert equal(run("ditto").server, run("fedavg").server)
+
+
+def test_dcpfl_without_its_two_calibrations_is_fedgh_by_client() -> None:
+    bare = made_with("dcpfl", lam=0.0, virtual=0)
+    fedgh = made_with("fedgh", server_mode="per_client_mean")
+    assert gap_params(bare.server.head, fedgh.server.head) == 0
+    assert same_models(bare, fedgh)
+
+
+def test_fedavg_and_local_agree_on_a_single_client() -> None:
+    alone = {"clients": 1, "partition": "iid"}
+    assert same_models(run("fedavg", **alone), run("local", **alone))
+
+
+def test_pfedes_with_neither_branch_nor_proxy_training_is_local() -> None:
+    assert same_models(made_with("pfedes", mu=0.0), run("local"))
+
+
+def test_fedpd_without_pull_is_local() -> None:
+    assert same_models(made_with("fedpd", lam=0.0), run("local", public=PUBLIC))
+
+
+# -- law 7: what leaves a client is a reviewed file -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_what_travels_is_what_the_golden_file_says(name: str) -> None:
+    phases = [{"down": schema(down), "up": schema(up)} for down, up in exchange(name).sent]
+    found = phases[0] if len(phases) == 1 else phases
+    golden = WIRE / f"{name.replace(':', '-')}.json"
+    assert golden.exists(), f"{golden.name} is missing; it should hold {json.dumps(found)}"
+    assert found == json.loads(golden.read_text())
+
+
+# -- law 8: a broken upload leaves no trace ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n != "local"])  # local uploads nothing that could break
+def test_a_broken_upload_leaves_the_run_as_if_the_client_were_absent(name: str) -> None:
+    made = setup(name)
+    task, bad = made.fleet.task(), made.fleet.ids[2]
+
+    class Saboteur(LoopBackend):
+        def train(self, method: Any, seed: int, jobs: Any) -> Any:
+            for outcome in super().train(method, seed, jobs):
+                yield outcome._replace(upload=poisoned(outcome.upload)) if outcome.sender == bad else outcome
+
+    class Absent(LoopBackend):
+        def train(self, method: Any, seed: int, jobs: Any) -> Any:
+            return super().train(method, seed, [job for job in jobs if job.client != bad])
+
+    kept = []
+    for kind in (Saboteur, Absent):
+        backend, server, desks = kind(made.fleet, MemoryStore()), made.method.init_server(task, key(0)), MemoryStore()
+        for t in range(2):
+            server, log = run_round(made.method, task, backend, server, t, 0, 1.0, (), desks)
+            assert [r.client for r in log.rejected] == ([bad] if kind is Saboteur else [])
+        kept.append([server, *everything(made, backend, desks)])
+    assert all(equal(a, b) for a, b in zip(*kept, strict=True))
+
+
+def poisoned(upload: Any) -> Any:
+    """The upload with NaN in the last of its floating-point tensors."""
+    packed = pack(upload)
+    name = [n for n, t in packed.tensors.items() if t.is_floating_point()][-1]
+    packed.tensors[name] = torch.full_like(packed.tensors[name], float("nan"))
+    return unpack(type(upload), *packed)
+
+
+# -- unlike models: a method works, or refuses with the reason --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_unlike_models_work_or_are_refused_with_the_reason(name: str) -> None:
+    mixed = {"models": ("mlp:hidden=32", "mlp:hidden=64"), "width": 24}
+    if Need.SAME_ARCHITECTURE in _registry.method(name).needs:
+        with pytest.raises(AtollError, match="one architecture"):
+            setup(name, **mixed)
+    else:
+        assert run(name, **mixed).summary["status"] == "finished"
+        if name in VECTORISABLE:
+            assert_vmap_agrees(setup(name, **mixed))

@@ -1,0 +1,137 @@
+"""Benchmarks run, for a few steps each, and say what they are meant to say."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.paths import ROOT
+
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import __main__ as harness
+from benchmarks import overhead, page, scale, timing
+from benchmarks.targets import Target, target
+
+OWN = {
+    "vmap": {"vmap_speedup.W3", "vmap_speedup.W3_E5", "vmap_speedup.W3_training"},
+    "growth": {"growth.sampled_clients", "growth.model_size", "growth.dcpfl_server_classes"},
+    "startup": {"startup.help_seconds", "startup.first_round_digits_seconds"},
+    "overhead": {f"overhead.{name}" for name in overhead.QUICK},
+    "scale": {
+        f"{what}.clients_{n}" for what in ("rss_mb", "seconds_per_round", "seconds_first_round") for n in (20, 40)
+    }
+    | {"idle_kb_per_client", "scale.same_digest"},
+    "spectrum": {f"spectrum.{name}" for name in ("low_vector", "all_vector", "all_layer")},
+    "peak": {"peak.gemm_gflops_per_thread"}
+    | {f"peak_share.{work}" for work in ("W1s_B10", "W1s_B64", "W1_B10", "W1_B64", "W2_B64", "W3")},
+}
+
+
+@pytest.mark.parametrize("name", sorted(harness.benchmarks()))
+def test_every_benchmark_gives_its_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))  # of the processes that some of them start
+    figures = harness.measured(name, quick=True)
+    assert figures.keys() == OWN.get(name, figures.keys())
+    assert all(isinstance(value, float) and value == value for value in figures.values())
+    assert all(value > 0 for key, value in figures.items() if key != "idle_kb_per_client")
+
+
+def test_ours_are_all_found() -> None:
+    assert OWN.keys() <= harness.benchmarks().keys()
+
+
+# -- the harness -------------------------------------------------------------------------------------------------------
+
+
+class Fake:
+    """A benchmark that takes no time."""
+
+    def __init__(self, **figures: float):
+        self.given = figures
+
+    def figures(self, quick: bool) -> dict[str, float]:
+        return {name: value / 2 if quick else value for name, value in self.given.items()}
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[str, Any] = {"a": Fake(**{"overhead.local": 1.5}), "b": Fake(other=4.0)}
+    monkeypatch.setattr(harness, "benchmarks", lambda: known)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_one_table_and_one_flat_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    harness.main(["--out", str(tmp_path / "build" / "bench.json")])
+    assert json.loads((tmp_path / "build" / "bench.json").read_text()) == {"overhead.local": 1.5, "other": 4.0}
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "overhead.local" in line]
+    assert [word for word in line.split() if word not in "│┃"] == ["overhead.local", "1.5", "≤", "1.3", "missed"]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_part_that_is_run_again_leaves_the_others(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    out.write_text('{"other": 1.0, "overhead.local": 9.0}')
+    harness.main(["--only", "a", "--out", str(out)])
+    assert json.loads(out.read_text()) == {"other": 1.0, "overhead.local": 1.5}
+
+
+def test_quick_figures_do_not_replace_real_ones() -> None:
+    assert harness._options(["--quick"]).out != harness._options([]).out == harness.BUILD
+
+
+def test_medians_are_taken_without_the_turn_that_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns of 9, 1, 2 and 6 seconds: the first does not count, and the median of the others is 2."""
+    took = iter([9.0, 1.0, 2.0, 6.0])
+    monkeypatch.setattr(timing, "seconds", lambda work: next(took))
+    assert timing.interleaved({"a": lambda: None}, 3) == {"a": 2.0}
+
+
+def test_targets() -> None:
+    assert target("vmap_speedup.W3") == Target(">=", 20)
+    assert target("vmap_speedup.W3_E5") is None
+    assert target("vs_plain.W1s_B64_E5") == Target("<=", 0.9)
+    assert target("vs_plain.W1s_B10_E1") is None
+    assert [Target("<=", 2).met(v) for v in (1, 2, 3)] == [True, True, False]
+    assert [Target(">=", 2).met(v) for v in (1, 2, 3)] == [False, True, True]
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_what_was_measured_last() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(text) == text
+    figures = json.loads(page.MEASURED.read_text(encoding="utf-8"))["figures"]
+    assert all(f"`{name}`" in text for name in figures)
+
+
+def test_the_page_says_why_a_method_costs_more_than_its_own_work() -> None:
+    figures = json.loads(page.MEASURED.read_text(encoding="utf-8"))["figures"]
+    above = [name.removeprefix("overhead.") for name, v in figures.items() if name.startswith("overhead.") and v > 1.3]
+    reasons = page.PLACE.sub("", page.PAGE.read_text(encoding="utf-8"))
+    assert [name for name in above if f"`{name}`" not in reasons] == []
+
+
+def test_writing_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "MEASURED", tmp_path / "bench.json")
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    page.PAGE.write_text("Before.\n<!-- figures -->\nold\n<!-- end of figures -->\nAfter.\n")
+    page.write({"overhead.local": 1.5, "rss_mb.clients_100": 1234.5})
+    text = page.PAGE.read_text()
+    assert text.startswith("Before.\n<!-- figures -->\nMeasured on 20")
+    assert text.endswith("<!-- end of figures -->\nAfter.\n")
+    assert "| `overhead.local` | 1.5 | **missed**: ≤ 1.3 |\n| `rss_mb.clients_100` | 1,234 | ≤ 1500 |\n" in text
+    assert "old" not in text
+
+
+# -- scale -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_apart_is_the_one_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process gives the digest that this one gives."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    there, here = scale.apart(scale.QUICK), scale.measure(scale.QUICK)
+    assert here.weights == 172  # 16 * 8 + 8 + 8 * 4 + 4
+    assert (there.weights, there.digest) == (here.weights, here.digest)

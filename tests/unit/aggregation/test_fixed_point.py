@@ -1,0 +1,280 @@
+"""Sums in fixed point: exact, in any order, and the same under masks."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from support.small_runs import setup
+from torch import Tensor
+
+from atoll.aggregation.averaging import mean
+from atoll.aggregation.fixed_point import (
+    CAPACITY,
+    SCALE,
+    Fixed,
+    Masks,
+    Sum,
+    masked,
+    quantised,
+    total,
+    unmasked_sum,
+    using,
+)
+from atoll.clients.server_side import ServerSideStates
+from atoll.clients.state_store import MemoryStore
+from atoll.core.batch import Batch
+from atoll.core.client import Client
+from atoll.core.losses import cross_entropy, objective
+from atoll.core.method import Method, Need
+from atoll.core.optim.sgd import SGD
+from atoll.core.payload import Nothing, Params, about, payload
+from atoll.core.prng import Key, fold, key, normal
+from atoll.core.schema import tensors_of
+from atoll.core.serialization import encode
+from atoll.core.task import Reply, Round, Task
+from atoll.engine.compatibility import check
+from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine.setup import build_setup
+from atoll.errors import AtollError
+from atoll.methods import _registry
+from atoll.typing import ClientId
+
+METHODS = sorted(_registry.methods())
+UNABLE = {"dcpfl", "fd", "feddf", "fedfed", "fedgen", "fedgh", "fedhkd", "fedkd", "fedpd", "fedtgp", "ktpfl", "local"}
+ABLE = [name for name in METHODS if name not in UNABLE]
+
+
+def fixed(parts: list[Tensor]) -> Tensor:
+    with using(Fixed(lambda words: None)):
+        return total(parts)
+
+
+# -- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+def test_integers_by_hand() -> None:
+    """2^24 x, rounded: 1 is 16777216; 2^-25 is half of a step and goes to the even 0, 3 * 2^-25 to the even 2."""
+    v = torch.tensor([1.0, -0.5, 2.0**-25, 3 * 2.0**-25, 2.0**-24, 0.0], dtype=torch.double)
+    assert quantised(v).tolist() == [16777216, -8388608, 0, 2, 1, 0]
+
+
+def test_any_order_gives_the_same_bits() -> None:
+    """200 numbers each: in floating point the order shows, in fixed point it does not, and the sum is as exact."""
+    parts = [normal(key("part", i), 4096) * 10.0 ** (i % 5) for i in range(200)]
+    exact, dice = torch.stack(parts).double().sum(0), Random(1)
+    seen, floats = set(), set()
+    for _ in range(5):
+        dice.shuffle(parts)
+        seen.add(fixed(parts).numpy().tobytes())
+        floats.add(sum(parts[1:], start=parts[0]).numpy().tobytes())
+    assert len(seen) == 1
+    assert len(floats) > 1
+    assert float((fixed(parts) - exact).abs().max()) <= 200 / SCALE / 2
+
+
+@pytest.mark.parametrize(
+    "parts", [[2.0**39], [-(2.0**39)], [2.0**38, 2.0**38], [2.0**38, -(2.0**38)], [float("nan")], [float("inf")]]
+)
+def test_what_might_not_fit_is_refused(parts: list[float]) -> None:
+    """2^39 * 2^24 = 2^63. A sum of sizes decides, so that no order of terms can pass where another fails."""
+    with pytest.raises(AtollError, match="--sums float"):
+        fixed([torch.tensor([p], dtype=torch.double) for p in parts])
+    near = torch.tensor([2.0**38 - 1], dtype=torch.double)
+    assert float(fixed([near, near])) == 2.0**39 - 2
+    assert CAPACITY / SCALE == 2.0**39
+
+
+def test_no_terms_and_empty_terms() -> None:
+    assert float(Sum().value()) == float(fixed([])) == 0
+    assert fixed([torch.zeros(0), torch.zeros(0)]).shape == (0,)
+
+
+# -- masks ------------------------------------------------------------------------------------------------------------
+
+
+def test_masked_sums_are_exact_whoever_drops_out() -> None:
+    """1000 cohorts of 2 to 10 clients, of whom up to 30 % send nothing: the sum of the others, to the bit."""
+    exact = 0
+    for trial in range(1000):
+        dice = Random(trial)
+        cohort = [f"client {i}" for i in range(dice.randint(2, 10))]
+        away = set(dice.sample(cohort, dice.randint(0, int(0.3 * len(cohort)))))
+        values = {i: normal(key(trial, i), 3) * 10.0 ** dice.randint(-3, 5) for i in cohort}
+        masks = Masks(trial.to_bytes(8, "little"), (3,))
+        sent = {i: masked(i, values[i], cohort, masks) for i in cohort if i not in away}
+        order = dice.sample(list(sent), len(sent))
+        found = unmasked_sum({i: sent[i] for i in order}, cohort, masks)
+        exact += torch.equal(found, fixed([values[i] for i in cohort if i not in away]))
+    assert exact == 1000
+
+
+def test_a_masked_upload_is_not_the_upload() -> None:
+    """Its bits are even: of 64,000 about half are 1 (five standard deviations are 633). Alone, a client has no mask."""
+    masks, v = Masks(b"secret", (1000,)), torch.zeros(1000)
+    hidden = masked("a", v, ["a", "b", "c"], masks)
+    ones = sum(bin(n & (2**64 - 1)).count("1") for n in hidden.tolist())
+    assert abs(ones - 32_000) < 633
+    assert not torch.equal(hidden, masked("a", v, ["a", "b", "c"], Masks(b"other", (1000,))))
+    assert torch.equal(masked("a", v, ["a"], masks), quantised(v))
+
+
+def test_names_of_pairs_cannot_be_confused() -> None:
+    """'ab' with 'c' is another pair than 'a' with 'bc'."""
+    masks = Masks(b"secret", (4,))
+    assert not torch.equal(masks.of("ab", ["c"]), masks.of("a", ["bc"]))
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+
+SMALL: dict[str, Any] = {"clients": 4, "rows": 240, "rounds": 1, "eval_every": 1, "sums": "fixed"}
+
+
+def test_which_methods_work_from_sums() -> None:
+    """FD adds up as well, but its server keeps the upload of each client at that client's desk."""
+    for name in METHODS:
+        made = setup(name)
+        try:
+            check(made.method, made.fleet, name, "loop", sums="fixed")
+        except AtollError:
+            assert name in UNABLE
+        else:
+            assert name in ABLE
+
+
+@pytest.mark.parametrize("name", ["dcpfl", "fedpd"])
+def test_what_is_no_sum_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(AtollError, match=f"that of {name} cannot: the server .* each client, on that client's own"):
+        setup(name, **SMALL)
+
+
+@payload
+class Clusters:
+    first: Params = about("the model of the first cluster")
+    second: Params = about("the model of the second cluster")
+
+
+@payload
+class Choice:
+    params: Params = about("the chosen model after local training")
+    n: Tensor = about("number of training rows", count=True)
+    cluster: Tensor = about("0 or 1: the cluster whose model fits the client better")
+
+
+@dataclass(frozen=True)
+class IFCA(Method[Clusters, Nothing, Clusters, Choice]):
+    """Clients train the better of two models; the server reads who chose what, and averages within clusters."""
+
+    optim: SGD = field(default=SGD(), metadata={"about": "local training"})
+
+    needs = frozenset({Need.SAME_ARCHITECTURE})
+
+    def init_server(self, task: Task, k: Key) -> Clusters:
+        first = task.model.init()
+        second = {name: v + 0.01 * normal(fold(k, i), *v.shape) for i, (name, v) in enumerate(first.items())}
+        return Clusters(first, second)
+
+    def broadcast(self, server: Clusters, to: ClientId, task: Task, r: Round) -> Clusters:
+        return server
+
+    def local(self, down: Clusters, state: Nothing, client: Client, k: Key) -> tuple[Choice, Nothing]:
+        rows = Batch(client.x, client.y, torch.ones(len(client.y)), k, {})
+        losses = [cross_entropy(client.model(params, client.x), rows) for params in (down.first, down.second)]
+        cluster = (losses[1] < losses[0]).float()
+        start = {name: torch.where(cluster > 0, down.second[name], v) for name, v in down.first.items()}
+        params = self.optim.fit(objective(client.model), start, client, k)
+        return Choice(params, client.n, cluster), state
+
+    def aggregate(self, server: Clusters, replies: Iterable[Reply[Choice]], task: Task, r: Round, k: Key) -> Clusters:
+        chosen: dict[int, list[Choice]] = {0: [], 1: []}
+        for reply in replies:
+            chosen[int(reply.upload.cluster)].append(reply.upload)
+        means = {c: mean(uploads, "params", weight="n") for c, uploads in chosen.items() if uploads}
+        return Clusters(means.get(0, server.first), means.get(1, server.second))
+
+    def own(self, down: Clusters, up: Choice | None, state: Nothing, client: Client) -> Params:
+        return up.params if up else down.first
+
+
+class DeclaredIFCA(IFCA):
+    sums_uploads = True
+
+
+def test_server_that_reads_single_uploads_is_refused_unless_it_declares_otherwise() -> None:
+    """It takes means, which add up, but only after reading every upload."""
+    config = replace(setup("fedavg", **SMALL).config, method="ifca")
+    with pytest.raises(AtollError, match="ifca does not declare that its server does") as caught:
+        build_setup(config, method=IFCA())
+    assert str(caught.value).endswith("sums_uploads = True.")
+    assert run_experiment(build_setup(config, method=DeclaredIFCA())).summary["status"] == "finished"
+
+
+def test_robust_rules_and_fixed_sums_exclude_each_other() -> None:
+    with pytest.raises(AtollError, match="exclude each other"):
+        setup("fedavg", **SMALL, robust="median")
+
+
+@pytest.mark.parametrize("name", ABLE)
+def test_the_order_of_replies_does_not_matter(name: str) -> None:
+    """The server's next state, to the bit; and near to what floating point gives."""
+    made = setup(name, **SMALL)
+    task, method, r = made.fleet.task(), made.method, Round(0)
+    server, office = method.init_server(task, key(0)), ServerSideStates(method, task, 0, MemoryStore())
+    replies = []
+    for i in made.fleet.ids:
+        client = made.fleet.client(i)
+        with torch.no_grad():
+            down = office.download(server, i, r)
+            upload, _ = method.local(down, method.init_client(client, key(i)), client, key(1, i))
+        replies.append(Reply(i, upload))
+
+    def after(order: list[Any], how: Fixed | None) -> Any:
+        with torch.no_grad(), using(how):
+            return method.aggregate(server, office.served(server, iter(order), r), task, r, key(2))
+
+    orders = [replies, replies[::-1], replies[2:] + replies[:2]]
+    states = [after(order, Fixed(lambda words: None)) for order in orders]
+    assert len({encode(state) for state in states}) == 1
+    near, far = tensors_of(after(replies, None)), tensors_of(states[0])
+    assert near.keys() == far.keys()
+    for what, v in near.items():
+        torch.testing.assert_close(far[what], v, rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_with_fixed_sums_tells_whose_sum_is_one_client() -> None:
+    """Two classes each for five clients and ten classes: each has one owner. Of FedAvg's models there are four."""
+    (words,) = run_experiment(setup("fedproto", **SMALL | {"partition": "pathological:2", "clients": 5})).notes
+    assert words == ("--sums fixed: of 10 classes, such as 0, the sum is what the only client that holds it sent.")
+    plain = run_experiment(setup("fedavg", **SMALL))
+    assert plain.notes == []
+    one = run_experiment(setup("fedavg", **SMALL | {"rate": 0.25}))
+    assert one.notes == ["--sums fixed: a round had one client, so the sum of params is what that client sent."]
+
+
+def test_a_client_cannot_make_a_sum_overflow() -> None:
+    """1e9 times the rows of all would not fit: the upload is refused, and the run goes on without it."""
+    made = setup("fedavg", **SMALL)
+    run = Experiment(made, None)
+    honest, bad = run.outlet, made.fleet.ids[0]
+
+    def outlet(job: Any, client: Any, upload: Any) -> Any:
+        up = honest(job, client, upload)
+        grown = {n: v * 0 + 1e11 for n, v in up.params.items()}
+        return replace(up, params=grown) if job.client == bad else up
+
+    run.backend.outlet = outlet
+    result = run.run(lambda t, line: None)
+    (rejected,) = result.history[0]["rejected"]
+    assert rejected["client"] == bad
+    assert "above the limit" in rejected["reason"]
+
+
+def test_a_sum_leaves_what_it_adds_up_alone() -> None:
+    """Also what is in double precision already, of which no copy is needed for the sum's sake."""
+    rows, total = torch.ones(3, 2).double(), Sum()
+    total.add_all(rows, torch.tensor([1.0, 2.0, 3.0]).double())
+    total.add(rows[0], 4.0)
+    assert total.value().tolist() == [10.0, 10.0]
+    assert torch.equal(rows, torch.ones(3, 2).double())

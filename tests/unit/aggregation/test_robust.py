@@ -1,0 +1,847 @@
+"""Robust averages: their arithmetic on paper, what they withstand, and which methods can have them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from support import toy_models
+from support.small_runs import gap, gap_params, run, setup
+from torch import Tensor
+
+from atoll.aggregation import robust
+from atoll.aggregation.averaging import mean, table_mean
+from atoll.aggregation.robust import (
+    RobustAggregation,
+    by_columns,
+    capped,
+    clipped,
+    geometric,
+    guard_for,
+    krum,
+    median,
+    parse,
+    trimmed,
+    using,
+)
+from atoll.backends.loop import LoopBackend
+from atoll.clients.evaluation import accuracy, predict
+from atoll.clients.pool import ClientPool
+from atoll.clients.state_store import MemoryStore, Store
+from atoll.core.payload import Params, about, equal, pack, payload, unpack
+from atoll.core.prng import fold, key, normal, uniform
+from atoll.engine.compatibility import check
+from atoll.engine.round import RoundPolicy, run_round
+from atoll.engine.setup import Setup
+from atoll.errors import AtollError
+from atoll.methods import _registry, fedhkd
+from atoll.methods._factory import make
+from atoll.methods.fedavg import FedAvg, Global, Update
+from atoll.methods.fedproto import FedProto, Means, Prototypes
+
+METHODS = sorted(_registry.methods())
+ABLE = [
+    "ditto", "fedala", "fedapen", "fedavg", "fedavg_ft", "fedavgm", "fedbabu", "feddc", "feddf", "feddistill", "feddw",
+    "feddyn", "fedfed", "fedgen", "fedhkd", "fedkd", "fedper", "fedproto", "fedprox", "fedrep", "fedrod", "feduv",
+    "fml", "lgfedavg", "moon", "perfedavg", "pfedes", "pfedme", "scaffold", "scd",
+]  # fmt: skip
+RULES = ("median", "trimmed:0.2", "geometric", "krum:1", "clip:1e6")
+VOTES = RULES[:4]  # those that outvote an attacker; clipping only bounds what it can do
+
+
+def doubles(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.double)
+
+
+def ones(n: int) -> Tensor:
+    return torch.ones(n, dtype=torch.double)
+
+
+class Sent(NamedTuple):
+    params: Params
+    n: Tensor
+
+
+def sent(*values: Any, n: Any = None) -> list[Sent]:
+    """Uploads of a tensor ``w`` and a counter, which is the position of the upload."""
+    rows = [1.0] * len(values) if n is None else n
+    return [
+        Sent({"w": torch.tensor(v), "count": torch.tensor(i)}, torch.tensor(float(m)))
+        for i, (v, m) in enumerate(zip(values, rows, strict=True))
+    ]
+
+
+@contextmanager
+def rule(text: str, server: Any = None) -> Iterator[list[str]]:
+    """A rule in force; gives the notes."""
+    notes: list[str] = []
+    with using(RobustAggregation(text, ("params",), notes.append), server):
+        yield notes
+
+
+# -- the arithmetic ---------------------------------------------------------------------------------------------------
+
+
+def test_weighted_median() -> None:
+    """Columns sorted with their weights, of 8 in all, so that half is 4.
+
+    (1, w 1), (2, w 2), (9, w 5): the weight up to 2 is 3, up to 9 it is 8, so 9.
+    (-7, w 5), (0, w 1), (3, w 2): 5 are reached at -7.
+    """
+    x, w = doubles([[1, 0], [2, 3], [9, -7]]), doubles([1, 2, 5])
+    assert median(x, w).tolist() == [9, -7]
+
+
+def test_median_between_two() -> None:
+    """Of 1, 2, 4, 9, alike: between 2 and 4. With weights 1, 2, 3, 0 half is 3, reached exactly at 2: the next is 4."""
+    x = doubles([[9.0], [1], [4], [2]])
+    assert median(x, ones(4)).tolist() == [3]
+    assert median(x, doubles([0, 1, 3, 2])).tolist() == [3]
+    assert median(x, doubles([5, 0, 0, 5])).tolist() == [5.5]  # between 2 and 9: what has no weight is not there
+
+
+def test_trimmed_mean_of_equals() -> None:
+    """A fifth of five is one at either end: (2 + 3 + 10) / 3 = 5."""
+    assert trimmed(doubles([[-100.0], [2], [10], [3], [50]]), ones(5), 0.2).tolist() == pytest.approx([5])
+
+
+def test_trimmed_mean_by_mass() -> None:
+    """Weights 1, 2, 5 at 1, 2, 9; a quarter of 8 is 2 at either end.
+
+    Below, 1 goes whole and 2 by half; above, 9 loses 2 of 5. So (1 * 2 + 3 * 9) / 4 = 29/4.
+    """
+    assert trimmed(doubles([[9.0], [1], [2]]), doubles([5, 1, 2]), 0.25).tolist() == pytest.approx([29 / 4])
+
+
+@pytest.mark.parametrize("at", [1e30, -1e30])
+def test_what_is_trimmed_leaves_nothing_behind(at: float) -> None:
+    """1/K of the weight is one client. For some K, rounding leaves 1e-16 of that, which times 1e30 would be 1e14."""
+    for clients in range(3, 60):
+        x = torch.cat([doubles([[at]]), ones(clients - 1)[:, None]])
+        assert trimmed(x, ones(clients), 1 / clients).item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("height", [1, 10, 1e6, 1e30])
+def test_geometric_median_is_fermats_point(height: float) -> None:
+    """Of (-1, 0), (1, 0), (0, h): sides are seen from it at 120 degrees, so it is (0, tan 30), however large h is."""
+    z = geometric(doubles([[-1, 0], [1, 0], [0, height]]), ones(3))
+    assert z.tolist() == pytest.approx([0, 1 / sqrt(3)], abs=1e-9)
+
+
+def test_geometric_median_on_a_row_stays_or_leaves() -> None:
+    """The search starts at the median, which is a row in both cases.
+
+    On a line, with weights 1, 1, 1, it is the middle row. In a right angle it is Fermat's point: by symmetry (t, 1 - t)
+    for (0, 0), (0, 1), (1, 1); seen from there, (0, 0) and (1, 1) lie at 120 degrees, which makes the distance to their
+    midpoint tan 30 of half their distance, sqrt(2)/2 / sqrt(3); so t = 1/2 - 1 / (2 sqrt(3)).
+    """
+    assert geometric(doubles([[0.0], [1], [10]]), ones(3)).tolist() == [1]
+    t = 0.5 - 1 / (2 * sqrt(3))
+    assert geometric(doubles([[0, 0], [0, 1], [1, 1]]), ones(3)).tolist() == pytest.approx([t, 1 - t], abs=1e-9)
+
+
+def test_a_step_from_a_row_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From (0, 1), above: both others are 1 away and pull towards (1/2, 1/2), with a force of 2 / sqrt(2).
+
+    The row itself holds with its weight of 1, which leaves 1 - 1 / sqrt(2) of the way.
+    """
+    monkeypatch.setattr(robust, "ITERATIONS", 1)
+    t = 0.5 * (1 - 1 / sqrt(2))
+    assert geometric(doubles([[0, 0], [0, 1], [1, 1]]), ones(3)).tolist() == pytest.approx([t, 1 - t], abs=1e-12)
+
+
+def test_geometric_median_with_weights() -> None:
+    """A row with more than half of the weight is the median, wherever the others are."""
+    x = doubles([[0, 0], [4, 0], [0, 3]])
+    assert geometric(x, doubles([5, 2, 2])).tolist() == pytest.approx([0, 0], abs=1e-9)
+
+
+def test_krum_chooses_by_scores() -> None:
+    """Of 0, 1, 3, 4.5, 100 with one attacker, scores are sums over the 5 - 1 - 2 = 2 nearest.
+
+    0: 1 + 9 = 10; 1: 1 + 4 = 5; 3: 4 + 2.25 = 6.25; 4.5: 2.25 + 12.25 = 14.5; 100: above 9000.
+    So Krum takes 1, and multi-Krum 1 and 3.
+    """
+    x = doubles([[100.0], [3], [0], [4.5], [1]])
+    assert krum(x, f=1, most=1).tolist() == [4]
+    assert krum(x, f=1).tolist() == [1, 4]
+    assert krum(x, f=1, most=4).tolist() == [1, 2, 3, 4]
+
+
+def test_krum_averages_by_weight_what_it_chose() -> None:
+    """Chosen are 3 (6 rows, of which the median of 4 counts) and 1 (2 rows): (12 + 2) / 6. 100 is left out."""
+    with rule("krum:1"):
+        got = mean(sent(100.0, 3.0, 0.0, 4.5, 1.0, n=[1e9, 6, 1, 4, 2]), "params", weight="n")
+    assert got["w"].item() == pytest.approx(14 / 6)
+
+
+def test_no_weight_counts_above_the_median() -> None:
+    """Of 1, 3, 4, 9 the lower median is 3; who claims nothing does not lower it, and a lie does not raise it."""
+    assert capped(doubles([9, 1, 4, 3])).tolist() == [3, 1, 3, 3]
+    assert capped(doubles([0, 0, 0, 5, 2, 7])).tolist() == [0, 0, 0, 5, 2, 5]
+    assert capped(doubles([1e30, 3, 4, 1e30])).tolist() == [4, 3, 4, 4]
+    assert capped(doubles([0, -1])).tolist() == [0, -1]
+
+
+@pytest.mark.parametrize("clients", range(1, 30))
+def test_claims_give_no_more_than_twice_the_share(clients: int) -> None:
+    """Whoever they are, and whatever they claim."""
+    for seed in range(20):
+        honest = uniform(key(seed, clients), clients).double() * 100
+        for liars in range(1, clients + 1):
+            w = capped(torch.cat([torch.full((liars,), 1e12, dtype=torch.double), honest[liars:]]))
+            assert w[:liars].sum() <= 2 * liars / clients * w.sum() * (1 + 1e-12)
+
+
+def test_clipping() -> None:
+    """Around (1, 1): (4, 5) is (3, 4) away, a length of 5, which becomes 1: (1.6, 1.8). (1, 2) is near enough."""
+    x = clipped(doubles([[4, 5], [1, 2]]), doubles([1, 1]), 1.0)
+    assert torch.allclose(x, doubles([[1.6, 1.8], [1, 2]]))
+
+
+def test_clipping_measures_from_the_server() -> None:
+    """Weights 1 and 3 from 10: 30 comes to 12, 11 stays; (12 + 3 * 11) / 4 = 11.25. Around 0: (2 + 3 * 2) / 4 = 2."""
+    uploads = sent(30.0, 11.0, n=[1, 3])
+    with rule("clip:2", Sent({"w": torch.tensor(10.0)}, torch.tensor(0.0))):
+        assert mean(uploads, "params", weight="n")["w"].item() == 11.25
+        assert mean(uploads, "params", weight="n", around={"w": torch.tensor(0.0)})["w"].item() == 2
+
+
+@pytest.mark.parametrize("server", [None, Sent({"v": torch.tensor(1.0)}, torch.tensor(0.0))])
+def test_clipping_without_a_place_to_measure_from_is_refused(server: Any) -> None:
+    with rule("clip:2", server), pytest.raises(AtollError, match="does not hold the same tensors"):
+        mean(sent(1.0, 2.0), "params")
+
+
+def test_a_model_is_one_point_of_all_its_tensors() -> None:
+    """Tensors apart, medians of (0, 0), (2, 1), (3, 9) are 2 and 1; Krum must not mix tensors of several clients."""
+    uploads = [
+        Sent({"a": torch.tensor([x]), "b": torch.tensor(y)}, torch.tensor(1.0)) for x, y in [(0, 0), (2, 1), (3, 9)]
+    ]
+    uploads = [Sent({name: v.float() for name, v in up.params.items()}, up.n) for up in uploads]
+    with rule("median"):
+        both = mean(uploads, "params")
+        assert (both["a"].tolist(), both["b"].item()) == ([2], 1)
+    with rule("krum:0"):  # squared distances: 5 between the first two, 65 and more to the third
+        one = mean(uploads, "params")
+        assert (one["a"].tolist(), one["b"].item()) == ([0], 0)
+
+
+def test_columns_in_pieces_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = normal(key(1), 5, 23).double(), doubles([1, 2, 3, 4, 5])
+    whole = by_columns(median, x, w)
+    monkeypatch.setattr(robust, "AT_ONCE", 4)
+    assert torch.equal(by_columns(median, x, w), whole)
+
+
+# -- equalities -------------------------------------------------------------------------------------------------------
+
+
+def model(i: int) -> Params:
+    net = toy_models.mlp(seed=i)
+    return net.init() | {"buffers.count": torch.tensor(i), "buffers.half": normal(key(i), 4).half()}
+
+
+def updates(*which: int) -> list[Update]:
+    return [Update(model(i), torch.tensor(float(3 * i + 1)), {}) for i in which]
+
+
+@pytest.mark.parametrize("text", RULES)
+def test_one_upload_comes_back_unchanged(text: str) -> None:
+    with rule(text, Global(model(9), {})):
+        got = mean(updates(4), "params", weight="n")
+    assert list(got) == list(model(4))
+    assert all(torch.equal(v, got[name]) and v.dtype == got[name].dtype for name, v in model(4).items())
+
+
+@pytest.mark.parametrize("text", RULES)
+def test_equal_uploads_give_the_same_again(text: str) -> None:
+    with rule(text, Global(model(9), {})):
+        got = mean(updates(4, 4, 4, 4, 4), "params", weight="n")
+    assert gap(Global(got, {}), Global(model(4), {})) < 1e-7
+
+
+def test_nothing_trimmed_is_the_mean() -> None:
+    plain = mean(updates(1, 2, 3), "params")
+    with rule("trimmed:0"):
+        assert gap(Global(mean(updates(1, 2, 3), "params"), {}), Global(plain, {})) < 1e-6
+
+
+@pytest.mark.parametrize("weight", ["n", None])
+def test_clipping_to_a_huge_norm_is_the_mean_to_the_bit(weight: str | None) -> None:
+    plain = mean(updates(1, 2, 3), "params", weight=weight)
+    with rule("clip:1e9", Global(model(9), {})):
+        assert equal(Global(mean(updates(1, 2, 3), "params", weight=weight), {}), Global(plain, {}))
+
+
+@pytest.mark.parametrize("text", RULES)
+def test_counters_take_the_largest(text: str) -> None:
+    with rule(text, Sent({"w": torch.tensor(0.0)}, torch.tensor(0.0))):
+        assert mean(sent(1.0, 2.0, 3.0, 4.0, 5.0), "params")["count"].item() == 4
+
+
+def test_weights_that_make_no_sense_do_no_harm() -> None:
+    with rule("median"):
+        assert mean(sent(1.0, 2.0, 50.0, n=[1, 1, -9]), "params", weight="n")["w"].item() == 1.5
+        assert mean(sent(1.0, 2.0, 50.0, n=[0, 0, 0]), "params", weight="n")["w"].item() == 2
+
+
+# -- resistance -------------------------------------------------------------------------------------------------------
+
+
+def hostile(upload: Any) -> Any:
+    """Signs flipped, and a hundred times as large; what it says of its rows is true."""
+    packed = pack(upload)
+    for name, v in packed.tensors.items():
+        if name.startswith(("params/", "means")) and v.is_floating_point():
+            packed.tensors[name] = -100 * v
+    return unpack(type(upload), *packed)
+
+
+def outside(got: Params, honest: list[Update]) -> float:
+    """How far the furthest coordinate is from the range of those of the honest models."""
+    rows = {name: torch.stack([up.params[name] for up in honest]).float() for name in got if name != "buffers.count"}
+    return max(float(torch.maximum(v.amin(0) - got[name], got[name] - v.amax(0)).max()) for name, v in rows.items())
+
+
+@pytest.mark.parametrize("text", VOTES)
+def test_one_attacker_of_five_cannot_lead_out_of_the_range_of_the_others(text: str) -> None:
+    honest = [Update(model(i), torch.tensor(7.0), {}) for i in range(4)]
+    uploads = [*honest, hostile(honest[0])]
+    with rule(text):
+        assert outside(mean(uploads, "params", weight="n"), honest) <= 1e-6
+    assert outside(mean(uploads, "params", weight="n"), honest) > 10
+
+
+class Saboteur(LoopBackend):
+    """One client of a federation sends the opposite of what it learnt."""
+
+    def train(self, method: Any, seed: int, jobs: Any) -> Any:
+        for outcome in super().train(method, seed, jobs):
+            bad = outcome.sender == self.fleet.ids[2]
+            yield outcome._replace(upload=hostile(outcome.upload)) if bad else outcome
+
+
+def attacked(
+    made: Setup, text: str | None, rounds: int, backend: Callable[[ClientPool, Store], LoopBackend] = Saboteur
+) -> tuple[Any, list[str]]:
+    """The server after some rounds, and the notes."""
+    notes: list[str] = []
+    guard = guard_for(made.method, text, notes.append) if text else None
+    task, clients = made.fleet.task(), backend(made.fleet, MemoryStore())
+    server = made.method.init_server(task, key(0))
+    for t in range(rounds):
+        server, log = run_round(made.method, task, clients, server, t, 0, 1.0, (), rules=RoundPolicy(guard=guard))
+        assert not log.rejected
+    return server, notes
+
+
+def right(made: Setup, server: Any) -> float:
+    """Accuracy of the server's model."""
+    predictor, test = made.method.generic(server, made.fleet.task()), made.fleet.test.all
+    assert predictor is not None
+    return accuracy(predict(predictor, test.x), test.y)
+
+
+def test_a_run_keeps_its_accuracy_under_attack() -> None:
+    """Of a linear model, whose worst is all signs turned round. Each mean does that, so the number of rounds is odd."""
+    made = setup("fedavg", partition="iid", lr=0.1, models=("linear",))
+    peace = right(made, attacked(made, None, 5, LoopBackend)[0])
+    assert peace > 0.9
+    assert right(made, attacked(made, None, 5)[0]) < 0.1
+    for text in ("median", "trimmed:0.25", "geometric", "krum:1", "clip:1"):
+        assert right(made, attacked(made, text, 5)[0]) > peace - 0.08, text
+
+
+def test_prototypes_stay_where_they_are_under_attack() -> None:
+    made = setup("fedproto", partition="iid")
+    honest, _ = attacked(made, None, 1, LoopBackend)
+    poisoned, _ = attacked(made, None, 1)
+    guarded, notes = attacked(made, "median", 1)
+    assert notes == []  # iid: everybody has rows of every class
+    assert float((poisoned.means - honest.means).norm()) > 5 * float(honest.means.norm())
+    assert float((guarded.means - honest.means).norm()) < 0.2 * float(honest.means.norm())
+
+
+# -- prototypes -------------------------------------------------------------------------------------------------------
+
+
+def proto(rows: list[list[float]], n: list[float]) -> Means:
+    return Means(torch.tensor(rows), torch.tensor(n))
+
+
+TABLES = (
+    proto([[1, 1], [5, 0], [0, 0]], [1, 1, 0]),
+    proto([[2, 3], [7, 0], [0, 0]], [1, 4, 0]),
+    proto([[90, 2], [0, 0], [0, 0]], [8, 0, 0]),
+)
+
+
+def merged(text: str, times: int = 1, **settings: Any) -> tuple[Prototypes, list[str]]:
+    """The server's prototypes after ``times`` rounds with the same tables, and the notes of the run."""
+    method = FedProto(**settings)
+    server = Prototypes(torch.tensor([[0.0, 0.0], [0.0, 0.0], [4.0, 4.0]]), torch.tensor([False, False, True]))
+    notes: list[str] = []
+    guard = guard_for(method, text, notes.append)
+    for _ in range(times):
+        with using(guard, server):
+            got = toy_models.aggregate(method, server, list(TABLES), toy_models.task(toy_models.identity_body(2, 3)))
+    guard.close(["cat", "dog", "fox"])
+    return got, notes
+
+
+def test_prototypes_by_class() -> None:
+    """Class 0 has (1, 1), (2, 3), (90, 2): medians 2 and 2. Class 1 has 5 and 7: halfway, 6. Class 2 stays."""
+    got, notes = merged("median", times=2)
+    assert got.means.tolist() == [[2, 2], [6, 0], [4, 4]]
+    assert got.seen.tolist() == [True, True, True]
+    assert notes == [
+        "--robust median: 1 of 3 classes came from too few clients in some rounds to be protected from any one of them "
+        "(fewest in brackets): dog (2)."
+    ]
+
+
+def test_prototypes_by_class_and_rows() -> None:
+    """Rows of class 0: 1, 1, 8, of which 1 counts; of class 1: 1 and 4, of which 1 counts: as if alike."""
+    got, notes = merged("median", aggregation="weighted")
+    assert got.means.tolist() == [[2, 2], [6, 0], [4, 4]]
+    assert "dog (2)" in notes[0]
+
+
+def test_prototypes_by_krum_want_enough_clients() -> None:
+    """It wants 2 * 1 + 3 = 5."""
+    assert [note.partition("brackets): ")[2] for note in merged("krum:1")[1]] == ["cat (3), dog (2)."]
+
+
+def test_the_fewest_clients_of_a_class_are_told_over_all_rounds() -> None:
+    notes: list[str] = []
+    guard = RobustAggregation("median", (), notes.append)
+    for c, count in ((1, 2), (0, 1), (1, 1), (0, 2)):
+        guard.thin(c, count)
+    assert notes == []
+    guard.close([str(c) for c in range(4)])
+    assert notes[0].endswith(
+        "2 of 4 classes came from too few clients in some rounds to be protected from any one of "
+        "them (fewest in brackets): 0 (1), 1 (1)."
+    )
+    many = RobustAggregation("median", (), notes.append)
+    for c in range(25):
+        many.thin(c, 1)
+    many.close([str(c) for c in range(30)])
+    assert notes[1].endswith("19 (1) and 5 more.")
+
+
+def test_prototypes_are_clipped_around_the_servers() -> None:
+    """Around (0, 0) to length 5: class 1 has (5, 0) and (7, 0), which becomes (5, 0)."""
+    got, notes = merged("clip:5")
+    assert got.means[1].tolist() == [5, 0]
+    assert notes == []
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "said"),
+    [
+        ("median", [1, 1, 1], None),
+        ("median", [1, 1], "one of 2 clients counts for 50% of it, and the rule withstands less than 50%"),
+        ("geometric", [1, 1000, 1], None),  # its rows count for no more than those of the others
+        ("geometric", [1000, 1], "one of 2 clients counts for 50%"),
+        ("trimmed:0.2", [1] * 5, None),
+        ("trimmed:0.2", [1] * 4, "one of 4 clients counts for 25% of it, and the rule withstands 20%"),
+        ("trimmed:0", [1] * 50, "counts for 2% of it, and the rule withstands 0%"),
+        ("krum:1", [1] * 5, None),
+        ("krum:1", [1] * 4, "it comes from 4 clients, and the rule wants 5"),
+        ("krum:0", [1], "it comes from 1 client, and the rule wants 3"),
+        ("clip:1", [1], None),
+    ],
+)
+def test_what_a_rule_cannot_withstand_is_told_once(text: str, rows: list[float], said: str | None) -> None:
+    with rule(text, Sent({"w": torch.tensor(0.0)}, torch.tensor(0.0))) as notes:
+        for _ in range(2):
+            mean(sent(*[1.0] * len(rows), n=rows), "params", weight="n")
+    assert len(notes) == (said is not None)
+    assert all(note.startswith(f"--robust {text}: the average of params is not guarded in full: ") for note in notes)
+    assert said is None or said in notes[0]
+
+
+def test_what_else_clients_send_is_told() -> None:
+    up = Update({"w": torch.zeros(1)}, torch.tensor(1.0), {"DW.sum": torch.zeros(1)})
+    assert notes_on(up) == ["--robust median: it guards params alone. Not guarded: extra."]
+
+
+def test_uploads_without_parameters_have_nothing_to_guard() -> None:
+    assert notes_on(Update({}, torch.tensor(1.0), {})) == [
+        "--robust median: it guards nothing. Not guarded: n.",
+        "--robust median: there was nothing to guard: the server averaged no params.",
+    ]
+
+
+def notes_on(upload: Update) -> list[str]:
+    """What a run tells whose server takes the mean of such uploads."""
+    notes: list[str] = []
+    guard = RobustAggregation("median", ("params",), notes.append)
+    with using(guard, None):
+        assert mean([upload] * 3, "params", weight="n") == upload.params
+    guard.close([])
+    return notes
+
+
+def test_run_without_a_round_left_has_no_notes() -> None:
+    """As a resumed run that was finished before."""
+    notes: list[str] = []
+    RobustAggregation("median", ("params",), notes.append).close([])
+    assert notes == []
+
+
+# -- where a rule is in force -----------------------------------------------------------------------------------------
+
+
+def test_a_rule_ends_with_the_aggregation_even_if_that_fails() -> None:
+    with rule("median"):
+        assert robust.guards("params")
+    assert not robust.guards("params")
+    with rule("clip:1"), pytest.raises(AtollError):
+        mean(sent(1.0), "params")
+    assert not robust.guards("params")
+
+
+def test_clients_know_of_no_rule() -> None:
+    """They may run while the server collects replies, one by one; what they average on their own is their business."""
+    seen = []
+
+    def clients() -> Iterator[int]:
+        for i in range(3):
+            seen.append(robust.guards("params"))
+            yield i
+
+    with rule("median"):
+        for _ in robust.without_rule(clients()):
+            seen.append(robust.guards("params"))
+    assert seen == [False, True] * 3
+
+
+# -- every method has robust averages, or is refused with the reason --------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ABLE)
+def test_methods_that_average_do_so_by_the_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that trims nothing, and caps nothing, is the mean again: nothing else about the method has changed."""
+    monkeypatch.setattr(robust, "capped", lambda w: w)
+    plain, by_median, by_nothing = map(averaged, after_a_round(name, None, "median", "trimmed:0"))
+    assert gap_params(plain, by_median) > 1e-4
+    assert gap_params(plain, by_nothing) < 1e-5
+
+
+def averaged(server: Any) -> Params:
+    """What the server holds: a model, or prototypes."""
+    return server.params if hasattr(server, "params") else {"means": server.means}
+
+
+class Repeating(LoopBackend):
+    """Clients train in the first exchange of each phase, and answer the same ever after: only the server may differ."""
+
+    def train(self, method: Any, seed: int, jobs: Any) -> Any:
+        known = self.__dict__.setdefault("known", {})
+        if jobs[0].round not in known:
+            known[jobs[0].round] = list(super().train(method, seed, jobs))
+        yield from known[jobs[0].round]
+
+
+def after_a_round(name: str, *rules: str | None) -> list[Any]:
+    """The server's states that the same uploads lead to under several rules."""
+    clients = Repeating(setup(name).fleet, MemoryStore())
+    return [attacked(setup(name), text, 1, lambda fleet, store: clients)[0] for text in rules]
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ABLE])
+def test_other_methods_are_refused_because_no_rule_would_change_them(name: str) -> None:
+    made = setup(name)
+    with pytest.raises(AtollError, match=f"--robust median replaces averages .* and {name} declares none") as caught:
+        check(made.method, made.fleet, name, "loop", "median")
+    assert f"take one of: {', '.join(ABLE)}." in str(caught.value)
+    assert equal(*after_a_round(name, None, "median"))
+
+
+def test_methods_that_average_are_let_through() -> None:
+    for name in ABLE:
+        check(setup(name).method, setup(name).fleet, name, "loop", "median")
+
+
+# -- only declared fields are guarded ---------------------------------------------------------------------------------
+
+
+@payload
+class Steps:
+    params: Params = about("the model")
+    n: Tensor = about("number of training rows", count=True)
+    tau: Params = about("number of local steps")
+
+
+class Normalising(FedAvg):
+    """As FedNova: the server divides by the mean number of steps."""
+
+    guards = ("params",)
+
+    def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
+        uploads = [reply.upload for reply in replies]
+        params, tau = mean(uploads, "params", weight="n"), mean(uploads, "tau", weight="n")
+        return Global(params, tau)
+
+
+@pytest.mark.parametrize("text", ["median", "clip:1"])
+def test_robust_rule_leaves_undeclared_fields_to_the_mean(text: str) -> None:
+    """Steps 48, 23 and 9 of rows 1, 2 and 5: (48 + 46 + 45) / 8 = 17.375. Models 0, 1 and 100 are guarded."""
+    notes: list[str] = []
+    method, values = Normalising(), [(0.0, 1.0, 48.0), (1.0, 2.0, 23.0), (100.0, 5.0, 9.0)]
+    uploads = [Steps({"w": torch.tensor(w)}, torch.tensor(n), {"steps": torch.tensor(steps)}) for w, n, steps in values]
+    server, guard = Global({"w": torch.tensor(0.0)}, {}), guard_for(method, text, notes.append)
+
+    with using(guard, server):
+        got = toy_models.aggregate(method, server, uploads, toy_models.task(toy_models.mlp()))
+    guard.close([])
+
+    assert got.extra["steps"].item() == 17.375
+    assert got.params["w"].item() == pytest.approx({"median": 1.0, "clip:1": 7 / 8}[text])
+    assert f"--robust {text}: it guards params alone. Not guarded: tau." in notes
+
+
+def test_note_lists_no_field_that_a_later_mean_guards() -> None:
+    """As FedPAC: a mean of models and one of class tables, both guarded."""
+    notes: list[str] = []
+    guard = RobustAggregation("median", ("params", "features"), notes.append)
+    uploads = [update_with_features(i) for i in range(3)]
+
+    with using(guard, None):
+        mean(uploads, "params", weight="n")
+        table_mean(uploads, "features", "counts", torch.zeros(1, 1))
+    guard.close(["cat"])
+
+    assert notes == ["--robust median: it guards params and features alone. Not guarded: predictions."]
+
+
+def update_with_features(i: int) -> Any:
+    one = torch.ones(1)
+    return fedhkd.Update({"w": i * one}, one[0], one, one[:, None], one[:, None])
+
+
+def test_undeclared_class_table_is_a_plain_mean() -> None:
+    with rule("median"):
+        means, mass = table_mean(TABLES, "means", "n", torch.zeros(3, 2))
+    plain, plain_mass = table_mean(TABLES, "means", "n", torch.zeros(3, 2))
+    assert torch.equal(means, plain)
+    assert torch.equal(mass, plain_mass)
+
+
+def test_declared_field_that_is_never_averaged_is_told() -> None:
+    notes: list[str] = []
+    guard = RobustAggregation("median", ("parms",), notes.append)
+    with using(guard, None):
+        mean(updates(1, 2, 3), "params", weight="n")
+    guard.close([])
+    assert notes == [
+        "--robust median: it guards nothing. Not guarded: params, n.",
+        "--robust median: there was nothing to guard: the server averaged no parms.",
+    ]
+
+
+WRITTEN = """
+from atoll.methods.fedavg import FedAvg, Global
+{above}
+
+class Mine(FedAvg):
+    guards = ("params",)
+
+    def aggregate(self, server, replies, task, r, k):
+        {inside}
+        return Global({call}((reply.upload for reply in replies), "params"), {{}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "inside", "call"),
+    [
+        ("import atoll.core.optim.base as T", "pass", "T.mean"),
+        ("", "from atoll.core.optim.base import mean as average", "average"),
+    ],
+)
+def test_declared_mean_is_guarded_however_it_was_imported(above: str, inside: str, call: str, tmp_path: Path) -> None:
+    """Four honest clients and an outlier, with a user's file that the check lets through."""
+    path = tmp_path / "mine.py"
+    path.write_text(WRITTEN.format(above=above, inside=inside, call=call))
+    made = setup(str(path), partition="iid", robust="median")
+
+    honest, guarded, plain = (
+        attacked(made, text, 1, backend)[0]
+        for text, backend in ((None, LoopBackend), ("median", Saboteur), (None, Saboteur))
+    )
+
+    assert gap_params(honest.params, guarded.params) < 0.1
+    assert gap_params(honest.params, plain.params) > 1
+
+
+class Undeclared(FedAvg):
+    def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
+        return super().aggregate(server, replies, task, r, k)
+
+
+def test_method_without_guards_is_refused_and_its_author_told_what_to_declare() -> None:
+    made = setup("fedavg")
+    with pytest.raises(AtollError, match="mine declares none") as caught:
+        check(Undeclared(), made.fleet, "mine", "loop", "median")
+    assert "If mine is yours" in str(caught.value)
+    assert str(caught.value).endswith("guards = ('params',).")
+
+
+class OneName(FedAvg):
+    guards = "params"  # type: ignore[assignment]
+
+
+def test_guards_that_are_no_tuple_are_refused() -> None:
+    with pytest.raises(AtollError, match=r"Write guards = \('params',\)"):
+        check(OneName(), setup("fedavg").fleet, "mine", "loop", "median")
+
+
+# -- whole runs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_follows_its_rule_and_hands_its_notes_on() -> None:
+    plain, by_rule = run("fedproto"), run("fedproto", robust="krum:2")
+    assert by_rule.summary["digest"] != plain.summary["digest"]
+    assert len([note for note in by_rule.notes if "10 of 10 classes came from too few clients" in note]) == 1
+    assert not any("--robust" in note for note in plain.notes)
+
+
+@pytest.mark.parametrize("text", RULES)
+def test_with_one_client_every_rule_gives_the_run_without(text: str) -> None:
+    alone: dict[str, Any] = {"clients": 1, "partition": "iid"}
+    assert run("fedavg", **alone, robust=text).summary["digest"] == run("fedavg", **alone).summary["digest"]
+
+
+def test_runs_of_other_methods_are_refused_before_they_start() -> None:
+    with pytest.raises(AtollError, match="ktpfl declares none"):
+        setup("ktpfl", robust="median")
+
+
+@pytest.mark.parametrize("name", [name for name in ABLE if name != "fedfed"])
+def test_every_method_knows_what_clipping_measures_from(name: str) -> None:
+    """To a huge norm nothing is clipped; to almost nothing, the average is where the server was."""
+    made = without_distillation() if name == "feddf" else setup(name)
+    clients = Repeating(made.fleet, MemoryStore())
+    plain, huge, tiny = (
+        averaged(attacked(made, text, 1, lambda fleet, store: clients)[0]) for text in (None, "clip:1e9", "clip:1e-9")
+    )
+    assert gap_params(plain, huge) < 1e-6
+    first = averaged(made.method.init_server(made.fleet.task(), key(0)))
+    assert gap_params(first, tiny) < 1e-6 < gap_params(first, huge)
+
+
+def without_distillation() -> Setup:
+    """FedDF, whose server keeps on training after it has averaged."""
+    made = setup("feddf")
+    return replace(made, method=make("feddf", {"steps": 0}, optimiser=made.config.optimiser_options))
+
+
+def test_clipping_is_refused_at_once_where_the_server_starts_without_what_clients_send() -> None:
+    """FedFed's clients make up their first autoencoders themselves."""
+    with pytest.raises(AtollError, match="the server does not hold the same tensors"):
+        setup("fedfed", robust="clip:1")
+    with pytest.raises(AtollError, match="the server does not hold the same tensors"):
+        attacked(setup("fedfed"), "clip:1", 1, LoopBackend)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("feddf", "public rows, which teach"), ("fedgen", "heads"), ("fedfed", "one pool")]
+)
+def test_what_servers_use_of_single_uploads_is_told(name: str, what: str) -> None:
+    notes = run(name, robust="median", rounds=1).notes
+    assert len([note for note in notes if "it guards averages alone" in note and what in note]) == 1
+
+
+# -- the synthetic table ----------------------------------------------------------------------------------------------
+
+CLIENTS, LIARS, WIDTH = 20, 4, 64
+
+
+def sketches(attack: str, seed: int) -> tuple[Tensor, Tensor]:
+    """Prototypes of one class [20, 64] and the mean of the 16 honest ones: unit vectors with a spread of 0.3.
+
+    Liars send minus ten times theirs, the prototype of another class, or their mean less 1.5 standard deviations.
+    """
+    k = key(seed, "sketch")
+    truth = torch.nn.functional.normalize(normal(fold(k, 0), 2, WIDTH).double(), dim=1)
+    x = truth[0] + 0.3 / sqrt(WIDTH) * normal(fold(k, 1), CLIENTS, WIDTH).double()
+    honest = x[LIARS:].mean(0)
+    if attack == "signflip":
+        x[:LIARS] *= -10
+    elif attack == "swap":
+        x[:LIARS] += truth[1] - truth[0]
+    else:
+        x[:LIARS] = x[:LIARS].mean(0) - 1.5 * x[:LIARS].std(0, correction=0)
+    return x, honest
+
+
+def astray(text: str | None, attack: str) -> float:
+    """How far an average of the poisoned prototypes is from the honest mean, over ten seeds."""
+    found = []
+    for seed in range(10):
+        x, honest = sketches(attack, seed)
+        w, centre = ones(CLIENTS), torch.zeros(WIDTH, dtype=torch.double)
+        got = robust.weighted(x, w) if text is None else parse(text).combine(x, w, centre)
+        found.append(float((got - honest).norm()))
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("attack", ["signflip", "swap", "alie"])
+def test_four_poisoned_prototypes_of_twenty_move_the_geometric_median_least(attack: str) -> None:
+    """By at most 0.11, where ten times the opposite moves the mean by 0.2 * 11 = 2.2."""
+    by_mean, by_rule = astray(None, attack), astray("geometric", attack)
+    others = [astray(text, attack) for text in ("median", "trimmed:0.2", "krum:4:1")]
+    assert by_rule <= 0.11
+    assert by_rule <= min(others)
+    if attack == "signflip":
+        assert by_mean == pytest.approx(2.2, abs=0.02)
+    if attack == "swap":
+        assert by_mean > 0.25
+
+
+# -- what users write -------------------------------------------------------------------------------------------------
+
+
+def test_rules_are_read() -> None:
+    assert parse("median") == robust.Median()
+    assert parse("geometric") == robust.Geometric()
+    assert parse("trimmed:0.2") == robust.Trimmed(0.2)
+    assert (parse("krum:2"), parse("krum:2:1")) == (robust.Krum(2), robust.Krum(2, 1))
+    assert parse("clip:1e-1") == robust.Clip(0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mediam", "Did you mean 'median'?"),
+        ("", "Known: clip, geometric, krum, median, trimmed"),
+        ("median:3", "Write median, and nothing else"),
+        ("trimmed", "Write trimmed:SHARE"),
+        ("trimmed:0.5", "from 0 to 0.49"),
+        ("trimmed:-0.1", "from 0 to 0.49"),
+        ("trimmed:nan", "from 0 to 0.49"),
+        ("trimmed:0.1:0.2", "Write trimmed:SHARE"),
+        ("krum", "Write krum:F"),
+        ("krum:1.5", "Write krum:F"),
+        ("krum:-1", "Write krum:F"),
+        ("krum:1:0", "Write krum:F"),
+        ("clip:0", "above 0"),
+        ("clip:inf", "above 0"),
+        ("clip:long", "Write clip:NORM"),
+    ],
+)
+def test_rules_that_cannot_be_read_say_how_to_write_them(text: str, said: str) -> None:
+    with pytest.raises(AtollError) as caught:
+        parse(text)
+    assert said in str(caught.value)

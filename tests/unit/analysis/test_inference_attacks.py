@@ -1,0 +1,97 @@
+"""What a curious server can read off real uploads, and what the gate and noise leave of it."""
+
+import json
+
+import pytest
+import torch
+from conftest import Atoll
+from support.small_runs import setup
+
+from atoll.analysis.inference_attacks import Figure, Tables, attack, auc, solved
+from atoll.clients.tasks import no_filter
+from atoll.privacy.policy import Privacy
+
+UNEVEN = {"clients": 6, "partition": "dirichlet:0.3"}  # gives classes of one and of two rows
+
+
+def figures(name: str, **options: object) -> dict[str, float | None]:
+    """What each attack finds, by the beginning of its name."""
+    plain = setup(name, **UNEVEN, **options)
+    privacy = Privacy(plain.config, plain.method, plain.fleet)
+    found: list[Figure] = attack(plain, {"": privacy.outlet if privacy.on else no_filter})
+    return {f.attack.replace(" <= 64", " small").replace(" > 64", " large"): f.found[""] for f in found}
+
+
+def test_two_rows_are_solved_for() -> None:
+    """(1, 0) and (3, 4) have the mean (2, 2) and the covariance (2, 4)(2, 4)^T / 2 = [[2, 4], [4, 8]]."""
+    told = Tables(None, torch.tensor([True]), torch.tensor([[2.0, 2.0]]), torch.tensor([[[2.0, 4.0], [4.0, 8.0]]]))
+    found = solved(told, 0, 2)
+    assert found is not None
+    torch.testing.assert_close(found[found[:, 0].argsort()], torch.tensor([[1.0, 0.0], [3.0, 4.0]]).double())
+
+
+def test_auc_by_hand() -> None:
+    """Of the pairs (3, 1), (3, 2), (2, 1), (2, 2) three are in order and one is a tie: 3.5 / 4."""
+    assert auc(torch.tensor([3.0, 2.0]), torch.tensor([1.0, 2.0])) == 0.875
+
+
+def test_the_gate_ends_exact_reconstruction_and_membership() -> None:
+    """DC-PFL: every class of two rows is solved for and every member known, and with the gate none."""
+    open_, gated = figures("dcpfl"), figures("dcpfl", min_class_count=10)
+    assert open_["reconstruction, 1 row"] == open_["reconstruction, 2 rows"] == 1
+    assert open_["label histogram"] == 1
+    assert (open_["membership by covariance, n small"] or 0) > 0.99
+    assert gated["reconstruction, 1 row"] == gated["reconstruction, 2 rows"] == 0
+    assert (gated["membership by covariance, n small"] or 1) <= 0.55
+    assert (gated["label histogram"] or 0) < 1
+
+
+def test_a_covariance_without_its_small_classes_tells_nothing_of_them() -> None:
+    assert (figures("dcpfl", min_class_count=10, cov_source="none")["membership by covariance, n small"] or 1) <= 0.55
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedgh"])
+def test_single_rows_are_prototypes_until_the_gate_is_on(name: str) -> None:
+    assert figures(name)["reconstruction, 1 row"] == 1
+    assert figures(name, min_class_count=2)["reconstruction, 1 row"] == 0
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feddw", "scd"])
+def test_an_update_from_one_row_is_that_row(name: str) -> None:
+    """The gate does not cover weights, and says so."""
+    found = figures(name, min_class_count=10)
+    assert (found["inversion, 1 row"] or 0) > 0.99
+    assert (found["inversion, 4 rows"] or 0) > 0.8
+
+
+def test_noise_ends_inversion() -> None:
+    found = figures("fedavg", dp="8", dp_seed=1)
+    assert (found["inversion, 1 row"] or 0) < 0.5
+    assert (found["inversion, 4 rows"] or 0) < 0.5
+
+
+def test_noise_ends_membership_by_means() -> None:
+    """Which the gate does not: see what it leaves."""
+    means = "membership by means, n small"
+    assert (figures("fedproto")[means] or 0) > 0.6
+    assert (figures("fedproto", min_class_count=10)[means] or 0) > 0.55
+    assert (figures("fedproto", dp="1", dp_seed=1)[means] or 1) < 0.55
+
+
+@pytest.mark.parametrize("name", ["fedpd", "pfedes"])
+def test_uploads_that_do_not_go_by_class_are_attacked_too(name: str) -> None:
+    found = figures(name)
+    assert found["label guess"] == found["blind label guess"]  # nothing in them tells of labels at a glance
+    if name == "fedpd":
+        assert (found["copy of the model"] or 0) > 0.3
+
+
+def test_the_command(atoll: Atoll) -> None:
+    words = ["fedproto", "--clients", 4, "--epochs", 1, "--partition", "dirichlet:0.3"]
+    found = json.loads(atoll("attack", *words, "--dp", "1", "--json").stdout)
+    by_name = {f["attack"]: f["found"] for f in found}
+    assert by_name["label histogram"].keys() == {"open", "gate", "noise"}
+    assert by_name["label histogram"]["open"] == 1
+    shown = atoll("attack", *words, "--no-gate").stdout
+    assert "label histogram" in shown
+    assert " gate " not in shown.splitlines()[0]

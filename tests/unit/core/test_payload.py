@@ -1,0 +1,180 @@
+"""Payloads: what may be in them, what is left out of their packed form, and how much that weighs."""
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.payloads import Flagged, Mixed, Table, mixed, table
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from atoll.core.payload import Nothing, about, equal, nbytes, pack, payload, unpack
+from atoll.core.prng import key, normal, uniform
+from atoll.core.tree import stack
+
+
+def there_and_back(p: object) -> object:
+    packed = pack(p)
+    return unpack(type(p), packed.tensors, packed.scalars)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(1, 6), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_tables_survive(counts: list[int], width: int, covariances: bool) -> None:
+    p = table(torch.tensor(counts).float(), width, covariances)
+    back = there_and_back(p)
+    assert equal(back, p)
+    assert isinstance(back, Table)
+    assert torch.equal(back.n, p.n)
+    assert torch.equal(back.mu, p.mu)
+    assert (back.sigma is None) == (p.sigma is None)
+    if back.sigma is not None and p.sigma is not None:
+        assert torch.equal(back.sigma, p.sigma)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=8))
+@settings(max_examples=30, deadline=None)
+def test_flags_survive(flags: list[bool]) -> None:
+    held = torch.tensor(flags)
+    p = Flagged(normal(key(0), len(flags), 3) * held[:, None], held)
+    back = there_and_back(p)
+    assert isinstance(back, Flagged)
+    assert back.held.dtype == torch.bool
+    assert torch.equal(back.held, held)
+    assert torch.equal(back.means, p.means)
+
+
+@pytest.mark.parametrize("maybe", [None, torch.arange(3)])
+def test_everything_else_survives(maybe: Tensor | None) -> None:
+    p = mixed(maybe)
+    back = there_and_back(p)
+    assert equal(back, p)
+    assert isinstance(back, Mixed)
+    assert back.params.keys() == p.params.keys()
+    assert (back.stage, back.step, back.rate, back.last) == ("warm", 3, 0.5, True)
+    assert torch.equal(back.square, p.square)
+
+
+def test_absent_classes_do_not_travel() -> None:
+    """Three classes, the second absent, width 2. Labels 2 * 4 bytes, counts 2 * 4, means 2 * 2 * 4 = 16, triangles
+    2 * 3 * 4 = 24: 56 bytes. Dense it would be 3 * (1 + 2 + 4) * 4 = 84.
+    """
+    packed = pack(table(torch.tensor([4.0, 0.0, 1.0]), 2))
+    assert packed.tensors["n#held"].tolist() == [0, 2]
+    assert packed.tensors["n"].tolist() == [4, 1]
+    assert packed.tensors["mu"].shape == (2, 2)
+    assert packed.tensors["sigma"].shape == (2, 3)
+    assert packed.nbytes == 56
+
+
+def test_labels_do_not_travel_if_all_are_held() -> None:
+    """Counts 3 * 4, means 3 * 2 * 4 = 24, triangles 3 * 3 * 4 = 36: 72 bytes. Flags that are all up cost nothing."""
+    assert nbytes(table(torch.tensor([4.0, 2.0, 1.0]), 2)) == 72
+    assert nbytes(Flagged(torch.ones(3, 2), torch.ones(3, dtype=torch.bool))) == 24
+    assert nbytes(Flagged(torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool))) == 0
+
+
+def test_bytes_of_the_rest() -> None:
+    """Weights 6 * 4 + 4 * 4, an int64 counter 8, triangle 3 * 4, "warm" 4, and 8 for each of three numbers: 88."""
+    assert nbytes(mixed()) == 24 + 16 + 8 + 12 + 4 + 3 * 8
+    assert nbytes(mixed(torch.zeros(5))) == 88 + 20
+    assert nbytes(Nothing()) == 0
+
+
+@pytest.mark.parametrize("kind", [list, dict, nn.Module, object, Tensor | int, list[Tensor], tuple, "Table"])
+def test_forbidden_fields(kind: object) -> None:
+    with pytest.raises(TypeError, match=r"Leak\.data.* may not be sent"):
+        payload(type("Leak", (), {"__annotations__": {"data": kind}, "__module__": __name__}))
+
+
+def test_fields_have_no_default_values() -> None:
+    """A payload that is still in a stack would have the default in place of what is there."""
+    with pytest.raises(TypeError, match=r"Half\.rate has a default value"):
+
+        @payload
+        class Half:
+            rate: float = 0.5
+
+
+def test_rows_must_name_a_tensor_of_the_same_payload() -> None:
+    for marker in ("count", "stage", "perhaps"):
+        with pytest.raises(TypeError, match=f"rows='{marker}' must name a Tensor field"):
+
+            @payload
+            class Wrong:
+                mu: Tensor = about("means", rows=marker)
+                stage: str = about("no table can hang on this")
+                perhaps: Tensor | None = about("nor on this")
+
+
+def test_payloads_do_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        mixed().stage = "cold"  # type: ignore[misc]
+
+
+def test_missing_and_surplus_entries() -> None:
+    tensors, scalars = pack(table(torch.tensor([1.0, 0.0]), 2))
+    with pytest.raises(ValueError, match=r"Table\.mu is missing"):
+        unpack(Table, {name: v for name, v in tensors.items() if name != "mu"}, scalars)
+    with pytest.raises(ValueError, match="no field for secret"):
+        unpack(Table, tensors | {"secret": torch.zeros(1)}, scalars)
+    with pytest.raises(ValueError, match="no field for secret"):
+        unpack(Table, tensors, scalars | {"secret": 1})
+    with pytest.raises(ValueError, match="n#classes"):
+        unpack(Table, tensors, {})
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_tables_must_have_a_row_for_each_class_held(rows: int) -> None:
+    """One row must not be spread over two classes, nor the third of three be dropped."""
+    tensors, scalars = pack(table(torch.tensor([1.0, 2.0]), 2))
+    for name in ("mu", "sigma", "n"):
+        wrong = torch.ones(rows, *tensors[name].shape[1:])
+        with pytest.raises((ValueError, RuntimeError)):
+            unpack(Table, tensors | {name: wrong}, scalars)
+
+
+def test_scalars_have_their_type() -> None:
+    tensors, scalars = pack(mixed())
+    for name, wrong in (("stage", 1), ("step", "1"), ("last", 2), ("rate", "fast")):
+        with pytest.raises(ValueError, match=f"Mixed.{name} "):
+            unpack(Mixed, tensors, scalars | {name: wrong})
+
+
+def test_vmap_maps_over_tensors_and_leaves_scalars_alone() -> None:
+    both = stack([mixed(), mixed()])
+
+    def double(p: Mixed) -> Mixed:
+        assert p.stage == "warm"
+        assert p.square.shape == (2, 2)
+        return Mixed({name: 2 * v for name, v in p.params.items()}, p.square, None, p.stage, p.step, p.rate, p.last)
+
+    out = vmap(double)(both)
+    assert out.params["b.weight"].tolist() == (2 * torch.ones(2, 2, 3)).tolist()
+    assert out.maybe is None
+
+
+def test_a_payload_is_a_tree() -> None:
+    leaves = pytree.tree_leaves(mixed(torch.zeros(1)))
+    assert len(leaves) == 5
+    assert all(isinstance(leaf, Tensor) for leaf in leaves)
+
+
+def test_equality_is_bit_for_bit() -> None:
+    a, b = mixed(), mixed()
+    assert equal(a, b)
+    assert not equal(a, mixed(torch.zeros(1)))
+    assert not equal(a, Nothing())
+    b.params["a.bias"][0] = 1e-30
+    assert not equal(a, b)
+
+
+def test_packing_copies_or_views_but_never_changes() -> None:
+    p = table((uniform(key(0), 5) * 3).floor(), 4)
+    before = (p.n.clone(), p.mu.clone())
+    there_and_back(p)
+    assert torch.equal(p.n, before[0])
+    assert torch.equal(p.mu, before[1])

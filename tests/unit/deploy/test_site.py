@@ -1,0 +1,306 @@
+"""Sites by themselves: their frames, their files, their rows, and their worker as a process."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from support import small_runs
+from support.local_sites import SMALL, Sites, Wire
+
+from atoll.config import Config
+from atoll.deploy.server.run import DeploymentJob, read_job
+from atoll.deploy.site.config import read_rows, read_site
+from atoll.deploy.site.exchange_store import ExchangeStore, StateRef
+from atoll.deploy.site.participation import Participation
+from atoll.deploy.site.worker import local, serve
+from atoll.deploy.transport import flower, protocol
+from atoll.deploy.transport.protocol import Frame, ProtocolError, call, pack, unpack
+from atoll.errors import AtollError
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_comes_back_as_it_was() -> None:
+    frame = Frame("upload", {"kind": 1, "score": {"accuracy": 0.1, "val": None}}, b"\0\xff" * 100)
+    assert unpack(pack(frame)) == frame
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"ATL1",
+        pack(Frame("x", {}))[:-1],
+        pack(Frame("x", {})) + b"!",
+        b"ATL2" + pack(Frame("x", {}))[4:],
+        struct.pack(">4sIQ", b"ATL1", 2**31, 0),
+        struct.pack(">4sIQ", b"ATL1", 0, 2**63),
+        struct.pack(">4sIQ", b"ATL1", 2, 0) + b"{}",
+        struct.pack(">4sIQ", b"ATL1", 4, 0) + b"[1, ",
+        struct.pack(">4sIQ", b"ATL1", 1000, 0) + b"[" * 1000,
+        struct.pack(">4sIQ", b"ATL1", 8, 0) + b'["x", 1]',
+    ],
+)
+def test_bytes_that_are_no_frame_are_refused(data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError):
+        unpack(data)
+    answer = local(Sites(tmp_path, small_runs.setup("fedavg", **SMALL)).site("0"))
+    assert unpack(answer(data)).code == "request"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"run": "../../etc"},
+        {"run": "0" * 16},
+        {},
+        {"run": "0" * 16, "round": "x"},
+    ],
+)
+@pytest.mark.parametrize("kind", ["exchange", "finish", "assess", "end", "begin", "hello", "dance"])
+def test_requests_that_make_no_sense_end_with_a_code(kind: str, head: dict[str, Any], tmp_path: Path) -> None:
+    answer = local(Sites(tmp_path, small_runs.setup("fedavg", **SMALL)).site("0"))
+    assert unpack(answer(pack(Frame(kind, head)))).code in protocol.CODES
+    assert not list((tmp_path / "0" / "state").glob("runs/*/0*"))
+
+
+def test_codes_of_strangers_are_not_repeated() -> None:
+    assert Frame("error", {"code": "rm -rf"}).code == "failed"
+    assert Frame("error", {}).code == "failed"
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_shelf_keeps_what_is_asked_for_and_notices_changes(tmp_path: Path) -> None:
+    shelf = ExchangeStore(tmp_path, "ab" * 8)
+    tags = []
+    for t in range(3):
+        entry = shelf.entry(t, 0, "0" * 64)
+        entry.begin(b"request", b"made")
+        entry.answer(b"reply")
+        assert entry.answered
+        assert not entry.concluded
+        entry.conclude(b"state %d" % t, {"after": None})
+        tags.append(StateRef(t, 0, str(entry.digest())))
+    shelf.tidy({tags[0]}, round=2)
+    assert [t for t, _, _ in shelf.entries()] == [0, 2]
+    assert shelf.find(tags[2]).read("state.safetensors") == b"state 2"
+    for tag, change in ((tags[1], ""), (tags[2], "x"), (StateRef(2, 0, "other"), "")):
+        if change:
+            (shelf.find(tag).folder / "state.safetensors").write_text(change)
+        with pytest.raises(protocol.Refusal) as refusal:
+            shelf.find(tag)
+        assert refusal.value.code == "state"
+    reply = shelf.find(tags[0]).folder / "reply.frame"
+    reply.write_text("other")
+    assert not shelf.find(tags[0]).answered
+
+
+# -- rows and settings ------------------------------------------------------------------------------------------------
+
+
+def site_with(folder: Path, data: str, **values: Any) -> Any:
+    entries = {"name": "north", "data": data} | values
+    (folder / "site.yaml").write_text(json.dumps(entries))
+    return read_site(folder)
+
+
+def test_a_site_divides_its_own_rows_unless_they_are_divided(tmp_path: Path) -> None:
+    x, y = np.arange(200, dtype=np.float32).reshape(50, 4), np.arange(50) % 2
+    np.savez(tmp_path / "plain.npz", x=x, y=y)
+    np.savez(tmp_path / "two.npz", x_train=x, y_train=y, x_test=x[:10], y_test=y[:10])
+    parts = {"x_train": x, "y_train": y, "x_val": x[:5], "y_val": y[:5], "x_test": x[:8], "y_test": y[:8]}
+    np.savez(tmp_path / "three.npz", **parts)
+    for file, sizes in (("plain.npz", [40, 5, 5]), ("two.npz", [50, 0, 10]), ("three.npz", [50, 5, 8])):
+        assert site_with(tmp_path, file).card(Config())["rows"] == sizes
+    federation = site_with(tmp_path, "plain.npz").federation(Config())
+    held = np.concatenate([federation.train[0], federation.val[0], federation.test[0]])
+    assert sorted(held) == list(range(50))
+
+
+def test_a_site_reads_tables_with_the_classes_of_the_federation(tmp_path: Path) -> None:
+    """A site that lacks a class has to list it, or its labels would be numbered otherwise."""
+    (tmp_path / "rows.csv").write_text("age,bmi,label\n" + "\n".join(f"{i}.5,{i % 7}.0,ill" for i in range(20)))
+    card = site_with(tmp_path, "rows.csv?classes=well,ill", model="mlp").card(Config())
+    assert (card["kind"], card["shape"], card["classes"], card["model"]) == ("table", [2], 2, "mlp")
+    assert site_with(tmp_path, "rows.csv").card(Config())["classes"] == 1
+
+
+def test_cut_rows_come_back_just_so(tmp_path: Path) -> None:
+    setup = small_runs.setup("fedmd", **SMALL)
+    sites = Sites(tmp_path, setup)
+    for at, name in enumerate(sites.names):
+        own = sites.site(name).federation(setup.config)
+        for part in ("train", "val", "test"):
+            mine, theirs = own.part(part)[0], setup.federation.part(part)[at]  # type: ignore[arg-type]
+            assert np.array_equal(own.rows(mine), setup.federation.rows(theirs))
+            assert np.array_equal(own.labels(mine), setup.federation.labels(theirs))
+    public = sites.site("0").public_rows
+    assert public is not None
+    assert np.array_equal(public, setup.federation.rows(setup.federation.public))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "../x", "data": "a"}, "letters, digits"),
+        ({"name": "a"}, "needs an entry 'data'"),
+        ({"name": "a", "data": "b", "modle": "c"}, "modle"),
+        ({"name": "a", "data": "b", "methods": "mine.py"}, "list of Python files"),
+    ],
+)
+def test_mistakes_in_site_yaml_are_told(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(json.dumps(values))
+    with pytest.raises(AtollError, match=message):
+        read_site(tmp_path)
+
+
+def test_rows_that_are_not_there_are_told(tmp_path: Path) -> None:
+    with pytest.raises(AtollError, match="no file or folder"):
+        read_rows(str(tmp_path / "none.npz"))
+
+
+# -- jobs and apps ----------------------------------------------------------------------------------------------------
+
+
+def test_mistakes_in_a_job_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    for values, message in (
+        ({"run_dir": "r", "config": {}, "sites": {}}, "needs sites"),
+        ({"run_dir": "r", "config": {}, "sites": {"a": {}}, "min_clients": 2}, "--min-clients must be from 1 to 1"),
+        ({"run_dir": "r", "config": {}, "sites": {"a": {}}, "round_timeout": 0}, "--round-timeout"),
+        ({"run_dir": "r", "sites": {"a": {}}}, "is no job"),
+        ({"run_dir": "r", "config": {}, "sites": {"a": {}}, "rouns": 2}, "rouns"),
+    ):
+        path.write_text(json.dumps(values))
+        with pytest.raises(AtollError, match=message):
+            read_job(path)
+
+
+def test_deployments_make_a_checkpoint_every_round() -> None:
+    assert DeploymentJob("r", Config(rounds=9).to_dict(), {"a": {}}).configured().checkpoint_every == 1
+
+
+def test_the_app_for_flower_holds_no_code(tmp_path: Path) -> None:
+    folder = flower.write_app(tmp_path / "app")
+    assert [path.name for path in folder.rglob("*")] == ["pyproject.toml"]
+    assert 'clientapp = "atoll.deploy.site.app:app"' in (folder / "pyproject.toml").read_text()
+
+
+def test_without_flower_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "find_spec", lambda name: None)
+    with pytest.raises(AtollError, match=r"pip install \"atoll\[flower\]\""):
+        flower.require()
+
+
+# -- the worker as a process ------------------------------------------------------------------------------------------
+
+Start = Callable[[str], BaseProcess]
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose name leaves room for that of a socket."""
+    with TemporaryDirectory(prefix="atoll") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def workers(short: Path) -> Iterator[tuple[Sites, Start]]:
+    """Sites, and how to start the worker of one."""
+    sites, started = Sites(short, small_runs.setup("ditto", **SMALL, wait_free=True)), list[BaseProcess]()
+
+    def start(name: str) -> BaseProcess:
+        site = sites.site(name)
+        site.socket.unlink(missing_ok=True)
+        process = get_context("fork").Process(target=serve, args=(site,), daemon=True)
+        process.start()
+        started.append(process)
+        while not site.socket.exists():
+            time.sleep(0.01)
+        return process
+
+    yield sites, start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def caller(sites: Sites, name: str) -> Callable[[bytes], bytes]:
+    return lambda data: call(sites.site(name).socket, data, patience=60)
+
+
+def test_workers_behind_sockets_give_the_bits_of_the_simulation(workers: tuple[Sites, Start]) -> None:
+    """One of them is killed while its personal training goes on, and started again when it is missed."""
+    sites, start = workers
+    processes = {name: start(name) for name in sites.names}
+    kills = iter([True])
+
+    def mortal(data: bytes) -> bytes:
+        kind, socket = unpack(data).kind, sites.site("1").socket
+        if kind == "finish" and next(kills, False):
+            os.kill(int(processes["1"].pid or 0), signal.SIGKILL)
+            processes["1"].join()
+            reply = call(socket, data)
+            assert unpack(reply).code == "worker"
+            processes["1"] = start("1")
+            return reply
+        return call(socket, data)
+
+    line = Wire({name: caller(sites, name) for name in sites.names} | {"1": mortal})
+    digest = sites.run(line).summary["digest"]
+    assert digest == small_runs.run("ditto", **SMALL, wait_free=True).summary["digest"]
+
+
+def test_a_worker_is_for_its_owner_alone_and_bears_with_strangers(workers: tuple[Sites, Start]) -> None:
+    sites, start = workers
+    process, place = start("0"), sites.site("0").socket
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    for words in (b"", b"GET / HTTP/1.1\r\n\r\n", struct.pack(">4sIQ", b"ATL1", 2**32 - 1, 2**62), b"ATL1"):
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(place))
+            line.sendall(words)
+    assert unpack(call(place, pack(Frame("name", {})))).head == {"site": "0"}
+    assert process.is_alive()
+
+
+def test_an_upload_leaves_before_personal_training(
+    workers: tuple[Sites, Start], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that never comes to the end of its personal training has sent its upload all the same."""
+    sites, start = workers
+    line, site = sites.line(), sites.site("0")
+    sites.run(line)
+    begin, exchange = (
+        next(f for name, f in line.asked if (name, f.kind) == ("0", kind)) for kind in ("begin", "exchange")
+    )
+    shutil.rmtree(site.state / "runs")
+    monkeypatch.setattr(Participation, "_conclude", lambda *_: time.sleep(60))
+    start("0")
+    assert unpack(call(site.socket, pack(begin))).kind == "ready"
+    reply = unpack(call(site.socket, pack(exchange)))
+    assert (reply.kind, len(reply.body) > 0, "state" in reply.head) == ("upload", True, False)
+    assert unpack(call(site.socket, pack(Frame("name", {})), patience=0.2)).code == "worker"  # it is busy
+
+
+def test_cutting_from_the_command_line(atoll: Any, tmp_path: Path) -> None:
+    result = atoll("data", "cut", "digits", tmp_path / "cut", "--clients", 3, "--public", 20)
+    assert [Path(line).name for line in result.stdout.splitlines()] == ["0.npz", "1.npz", "2.npz", "public.npz"]
+    setup = small_runs.setup("fedmd", clients=3, public=20)
+    assert read_rows(str(tmp_path / "cut" / "1.npz")).given == tuple(
+        len(setup.federation.part(part)[1]) for part in ("train", "val", "test")
+    )

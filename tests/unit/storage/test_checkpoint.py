@@ -1,0 +1,349 @@
+"""Checkpoints: whole, or not there."""
+
+import random
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import torch
+from support.disk_crashes import crash_points, disk_full, trouble_at
+from torch import Tensor
+
+from atoll.core.method import Contract
+from atoll.core.payload import Nothing, Params, about, equal, payload
+from atoll.errors import AtollError
+from atoll.storage.checkpoint import Checkpoints, Snapshot
+
+
+@payload
+class Server:
+    params: Params = about("weights")
+
+
+@payload
+class State:
+    v: Tensor = about("a vector")
+
+
+TYPES = Contract(Nothing, Nothing, State, Server)
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path, TYPES)
+
+
+def state(value: float) -> State:
+    return State(torch.full((5,), value))
+
+
+def snapshot(checkpoints: Checkpoints, at: int, **clients: float) -> Snapshot:
+    """Of round ``at``; clients hold a constant vector each."""
+    states = {i: checkpoints.put_state(state(value)) for i, value in clients.items()}
+    server = Server({"w": torch.full((3, 2), float(at)), "n": torch.tensor(at)})
+    return Snapshot(at, server, states, {"totals": {"up": 0.1 * at}}, b"rows of round %d" % at)
+
+
+def load(checkpoints: Checkpoints) -> Snapshot:
+    found = checkpoints.load(pytest.fail)
+    assert found is not None
+    return found
+
+
+def assert_holds(checkpoints: Checkpoints, at: int, warnings: list[str] | None = None) -> None:
+    """The latest good checkpoint is the whole of round ``at``."""
+    found = checkpoints.load(pytest.fail if warnings is None else warnings.append)
+    assert found is not None
+    assert found.round == at
+    assert found.rows == b"rows of round %d" % at
+    assert found.progress == {"totals": {"up": 0.1 * at}}
+    assert equal(found.server, Server({"w": torch.full((3, 2), float(at)), "n": torch.tensor(at)}))
+    for name in found.states.values():
+        checkpoints.get_state(name)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+# -- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_saved_comes_back(checkpoints: Checkpoints) -> None:
+    checkpoints.save(snapshot(checkpoints, 7, a=1.5, b=-2.0))
+    assert_holds(checkpoints, 7)
+    found = load(checkpoints)
+    assert equal(checkpoints.get_state(found.states["a"]), state(1.5))
+    assert equal(checkpoints.get_state(found.states["b"]), state(-2.0))
+
+
+def test_without_a_checkpoint_there_is_nothing_to_load(checkpoints: Checkpoints) -> None:
+    assert checkpoints.load(pytest.fail) is None
+
+
+def test_two_checkpoints_are_kept_with_their_states_and_no_others(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    for at in range(1, 5):
+        checkpoints.save(snapshot(checkpoints, at, a=float(at)))
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["round-000003", "round-000004"]
+    assert len(list((tmp_path / "objects").iterdir())) == 2
+
+
+def test_rounds_are_in_the_order_of_numbers(checkpoints: Checkpoints) -> None:
+    for at in (9, 10, 999_999, 1_000_000):
+        checkpoints.save(snapshot(checkpoints, at))
+        assert_holds(checkpoints, at)
+
+
+def test_a_state_that_did_not_change_is_written_once(
+    checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints.save(snapshot(checkpoints, 1, a=1.0, b=1.0, c=3.0))
+    assert len(list((tmp_path / "objects").iterdir())) == 2  # a and b share theirs
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "objects").iterdir()}
+    checkpoints.save(snapshot(checkpoints, 2, a=1.0, b=5.0, c=3.0))
+    after = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "objects").iterdir()}
+    assert len(after) == 3
+    assert before.items() <= after.items()
+
+
+def test_saving_a_round_again_replaces_it(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    checkpoints.save(snapshot(checkpoints, 1, a=1.0))
+    checkpoints.save(snapshot(checkpoints, 1, a=2.0))
+    assert equal(checkpoints.get_state(load(checkpoints).states["a"]), state(2.0))
+    assert len(list((tmp_path / "objects").iterdir())) == 1
+
+
+# -- damage -----------------------------------------------------------------------------------------------------------
+
+FILES = [
+    "server.safetensors", "progress.json", "states.json", "desks.json", "clients.parquet", "manifest.json", "object",
+]  # fmt: skip
+
+
+def file_of(tmp_path: Path, at: int, name: str, checkpoints: Checkpoints) -> Path:
+    if name == "object":
+        return tmp_path / "objects" / checkpoints.put_state(state(float(at)))
+    return tmp_path / "checkpoints" / f"round-{at:06d}" / name
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at // 8 % len(data)] ^= 1 << at % 8
+    path.write_bytes(bytes(data))
+
+
+def two(checkpoints: Checkpoints) -> None:
+    for at in (5, 10):
+        checkpoints.save(snapshot(checkpoints, at, a=float(at), b=0.5))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_never_loaded_and_the_checkpoint_before_steps_in(
+    name: str, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    two(checkpoints)
+    path = file_of(tmp_path, 10, name, checkpoints)
+    good, kept = path.read_bytes(), content(tmp_path)
+    for at in range(0, 8 * len(good), 61):
+        flip(path, at)
+        warnings: list[str] = []
+        assert_holds(checkpoints, 5, warnings)
+        assert len(warnings) == 1
+        assert "round-000010" in warnings[0]
+        path.write_bytes(good)
+    assert content(tmp_path) == kept  # loading leaves everything as it is
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("harm", ["empty", "half", "missing", "noise"])
+def test_lost_and_shortened_files_are_noticed(name: str, harm: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    path = file_of(tmp_path, 10, name, checkpoints)
+    data = path.read_bytes()
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes({"empty": b"", "half": data[: len(data) // 2], "noise": b"[1, 2]"}[harm])
+    warnings: list[str] = []
+    assert_holds(checkpoints, 5, warnings)
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize("flips", [300, pytest.param(3000, marks=pytest.mark.chaos)])
+def test_not_one_of_many_flipped_bits_is_loaded_silently(flips: int, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """Anywhere in any file, as often as the file is long."""
+    two(checkpoints)
+    paths = [file_of(tmp_path, 10, name, checkpoints) for name in FILES]
+    sizes = [path.stat().st_size for path in paths]
+    draw = random.Random(flips)
+    for _ in range(flips):
+        (path,) = draw.choices(paths, sizes)
+        good = path.read_bytes()
+        flip(path, draw.randrange(8 * len(good)))
+        warnings: list[str] = []
+        assert_holds(checkpoints, 5, warnings)
+        assert len(warnings) == 1
+        path.write_bytes(good)
+    assert_holds(checkpoints, 10)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_was_cut_anywhere_is_not_loaded(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    path = file_of(tmp_path, 10, name, checkpoints)
+    good = path.read_bytes()
+    for percent in range(100):
+        path.write_bytes(good[: len(good) * percent // 100])
+        assert_holds(checkpoints, 5, [])
+
+
+@pytest.mark.parametrize("name", ["server.safetensors", "progress.json", "clients.parquet", "object"])
+def test_the_warning_names_the_file_and_both_digests(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    path, warnings = file_of(tmp_path, 10, name, checkpoints), list[str]()
+    was = sha256(path.read_bytes()).hexdigest()
+    flip(path, 99)
+    now = sha256(path.read_bytes()).hexdigest()
+    assert_holds(checkpoints, 5, warnings)
+    file = f"objects/{path.name}" if name == "object" else name
+    assert warnings == [
+        f"Checkpoint round-000010 is damaged ({file} has SHA-256 {now[:12]}... where {was[:12]}... was written); "
+        "trying the one before it."
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("object", "desks.json")])
+def test_files_of_two_rounds_cannot_be_mixed(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    older = file_of(tmp_path, 5, name, checkpoints).read_bytes()
+    file_of(tmp_path, 10, name, checkpoints).write_bytes(older)
+    assert_holds(checkpoints, 5, [])
+
+
+def test_a_checkpoint_under_the_name_of_another_round_is_not_loaded(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    (tmp_path / "checkpoints" / "round-000010").rename(tmp_path / "checkpoints" / "round-000011")
+    warnings: list[str] = []
+    assert_holds(checkpoints, 5, warnings)
+    assert "manifest.json is that of round 10" in warnings[0]
+
+
+def test_a_checkpoint_of_another_configuration_is_not_loaded(tmp_path: Path) -> None:
+    mine, others = (Checkpoints(tmp_path, TYPES, {"lr": lr, "seed": 0}) for lr in (0.1, 0.2))
+    mine.save(snapshot(mine, 5, a=1.0))
+    assert_holds(Checkpoints(tmp_path, TYPES, {"seed": 0, "lr": 0.1}), 5)  # in whatever order
+    before = content(tmp_path)
+    with pytest.raises(AtollError, match="belongs to another configuration"):
+        others.load(lambda _: None)
+    assert content(tmp_path) == before
+
+
+def test_when_every_checkpoint_is_damaged_nothing_is_deleted(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    for at in (5, 10):
+        flip(file_of(tmp_path, at, "server.safetensors", checkpoints), 900)
+    before, warnings = content(tmp_path), list[str]()
+    with pytest.raises(AtollError, match="--force") as error:
+        checkpoints.load(warnings.append)
+    assert len(warnings) == 2
+    for at in (5, 10):
+        assert f"Checkpoint round-{at:06d} is damaged (server.safetensors has SHA-256" in str(error.value)
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_that_fell_back_heals(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """From round 5 it comes to round 10 again: the damaged file is replaced, and the one after is the last resort."""
+    two(checkpoints)
+    flip(file_of(tmp_path, 10, name, checkpoints), 100)
+    assert_holds(checkpoints, 5, [])
+    for at in (6, 7):
+        checkpoints.save(snapshot(checkpoints, at, a=float(at), b=0.5))
+        assert_holds(checkpoints, at)
+    folders = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    assert folders == ["round-000006", "round-000007"]  # the damaged one takes nobody's place
+    checkpoints.save(snapshot(checkpoints, 10, a=10.0, b=0.5))
+    assert_holds(checkpoints, 10)
+
+
+def test_a_damaged_state_is_written_anew(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """The same state has the same name, so the file is already there: but it is not what its name says."""
+    name = checkpoints.put_state(state(1.0))
+    (tmp_path / "objects" / name).write_bytes(b"rubbish")
+    assert checkpoints.put_state(state(1.0)) == name
+    assert equal(checkpoints.get_state(name), state(1.0))
+    assert sha256((tmp_path / "objects" / name).read_bytes()).hexdigest() == name
+
+
+def test_a_damaged_older_checkpoint_does_not_stop_a_run(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    file_of(tmp_path, 5, "states.json", checkpoints).write_bytes(b"{")
+    file_of(tmp_path, 10, "states.json", checkpoints).write_bytes(b"{")
+    checkpoints.save(snapshot(checkpoints, 15, a=15.0))
+    assert_holds(checkpoints, 15)
+
+
+# -- crashes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_crash_at_any_step_of_saving_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    place = {"at": tmp_path}
+
+    def prepare() -> None:
+        place["at"] = tmp_path / str(len(list(tmp_path.iterdir())))
+        two(Checkpoints(place["at"], TYPES))
+
+    def act() -> None:
+        checkpoints = Checkpoints(place["at"], TYPES)
+        checkpoints.save(snapshot(checkpoints, 15, a=15.0, b=0.5))
+
+    rounds = set()
+    for step in crash_points(act, prepare):
+        found = load(Checkpoints(place["at"], TYPES))
+        rounds.add(found.round)
+        assert_holds(Checkpoints(place["at"], TYPES), found.round)
+        act()  # and the run goes on
+        assert_holds(Checkpoints(place["at"], TYPES), 15)
+        names = sorted(p.name for p in (place["at"] / "checkpoints").iterdir())
+        assert names == ["round-000010", "round-000015"], f"litter after a crash at step {step}"
+    assert rounds == {10, 15}
+
+
+def test_what_a_crash_left_behind_can_be_tidied_up(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    two(checkpoints)
+    for folder in ("new-000015", "round-000003"):
+        shutil.copytree(tmp_path / "checkpoints" / "round-000005", tmp_path / "checkpoints" / folder)
+    checkpoints.put_state(state(99.0))
+    checkpoints.tidy(10)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["round-000005", "round-000010"]
+    assert len(list((tmp_path / "objects").iterdir())) == 3
+    assert_holds(checkpoints, 10)
+
+
+def test_a_half_written_checkpoint_is_ignored(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    checkpoints.save(snapshot(checkpoints, 5))
+    half = tmp_path / "checkpoints" / "new-000010"
+    half.mkdir()
+    (half / "server.safetensors").write_bytes(b"half of")
+    assert_holds(checkpoints, 5)
+
+
+def test_when_the_disk_is_full_at_any_step_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    """Nothing can be written from some step on, and what was there can still be removed."""
+    for step in range(200):
+        checkpoints = Checkpoints(tmp_path / str(step), TYPES)
+        two(checkpoints)
+        kept = content(tmp_path / str(step) / "checkpoints")
+        with trouble_at(step, disk_full, ("mkdir", "fsync"), lasting=True):
+            try:
+                checkpoints.save(snapshot(checkpoints, 15, a=15.0, b=0.5))
+            except OSError:
+                pass
+            else:
+                break
+        if (found := load(checkpoints)).round == 10:
+            assert content(tmp_path / str(step) / "checkpoints") == kept  # and nothing beside it
+        assert_holds(checkpoints, found.round)
+    assert 20 < step < 199
+    assert_holds(checkpoints, 15)

@@ -1,0 +1,220 @@
+"""Being told to stop: at any moment, and never in the middle of the books."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import small_runs
+
+from atoll.backends.loop import LoopBackend
+from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine.setup import Setup
+from atoll.storage.run_dir import RunDir
+from atoll.utils.signals import Stopped, stoppable, uninterrupted
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_raises_with_the_code_that_shells_know(number: signal.Signals, code: int) -> None:
+    with pytest.raises(Stopped) as stopped, stoppable():
+        send(number)
+    assert stopped.value.code == code
+    assert isinstance(stopped.value, KeyboardInterrupt)
+
+
+def test_a_signal_waits_for_what_must_be_whole() -> None:
+    done: list[str] = []
+
+    def act() -> None:
+        with uninterrupted():
+            with uninterrupted():
+                send(signal.SIGTERM)
+            done.append("whole")
+        done.append("more")
+
+    with pytest.raises(Stopped), stoppable():
+        act()
+    assert done == ["whole"]
+
+
+def test_only_the_first_signal_counts() -> None:
+    done: list[str] = []
+
+    def act() -> None:
+        try:
+            send(signal.SIGTERM)
+        finally:
+            send(signal.SIGINT)
+            done.append("the last things")
+
+    with pytest.raises(Stopped) as stopped, stoppable():
+        act()
+    assert done == ["the last things"]
+    assert stopped.value.code == 143
+
+
+def test_a_signal_that_was_swallowed_is_heeded_at_the_next_occasion() -> None:
+    def act() -> None:
+        with suppress(KeyboardInterrupt):  # as Python itself does in a destructor
+            send(signal.SIGINT)
+        with uninterrupted():
+            pass
+
+    with pytest.raises(Stopped), stoppable():
+        act()
+
+
+def test_handlers_are_put_back_and_those_of_others_left_alone() -> None:
+    usual = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with stoppable(), stoppable():
+        pass
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == usual
+    heard: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        with stoppable():
+            send(signal.SIGTERM)
+        send(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, usual[1])
+    assert heard == [signal.SIGTERM] * 2
+
+
+def test_other_threads_can_run_too() -> None:
+    ran: list[bool] = []
+
+    def act() -> None:
+        with stoppable(), uninterrupted():
+            ran.append(True)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+    assert ran == [True]
+
+
+# -- a run ------------------------------------------------------------------------------------------------------------
+
+
+def made(name: str, store: str) -> Setup:
+    """No checkpoint is due before the end."""
+    return small_runs.setup(name, clients=3, partition="iid", rounds=3, eval_every=1, checkpoint_every=99, store=store)
+
+
+def conducted(setup: Setup, out: Path) -> dict[str, Any]:
+    with RunDir(out) as folder:
+        run_experiment(setup, folder)
+    return report(out)
+
+
+def report(out: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return {k: v for k, v in summary.items() if k != "seconds"} | {
+        "lines": [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    }
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
+    """Ctrl-C just before the given call of a function, counted from 1."""
+    real: Callable[..., Any] = getattr(owner, name)
+    calls = [0]
+
+    def counted(*args: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    monkeypatch.setattr(owner, name, counted)
+
+
+# Where a run of three clients is stopped, how often that is called in a round, and by which method.
+PLACES = [
+    (LoopBackend, "_participate", 3, "ditto"),  # in the middle of training
+    (LoopBackend, "_participate", 6, "fedmd"),  # in the second exchange, when states of the first are new
+    (LoopBackend, "commit", 3, "scd"),  # when some states are new
+    (LoopBackend, "_participate", 6, "fedpd"),  # when the server has changed what it keeps of some clients
+    (Experiment, "_evaluate", 1, "fedavg"),  # when everything is new and nothing is entered
+    (Experiment, "_record", 1, "ditto"),
+]
+
+
+@pytest.mark.parametrize("store", ["memory", "disk"])
+@pytest.mark.parametrize(("owner", "name", "often", "method"), PLACES)
+def test_a_round_that_is_broken_off_leaves_no_trace(
+    owner: Any, name: str, often: int, method: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the third round, after its last call but one: the second one is kept, and the end is the same."""
+    setup = made(method, store)
+    whole = conducted(setup, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop_at(patch, owner, name, 3 * often)
+        with pytest.raises(KeyboardInterrupt):
+            conducted(setup, tmp_path / "run")
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["round-000002"]
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert conducted(setup, tmp_path / "run") == whole
+
+
+def test_a_run_that_is_stopped_in_its_first_round_has_nothing_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = made("ditto", "memory")
+    with monkeypatch.context() as patch:
+        stop_at(patch, LoopBackend, "_participate", 2)
+        with pytest.raises(KeyboardInterrupt):
+            conducted(setup, tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert conducted(setup, tmp_path / "run") == conducted(setup, tmp_path / "whole")
+
+
+class Chain:
+    """Something with a past, as an accountant or a log is."""
+
+    def __init__(self) -> None:
+        self.length, self.taken = 0, list[Any]()
+
+    def to_json(self) -> Any:
+        return {"length": self.length}
+
+    def take_over(self, stored: Any) -> None:
+        self.taken.append(stored)
+
+
+def test_others_find_in_a_checkpoint_what_they_were_after_the_last_whole_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain grows by one link for each client; it is stopped in the third round, at its eighth link."""
+    setup, chain = made("ditto", "memory"), Chain()
+    with RunDir(tmp_path) as folder:
+        experiment = Experiment(setup, folder)
+        experiment.extras["chain"] = chain
+        participate = LoopBackend._participate
+
+        def linked(*args: Any) -> Any:
+            chain.length += 1
+            if chain.length == 8:
+                raise KeyboardInterrupt
+            return participate(*args)
+
+        monkeypatch.setattr(LoopBackend, "_participate", linked)
+        with pytest.raises(KeyboardInterrupt):
+            experiment.run(lambda done, line: None)
+        heir = Experiment(setup, folder)
+        heir.extras |= {"chain": chain, "newcomer": Chain()}
+        heir._resume()
+    assert chain.taken == [None, {"length": 6}]  # nothing to take over at first
+    assert heir.extras["newcomer"].taken == [None]  # type: ignore[attr-defined]
+    assert heir.ledger.round == 2
