@@ -42,7 +42,7 @@ class Case:
 
     @property
     def weights(self) -> int:
-        net = self.setup.fleet.task().model.net
+        net = self.setup.pool.task().model.net
         return sum(p.numel() for p in net.parameters())
 
 
@@ -64,10 +64,10 @@ def _case(model: str, shape: tuple[int, ...], clients: int, rows: int) -> Case:
 
 def speedup(case: Case, repeats: int) -> float:
     """Time of a round in worker processes, over that of a round by vmap."""
-    fleet = case.setup.fleet
-    processes = ProcessBackend(fleet, MemoryStore(), CORES)
+    pool = case.setup.pool
+    processes = ProcessBackend(pool, MemoryStore(), CORES)
     try:
-        rounds = [_round(case.setup, backend) for backend in (processes, VmapBackend(fleet, MemoryStore()))]
+        rounds = [_round(case.setup, backend) for backend in (processes, VmapBackend(pool, MemoryStore()))]
         for round_ in rounds:
             round_()
         return median(_seconds(rounds[0]) / _seconds(rounds[1]) for _ in range(repeats))
@@ -76,7 +76,7 @@ def speedup(case: Case, repeats: int) -> float:
 
 
 def _round(setup: Setup, backend: LoopBackend) -> Callable[[], Any]:
-    task = setup.fleet.task()
+    task = setup.pool.task()
     server = setup.method.init_server(task, key(0))
     return lambda: run_round(setup.method, task, backend, server, 0, 0, 1.0, ())
 

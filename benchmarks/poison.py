@@ -25,8 +25,8 @@ def honest_accuracy(method: str, seed: int, kind: str | None = None, rule: str |
     """Mean accuracy of the clients who are honest, in percent, at the end of a run."""
     poison = None if kind is None else f"{SHARE}:{kind}"
     result = atoll.run(method, seed=seed, poison=poison, robust=rule, **TASK)
-    liars = Faults(result.fleet.ids, seed, poison=Poison(SHARE, "signflip")).poisoned  # the same for every kind
-    return 100 * fmean(row["accuracy"] for row in result.clients if row["client"] not in liars)
+    byzantine = Faults(result.pool.ids, seed, poison=Poison(SHARE, "signflip")).poisoned  # the same for every kind
+    return 100 * fmean(row["accuracy"] for row in result.clients if row["client"] not in byzantine)
 
 
 def loss(method: str, seeds: list[int], kind: str | None, rule: str | None) -> float:

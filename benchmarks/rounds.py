@@ -117,19 +117,19 @@ def prepared(work: Work) -> Setup:
 class Bare:
     """Forked processes that share the parameters: each takes the next client, trains it and adds up what comes out."""
 
-    def __init__(self, work: Work, fleet: ClientPool, kind: str):
+    def __init__(self, work: Work, pool: ClientPool, kind: str):
         tuned, workers = kind == "tuned", 1 if kind == "threads" else PROCESSES
         threads = PROCESSES // workers
         context = get_context("fork")
-        self.net, self.work, self.ids = build(work), work, fleet.ids
-        self.rows = fleet.train if tuned else _lying_plainly(fleet)
+        self.net, self.work, self.ids = build(work), work, pool.ids
+        self.rows = pool.train if tuned else _lying_plainly(pool)
         self.weights = _vector(self.net, channels_last=tuned).share_memory_()
         self.sums = torch.zeros(workers, len(self.weights)).share_memory_()
         taken = context.Value("i", 0)
         self._taken, self._pipes, self.processes = taken, list[Connection](), []
         for own in self.sums:
             ours, theirs = context.Pipe()
-            process = context.Process(target=self._serve, args=(fleet, tuned, own, theirs, threads), daemon=True)
+            process = context.Process(target=self._serve, args=(pool, tuned, own, theirs, threads), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -158,7 +158,7 @@ class Bare:
             process.join()
             pipe.close()
 
-    def _serve(self, fleet: ClientPool, tuned: bool, own: Tensor, pipe: Connection, threads: int) -> None:
+    def _serve(self, pool: ClientPool, tuned: bool, own: Tensor, pipe: Connection, threads: int) -> None:
         torch.set_num_threads(threads)
         if tuned:
             _keep_memory()
@@ -169,7 +169,7 @@ class Bare:
             own.zero_()
             while (at := self._next()) < len(cohort):
                 flat.copy_(self.weights)
-                self._train(fleet, params, cohort[at], t)
+                self._train(pool, params, cohort[at], t)
                 own += flat
             pipe.send(None)
 
@@ -178,8 +178,8 @@ class Bare:
             self._taken.value += 1
             return int(self._taken.value - 1)
 
-    def _train(self, fleet: ClientPool, params: list[Tensor], client: str, t: int) -> None:
-        x, y = self.rows[fleet.position(client)]
+    def _train(self, pool: ClientPool, params: list[Tensor], client: str, t: int) -> None:
+        x, y = self.rows[pool.position(client)]
         k = key(SEED, "local", t, client)
         for epoch in range(self.work.epochs):
             for rows in permutation(fold(fold(k, epoch), 0), len(x)).split(self.work.batch):
@@ -189,14 +189,14 @@ class Bare:
                     torch._foreach_add_(params, grads, alpha=-LR)
 
 
-def _lying_plainly(fleet: ClientPool) -> ClientRows:
+def _lying_plainly(pool: ClientPool) -> ClientRows:
     """The rows of all clients without channels last, in which Atoll keeps them.
 
     Copied in any case: with one channel both layouts are the same memory, but torch goes by the strides.
     """
-    x, y = fleet.train.all
+    x, y = pool.train.all
     plainly = x.clone(memory_format=torch.contiguous_format)
-    return ClientRows(plainly, y, [fleet.train.size(at) for at in range(len(fleet.ids))])
+    return ClientRows(plainly, y, [pool.train.size(at) for at in range(len(pool.ids))])
 
 
 def _received(pipe: Connection) -> Any:
@@ -269,8 +269,8 @@ def _timed(f: Callable[[], None], pids: Sequence[int]) -> Time:
 
 
 @contextmanager
-def _opened(work: Work, fleet: ClientPool, kinds: Sequence[str]) -> Iterator[dict[str, Bare]]:
-    bare = {kind: Bare(work, fleet, kind) for kind in kinds}
+def _opened(work: Work, pool: ClientPool, kinds: Sequence[str]) -> Iterator[dict[str, Bare]]:
+    bare = {kind: Bare(work, pool, kind) for kind in kinds}
     try:
         yield bare
     finally:
@@ -281,7 +281,7 @@ def _opened(work: Work, fleet: ClientPool, kinds: Sequence[str]) -> Iterator[dic
 def measure(work: Work, setup: Setup, repeats: int, kinds: Sequence[str]) -> dict[str, list[Time]]:
     """The times of rounds that stood side by side, by kind; the first round of each is not counted."""
     times: dict[str, list[Time]] = {kind: [] for kind in ("atoll", *kinds)}
-    with _opened(work, setup.fleet, kinds) as bare:
+    with _opened(work, setup.pool, kinds) as bare:
         strangers = set(active_children())
         mark: Time | None = None
 
@@ -307,7 +307,7 @@ def measure(work: Work, setup: Setup, repeats: int, kinds: Sequence[str]) -> dic
 def gap(work: Work, setup: Setup) -> float:
     """The largest difference between the parameters of Atoll and of the tuned loop after one round."""
     ours = run_experiment(replace(setup, config=replace(setup.config, rounds=1))).server.params
-    with _opened(work, setup.fleet, ["tuned"]) as bare:
+    with _opened(work, setup.pool, ["tuned"]) as bare:
         bare["tuned"].round(0)
         theirs = bare["tuned"].params()
     return max(float((ours[name] - v).abs().max()) for name, v in theirs.items())

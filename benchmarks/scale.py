@@ -107,7 +107,7 @@ def measure(trial: Trial) -> Measured:
     with tempfile.TemporaryDirectory() as folder, RunDir(Path(folder)) as run_dir:
         result = run_experiment(setup, run_dir, watch)
     later = (ends[-1] - ends[0]) / max(1, len(ends) - 1)
-    return Measured(trainable(setup.fleet.task().model.init()), _peak(), used, ends[0], later, result.summary["digest"])
+    return Measured(trainable(setup.pool.task().model.init()), _peak(), used, ends[0], later, result.summary["digest"])
 
 
 def _peak() -> int:

@@ -66,17 +66,26 @@ class Rounds:
     """A federation whose rounds are played one by one: what a run does, without evaluation, clocks and files."""
 
     def __init__(self, setup: Setup, backend: type[LoopBackend] = LoopBackend, rate: float = 1.0):
-        self.setup, self.task, self.rate, self.t = setup, setup.fleet.task(), rate, 0
+        self.setup, self.task, self.rate, self.t = setup, setup.pool.task(), rate, 0
         seed = setup.config.seed
-        self.backend, self.desks = backend(setup.fleet, MemoryStore()), MemoryStore()
-        self.rules = RoundPolicy(Validator(setup.method, setup.fleet, seed))
+        self.backend, self.per_client_states = backend(setup.pool, MemoryStore()), MemoryStore()
+        self.rules = RoundPolicy(Validator(setup.method, setup.pool, seed))
         with torch.no_grad():
             self.server = setup.method.init_server(self.task, key(seed, "init", "server"))
 
     def __call__(self) -> None:
         method, seed = self.setup.method, self.setup.config.seed
         self.server, log = run_round(
-            method, self.task, self.backend, self.server, self.t, seed, self.rate, (), self.desks, self.rules
+            method,
+            self.task,
+            self.backend,
+            self.server,
+            self.t,
+            seed,
+            self.rate,
+            (),
+            self.per_client_states,
+            self.rules,
         )
         assert len(log.accepted) == len(log.cohort) * method.phases, log.rejected
         self.t += 1

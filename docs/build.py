@@ -93,7 +93,7 @@ def newcomers_table() -> str:
 
 
 def _newcomer_row(name: str, method: Any) -> list[str]:
-    if reason := method.closed():
+    if reason := method.why_closed():
         return [code(name), f"nothing: {reason}", "refused", ""]
     message = contract(method).download
     parts = [f"{code(f.name)}: {f.metadata['about']}" for f in fields(message)]

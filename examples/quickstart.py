@@ -15,5 +15,5 @@ for method, result in results.items():
 # A result holds the models: here client 3's own, asked about the first rows of its own test set.
 result = results["fedproto"]
 model = result.personal("3")
-test = result.fleet.test[result.fleet.position("3")]
+test = result.pool.test[result.pool.position("3")]
 print("client 3 predicts", model(test.x[:8]).argmax(1).tolist(), "where the labels are", test.y[:8].tolist())

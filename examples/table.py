@@ -30,7 +30,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     # A run directory is enough to predict later. Here: the first test rows of cellar 1, by its own model.
     saved = open_run(run)
-    test = saved.fleet.test[saved.fleet.position("1")]
+    test = saved.pool.test[saved.pool.position("1")]
     with torch.no_grad():
         guesses = saved.personal("1")(test.x[:4]).argmax(1)
     print(

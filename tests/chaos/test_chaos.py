@@ -354,9 +354,9 @@ def shuffle_completion(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Workers answer in another order each time."""
     carry_out = multiprocess.carry_out
 
-    def dawdling(fleet: Any, outlet: Any, order: Any, download: Any) -> Any:
+    def dawdling(pool: Any, upload_filter: Any, order: Any, download: Any) -> Any:
         time.sleep(random.Random(f"{seed} {order.at} {order.job.round}").random() * 0.05)
-        return carry_out(fleet, outlet, order, download)
+        return carry_out(pool, upload_filter, order, download)
 
     monkeypatch.setattr(multiprocess, "carry_out", dawdling)
 

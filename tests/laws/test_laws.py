@@ -40,9 +40,9 @@ WIRE = TESTS / "wire"
 class Twins(LoopBackend):
     """A loop that has everything done by vmap as well, from the same states and messages, and notes the differences."""
 
-    def __init__(self, fleet: ClientPool):
-        super().__init__(fleet, MemoryStore())
-        self.other, self.gaps = VmapBackend(fleet, self.store), list[float]()
+    def __init__(self, pool: ClientPool):
+        super().__init__(pool, MemoryStore())
+        self.other, self.gaps = VmapBackend(pool, self.store), list[float]()
 
     def train(self, method: Any, seed: int, jobs: Any) -> Any:
         mine = list(super().train(method, seed, jobs))
@@ -50,18 +50,18 @@ class Twins(LoopBackend):
         self.gaps += [gap(a.upload, b.upload) for a, b in zip(mine, theirs, strict=True)]
         yield from mine
 
-    def rest(self) -> Any:
-        mine = list(super().rest())
-        self.gaps += [gap(a.state, b.state) for a, b in zip(mine, self.other.rest(), strict=True)]
+    def results(self) -> Any:
+        mine = list(super().results())
+        self.gaps += [gap(a.state, b.state) for a, b in zip(mine, self.other.results(), strict=True)]
         yield from mine
 
 
 def assert_vmap_agrees(made: Setup) -> None:
     """To 1e-6; but a ReLU whose input is 0 up to rounding may open for the one and not for the other, for a few."""
-    twins, task, desks = Twins(made.fleet), made.fleet.task(), MemoryStore()
+    twins, task, per_client_states = Twins(made.pool), made.pool.task(), MemoryStore()
     server = made.method.init_server(task, key(0))
     for t in range(2):
-        server, _ = run_round(made.method, task, twins, server, t, 0, 1.0, (), desks)
+        server, _ = run_round(made.method, task, twins, server, t, 0, 1.0, (), per_client_states)
     close = sum(g <= 1e-6 for g in twins.gaps)
     assert close >= 0.8 * len(twins.gaps), twins.gaps
     assert max(twins.gaps) <= 1e-2
@@ -75,17 +75,17 @@ def test_vmap_gives_what_the_loop_gives(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_clients_may_run_in_any_order(name: str) -> None:
     made = setup(name)
-    task, forwards = made.fleet.task(), made.fleet.ids
+    task, forwards = made.pool.task(), made.pool.ids
     outcomes = []
     for ids in (forwards, forwards[::-1]):
-        backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
-        office = ServerSideStates(made.method, task, 0, MemoryStore())
+        backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(task, key(0))
+        server_side = ServerSideStates(made.method, task, 0, MemoryStore())
         for r in (Round(0, phase) for phase in range(made.method.phases)):
-            jobs = [ClientTask(i, r, office.download(server, i, r)) for i in ids]
+            jobs = [ClientTask(i, r, server_side.download(server, i, r)) for i in ids]
             uploads = {o.sender: o.upload for o in backend.train(made.method, 0, jobs)}
-            for rest in backend.rest():
-                backend.commit(rest)
-            replies = office.served(server, (Reply(i, uploads[i]) for i in forwards), r)
+            for results in backend.results():
+                backend.commit(results)
+            replies = server_side.served(server, (Reply(i, uploads[i]) for i in forwards), r)
             with torch.no_grad():
                 server = made.method.aggregate(server, replies, task, r, key(0))
             outcomes += [uploads[i] for i in forwards]
@@ -101,20 +101,23 @@ def test_a_store_on_disk_with_room_for_one_gives_the_same(name: str, tmp_path: P
     types = contract(made.method)
     on_disk = (
         DiskStore(tmp_path / "states", types.state, cache=1),
-        DiskStore(tmp_path / "desks", types.desk, cache=1),
+        DiskStore(tmp_path / "desks", types.per_client, cache=1),
     )
-    for store, desks in ((MemoryStore(), MemoryStore()), on_disk):
-        backend, task = LoopBackend(made.fleet, store), made.fleet.task()
+    for store, per_client_states in ((MemoryStore(), MemoryStore()), on_disk):
+        backend, task = LoopBackend(made.pool, store), made.pool.task()
         server = made.method.init_server(task, key(0))
         for t in range(2):
-            server, _ = run_round(made.method, task, backend, server, t, 0, 0.6, (), desks)
-        kept.append([server, *everything(made, backend, desks)])
+            server, _ = run_round(made.method, task, backend, server, t, 0, 0.6, (), per_client_states)
+        kept.append([server, *everything(made, backend, per_client_states)])
     assert all(equal(a, b) for a, b in zip(*kept, strict=True))
 
 
-def everything(made: Setup, backend: LoopBackend, desks: Store) -> list[Any]:
+def everything(made: Setup, backend: LoopBackend, per_client_states: Store) -> list[Any]:
     """The state of every client, and the desks in use."""
-    return [*(backend.state(made.method, 0, i) for i in made.fleet.ids), *(desks.get(i) for i in desks)]
+    return [
+        *(backend.state(made.method, 0, i) for i in made.pool.ids),
+        *(per_client_states.get(i) for i in per_client_states),
+    ]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -139,27 +142,32 @@ class Exchanged(NamedTuple):
     sent: list[tuple[Any, Any]]  # download and upload of each phase
     state: Any
     server: Any
-    desk: Any  # None for methods that keep none
+    per_client: Any  # None for methods that keep none
 
 
 @cache
 def exchange(name: str) -> Exchanged:
     """What one client exchanges in the second round, when everything that may be sent is sent, and what is kept."""
     made = setup(name)
-    method, task, backend, desks = made.method, made.fleet.task(), LoopBackend(made.fleet, MemoryStore()), MemoryStore()
+    method, task, backend, per_client_states = (
+        made.method,
+        made.pool.task(),
+        LoopBackend(made.pool, MemoryStore()),
+        MemoryStore(),
+    )
     server = method.init_server(task, key(0))
-    server, _ = run_round(method, task, backend, server, 0, 0, 1.0, (), desks)
-    i, sent, office = made.fleet.ids[0], [], ServerSideStates(method, task, 0, desks)
+    server, _ = run_round(method, task, backend, server, 0, 0, 1.0, (), per_client_states)
+    i, sent, server_side = made.pool.ids[0], [], ServerSideStates(method, task, 0, per_client_states)
     for r in (Round(1, phase) for phase in range(method.phases)):
-        down = office.download(server, i, r)
+        down = server_side.download(server, i, r)
         (outcome,) = backend.train(method, 0, [ClientTask(i, r, down)])
-        (rest,) = backend.rest()
-        backend.commit(rest)
+        (results,) = backend.results()
+        backend.commit(results)
         sent.append((down, outcome.upload))
         with torch.no_grad():
-            replies = office.served(server, iter([Reply(i, outcome.upload)]), r)
+            replies = server_side.served(server, iter([Reply(i, outcome.upload)]), r)
             server = method.aggregate(server, replies, task, r, key(0))
-    return Exchanged(sent, rest.state, server, office.get(i))
+    return Exchanged(sent, results.state, server, server_side.get(i))
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -177,7 +185,7 @@ def test_a_method_sends_what_it_declares(name: str) -> None:
     found, types = exchange(name), contract(setup(name).method)
     assert {(type(down), type(up)) for down, up in found.sent} == {(types.download, types.upload)}
     assert (type(found.state), type(found.server)) == (types.state, types.server)
-    assert found.desk is None or type(found.desk) is types.desk
+    assert found.per_client is None or type(found.per_client) is types.per_client
 
 
 # -- law 4: inputs are left alone -------------------------------------------------------------------------------------
@@ -187,20 +195,20 @@ def test_a_method_sends_what_it_declares(name: str) -> None:
 def test_inputs_stay_bit_identical(name: str) -> None:
     made = setup(name)
     method: Method[Any, Any, Any, Any] = made.method
-    task, i = made.fleet.task(), made.fleet.ids[0]
-    client, k = made.fleet.client(i), key(1)
-    office, rows = ServerSideStates(method, task, 0, MemoryStore()), encode_rows(client)
+    task, i = made.pool.task(), made.pool.ids[0]
+    client, k = made.pool.client(i), key(1)
+    server_side, rows = ServerSideStates(method, task, 0, MemoryStore()), encode_rows(client)
     server, state = method.init_server(task, k), method.init_client(client, k)
     for r in (Round(0, phase) for phase in range(method.phases)):
-        down, desk = office.download(server, i, r), office.get(i)
-        given = [p for p in (server, down, state, desk) if p is not None]
+        down, per_client = server_side.download(server, i, r), server_side.get(i)
+        given = [p for p in (server, down, state, per_client) if p is not None]
         before = [encode(p) for p in given]
         with torch.no_grad():
             up, after = method.local(down, state, client, k)
             sent = encode(up)
             if method.after_upload:
                 after = method.after_upload(down, up, after, client, k)
-            later = method.aggregate(server, office.served(server, iter([Reply(i, up)]), r), task, r, k)
+            later = method.aggregate(server, server_side.served(server, iter([Reply(i, up)]), r), task, r, k)
         assert [encode(p) for p in given] == before
         assert encode(up) == sent
         server, state = later, after
@@ -232,7 +240,7 @@ def test_fedprox_without_pull_is_fedavg() -> None:
 
 def test_feddw_without_term_is_fedavg_with_a_bias_free_head() -> None:
     dw = made_with("feddw", mu=0.0)
-    plain = run_experiment(replace(setup("fedavg"), fleet=setup("feddw").fleet))
+    plain = run_experiment(replace(setup("fedavg"), pool=setup("feddw").pool))
     assert gap_params(dw.server.params, plain.server.params) == 0
 
 
@@ -241,7 +249,7 @@ def test_feddw_without_term_is_fedavg_with_a_bias_free_head() -> None:
 )
 def test_a_dw_term_of_weight_zero_changes_nothing_in_its_host(host: str) -> None:
     with_dw = setup(host, terms=("dw:mu=0",))
-    plain = run_experiment(replace(setup(host), fleet=with_dw.fleet))
+    plain = run_experiment(replace(setup(host), pool=with_dw.pool))
     assert gap_params(run_experiment(with_dw).server.params, plain.server.params) == 0
 
 
@@ -311,7 +319,7 @@ def test_what_travels_is_what_the_golden_file_says(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in METHODS if n != "local"])  # local uploads nothing that could break
 def test_a_broken_upload_leaves_the_run_as_if_the_client_were_absent(name: str) -> None:
     made = setup(name)
-    task, bad = made.fleet.task(), made.fleet.ids[2]
+    task, bad = made.pool.task(), made.pool.ids[2]
 
     class Saboteur(LoopBackend):
         def train(self, method: Any, seed: int, jobs: Any) -> Any:
@@ -324,11 +332,15 @@ def test_a_broken_upload_leaves_the_run_as_if_the_client_were_absent(name: str) 
 
     kept = []
     for kind in (Saboteur, Absent):
-        backend, server, desks = kind(made.fleet, MemoryStore()), made.method.init_server(task, key(0)), MemoryStore()
+        backend, server, per_client_states = (
+            kind(made.pool, MemoryStore()),
+            made.method.init_server(task, key(0)),
+            MemoryStore(),
+        )
         for t in range(2):
-            server, log = run_round(made.method, task, backend, server, t, 0, 1.0, (), desks)
+            server, log = run_round(made.method, task, backend, server, t, 0, 1.0, (), per_client_states)
             assert [r.client for r in log.rejected] == ([bad] if kind is Saboteur else [])
-        kept.append([server, *everything(made, backend, desks)])
+        kept.append([server, *everything(made, backend, per_client_states)])
     assert all(equal(a, b) for a, b in zip(*kept, strict=True))
 
 

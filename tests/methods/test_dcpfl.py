@@ -251,8 +251,8 @@ def test_without_both_halves_it_is_fedgh() -> None:
             server = toy_models.aggregate(method, server, [up for up, _ in both], t)
         results.append((server.head, states))
     toy_models.assert_near(results[0], results[1], tolerance=0)
-    assert "FedGH" in str(dcpfl.degenerate())
-    assert DCPFL().degenerate() is None
+    assert "FedGH" in str(dcpfl.reduces_to())
+    assert DCPFL().reduces_to() is None
 
 
 def test_variants() -> None:

@@ -65,8 +65,8 @@ def test_lam_zero_is_local_training() -> None:
         a = toy_models.participate(ditto, down, a, c, key(r))[1]
         b = toy_models.participate(local, Nothing(), b, c, key(r))[1]
     toy_models.assert_same(a, b)
-    assert "Local" in str(ditto.degenerate())
-    assert Ditto().degenerate() is None
+    assert "Local" in str(ditto.reduces_to())
+    assert Ditto().reduces_to() is None
 
 
 def test_the_personal_model_predicts() -> None:

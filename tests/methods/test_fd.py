@@ -34,15 +34,18 @@ class Office:
 
     def __init__(self, method: FD, t: Task = PAIR):
         self.method, self.task, self.t = method, t, 0
-        self.desks, self.server = ServerSideStates(method, t, 0, MemoryStore()), method.init_server(t, key(0))
+        self.per_client_states, self.server = (
+            ServerSideStates(method, t, 0, MemoryStore()),
+            method.init_server(t, key(0)),
+        )
 
     def hear(self, **uploads: Means) -> None:
-        replies = self.desks.served(self.server, (Reply(i, up) for i, up in uploads.items()), Round(self.t))
+        replies = self.per_client_states.served(self.server, (Reply(i, up) for i, up in uploads.items()), Round(self.t))
         self.server: Server = self.method.aggregate(self.server, replies, self.task, Round(self.t), key(self.t))
         self.t += 1
 
     def tell(self, i: str) -> Teachers:
-        down: Teachers = self.desks.download(self.server, i, Round(self.t))
+        down: Teachers = self.per_client_states.download(self.server, i, Round(self.t))
         return down
 
 
@@ -61,28 +64,28 @@ def test_teachers_by_hand() -> None:
     .7. With the own share all get 2.4 / 3 = .8.
     """
     sent = {"a": means((0.8, 0.2), None), "b": means((0.6, 0.4), None), "c": means((1.0, 0.0), None)}
-    office, everybody = Office(FD()), Office(FD(include_self=True))
-    office.hear(**sent)
+    server_side, everybody = Office(FD()), Office(FD(include_self=True))
+    server_side.hear(**sent)
     everybody.hear(**sent)
-    assert [rows(office.tell(i)) for i in "abc"] == [[[0.8, 0.2], None], [[0.9, 0.1], None], [[0.7, 0.3], None]]
+    assert [rows(server_side.tell(i)) for i in "abc"] == [[[0.8, 0.2], None], [[0.9, 0.1], None], [[0.7, 0.3], None]]
     assert [rows(everybody.tell(i)) for i in "abc"] == [[[0.8, 0.2], None]] * 3
 
 
 def test_a_class_with_one_owner_has_no_teacher() -> None:
     """And a client without the class does not dilute it: class 0 of b comes from a alone, undivided."""
-    office = Office(FD())
-    office.hear(a=means((0.8, 0.2), (0.3, 0.7)), b=means((0.6, 0.4), None))
-    assert rows(office.tell("a")) == [[0.6, 0.4], None]
-    assert rows(office.tell("b")) == [[0.8, 0.2], None]
+    server_side = Office(FD())
+    server_side.hear(a=means((0.8, 0.2), (0.3, 0.7)), b=means((0.6, 0.4), None))
+    assert rows(server_side.tell("a")) == [[0.6, 0.4], None]
+    assert rows(server_side.tell("b")) == [[0.8, 0.2], None]
 
 
 def test_only_classes_a_client_has_are_sent_once_they_are_known() -> None:
-    office = Office(FD())
-    assert rows(office.tell("b")) == [None, None]
-    office.hear(a=means((0.8, 0.2), (0.3, 0.7)))
-    assert rows(office.tell("b")) == [[0.8, 0.2], [0.3, 0.7]]
-    office.hear(a=means((0.8, 0.2), (0.3, 0.7)), b=means(None, (0.1, 0.9)))
-    assert rows(office.tell("b")) == [None, [0.3, 0.7]]
+    server_side = Office(FD())
+    assert rows(server_side.tell("b")) == [None, None]
+    server_side.hear(a=means((0.8, 0.2), (0.3, 0.7)))
+    assert rows(server_side.tell("b")) == [[0.8, 0.2], [0.3, 0.7]]
+    server_side.hear(a=means((0.8, 0.2), (0.3, 0.7)), b=means(None, (0.1, 0.9)))
+    assert rows(server_side.tell("b")) == [None, [0.3, 0.7]]
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -90,12 +93,12 @@ def test_teachers_are_those_of_the_last_round_unless_kept(keep: bool) -> None:
     """Round 2 is without a: its share is not in the sum, so there is nothing to leave out. Class 1, which only a sent
     in round 1, is forgotten, or kept for others; but never does a teach itself.
     """
-    office = Office(FD(keep_last=keep))
-    office.hear(a=means((0.8, 0.2), (0.3, 0.7)), b=means((0.6, 0.4), None))
-    office.hear(b=means((0.4, 0.6), None))
-    assert rows(office.tell("a")) == [[0.4, 0.6], None]
-    assert rows(office.tell("b")) == [None, None]
-    assert rows(office.tell("new")) == [[0.4, 0.6], [0.3, 0.7] if keep else None]
+    server_side = Office(FD(keep_last=keep))
+    server_side.hear(a=means((0.8, 0.2), (0.3, 0.7)), b=means((0.6, 0.4), None))
+    server_side.hear(b=means((0.4, 0.6), None))
+    assert rows(server_side.tell("a")) == [[0.4, 0.6], None]
+    assert rows(server_side.tell("b")) == [None, None]
+    assert rows(server_side.tell("new")) == [[0.4, 0.6], [0.3, 0.7] if keep else None]
 
 
 # -- the client -------------------------------------------------------------------------------------------------------
@@ -168,7 +171,7 @@ def test_local_where_nothing_is_taught(model: Model, off: str) -> None:
     _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(model.init()), c, key(1))
     toy_models.assert_same(state, alone)
-    assert (method.degenerate() is not None) == (off == "gamma")
+    assert (method.reduces_to() is not None) == (off == "gamma")
 
 
 def test_one_owner_for_every_class_is_local() -> None:
@@ -180,15 +183,16 @@ def test_one_owner_for_every_class_is_local() -> None:
             "a": toy_models.client(x, [0, 1, 0, 1, 1], toy_models.mlp(), classes=3),
             "b": toy_models.client(x + 1, labels, toy_models.mlp(seed=2), classes=3),
         }
-        office, local = Office(FD(toy_models.RICH), toy_models.task(toy_models.mlp())), Local(toy_models.RICH)
+        server_side, local = Office(FD(toy_models.RICH), toy_models.task(toy_models.mlp())), Local(toy_models.RICH)
         states = {i: local.init_client(c, key(0)) for i, c in clients.items()}
         alone = dict(states)
         for r in range(3):
-            downs = {i: office.tell(i) for i in clients}
+            downs = {i: server_side.tell(i) for i in clients}
             done = {
-                i: toy_models.participate(office.method, downs[i], states[i], c, key(r, i)) for i, c in clients.items()
+                i: toy_models.participate(server_side.method, downs[i], states[i], c, key(r, i))
+                for i, c in clients.items()
             }
-            office.hear(**{i: up for i, (up, _) in done.items()})
+            server_side.hear(**{i: up for i, (up, _) in done.items()})
             states = {i: state for i, (_, state) in done.items()}
             alone = {i: toy_models.participate(local, Nothing(), alone[i], c, key(r, i))[1] for i, c in clients.items()}
         return [all(torch.equal(v, alone[i].params[n]) for n, v in states[i].params.items()) for i in clients]

@@ -199,8 +199,8 @@ def test_all_weights_can_be_mixed() -> None:
 def test_rate_zero_is_fedavg() -> None:
     assert equal(made_with("fedala", eta=0.0).server, run("fedavg").server)
     assert not equal(run("fedala").server, run("fedavg").server)
-    assert "FedAvg" in str(FedALA(eta=0.0).degenerate())
-    assert FedALA().degenerate() is None
+    assert "FedAvg" in str(FedALA(eta=0.0).reduces_to())
+    assert FedALA().reduces_to() is None
 
 
 @pytest.mark.parametrize(

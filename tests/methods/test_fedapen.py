@@ -308,20 +308,20 @@ def test_without_its_terms_the_private_model_is_local_and_the_shared_one_fedavg(
     apart = made_with("fedapen", **APART, predict="private")
     assert same_models(apart, run("local"))
     assert gap_params(apart.server.params, run("fedavg").server.params) == 0
-    assert all(float(apart.state(i).lam) == 0.5 for i in apart.fleet.ids)
+    assert all(float(apart.state(i).lam) == 0.5 for i in apart.pool.ids)
 
 
 def test_weights_differ_between_clients_in_a_run() -> None:
     result = made_with("fedapen", lam_lr=0.1)
-    lams = {float(result.state(i).lam) for i in result.fleet.ids}
+    lams = {float(result.state(i).lam) for i in result.pool.ids}
     assert len(lams) > 1
     assert all(0 <= lam <= 1 for lam in lams)
 
 
 def test_it_says_what_it_degenerates_to() -> None:
-    assert FedAPEN().degenerate() is None
-    assert "alone" in str(FedAPEN(**APART).degenerate())
-    assert "1/2" in str(FedAPEN(share=0.0).degenerate())
+    assert FedAPEN().reduces_to() is None
+    assert "alone" in str(FedAPEN(**APART).reduces_to())
+    assert "1/2" in str(FedAPEN(share=0.0).reduces_to())
 
 
 @pytest.mark.parametrize(

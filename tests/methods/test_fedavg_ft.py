@@ -47,8 +47,8 @@ def test_tuning_like_training_is_fedavg() -> None:
     down = method.init_server(toy_models.task(c.model), key(0))
     up, state = toy_models.participate(method, down, method.init_client(c, key(2)), c, key(1))
     assert all(torch.equal(v, state.params[name]) for name, v in up.params.items())
-    assert method.degenerate() is not None
-    assert FedAvgFT(finetune=SGD(epochs=3)).degenerate() is None
+    assert method.reduces_to() is not None
+    assert FedAvgFT(finetune=SGD(epochs=3)).reduces_to() is None
 
 
 def test_vmap_equals_loop() -> None:

@@ -129,9 +129,9 @@ def test_regularisers_keep_what_they_keep() -> None:
 
 
 def test_degenerate() -> None:
-    assert FedAvgM(beta=0.0).degenerate() == "With beta = 0 and server_lr = 1 this is FedAvg."
-    assert FedAvgM().degenerate() is None
-    assert replace(FedAvgM(beta=0.0), server_lr=0.5).degenerate() is None
+    assert FedAvgM(beta=0.0).reduces_to() == "With beta = 0 and server_lr = 1 this is FedAvg."
+    assert FedAvgM().reduces_to() is None
+    assert replace(FedAvgM(beta=0.0), server_lr=0.5).reduces_to() is None
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ def test_without_tuning_all_use_the_generic_model() -> None:
         generic = method.generic(down, toy_models.task(c.model))
         assert torch.equal(method.personal(down, up, state, c)(c.x), generic(c.x))
         assert not torch.equal(method.generic(after, toy_models.task(c.model))(c.x), generic(c.x))
-        assert "generic" in str(method.degenerate())
-    assert FedBABU().degenerate() is None
+        assert "generic" in str(method.reduces_to())
+    assert FedBABU().reduces_to() is None
 
 
 def test_a_whole_run_without_tuning() -> None:

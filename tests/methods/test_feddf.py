@@ -251,8 +251,8 @@ def test_without_distillation_and_with_one_architecture_it_is_fedavg() -> None:
     mine, fedavg = made_with("feddf", steps=0), run("fedavg", public=PUBLIC)
     assert same_models(mine, fedavg)
     assert gap_params(mine.server.params, {f"mlp/{name}": v for name, v in fedavg.server.params.items()}) == 0
-    assert "FedAvg" in str(FedDF(steps=0).degenerate())
-    assert FedDF().degenerate() is None
+    assert "FedAvg" in str(FedDF(steps=0).reduces_to())
+    assert FedDF().reduces_to() is None
 
 
 def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
@@ -260,9 +260,9 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     mixed: dict[str, Any] = {"models": ("mlp:hidden=12", "mlp:hidden=20")}
     assert run("feddf", **mixed).summary["status"] == "finished"
     made = setup("feddf", **mixed)
-    backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
-    _, log = run_round(made.method, made.fleet.task(), backend, server, 0, 0, 1.0, ())
-    sizes = {i: 4 * (75 * made.fleet.models[i].feature_dim + 10) for i in made.fleet.ids}
+    backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(made.pool.task(), key(0))
+    _, log = run_round(made.method, made.pool.task(), backend, server, 0, 0, 1.0, ())
+    sizes = {i: 4 * (75 * made.pool.models[i].feature_dim + 10) for i in made.pool.ids}
     assert set(sizes.values()) == {4 * 910, 4 * 1510}
     assert log.down == sizes
     assert log.up == {i: size + 4 for i, size in sizes.items()}

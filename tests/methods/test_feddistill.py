@@ -100,8 +100,8 @@ def test_gamma_zero_is_fedavg() -> None:
     plain = played(FedAvg(toy_models.RICH))
     toy_models.assert_near(played(FedDistill(toy_models.RICH, gamma=0.0)).params, plain.params, tolerance=0)
     assert not torch.equal(played(FedDistill(toy_models.RICH)).params["head.weight"], plain.params["head.weight"])
-    assert "FedAvg" in str(FedDistill(gamma=0.0).degenerate())
-    assert FedDistill().degenerate() is None
+    assert "FedAvg" in str(FedDistill(gamma=0.0).reduces_to())
+    assert FedDistill().reduces_to() is None
 
 
 def test_it_is_fedavg_with_a_term() -> None:

@@ -215,8 +215,8 @@ def test_mu_zero_is_fedavg() -> None:
     toy_models.assert_near(
         played(FedDW(toy_models.RICH, mu=0.0), c).params, played(FedAvg(toy_models.RICH), c).params, tolerance=0
     )
-    assert FedDW(mu=0.0).degenerate() is not None
-    assert FedDW().degenerate() is None
+    assert FedDW(mu=0.0).reduces_to() is not None
+    assert FedDW().reduces_to() is None
 
 
 def test_the_term_acts_and_composes() -> None:

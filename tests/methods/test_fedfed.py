@@ -186,15 +186,20 @@ def test_a_whole_course() -> None:
     """Two clients: f and q up and down; then features up, once; then each gets all of them, once, and f goes on."""
     method, others = fedfed(distil_rounds=1), toy_models.random_client(6, 2, toy_models.mlp())
     clients, server = {"a": CLIENT, "b": others}, method.init_server(TASK, key(0))
-    states, desks = dict.fromkeys("ab", State({})), {i: method.init_desk(TASK, i, key(0)) for i in "ab"}
+    states, per_client_states = (
+        dict.fromkeys("ab", State({})),
+        {i: method.init_per_client(TASK, i, key(0)) for i in "ab"},
+    )
     downs, ups = [], []
     for t in range(4):
         r = Round(t)
-        down = {i: method.answer(server, desks[i], i, TASK, r) for i in "ab"}
+        down = {i: method.broadcast_per_client(server, per_client_states[i], i, TASK, r) for i in "ab"}
         replies = []
         for i in "ab":
             up, states[i] = toy_models.participate(method, down[i], states[i], clients[i], key(t, i))
-            served, desks[i] = method.serve(server, desks[i], Reply(i, up), TASK, r, key(t))
+            served, per_client_states[i] = method.serve_client(
+                server, per_client_states[i], Reply(i, up), TASK, r, key(t)
+            )
             replies.append(Reply(i, served))
         with torch.no_grad():
             server = method.aggregate(server, replies, TASK, r, key(t))
@@ -243,11 +248,11 @@ def test_labels_go_with_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_that_was_absent_is_still_sent_the_pool() -> None:
     method, server = fedfed(), at(5, pool=pool_of(0, 1, 2))
-    assert method.answer(server, Desk(False), "a", TASK, Round(0)).pool == server.pool
-    assert method.answer(server, Desk(True), "a", TASK, Round(0)).pool == {}
+    assert method.broadcast_per_client(server, Desk(False), "a", TASK, Round(0)).pool == server.pool
+    assert method.broadcast_per_client(server, Desk(True), "a", TASK, Round(0)).pool == {}
     reply = Reply("a", Update({}, {}, CLIENT.n))
     for rounds, informed in ((1, False), (2, False), (3, True)):
-        assert method.serve(at(rounds), Desk(False), reply, TASK, Round(0), key(0))[1].informed is informed
+        assert method.serve_client(at(rounds), Desk(False), reply, TASK, Round(0), key(0))[1].informed is informed
 
 
 # -- step 3: features are mixed in ------------------------------------------------------------------------------------
@@ -261,8 +266,8 @@ def test_without_a_pool_it_is_fedavg(pool: Params) -> None:
     )
     toy_models.assert_near(up.params, plain.params, tolerance=0)
     assert torch.equal(up.n, plain.n)
-    assert "FedAvg" in str(fedfed(share=0.0).degenerate())
-    assert FedFed().degenerate() is None
+    assert "FedAvg" in str(fedfed(share=0.0).reduces_to())
+    assert FedFed().reduces_to() is None
 
 
 def test_as_many_rows_of_either_kind() -> None:
@@ -360,17 +365,17 @@ def test_shared_features_help_a_client_with_one_class() -> None:
 def test_a_federation_shares_with_those_who_come_later() -> None:
     """Half of the clients take part in each round; whoever is there for the first time after sharing gets the pool."""
     made = small_runs.setup("fedfed")
-    task, backend, desks = made.fleet.task(), LoopBackend(made.fleet, MemoryStore()), MemoryStore()
+    task, backend, per_client_states = made.pool.task(), LoopBackend(made.pool, MemoryStore()), MemoryStore()
     server = made.method.init_server(task, key(0))
     first_time = dict[str, int]()
     for t in range(5):
-        server, log = run_round(made.method, task, backend, server, t, 0, 0.5, (), desks)
+        server, log = run_round(made.method, task, backend, server, t, 0, 0.5, (), per_client_states)
         for i in log.cohort if t > 1 else ():
             first_time.setdefault(i, t)
             expected = nbytes(replace(server, pool={} if first_time[i] < t else server.pool))
             assert log.down[i] == expected
     assert len(set(first_time.values())) > 1
-    sharers = sum(made.fleet.train.size(made.fleet.position(i)) for i in sample_cohort(task.clients, 0.5, 0, 1))
+    sharers = sum(made.pool.train.size(made.pool.position(i)) for i in sample_cohort(task.clients, 0.5, 0, 1))
     assert len(server.pool["y"]) == sharers
 
 

@@ -267,8 +267,8 @@ def test_without_its_terms_it_is_fedavg(model: Model) -> None:
     on = method(optim=toy_models.RICH)
     assert gap_params(played(on, model, 1).params, played(fedavg, model, 1).params) == 0
     assert gap_params(played(on, model, 2).params, played(fedavg, model, 2).params) > 0
-    assert "FedAvg" in str(off.degenerate())
-    assert on.degenerate() is None
+    assert "FedAvg" in str(off.reduces_to())
+    assert on.reduces_to() is None
 
 
 def test_a_whole_run_without_its_terms_is_fedavg() -> None:

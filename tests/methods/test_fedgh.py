@@ -89,8 +89,8 @@ def test_the_global_head_moves_and_clients_do_not(mode: str) -> None:
 def test_frozen_head() -> None:
     method = FedGH(freeze_global_head=True)
     toy_models.assert_same(stepped(method, AXES), BLANK)
-    assert method.degenerate() is not None
-    assert FedGH().degenerate() is None
+    assert method.reduces_to() is not None
+    assert FedGH().reduces_to() is None
 
 
 def test_means_are_exact() -> None:

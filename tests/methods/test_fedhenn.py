@@ -256,8 +256,8 @@ def test_half_a_kernel_travels() -> None:
 def test_without_pull_it_is_local() -> None:
     assert same_models(made_with("fedhenn", eta0=0.0), run("local", public=PUBLIC))
     assert not same_models(made_with("fedhenn", eta0=1.0), run("local", public=PUBLIC))
-    assert FedHeNN(eta0=0.0).degenerate() is not None
-    assert FedHeNN().degenerate() is None
+    assert FedHeNN(eta0=0.0).reduces_to() is not None
+    assert FedHeNN().reduces_to() is None
 
 
 def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
@@ -265,10 +265,10 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     mixed: dict[str, Any] = {"models": ("mlp:hidden=12", "mlp:hidden=20")}
     assert run("fedhenn", **mixed).summary["status"] == "finished"
     made = setup("fedhenn", **mixed)
-    assert {m.feature_dim for m in made.fleet.models.values()} == {12, 20}
-    backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
+    assert {m.feature_dim for m in made.pool.models.values()} == {12, 20}
+    backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(made.pool.task(), key(0))
     for t, down in enumerate((4 * 60 + 8, 4 * (1830 + 2 * 60) + 8)):
-        server, log = run_round(made.method, made.fleet.task(), backend, server, t, 0, 1.0, ())
+        server, log = run_round(made.method, made.pool.task(), backend, server, t, 0, 1.0, ())
         assert set(log.up.values()) == {4 * 1830}
         assert set(log.down.values()) == {down}
 

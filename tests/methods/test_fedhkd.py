@@ -220,8 +220,8 @@ def test_without_pulls_it_is_fedavg(model: Model) -> None:
             [s for _, s in done],
         )
     assert gap_params(a.params, b.params) == 0
-    assert "FedAvg" in str(hkd.degenerate())
-    assert FedHKD(lam=0.0).degenerate() is FedHKD(gamma=0.0).degenerate() is None
+    assert "FedAvg" in str(hkd.reduces_to())
+    assert FedHKD(lam=0.0).reduces_to() is FedHKD(gamma=0.0).reduces_to() is None
 
 
 def test_whole_runs_without_pulls_are_fedavg() -> None:

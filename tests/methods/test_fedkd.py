@@ -303,8 +303,8 @@ def test_all_copies_of_the_mentee_agree_under_partial_participation() -> None:
 
 def test_a_change_is_smaller_than_the_whole() -> None:
     result = run("fedkd")
-    method, task = result.setup.method, result.fleet.task()
-    known, new = (method.broadcast(result.server, i, task, Round(3)) for i in (result.fleet.ids[0], "a newcomer"))
+    method, task = result.setup.method, result.pool.task()
+    known, new = (method.broadcast(result.server, i, task, Round(3)) for i in (result.pool.ids[0], "a newcomer"))
     assert nbytes(known) < 0.6 * nbytes(new)
     assert nbytes(new) == sum(4 * v.numel() for v in result.server.params.values()) + 8
 
@@ -318,9 +318,9 @@ def test_without_distillation_mentors_are_local_and_without_loss_the_mentee_is_f
     assert same_models(apart, run("local"))
     assert gap_params(apart.server.params, run("fedavg").server.params) < 1e-5
     assert same_models(made_with("fedkd", **APART), run("local"))
-    assert "Local" in str(FedKD(**APART).degenerate())
-    assert FedKD().degenerate() is None
-    assert FedKD(kl_weight=0.0).degenerate() is None
+    assert "Local" in str(FedKD(**APART).reduces_to())
+    assert FedKD().reduces_to() is None
+    assert FedKD(kl_weight=0.0).reduces_to() is None
 
 
 def test_who_predicts() -> None:
@@ -333,8 +333,8 @@ def test_who_predicts() -> None:
 
 def test_unlike_widths_run() -> None:
     result = run("fedkd", models=("mlp:hidden=32", "mlp:hidden=64"), rounds=2, eval_every=2)
-    assert {tuple(result.state(i).project.shape) for i in result.fleet.ids} == {(32, 32), (64, 32)}
-    assert weights(result.server.params).keys() == weights(result.fleet.proxy.init()).keys()  # type: ignore[union-attr]
+    assert {tuple(result.state(i).project.shape) for i in result.pool.ids} == {(32, 32), (64, 32)}
+    assert weights(result.server.params).keys() == weights(result.pool.proxy.init()).keys()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

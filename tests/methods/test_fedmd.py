@@ -195,23 +195,23 @@ def test_vmap_equals_loop(c: Client, sizes: tuple[int, int, int]) -> None:
 
 def test_without_digest_and_first_training_it_is_local() -> None:
     assert same_models(made_with("fedmd", **{"digest.epochs": 0, "first_epochs": 0}), run("local", public=PUBLIC))
-    assert FedMD(digest=STILL).degenerate() is not None
-    assert FedMD().degenerate() is None
+    assert FedMD(digest=STILL).reduces_to() is not None
+    assert FedMD().reduces_to() is None
 
 
 def test_newcomers_and_old_hands_train_side_by_side() -> None:
     """With three of five clients a round, some get first = True and others not: one batched call cannot serve both."""
     made = setup("fedmd", rate=0.6)
-    task, kept = made.fleet.task(), []
+    task, kept = made.pool.task(), []
     for kind in (LoopBackend, VmapBackend):
-        backend, server = kind(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
+        backend, server = kind(made.pool, MemoryStore()), made.method.init_server(task, key(0))
         met = [server.met.clone()]
         for t in range(3):
             server, log = run_round(made.method, task, backend, server, t, 0, 0.6, ())
             met.append(server.met.clone())
             mixed = {bool(met[t][task.clients.index(i)]) for i in log.cohort}
             assert t != 1 or mixed == {True, False}
-        kept.append([backend.state(made.method, 0, i) for i in made.fleet.ids])
+        kept.append([backend.state(made.method, 0, i) for i in made.pool.ids])
     assert max(gap(a, b) for a, b in zip(*kept, strict=True)) < 1e-3
 
 
@@ -220,9 +220,9 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     mixed: dict[str, Any] = {"models": ("mlp:hidden=12", "mlp:hidden=20")}
     assert run("fedmd", **mixed).summary["status"] == "finished"
     made = setup("fedmd", **mixed)
-    assert {m.feature_dim for m in made.fleet.models.values()} == {12, 20}
-    backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
-    _, log = run_round(made.method, made.fleet.task(), backend, server, 0, 0, 1.0, ())
+    assert {m.feature_dim for m in made.pool.models.values()} == {12, 20}
+    backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(made.pool.task(), key(0))
+    _, log = run_round(made.method, made.pool.task(), backend, server, 0, 0, 1.0, ())
     assert set(log.up.values()) == {4 * 60 * 10}
     assert set(log.down.values()) == {2 * (4 * 60 + 8) + 4 * 60 * 10}
     assert nbytes(Scores(None)) == 0

@@ -54,30 +54,30 @@ def server_task(a: int = 4, b: int = 4) -> Task:
     """Two clients of the given feature widths, and server models with one extractor."""
     models = {"a": toy_models.mlp(width=a), "b": toy_models.mlp(width=b)}
     models["b"].name = "mlp" if a == b else "other"
-    tutors = {i: toy_models.mlp(width=5, classes=m.feature_dim, seed=7) for i, m in models.items()}
-    return Task(models["a"], 3, ("a", "b"), None, PUBLIC, models, tutors)
+    server_models = {i: toy_models.mlp(width=5, classes=m.feature_dim, seed=7) for i, m in models.items()}
+    return Task(models["a"], 3, ("a", "b"), None, PUBLIC, models, server_models)
 
 
 def ensemble(
     method: FedPD, t: Task, rounds: list[dict[ClientId, Tensor]], store: MemoryStore | None = None
 ) -> tuple[Server, dict[ClientId, Desk]]:
     """The server after first exchanges in which it got these features, and its desks."""
-    office = ServerSideStates(method, t, 0, store or MemoryStore())
+    server_side = ServerSideStates(method, t, 0, store or MemoryStore())
     server = method.init_server(t, key(0))
     for r, uploads in enumerate(rounds):
-        replies = office.served(server, (Reply(i, Features(z)) for i, z in uploads.items()), Round(r))
+        replies = server_side.served(server, (Reply(i, Features(z)) for i, z in uploads.items()), Round(r))
         server = method.aggregate(server, replies, t, Round(r), key(r))
-    return server, {i: office.get(i) for i in t.clients}
+    return server, {i: server_side.get(i) for i in t.clients}
 
 
-def sent(desk: Desk) -> Tensor:
-    assert desk.sent is not None
-    return desk.sent
+def sent(per_client: Desk) -> Tensor:
+    assert per_client.sent is not None
+    return per_client.sent
 
 
-def told(method: FedPD, server: Server, desk: Desk, to: ClientId, t: Task) -> Tensor:
+def told(method: FedPD, server: Server, per_client: Desk, to: ClientId, t: Task) -> Tensor:
     """What a client receives in the second exchange."""
-    z = method.answer(server, desk, to, t, Round(0, 1)).z
+    z = method.broadcast_per_client(server, per_client, to, t, Round(0, 1)).z
     assert z is not None
     return z
 
@@ -179,8 +179,8 @@ def test_without_pull_it_is_local_training() -> None:
         _, own = toy_models.participate(FedPD(toy_models.RICH, lam=0.0), Features(some() / 0), begin(c), c, key(3))
         _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), Alone(c.model.init()), c, key(3))
         toy_models.assert_same(Alone(own.params), alone)
-    assert FedPD(lam=0.0).degenerate() is not None
-    assert FedPD().degenerate() is None
+    assert FedPD(lam=0.0).reduces_to() is not None
+    assert FedPD().reduces_to() is None
 
 
 def test_only_private_batches_move_the_running_statistics() -> None:
@@ -255,12 +255,12 @@ def test_a_step_of_the_server_by_hand() -> None:
     |2 - 5| has slope -v x = -1 in w and -w x = -2 in v; the pull has 0.6 * 2 * (2 - 1) = 1.2 in w and none in v.
     w = 2 - 0.1 * 0.2 = 1.98 and v = 1 + 0.2 = 1.2; sent: 1.98 * 1.2 = 2.376. Of two clients: H changes by -0.02 / 2.
     """
-    tutor = Model(toy_models.Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)))
-    t = Task(tutor, 2, ("a", "b"), None, torch.ones(1, 1), {}, {"a": tutor, "b": tutor})
-    desk = Desk({"body.weight": torch.tensor([[2.0]]), "head.weight": torch.tensor([[1.0]])}, None)
+    server_model = Model(toy_models.Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)))
+    t = Task(server_model, 2, ("a", "b"), None, torch.ones(1, 1), {}, {"a": server_model, "b": server_model})
+    per_client = Desk({"body.weight": torch.tensor([[2.0]]), "head.weight": torch.tensor([[1.0]])}, None)
     server, reply = Server({"body.weight": torch.tensor([[1.0]])}, {}), Reply("a", Features(torch.tensor([[5.0]])))
     method = FedPD(server=toy_models.PLAIN)
-    share, after = method.serve(server, desk, reply, t, Round(0), key(0))
+    share, after = method.serve_client(server, per_client, reply, t, Round(0), key(0))
     torch.testing.assert_close(after.params["body.weight"], torch.tensor([[1.98]]))
     torch.testing.assert_close(after.params["head.weight"], torch.tensor([[1.2]]))
     torch.testing.assert_close(after.sent, torch.tensor([[2.376]]))
@@ -271,11 +271,13 @@ def test_a_step_of_the_server_by_hand() -> None:
 def test_the_centre_is_the_mean_over_all_clients_not_over_those_of_the_round() -> None:
     t = server_task()
     rounds = [{"a": some(name="1")}, {"a": some(name="2"), "b": some(name="3")}, {"b": some(name="4")}]
-    server, desks = ensemble(FedPD(server=QUICK), t, rounds)
-    mean = {name: (v + desks["b"].params[name]) / 2 for name, v in body(desks["a"].params).items()}
+    server, per_client_states = ensemble(FedPD(server=QUICK), t, rounds)
+    mean = {
+        name: (v + per_client_states["b"].params[name]) / 2 for name, v in body(per_client_states["a"].params).items()
+    }
     toy_models.assert_near(server.centre, mean, 1e-5)
     first, half = ensemble(FedPD(server=QUICK), t, rounds[:1])
-    start = t.tutors["a"].init()
+    start = t.server_models["a"].init()
     moved = {name: start[name] + (v - start[name]) / 2 for name, v in body(half["a"].params).items()}
     toy_models.assert_near(first.centre, moved, 1e-5)
     assert list(first.centre) == ["body.0.weight", "body.0.bias"]
@@ -288,17 +290,19 @@ def test_a_huge_mu_keeps_every_extractor() -> None:
     t = server_task()
     firm = SGD(lr=5e-6, epochs=20, batch_size=4, weight_decay=0.0, clip=0.0, momentum=0.0)
     rounds = [{"a": 5 * some(name="1"), "b": 5 * some(name="2")}] * 2
-    _, desks = ensemble(FedPD(server=firm, mu=1e5), t, rounds)
-    for i, desk in desks.items():
-        start = t.tutors[i].init()
-        assert all(float((v - start[name]).abs().max()) < 5e-5 for name, v in body(desk.params).items())
-        assert not torch.equal(desk.params["head.weight"], start["head.weight"])
+    _, per_client_states = ensemble(FedPD(server=firm, mu=1e5), t, rounds)
+    for i, per_client in per_client_states.items():
+        start = t.server_models[i].init()
+        assert all(float((v - start[name]).abs().max()) < 5e-5 for name, v in body(per_client.params).items())
+        assert not torch.equal(per_client.params["head.weight"], start["head.weight"])
 
 
 def test_mu_pulls_extractors_together() -> None:
     def spread(mu: float) -> float:
-        _, desks = ensemble(FedPD(server=QUICK, mu=mu), server_task(), [{"a": some(name="1"), "b": some(name="2")}] * 3)
-        return float(sqnorm(sub(body(desks["a"].params), body(desks["b"].params))))
+        _, per_client_states = ensemble(
+            FedPD(server=QUICK, mu=mu), server_task(), [{"a": some(name="1"), "b": some(name="2")}] * 3
+        )
+        return float(sqnorm(sub(body(per_client_states["a"].params), body(per_client_states["b"].params))))
 
     assert spread(0.0) > 2 * spread(10.0)
 
@@ -318,27 +322,27 @@ def test_without_mu_no_client_hears_of_another(mu: float, alone: bool) -> None:
 def test_unlike_widths() -> None:
     """Every client gets features of its own width, from server models that begin with one extractor."""
     t = server_task(2, 6)
-    toy_models.assert_same(Alone(body(t.tutors["a"].init())), Alone(body(t.tutors["b"].init())))
+    toy_models.assert_same(Alone(body(t.server_models["a"].init())), Alone(body(t.server_models["b"].init())))
     uploads = {"a": some(2), "b": some(6)}
-    server, desks = ensemble(FedPD(server=QUICK), t, [uploads])
+    server, per_client_states = ensemble(FedPD(server=QUICK), t, [uploads])
     for i, z in uploads.items():
-        assert FedPD().answer(server, desks[i], i, t, Round(0)).z is None
-        assert told(FedPD(), server, desks[i], i, t).shape == z.shape
+        assert FedPD().broadcast_per_client(server, per_client_states[i], i, t, Round(0)).z is None
+        assert told(FedPD(), server, per_client_states[i], i, t).shape == z.shape
 
 
 def test_what_is_sent_is_in_evaluation_mode() -> None:
     net = toy_models.Net(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)), nn.Linear(5, 4))
-    tutor = Model(toy_models.filled(net))
-    t = replace(server_task(), tutors={"a": tutor, "b": tutor})
-    server, desks = ensemble(FedPD(server=replace(QUICK, batch_size=5)), t, [{"a": some()}])
-    assert torch.equal(sent(desks["a"]), tutor(desks["a"].params, PUBLIC))
-    assert desks["a"].params["buffers.body.1.num_batches_tracked"] == 6
+    server_model = Model(toy_models.filled(net))
+    t = replace(server_task(), server_models={"a": server_model, "b": server_model})
+    server, per_client_states = ensemble(FedPD(server=replace(QUICK, batch_size=5)), t, [{"a": some()}])
+    assert torch.equal(sent(per_client_states["a"]), server_model(per_client_states["a"].params, PUBLIC))
+    assert per_client_states["a"].params["buffers.body.1.num_batches_tracked"] == 6
     assert not any(name.startswith("buffers.") for name in server.centre)
 
 
 def test_server_models_come_nearer_to_what_they_are_shown() -> None:
     t, z, method = server_task(), some(), FedPD(server=replace(QUICK, epochs=10), mu=0.0)
-    errors = [float((t.tutors["a"](t.tutors["a"].init(), PUBLIC) - z).abs().mean())]
+    errors = [float((t.server_models["a"](t.server_models["a"].init(), PUBLIC) - z).abs().mean())]
     errors += [float((sent(ensemble(method, t, [{"a": z}] * n)[1]["a"]) - z).abs().mean()) for n in (1, 2, 3, 4)]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.7 * errors[0]
@@ -346,9 +350,11 @@ def test_server_models_come_nearer_to_what_they_are_shown() -> None:
 
 def test_a_client_that_brings_nothing_changes_nothing() -> None:
     t, method = server_task(), FedPD(server=QUICK)
-    server, desks = ensemble(method, t, [{"a": some()}])
-    share, desk = method.serve(server, desks["a"], Reply("a", Features(None)), t, Round(0, 1), key(0))
-    toy_models.assert_same(desk, desks["a"])
+    server, per_client_states = ensemble(method, t, [{"a": some()}])
+    share, per_client = method.serve_client(
+        server, per_client_states["a"], Reply("a", Features(None)), t, Round(0, 1), key(0)
+    )
+    toy_models.assert_same(per_client, per_client_states["a"])
     toy_models.assert_same(method.aggregate(server, iter([Reply("a", share)]), t, Round(0, 1), key(0)), server)
 
 
@@ -360,19 +366,19 @@ def test_the_mean_of_all_clients(variant: dict[str, Any]) -> None:
     """Features of 1 and 4 have the mean 2.5, whoever asks; the server keeps no model."""
     t, method = server_task(), FedPD(**variant)
     uploads = {"a": torch.ones(10, 4), "b": torch.full((10, 4), 4.0)}
-    server, desks = ensemble(method, t, [uploads])
+    server, per_client_states = ensemble(method, t, [uploads])
     for i in uploads:
-        assert torch.equal(told(method, server, desks[i], i, t), torch.full((10, 4), 2.5))
-        assert desks[i].params == server.centre == {}
+        assert torch.equal(told(method, server, per_client_states[i], i, t), torch.full((10, 4), 2.5))
+        assert per_client_states[i].params == server.centre == {}
 
 
 def test_the_mean_within_architectures() -> None:
     t, method = server_task(2, 6), FedPD(**V1, mean_scope="arch")
     t = replace(t, clients=("a", "b", "c"), models={**t.models, "c": t.models["a"]})
     uploads = {"a": torch.ones(10, 2), "b": torch.full((10, 6), 9.0), "c": torch.full((10, 2), 4.0)}
-    server, desks = ensemble(method, t, [uploads])
+    server, per_client_states = ensemble(method, t, [uploads])
     for i, value, d in (("a", 2.5, 2), ("b", 9.0, 6), ("c", 2.5, 2)):
-        assert torch.equal(told(method, server, desks[i], i, t), torch.full((10, d), value))
+        assert torch.equal(told(method, server, per_client_states[i], i, t), torch.full((10, d), value))
 
 
 def test_a_mean_over_unlike_widths_is_refused_with_the_remedy() -> None:
@@ -415,10 +421,10 @@ def setup(**changes: Any) -> Setup:
 def test_traffic_is_two_tables_of_features() -> None:
     """M = 30 rows of 12 or 20 numbers of 4 bytes, once each way."""
     made = setup()
-    backend, task = LoopBackend(made.fleet, MemoryStore()), made.fleet.task()
+    backend, task = LoopBackend(made.pool, MemoryStore()), made.pool.task()
     server = made.method.init_server(task, key(0))
     _, log = run_round(made.method, task, backend, server, 0, 0, 1.0, (), MemoryStore())
-    sizes = {i: 4 * 30 * made.fleet.models[i].feature_dim for i in made.fleet.ids}
+    sizes = {i: 4 * 30 * made.pool.models[i].feature_dim for i in made.pool.ids}
     assert log.up == log.down == sizes
     assert set(sizes.values()) == {1440, 2400}
 
@@ -433,4 +439,4 @@ def test_resuming_and_desks_on_disk_change_nothing(tmp_path: Path) -> None:
             run_experiment(short, folder)
             resumed = run_experiment(made, folder)
         assert resumed.summary["digest"] == whole.summary["digest"]
-        assert all(isinstance(resumed.desks.get(i), Desk) for i in made.fleet.ids)
+        assert all(isinstance(resumed.per_client_states.get(i), Desk) for i in made.pool.ids)

@@ -106,7 +106,7 @@ def test_local_where_the_pull_is_off(distance: str, off: str) -> None:
     _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
     _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), method.init_client(c, key(0)), c, key(1))
     toy_models.assert_same(state, alone)
-    assert (method.degenerate() is not None) == (off == "lam")
+    assert (method.reduces_to() is not None) == (off == "lam")
 
 
 def test_the_pull_brings_features_closer() -> None:

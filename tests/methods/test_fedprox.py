@@ -61,8 +61,8 @@ def test_mu_zero_is_fedavg() -> None:
     a, _ = toy_models.participate(FedAvg(toy_models.RICH), down, Nothing(), c, key(1))
     b, _ = toy_models.participate(FedProx(toy_models.RICH, mu=0.0), down, Nothing(), c, key(1))
     toy_models.assert_same(a, b)
-    assert FedProx(mu=0.0).degenerate() == "With mu = 0 this is FedAvg."
-    assert FedProx().degenerate() is None
+    assert FedProx(mu=0.0).reduces_to() == "With mu = 0 this is FedAvg."
+    assert FedProx().reduces_to() is None
 
 
 def test_is_fedavg_with_the_regulariser() -> None:

@@ -121,8 +121,8 @@ def test_without_head_training_bodies_are_those_of_fedbabu() -> None:
             for m, s, u in ((fedrep, a, up), (fedbabu, b, other))
         )
     toy_models.assert_same(a, b)
-    assert "FedBABU" in str(fedrep.degenerate())
-    assert FedRep().degenerate() is None
+    assert "FedBABU" in str(fedrep.reduces_to())
+    assert FedRep().reduces_to() is None
 
 
 def test_a_whole_run_without_head_training_is_fedbabu() -> None:

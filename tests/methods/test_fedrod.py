@@ -104,8 +104,8 @@ def test_padding_does_not_count() -> None:
 def test_without_balance_the_global_model_is_fedavgs(interleaved: bool) -> None:
     up, _ = toy_models.participate(fedrod(gamma=0.0, interleaved=interleaved), down(), own_head(), CLIENT, key(1))
     toy_models.assert_same(up, toy_models.participate(FedAvg(toy_models.RICH), down(), Nothing(), CLIENT, key(1))[0])
-    assert "FedAvg" in str(fedrod(gamma=0.0).degenerate())
-    assert fedrod().degenerate() is None
+    assert "FedAvg" in str(fedrod(gamma=0.0).reduces_to())
+    assert fedrod().reduces_to() is None
 
 
 # -- one body, two heads ----------------------------------------------------------------------------------------------

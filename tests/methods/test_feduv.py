@@ -148,9 +148,9 @@ def test_strengths_of_zero_are_fedavg() -> None:
     plain = played(FedAvg(toy_models.RICH))
     toy_models.assert_near(played(FedUV(toy_models.RICH, lam_v=0.0, lam_u=0.0)).params, plain.params, tolerance=0)
     for one in (FedUV(toy_models.RICH, lam_v=0.0), FedUV(toy_models.RICH, lam_u=0.0)):
-        assert one.degenerate() is None
+        assert one.reduces_to() is None
         assert not torch.equal(played(one).params["head.weight"], plain.params["head.weight"])
-    assert "FedAvg" in str(FedUV(lam_v=0.0, lam_u=0.0).degenerate())
+    assert "FedAvg" in str(FedUV(lam_v=0.0, lam_u=0.0).reduces_to())
 
 
 def test_it_is_fedavg_with_a_term() -> None:

@@ -160,9 +160,9 @@ def test_one_side_without_distillation(alpha: float, beta: float) -> None:
 
 
 def test_it_says_what_it_degenerates_to() -> None:
-    assert FML().degenerate() is None
-    assert "Local" in str(FML(alpha=1.0).degenerate())
-    assert "FedAvg" in str(FML(beta=1.0).degenerate())
+    assert FML().reduces_to() is None
+    assert "Local" in str(FML(alpha=1.0).reduces_to())
+    assert "FedAvg" in str(FML(beta=1.0).reduces_to())
 
 
 # -- running statistics -----------------------------------------------------------------------------------------------
@@ -197,10 +197,10 @@ def test_statistics_of_the_shared_model_see_no_padding() -> None:
     """Clients of unlike sizes and no statistics of their own, batched: as one after the other."""
     made = setup("fml", rounds=1, eval_every=1)
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU())
-    fleet = replace(made.fleet, proxy=Model(toy_models.filled(toy_models.Net(body, nn.Linear(8, 10)))))
-    assert len({fleet.train.size(at) for at in range(5)}) > 1
+    pool = replace(made.pool, proxy=Model(toy_models.filled(toy_models.Net(body, nn.Linear(8, 10)))))
+    assert len({pool.train.size(at) for at in range(5)}) > 1
     loop, batched = (
-        run_experiment(replace(made, fleet=fleet, config=replace(made.config, backend=backend))).server.params
+        run_experiment(replace(made, pool=pool, config=replace(made.config, backend=backend))).server.params
         for backend in ("loop", "vmap")
     )
     assert loop["buffers.body.2.num_batches_tracked"] == batched["buffers.body.2.num_batches_tracked"]

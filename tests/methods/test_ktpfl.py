@@ -262,9 +262,9 @@ def test_vmap_equals_loop(c: Client, sizes: tuple[int, int, int]) -> None:
 
 def test_without_distillation_it_is_local() -> None:
     assert same_models(made_with("ktpfl", **{"distil.epochs": 0}), run("local", public=PUBLIC))
-    assert "Local" in str(KTpFL(distil=STILL).degenerate())
-    assert "plain mean" in str(KTpFL(eta=0.0).degenerate())
-    assert KTpFL().degenerate() is None
+    assert "Local" in str(KTpFL(distil=STILL).reduces_to())
+    assert "plain mean" in str(KTpFL(eta=0.0).reduces_to())
+    assert KTpFL().reduces_to() is None
 
 
 def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
@@ -272,9 +272,9 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     mixed: dict[str, Any] = {"models": ("mlp:hidden=12", "mlp:hidden=20")}
     assert run("ktpfl", **mixed).summary["status"] == "finished"
     made = setup("ktpfl", **mixed)
-    assert {m.feature_dim for m in made.fleet.models.values()} == {12, 20}
-    backend, server = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(made.fleet.task(), key(0))
-    _, log = run_round(made.method, made.fleet.task(), backend, server, 0, 0, 1.0, ())
+    assert {m.feature_dim for m in made.pool.models.values()} == {12, 20}
+    backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(made.pool.task(), key(0))
+    _, log = run_round(made.method, made.pool.task(), backend, server, 0, 0, 1.0, ())
     assert set(log.up.values()) == {4 * 60 * 10}
     assert set(log.down.values()) == {2 * 4 * 60 + 4 * 60 * 10}
 

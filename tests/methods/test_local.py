@@ -25,7 +25,7 @@ def test_one_step_by_hand() -> None:
 def test_a_head_may_go_without_bias() -> None:
     plain, free = (Local(toy_models.PLAIN, bias_free_head=flag).bias_free() for flag in (False, True))
     assert (plain, free) == (False, True)
-    models = build_setup(Config("local", clients=2, settings={"bias_free_head": True})).fleet.models
+    models = build_setup(Config("local", clients=2, settings={"bias_free_head": True})).pool.models
     assert all("head.bias" not in model.init() for model in models.values())
 
 

@@ -133,8 +133,8 @@ def test_mu_zero_is_fedavg() -> None:
     assert not torch.equal(
         played(MOON(toy_models.RICH))[0].params["head.weight"], played(FedAvg(toy_models.RICH))[0].params["head.weight"]
     )
-    assert "FedAvg" in str(MOON(mu=0.0).degenerate())
-    assert MOON().degenerate() is None
+    assert "FedAvg" in str(MOON(mu=0.0).reduces_to())
+    assert MOON().reduces_to() is None
 
 
 def test_a_dw_term_of_weight_zero_changes_nothing() -> None:

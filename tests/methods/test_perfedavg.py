@@ -122,8 +122,8 @@ def test_without_inner_steps_it_is_fedavg(hf: bool) -> None:
             up, state = toy_models.participate(made, start, made.init_client(c, key(0)), c, key(1))
             toy_models.assert_same(up, toy_models.participate(FedAvg(optim), start, Nothing(), c, key(1))[0])
             toy_models.assert_near(weights(state.params), weights(start.params), tolerance=0)
-    assert "FedAvg" in str(method(alpha=0.0).degenerate())
-    assert method().degenerate() is None
+    assert "FedAvg" in str(method(alpha=0.0).reduces_to())
+    assert method().reduces_to() is None
 
 
 def test_a_whole_run_without_inner_steps_is_fedavg() -> None:

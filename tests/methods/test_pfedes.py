@@ -124,8 +124,8 @@ def test_mu_zero_is_local() -> None:
     )  # type: ignore[union-attr]
     _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), state, c, key(0))
     toy_models.assert_same(own, alone)
-    assert PFedES(mu=0.0).degenerate() is not None
-    assert PFedES().degenerate() is None
+    assert PFedES(mu=0.0).reduces_to() is not None
+    assert PFedES().reduces_to() is None
 
 
 @pytest.mark.parametrize("mu", [0.1, 0.5, 1.0])

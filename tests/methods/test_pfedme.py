@@ -180,9 +180,9 @@ def test_without_pull_nothing_is_learned_together() -> None:
     slope, _ = gradient(objective(CLIENT.model), down().params, toy_models.batch(CLIENT.x, CLIENT.y))
     once = played(pfedme(lam=0.0, optim=toy_models.PLAIN, steps=1))[1]
     toy_models.assert_near(once.params, sub(down().params, slope, 0.1))
-    assert "never moves" in str(pfedme(lam=0.0).degenerate())
-    assert "never moves" in str(pfedme(beta=0.0).degenerate())
-    assert PFedMe().degenerate() is None
+    assert "never moves" in str(pfedme(lam=0.0).reduces_to())
+    assert "never moves" in str(pfedme(beta=0.0).reduces_to())
+    assert PFedMe().reduces_to() is None
 
 
 def test_regularisers_are_part_of_f() -> None:

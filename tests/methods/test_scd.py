@@ -180,11 +180,11 @@ def test_with_both_pulls_it_is_neither() -> None:
 
 
 def test_it_says_what_it_has_become() -> None:
-    assert SCD().degenerate() is None
-    assert "FedAvg" in str(SCD(lam_g=0.0).degenerate())
-    assert "Local" in str(SCD(lam_p=0.0).degenerate())
-    assert SCD(lam_p=0.0, prox_beta=1.0).degenerate() is None
-    both = make("scd:no-both").degenerate()
+    assert SCD().reduces_to() is None
+    assert "FedAvg" in str(SCD(lam_g=0.0).reduces_to())
+    assert "Local" in str(SCD(lam_p=0.0).reduces_to())
+    assert SCD(lam_p=0.0, prox_beta=1.0).reduces_to() is None
+    both = make("scd:no-both").reduces_to()
     assert both is not None
     assert "FedAvg" in both
     assert "Local" in both

@@ -56,7 +56,7 @@ class Federation:
 
     def __post_init__(self) -> None:
         export_sites(self.setup.federation, self.folder / "data")
-        self.models = {site: self.setup.fleet.models[site].name for site in self.setup.fleet.ids}
+        self.models = {site: self.setup.pool.models[site].name for site in self.setup.pool.ids}
         self.ports = {site: free_port() for site in self.models}
         for site, model in self.models.items():
             self._write_site(site, model)

@@ -74,13 +74,13 @@ class Sites:
 
     def __post_init__(self) -> None:
         export_sites(self.setup.federation, self.folder / "data")
-        self.names = self.setup.fleet.ids
+        self.names = self.setup.pool.ids
         for name in self.names:
             (self.folder / name / "state").mkdir(parents=True)
             self.write(
                 name,
                 data=str(self.folder / "data" / f"{name}.npz"),
-                model=self.setup.fleet.models[name].name,
+                model=self.setup.pool.models[name].name,
                 public=self.public,
                 privacy="off",
             )

@@ -9,7 +9,6 @@ import pyarrow.parquet
 import yaml
 from safetensors.numpy import save_file
 
-from atoll.dashboard.run_index import find
 from atoll.storage.run_reader import find, load
 
 ACCURACIES = (0.5, 0.7, 0.6)  # personal, by round

@@ -76,8 +76,8 @@ def gap(a: Any, b: Any) -> float:
 
 def predictions_of(result: Result) -> dict[str, Any]:
     """Every client's personal model on its test rows."""
-    fleet = result.fleet
-    return {i: result.personal(i)(fleet.test[fleet.position(i)].x) for i in fleet.ids}
+    pool = result.pool
+    return {i: result.personal(i)(pool.test[pool.position(i)].x) for i in pool.ids}
 
 
 def same_models(a: Result, b: Result) -> bool:

@@ -23,12 +23,12 @@ class Item(NamedTuple):
     role: str  # what the method declares the field to be, "" if nothing
 
 
-def audit(method: AnyMethod, fleet: ClientPool, seed: int) -> list[Item]:
+def audit(method: AnyMethod, pool: ClientPool, seed: int) -> list[Item]:
     """Every field that travels in a round, seen in the second round of a rehearsal: the first may send less."""
     items: list[Item] = []
-    for exchange in dry_run(method, fleet, seed, rounds=2):
+    for exchange in dry_run(method, pool, seed, rounds=2):
         if exchange.round.t == 1:
-            model = fleet.models[exchange.client].name
+            model = pool.models[exchange.client].name
             items += _items("down", exchange.round.phase, model, exchange.download)
             items += _items("up", exchange.round.phase, model, exchange.upload)
     return items

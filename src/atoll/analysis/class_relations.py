@@ -53,8 +53,8 @@ def lengths(models: TrainedModels) -> list[Lengths]:
 
 
 def _lengths(models: TrainedModels, i: str) -> Lengths:
-    labels = models.fleet.train[models.fleet.position(i)].y.cpu().numpy()
-    counts = np.bincount(labels, minlength=models.fleet.num_classes).astype(float)
+    labels = models.pool.train[models.pool.position(i)].y.cpu().numpy()
+    counts = np.bincount(labels, minlength=models.pool.num_classes).astype(float)
     norms = models.params(i)["head.weight"].norm(dim=1).double().cpu().numpy()
     return Lengths(counts / max(counts.sum(), 1.0), norms / norms.sum())
 

@@ -43,24 +43,24 @@ class ReferenceFederation:
     def traffic(self, name: str) -> Traffic:
         """What the byte meter says of a rehearsal; models need not be trained for it, unless sizes depend on it."""
         method = make(name)
-        fleet = self._fleet(method)
+        pool = self._pool(method)
         with one_thread(), nullcontext() if method.varying_bytes else no_training():
-            played = list(dry_run(method, fleet, 0, rounds=2, everybody=True))
-        seen = [e for e in played if e.round.t == 1 and e.client == fleet.ids[0]]
+            played = list(dry_run(method, pool, 0, rounds=2, everybody=True))
+        seen = [e for e in played if e.round.t == 1 and e.client == pool.ids[0]]
         return Traffic(sum(nbytes(e.download) for e in seen), sum(nbytes(e.upload) for e in seen))
 
-    def _fleet(self, method: AnyMethod) -> ClientPool:
+    def _pool(self, method: AnyMethod) -> ClientPool:
         ids = tuple(str(i) for i in range(OWNERS * math.ceil(self.classes / self.held)))
         y = torch.arange(len(ids) * self.held).view(len(ids), self.held).repeat(1, ROWS).flatten() % self.classes
         x = torch.rand(len(y), *self.shape, generator=torch.Generator().manual_seed(0))
         shares = ClientRows(x, y, [self.held * ROWS] * len(ids))
         networks = ModelFactory(Config(models=self.models, server_model="mlp_a"), self._data(), self.shape)
-        dealt = networks.dealt(ids, not method.bias_free())
+        assign = networks.assign(ids, not method.bias_free())
         public = torch.rand(self.public, *self.shape, generator=torch.Generator().manual_seed(1))
         return ClientPool(
-            ids, dealt, self.classes, shares, shares, shares,
-            proxy=networks.travelling(method.needs, dealt),
-            tutors=networks.tutors(method.needs, dealt),
+            ids, assign, self.classes, shares, shares, shares,
+            proxy=networks.travelling(method.needs, assign),
+            server_models=networks.server_models(method.needs, assign),
             public=public if Need.PUBLIC_DATA in method.needs else None,
         )  # fmt: skip
 

@@ -54,10 +54,10 @@ def features(models: TrainedModels, clients: Sequence[ClientId] = (), rows: int 
 
 
 def _of_client(models: TrainedModels, i: ClientId, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    x, y = models.fleet.test[models.fleet.position(i)]
+    x, y = models.pool.test[models.pool.position(i)]
     params = models.params(i)
     with torch.no_grad():
-        return models.fleet.models[i].features(params, x[:rows]).cpu(), y[:rows].cpu(), params["head.weight"].cpu()
+        return models.pool.models[i].features(params, x[:rows]).cpu(), y[:rows].cpu(), params["head.weight"].cpu()
 
 
 def _unit(x: Array) -> Array:

@@ -68,13 +68,13 @@ class Tables(NamedTuple):
 
 def attack(setup: Setup, ways: Mapping[str, Way]) -> list[Figure]:
     """All attacks that suit the method, for each way out."""
-    method, fleet, seed = setup.method, setup.fleet, setup.config.seed
-    made = list(dry_run(method, fleet, seed, everybody=True))
+    method, pool, seed = setup.method, setup.pool, setup.config.seed
+    made = list(dry_run(method, pool, seed, everybody=True))
     seen: dict[str, list[Seen]] = {}
     for name, way in ways.items():
         seen[name] = []
         for e in made:
-            job, client = ClientTask(e.client, e.round, e.download), fleet.client(e.client)
+            job, client = ClientTask(e.client, e.round, e.download), pool.client(e.client)
             with torch.no_grad():
                 left = way(job, client, e.upload)
                 params = method.own(e.download, e.upload, e.state, client)
@@ -110,7 +110,7 @@ def tables(upload: Any, setup: Setup) -> Tables:
     counts = [tensors[name] for name in names if marks[name].count]
     markers = [tensors[str(marks[name].rows)] for name in names if marks[name].rows]
     means = [tensors[name] for name in names if marks[name].rows and not marks[name].psd and not marks[name].count]
-    wide = [m for m in means if m.ndim == 2 and m.shape[1] == setup.fleet.task().feature_dim]
+    wide = [m for m in means if m.ndim == 2 and m.shape[1] == setup.pool.task().feature_dim]
     sigma = [tensors[name] for name in names if marks[name].psd]
     n = counts[0] if counts else None
     held = markers[0] != 0 if markers else n > 0 if n is not None else None
@@ -203,7 +203,7 @@ Score = Callable[[Tables, int, Tensor, Tensor], Tensor | None]  # (tables, class
 
 def membership(seen: Sequence[Seen], setup: Setup, score: Score, by: str) -> list[Figure]:
     """Can members of a class be told from strangers of the same class? The mean AUC over clients and classes."""
-    d = setup.fleet.task().feature_dim
+    d = setup.pool.task().feature_dim
     few: list[float] = []
     many: list[float] = []
     for s in seen:
@@ -211,7 +211,7 @@ def membership(seen: Sequence[Seen], setup: Setup, score: Score, by: str) -> lis
         for c in (s.counts > FEW).nonzero().flatten().tolist():
             if told.mean is None or (by == "covariance" and told.sigma is None and not _sends_sigma(setup)):
                 continue
-            members, test, known = _candidates(s, c, setup.fleet)
+            members, test, known = _candidates(s, c, setup.pool)
             inside, outside = (score(told, c, z, known) for z in (members, test))
             value = 0.5 if inside is None or outside is None else auc(inside, outside)
             (few if len(members) <= d else many).append(value)
@@ -226,9 +226,9 @@ def _sends_sigma(setup: Setup) -> bool:
     return any(marks.psd for marks in constraints_of(setup.method).values())
 
 
-def _candidates(s: Seen, c: int, fleet: ClientPool) -> tuple[Tensor, Tensor, Tensor]:
+def _candidates(s: Seen, c: int, pool: ClientPool) -> tuple[Tensor, Tensor, Tensor]:
     """Features of the class: of members, of strangers, and of further strangers whom the attacker knows to be none."""
-    others = [fleet.client(i) for i in fleet.ids if i != s.job.client]
+    others = [pool.client(i) for i in pool.ids if i != s.job.client]
     x = torch.cat([o.x[o.y == c] for o in others] + [s.client.x[:0]])
     x = x[permutation(key("strangers", s.job.client, c), len(x))][:CANDIDATES]
     z = s.client.model.features(s.params, torch.cat([s.client.x[s.client.y == c], x])).double()
@@ -273,7 +273,7 @@ def auc(inside: Tensor, outside: Tensor) -> float:
 
 def copied(seen: Sequence[Seen], setup: Setup) -> list[Figure]:
     """A linear model of what a client said of public rows: how well it foretells what it would say of private ones."""
-    public, values = setup.fleet.public, []
+    public, values = setup.pool.public, []
     for s in seen if public is not None else ():
         assert public is not None
         told = next((v for v in tensors_of(s.upload).values() if v.ndim == 2 and len(v) == len(public)), None)
@@ -313,18 +313,18 @@ def inverted(way: Way, setup: Setup) -> list[Figure]:
 
 def _trials(way: Way, setup: Setup, rows: int) -> Iterator[float]:
     """For the first three clients with so many rows."""
-    method, fleet, seed = setup.method, setup.fleet, setup.config.seed
+    method, pool, seed = setup.method, setup.pool, setup.config.seed
     optim = getattr(method, "optim", None)
-    if method.keeps_desks or method.phases > 1 or not isinstance(optim, SGD):
+    if method.keeps_per_client_state or method.phases > 1 or not isinstance(optim, SGD):
         return
     step = replace(optim, epochs=optim.epochs if rows == 1 else 1, batch_size=rows)
     method = replace(cast(Any, method), optim=step)
-    server = method.init_server(fleet.task(), key(seed, "init", "server"))
-    for i in fleet.ids[:3]:
-        whole = fleet.client(i)
+    server = method.init_server(pool.task(), key(seed, "init", "server"))
+    for i in pool.ids[:3]:
+        whole = pool.client(i)
         x, y = whole.x[:rows], whole.y[:rows]
         client = replace(whole, x=x, y=y, n=torch.tensor(float(len(y))))
-        job = ClientTask(i, Round(0), method.broadcast(server, i, fleet.task(), Round(0)))
+        job = ClientTask(i, Round(0), method.broadcast(server, i, pool.task(), Round(0)))
         state = method.init_client(client, key(seed, "init", i))
         with torch.no_grad():
             up = way(job, client, method.local(job.download, state, client, key(seed, "local", 0, i))[0])

@@ -26,12 +26,12 @@ def enhanced(run: SavedRun, client: ClientId, rows: int = 8) -> Enhanced:
 
     Values are stretched to the range of each picture: what the proxy makes need not lie where images do.
     """
-    proxy = run.fleet.proxy
+    proxy = run.pool.proxy
     if proxy is None or run.data.kind != "image" or not hasattr(run.server, "params"):
         raise AtollError(
             f"The run in {str(run.path)!r} has no proxy that makes images. Give a run of pfedes on images."
         )
-    x = run.fleet.test[run.fleet.position(run.client(client))].x[:rows]
+    x = run.pool.test[run.pool.position(run.client(client))].x[:rows]
     with torch.no_grad():
         made = proxy(run.server.params, x)
     return Enhanced(_stretched(x), _stretched(made))

@@ -55,11 +55,11 @@ def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
     """The first clients of a run, with the work and the bytes that its method costs them, both ways."""
     run = load(path)
     setup = build_setup(from_dict(read_yaml(path / "config.yaml"), str(path / "config.yaml")))
-    config, fleet = setup.config, setup.fleet
+    config, pool = setup.config, setup.pool
     with one_thread():
-        costs = operations(setup.method, fleet, config.seed, max(1, round(config.rate * len(fleet.ids))))
-    keeper = RoundTimer(setup, faults_from(config, fleet.ids))
+        costs = operations(setup.method, pool, config.seed, max(1, round(config.rate * len(pool.ids))))
+    keeper = RoundTimer(setup, faults_from(config, pool.ids))
     sent = run.summary["bytes"]["per_client_round"]
-    times = {i: keeper.of(0, i, costs, round(sent["up"]), round(sent["down"])) for i in fleet.ids[:clients]}
+    times = {i: keeper.of(0, i, costs, round(sent["up"]), round(sent["down"])) for i in pool.ids[:clients]}
     aggregation = setup.devices.aggregation(costs.server)
     return {way: course(times, aggregation, rounds, overlap) for way, overlap in WAYS.items()}

@@ -20,11 +20,11 @@ class Backend(Protocol):
         """Outcomes in the order of the jobs, also of clients that turn out to be absent."""
         ...
 
-    def rest(self) -> Iterator[ClientResult]:
+    def results(self) -> Iterator[ClientResult]:
         """What came after the uploads of the last call of ``train``, once all of these have been read."""
         ...
 
-    def commit(self, rest: ClientResult) -> None:
+    def commit(self, results: ClientResult) -> None:
         """Keep the client's next state: its upload was accepted."""
         ...
 

@@ -22,22 +22,22 @@ from ..typing import ClientId
 class LoopBackend:
     """One client after the other: the reference that every other backend must equal."""
 
-    def __init__(self, fleet: ClientPool, store: Store, outlet: UploadFilter = no_filter):
-        self.fleet, self.store, self.outlet = fleet, store, outlet
-        self._rest: list[ClientResult | Callable[[], ClientResult]] = []  # done, or still to be done
+    def __init__(self, pool: ClientPool, store: Store, upload_filter: UploadFilter = no_filter):
+        self.pool, self.store, self.upload_filter = pool, store, upload_filter
+        self._results: list[ClientResult | Callable[[], ClientResult]] = []  # done, or still to be done
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
-        self._rest = []
+        self._results = []
         for job in jobs:
             yield self._participate(method, seed, job)
 
-    def rest(self) -> Iterator[ClientResult]:
-        for rest in self._rest:
-            yield rest() if callable(rest) else rest
-        self._rest = []
+    def results(self) -> Iterator[ClientResult]:
+        for results in self._results:
+            yield results() if callable(results) else results
+        self._results = []
 
-    def commit(self, rest: ClientResult) -> None:
-        self.store.put(rest.sender, rest.state)
+    def commit(self, results: ClientResult) -> None:
+        self.store.put(results.sender, results.state)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -45,27 +45,27 @@ class LoopBackend:
     def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
         """What client ``i`` kept, or what it starts with."""
         kept = self.store.get(i)
-        return method_calls.init_client(method, self.fleet.client(i), key(seed, "init", i)) if kept is None else kept
+        return method_calls.init_client(method, self.pool.client(i), key(seed, "init", i)) if kept is None else kept
 
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
-        state, client = self.state(method, seed, i), self.fleet.client(i)
-        return self.examine(method.personal(download, None, state, client), i)
+        state, client = self.state(method, seed, i), self.pool.client(i)
+        return self.evaluate(method.personal(download, None, state, client), i)
 
-    def examine(self, predictor: Predictor, i: ClientId, thorough: bool = True) -> Score:
+    def evaluate(self, predictor: Predictor, i: ClientId, thorough: bool = True) -> Score:
         """The exam of client ``i``: its test rows (all measures, or accuracy alone), its validation rows."""
-        at = self.fleet.position(i)
-        test, val = self.fleet.test[at], self.fleet.val[at]
+        at = self.pool.position(i)
+        test, val = self.pool.test[at], self.pool.val[at]
         logits = predict(predictor, test.x)
         brief = {"n": float(len(test.y)), "accuracy": accuracy(logits, test.y)}
-        score = measure(logits, test.y, self.fleet.metrics) if thorough else brief
+        score = measure(logits, test.y, self.pool.metrics) if thorough else brief
         score["val"] = accuracy(predict(predictor, val.x), val.y) if len(val.y) else float("nan")
-        if self.fleet.global_test:
-            everybody = self.fleet.test.all
+        if self.pool.global_test:
+            everybody = self.pool.test.all
             score["global"] = accuracy(predict(predictor, everybody.x), everybody.y)
         return score
 
     def _participate(self, method: AnyMethod, seed: int, job: ClientTask) -> ClientUpload:
-        client, state = self.fleet.client(job.client), self.state(method, seed, job.client)
+        client, state = self.pool.client(job.client), self.state(method, seed, job.client)
         before, k = self._before(method, job, state, client), job_key(seed, job)
         with torch.no_grad():
             up, trained = plain(method_calls.local(method, job.download, state, client, k))
@@ -75,26 +75,26 @@ class LoopBackend:
             if method.after_upload:
                 with torch.no_grad():
                     after = plain(method_calls.after_upload(method, job.download, up, trained, client, k))
-            return self._rested(method, job, up, after, client)
+            return self._result(method, job, up, after, client)
 
         # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
-        self._rest.append(finish if method.after_upload else finish())
-        return ClientUpload(job.client, self.outlet(job, client, up), before)
+        self._results.append(finish if method.after_upload else finish())
+        return ClientUpload(job.client, self.upload_filter(job, client, up), before)
 
     def _before(self, method: AnyMethod, job: ClientTask, state: Any, client: Client) -> Score | None:
-        if not job.examine or job.round.phase > 0:
+        if not job.evaluate or job.round.phase > 0:
             return None
         if job.known is not None and _lasts(method, job, None, state, client):
             return {name: v for name, v in job.known.items() if name not in DETAILS}
-        return self.examine(method.personal(job.download, None, state, client), job.client, thorough=False)
+        return self.evaluate(method.personal(job.download, None, state, client), job.client, thorough=False)
 
-    def _rested(
+    def _result(
         self, method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Client, spoilt: bool | None = None
     ) -> ClientResult:
         """With the score of the trained model, if asked for."""
-        if not job.examine or job.round.phase < method.phases - 1:
+        if not job.evaluate or job.round.phase < method.phases - 1:
             return ClientResult(job.client, state, None, spoilt)
-        score = self.examine(method.personal(job.download, up, state, client), job.client)
+        score = self.evaluate(method.personal(job.download, up, state, client), job.client)
         return ClientResult(job.client, state, score, spoilt, _lasts(method, job, up, state, client))
 
 

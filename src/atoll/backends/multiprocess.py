@@ -39,10 +39,15 @@ class ProcessBackend(RemoteBackend):
     """Persistent workers, one thread each; whoever is free takes the largest client that is left."""
 
     def __init__(
-        self, fleet: ClientPool, store: Store, workers: int, outlet: UploadFilter = no_filter, imprints: bool = False
+        self,
+        pool: ClientPool,
+        store: Store,
+        workers: int,
+        upload_filter: UploadFilter = no_filter,
+        fingerprints: bool = False,
     ):
-        super().__init__(fleet, store, outlet, imprints)
-        self._workers = [_start(fleet, outlet) for _ in range(workers)]
+        super().__init__(pool, store, upload_filter, fingerprints)
+        self._workers = [_start(pool, upload_filter) for _ in range(workers)]
 
     def close(self) -> None:
         """Whoever still works does so for nobody: jobs are pure, so it can be ended at any moment."""
@@ -59,14 +64,14 @@ class ProcessBackend(RemoteBackend):
                 worker.process.join()
             worker.line.close()
 
-    def _hand_out(self) -> None:
+    def _dispatch(self) -> None:
         for worker in self._workers:
             if not worker.order and self._orders:
                 worker.order = order = self._orders.popleft()
                 worker.line.send(order._replace(data=None) if worker.download == order.download else order)
                 worker.download = order.download
 
-    def _listen(self) -> None:
+    def _collect(self) -> None:
         ready = wait([w.line.pipe for w in self._workers] + [w.process.sentinel for w in self._workers])
         for at, worker in enumerate(self._workers):
             if worker.line.pipe in ready:
@@ -85,52 +90,52 @@ class ProcessBackend(RemoteBackend):
         else:
             self._done[answer.at] = answer
             worker.order = None
-            self._hand_out()
+            self._dispatch()
 
     def _replace(self, at: int) -> None:
         worker = self._workers[at]
         worker.process.join()
         worker.line.close()
-        self._workers[at] = _start(self.fleet, self.outlet)
+        self._workers[at] = _start(self.pool, self.upload_filter)
         if worker.order:
-            self._mourn(
+            self._requeue(
                 worker.order,
                 f"its worker process died twice (exit code {worker.process.exitcode}); "
                 "it may need more memory: use fewer --workers, or --backend loop",
             )
-        self._hand_out()
+        self._dispatch()
 
 
-def _start(fleet: ClientPool, outlet: UploadFilter) -> Worker:
+def _start(pool: ClientPool, upload_filter: UploadFilter) -> Worker:
     ours, theirs = shared_memory_pipe()
-    process = get_context("fork").Process(target=_work, args=(fleet, outlet, theirs, os.getpid()), daemon=True)
+    process = get_context("fork").Process(target=_work, args=(pool, upload_filter, theirs, os.getpid()), daemon=True)
     process.start()
     theirs.pipe.close()
     return Worker(process, ours)
 
 
-def _work(fleet: ClientPool, outlet: UploadFilter, parent_line: SharedMemoryPipe, parent: int) -> None:
+def _work(pool: ClientPool, upload_filter: UploadFilter, parent_pipe: SharedMemoryPipe, parent: int) -> None:
     """The life of a worker: one order after the other, until it is told to stop or its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent has its own way to end
     torch.set_num_threads(1)
     with kept_memory():
-        _obey(fleet, outlet, parent_line, parent)
+        _obey(pool, upload_filter, parent_pipe, parent)
 
 
-def _obey(fleet: ClientPool, outlet: UploadFilter, parent_line: SharedMemoryPipe, parent: int) -> None:
+def _obey(pool: ClientPool, upload_filter: UploadFilter, parent_pipe: SharedMemoryPipe, parent: int) -> None:
     download: Any = None
     while True:
         # The end of the pipe would not tell that the parent is gone: workers forked later hold it open too.
-        while not parent_line.pipe.poll(1):
+        while not parent_pipe.pipe.poll(1):
             if os.getppid() != parent:
                 return
-        order: WorkItem | None = parent_line.receive()
+        order: WorkItem | None = parent_pipe.receive()
         if order is None:
             return
         try:
             download = download if order.data is None else order.data
-            for answer in run_work_item(fleet, outlet, order, download):
-                parent_line.send(answer)
+            for answer in run_work_item(pool, upload_filter, order, download):
+                parent_pipe.send(answer)
         except Exception as error:  # it must reach the parent, whatever it is
-            parent_line.send(Failed(order.at, error))
+            parent_pipe.send(Failed(order.at, error))

@@ -70,19 +70,19 @@ class RayBackend(RemoteBackend):
 
     def __init__(
         self,
-        fleet: ClientPool,
+        pool: ClientPool,
         store: Store,
         workers: int | None,
-        outlet: UploadFilter = no_filter,
-        imprints: bool = False,
+        upload_filter: UploadFilter = no_filter,
+        fingerprints: bool = False,
     ):
-        super().__init__(fleet, store, outlet, imprints)
+        super().__init__(pool, store, upload_filter, fingerprints)
         self._ray = require()
         self._ours = not self._ray.is_initialized()  # or the program that called us has its own
         if self._ours:
             _connect(self._ray, workers)
         self._workers = workers
-        self._shared = self._ray.put((fleet, outlet))
+        self._shared = self._ray.put((pool, upload_filter))
         self._task = self._ray.remote(num_cpus=1, max_retries=0, num_returns="streaming")(_task)
         self._recipe: tuple[AnyMethod, Any] | None = None  # a method, and where its recipe lies
         self._posted: dict[int, Any] = {}  # where downloads lie, by their numbers
@@ -97,7 +97,7 @@ class RayBackend(RemoteBackend):
         if self._ours:
             self._ray.shutdown()
 
-    def _hand_out(self) -> None:
+    def _dispatch(self) -> None:
         if not self._running:
             self._posted = {}  # those of earlier exchanges
         most = self._workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
@@ -116,7 +116,7 @@ class RayBackend(RemoteBackend):
             self._recipe = method, self._ray.put(package_method(method))
         return self._recipe[1]
 
-    def _listen(self) -> None:
+    def _collect(self) -> None:
         ready, _ = self._ray.wait(list(self._running), num_returns=1)
         for stream in ready:
             try:
@@ -124,8 +124,8 @@ class RayBackend(RemoteBackend):
             except self._ray.exceptions.RayTaskError as error:  # the client's own: it would happen anywhere
                 raise error.cause from error
             except self._ray.exceptions.RayError as error:
-                self._mourn(self._running.pop(stream), f"three Ray workers died under it ({type(error).__name__})")
-                self._hand_out()
+                self._requeue(self._running.pop(stream), f"three Ray workers died under it ({type(error).__name__})")
+                self._dispatch()
                 continue
             self._take(stream, answer)
 
@@ -136,7 +136,7 @@ class RayBackend(RemoteBackend):
         else:
             self._done[answer.at] = answer._replace(state=decode(types.state, answer.state, OWN))
             del self._running[stream]
-            self._hand_out()
+            self._dispatch()
 
 
 def _connect(ray: Any, workers: int | None) -> None:
@@ -216,11 +216,11 @@ def _task(order: WorkItem, references: list[Any]) -> Iterator[UploadReady | Work
     shared, cooked, posted = references
     with one_thread(), kept_memory():
         method = _once("method", cooked, method_from)
-        fleet, outlet = _once("fleet", shared, tuple)
+        pool, upload_filter = _once("pool", shared, tuple)
         types = contract(method)
         download = _once("download", posted, lambda data: decode(types.download, data, OWN))
         state = None if order.state is None else decode(types.state, order.state, OWN)
-        for answer in run_work_item(fleet, outlet, order._replace(method=method, state=state), download):
+        for answer in run_work_item(pool, upload_filter, order._replace(method=method, state=state), download):
             yield _encoded(answer)
 
 

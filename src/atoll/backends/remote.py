@@ -25,7 +25,7 @@ class WorkItem(NamedTuple):
     download: int  # which one
     data: Any  # that download; None: the worker has it
     state: Any  # None: the client starts
-    imprint: bool  # whether that of the upload is asked for
+    fingerprint: bool  # whether that of the upload is asked for
 
 
 class UploadReady(NamedTuple):
@@ -34,7 +34,7 @@ class UploadReady(NamedTuple):
     at: int
     upload: Any
     before: Score | None
-    imprint: Fingerprint | None
+    fingerprint: Fingerprint | None
 
 
 class WorkDone(NamedTuple):
@@ -51,9 +51,11 @@ class RemoteBackend(LoopBackend):
 
     retries = 1  # how often a client is tried again whose worker died
 
-    def __init__(self, fleet: ClientPool, store: Store, outlet: UploadFilter = no_filter, imprints: bool = False):
-        super().__init__(fleet, store, outlet)
-        self._imprints = imprints  # whether those of uploads are taken where they are made, so that we need not
+    def __init__(
+        self, pool: ClientPool, store: Store, upload_filter: UploadFilter = no_filter, fingerprints: bool = False
+    ):
+        super().__init__(pool, store, upload_filter)
+        self._fingerprints = fingerprints  # whether those of uploads are taken where they are made, so that we need not
         self._orders: deque[WorkItem] = deque()
         self._downloads = 0  # given out so far: each has a number of its own
         self._jobs: Sequence[ClientTask] = ()
@@ -67,20 +69,20 @@ class RemoteBackend(LoopBackend):
         # A job that was done twice has sent its upload twice: the second one must not be taken for a later job's.
         self._sent, self._done, self._deaths, self._lost = {}, {}, Counter(), {}
         self._orders = deque(self._by_size(method, seed, jobs))
-        self._hand_out()
+        self._dispatch()
         for at, job in enumerate(jobs):
             while at not in self._sent and at not in self._lost:
-                self._listen()
+                self._collect()
             if at not in self._sent:
                 yield ClientUpload(job.client, self._lost[at])
                 continue
             sent = self._sent.pop(at)
-            yield ClientUpload(job.client, sent.upload, sent.before, sent.imprint)
+            yield ClientUpload(job.client, sent.upload, sent.before, sent.fingerprint)
 
-    def rest(self) -> Iterator[ClientResult]:
+    def results(self) -> Iterator[ClientResult]:
         for at, job in enumerate(self._jobs):
             while at not in self._done and at not in self._lost:
-                self._listen()
+                self._collect()
             if at in self._lost:
                 yield ClientResult(job.client, self._lost[at])
                 continue
@@ -88,18 +90,18 @@ class RemoteBackend(LoopBackend):
             yield ClientResult(job.client, done.state, done.after, lasting=done.lasting)
         self._jobs = ()
 
-    def _hand_out(self) -> None:
+    def _dispatch(self) -> None:
         """Give waiting orders to whoever is free."""
         raise NotImplementedError
 
-    def _listen(self) -> None:
+    def _collect(self) -> None:
         """Wait, then take in whatever has arrived; notice workers that have died."""
         raise NotImplementedError
 
     def _by_size(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[WorkItem]:
         """Largest first: a large client started last would keep everybody waiting."""
         numbers: dict[Any, int] = {}
-        sizes = [self.fleet.train.size(self.fleet.position(job.client)) for job in jobs]
+        sizes = [self.pool.train.size(self.pool.position(job.client)) for job in jobs]
         for at in sorted(range(len(jobs)), key=lambda at: (-sizes[at], at)):
             job, state = jobs[at], self.store.get(jobs[at].client)
             leaves, form = tree_flatten(job.download)
@@ -108,9 +110,9 @@ class RemoteBackend(LoopBackend):
                 numbers[same] = self._downloads
                 self._downloads += 1
             slim = job._replace(download=None)
-            yield WorkItem(at, method, seed, slim, numbers[same], job.download, state, self._imprints)
+            yield WorkItem(at, method, seed, slim, numbers[same], job.download, state, self._fingerprints)
 
-    def _mourn(self, lost: WorkItem, reason: str) -> None:
+    def _requeue(self, lost: WorkItem, reason: str) -> None:
         """A worker died: its client comes next in line, or is given up for this exchange.
 
         Jobs are pure, so nothing is counted twice.
@@ -123,17 +125,19 @@ class RemoteBackend(LoopBackend):
 
 
 def run_work_item(
-    fleet: ClientPool, outlet: UploadFilter, order: WorkItem, download: Any
+    pool: ClientPool, upload_filter: UploadFilter, order: WorkItem, download: Any
 ) -> Iterator[UploadReady | WorkDone]:
     """Where the client runs: the upload as soon as it is there, then the rest."""
     store = MemoryStore()
     if order.state is not None:
         store.put(order.job.client, order.state)
-    loop = LoopBackend(fleet, store, outlet)
+    loop = LoopBackend(pool, store, upload_filter)
     (outcome,) = loop.train(order.method, order.seed, [order.job._replace(download=download)])
-    yield UploadReady(order.at, outcome.upload, outcome.before, _fingerprint(outcome.upload) if order.imprint else None)
-    (rest,) = loop.rest()
-    yield WorkDone(order.at, rest.state, rest.after, rest.lasting)
+    yield UploadReady(
+        order.at, outcome.upload, outcome.before, _fingerprint(outcome.upload) if order.fingerprint else None
+    )
+    (results,) = loop.results()
+    yield WorkDone(order.at, results.state, results.after, results.lasting)
 
 
 def _fingerprint(upload: Any) -> Fingerprint | None:

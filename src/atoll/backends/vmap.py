@@ -30,20 +30,22 @@ COPIES = 6  # of a client's message and state while it trains: initial and new w
 class VmapBackend(LoopBackend):
     """Clients with the same model run as one batched call of ``method.local``, as many as fit into ``ROOM``."""
 
-    _company: tuple[list[ClientId], Client] | None = None  # who ran together last, often the same as next time
+    _last_batch: tuple[list[ClientId], Client] | None = None  # who ran together last, often the same as next time
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
-        self._rest = []
-        parties = {job.client: party for party in self._parties(method, seed, jobs) for job in party}
+        self._results = []
+        batches = {
+            job.client: upload_batch for upload_batch in self._batches(method, seed, jobs) for job in upload_batch
+        }
         ready: dict[ClientId, tuple[ClientUpload, ClientResult]] = {}
         for job in jobs:
             if job.client not in ready:
-                ready |= self._together(method, seed, parties[job.client])
-            outcome, rest = ready.pop(job.client)
-            self._rest.append(rest)
+                ready |= self._together(method, seed, batches[job.client])
+            outcome, results = ready.pop(job.client)
+            self._results.append(results)
             yield outcome
 
-    def _parties(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[list[ClientTask]]:
+    def _batches(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[list[ClientTask]]:
         """Who runs in one call: clients of one group, as many as there is room for; decided by sizes alone."""
         for group in self._groups(jobs):
             most = max(1, ROOM // self._bytes(method, seed, group))
@@ -57,28 +59,28 @@ class VmapBackend(LoopBackend):
         """
         alike: dict[Any, list[ClientTask]] = defaultdict(list)
         for job, form in zip(jobs, map_consecutive(_form, [job.download for job in jobs]), strict=True):
-            alike[self.fleet.models[job.client].name, form].append(job)
+            alike[self.pool.models[job.client].name, form].append(job)
         for group in alike.values():
-            if self.fleet.client(group[0].client).has_buffers:
+            if self.pool.client(group[0].client).has_buffers:
                 sizes = defaultdict[int, list[ClientTask]](list)
                 for job in group:
-                    sizes[self.fleet.train.size(self.fleet.position(job.client))].append(job)
+                    sizes[self.pool.train.size(self.pool.position(job.client))].append(job)
                 yield from sizes.values()
             else:
                 yield group
 
     def _bytes(self, method: AnyMethod, seed: int, group: list[ClientTask]) -> int:
         """What a client of the group takes in a call: its padded rows, and all that training keeps of its tensors."""
-        first = self.fleet.client(group[0].client)
-        rows = max(self.fleet.train.size(self.fleet.position(job.client)) for job in group)
+        first = self.pool.client(group[0].client)
+        rows = max(self.pool.train.size(self.pool.position(job.client)) for job in group)
         tensors = tree_leaves((group[0].download, self.state(method, seed, group[0].client)))
         row = first.x[:1].nbytes + first.y[:1].nbytes
         return int(rows * row + COPIES * sum(v.nbytes for v in tensors))
 
     def _clients(self, ids: list[ClientId]) -> Client:
-        if self._company is None or self._company[0] != ids:
-            self._company = ids, self.fleet.together(ids)
-        return self._company[1]
+        if self._last_batch is None or self._last_batch[0] != ids:
+            self._last_batch = ids, self.pool.together(ids)
+        return self._last_batch[1]
 
     def _together(
         self, method: AnyMethod, seed: int, jobs: list[ClientTask]
@@ -92,18 +94,18 @@ class VmapBackend(LoopBackend):
             if method.after_upload:
                 after = vmap.batched_call(partial(method_calls.after_upload, method), len(jobs), down, ups, after, *own)
         uploads, nexts, spoilt = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), not_finite(after)
-        party = UploadBatch(ups, dict(zip(ids, uploads, strict=True)))
-        outcomes = [ClientUpload(i, up, None, None, party) for i, up in zip(ids, uploads, strict=True)]
-        rests = [ClientResult(i, new, None, at in spoilt) for at, (i, new) in enumerate(zip(ids, nexts, strict=True))]
+        upload_batch = UploadBatch(ups, dict(zip(ids, uploads, strict=True)))
+        outcomes = [ClientUpload(i, up, None, None, upload_batch) for i, up in zip(ids, uploads, strict=True)]
+        results = [ClientResult(i, new, None, at in spoilt) for at, (i, new) in enumerate(zip(ids, nexts, strict=True))]
         for at, (job, state) in enumerate(zip(jobs, states, strict=True)):
-            if job.examine:
-                client = self.fleet.client(job.client)
+            if job.evaluate:
+                client = self.pool.client(job.client)
                 outcomes[at] = outcomes[at]._replace(before=self._before(method, job, state, client))
-                rests[at] = self._rested(method, job, uploads[at], nexts[at], client, at in spoilt)
-            if self.outlet is not no_filter:
-                sent = self.outlet(job, self.fleet.client(job.client), uploads[at])
+                results[at] = self._result(method, job, uploads[at], nexts[at], client, at in spoilt)
+            if self.upload_filter is not no_filter:
+                sent = self.upload_filter(job, self.pool.client(job.client), uploads[at])
                 outcomes[at] = outcomes[at]._replace(upload=sent)
-        return dict(zip(ids, zip(outcomes, rests, strict=True), strict=True))
+        return dict(zip(ids, zip(outcomes, results, strict=True), strict=True))
 
 
 def _form(p: Any) -> tuple[Any, ...]:

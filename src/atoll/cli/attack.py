@@ -44,8 +44,8 @@ def attack(name: str, config_file: Path | None, gate: bool | None, as_json: bool
     with one_thread(), working(f"attacking {name}"):
         for column, setup in setups.items():
             if setup is not None:
-                privacy = Privacy(setup.config, setup.method, setup.fleet)
-                way: Way = privacy.outlet if privacy.on else no_filter
+                privacy = Privacy(setup.config, setup.method, setup.pool)
+                way: Way = privacy.upload_filter if privacy.on else no_filter
                 figures.append(attack_method(setup, {column: way}))
     _show(_joined(figures), as_json)
 

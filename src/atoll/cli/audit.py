@@ -36,7 +36,7 @@ def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **op
     values = given(options, config_file)
     if not (verify or is_run(what)):
         setup = build_setup(from_dict({**values, "method": what}))
-        return _show_items(audit_method(setup.method, setup.fleet, setup.config.seed), as_json)
+        return _show_items(audit_method(setup.method, setup.pool, setup.config.seed), as_json)
     if values:
         raise AtollError(f"{what!r} is a run, and has its options already. Leave out all but --verify and --json.")
     return _check(Path(what), as_json) if verify else _list(Path(what), as_json)

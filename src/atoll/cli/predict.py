@@ -61,7 +61,7 @@ def _rows(models: TrainedModels, client: str, inputs: tuple[Path, ...]) -> tuple
         found = [(f"{path}{f'[{i}]' if len(rows) > 1 else ''}", row) for path in inputs
                  for rows in [_read(path, data)] for i, row in enumerate(rows)]  # fmt: skip
         return [name for name, _ in found], models.prepared(np.stack([row for _, row in found]))
-    x = models.fleet.test[models.fleet.position(client)].x
+    x = models.pool.test[models.pool.position(client)].x
     if not len(x):
         raise AtollError(f"Client {client!r} has no test rows. Give a file to predict.")
     return [f"test row {i}" for i in range(len(x))], x

@@ -111,7 +111,7 @@ def _end(finished: Sequence[run_reader.Run], failed: bool) -> None:
 def _launch(
     planned: Sequence[Config], root: Path, resume: bool, force: bool, quiet: bool, as_json: bool
 ) -> list[run_reader.Run]:
-    for sentence in dict.fromkeys(map(_degenerate, planned)):  # once for all seeds
+    for sentence in dict.fromkeys(map(_reductions, planned)):  # once for all seeds
         if sentence:
             click.echo(f"Warning: {sentence}", err=True)
     try:
@@ -138,9 +138,9 @@ def _launch(
     return loaded
 
 
-def _degenerate(config: Config) -> str | None:
+def _reductions(config: Config) -> str | None:
     """A sentence if the settings turn the method into a simpler one."""
-    return make(config.method, config.settings, config.terms, config.optimiser_options).degenerate()
+    return make(config.method, config.settings, config.terms, config.optimiser_options).reduces_to()
 
 
 def _check_method(name: str) -> None:

@@ -30,18 +30,18 @@ class Exchange(NamedTuple):
     state: Any  # what the client keeps
 
 
-def representatives(method: AnyMethod, fleet: ClientPool) -> dict[ClientId, Client]:
+def representatives(method: AnyMethod, pool: ClientPool) -> dict[ClientId, Client]:
     """The first client of each architecture, cut to one batch of rows."""
     rows = getattr(getattr(method, "optim", None), "batch_size", 32)
     first: dict[str, ClientId] = {}
-    for i in fleet.ids:
-        first.setdefault(fleet.models[i].name, i)
-    return {i: _cut(fleet.client(i), rows) for i in first.values()}
+    for i in pool.ids:
+        first.setdefault(pool.models[i].name, i)
+    return {i: _cut(pool.client(i), rows) for i in first.values()}
 
 
 def dry_run(
     method: AnyMethod,
-    fleet: ClientPool,
+    pool: ClientPool,
     seed: int,
     rounds: int = 1,
     cohort: int = 1,
@@ -50,15 +50,15 @@ def dry_run(
     guard: robust.RobustAggregation | None = None,
 ) -> Iterator[Exchange]:
     """Play rounds with the actors, or with all clients; the server gets ``cohort`` replies, the uploads in turn."""
-    task = fleet.task()
-    cast = {i: fleet.client(i) for i in fleet.ids} if everybody else representatives(method, fleet)
-    office = ServerSideStates(method, task, seed, MemoryStore())
+    task = pool.task()
+    cast = {i: pool.client(i) for i in pool.ids} if everybody else representatives(method, pool)
+    server_side = ServerSideStates(method, task, seed, MemoryStore())
     server = method_calls.init_server(method, task, key(seed, "init", "server"))
     states = {i: method_calls.init_client(method, c, key(seed, "init", i)) for i, c in cast.items()}
     for r in (Round(t, phase) for t in range(rounds) for phase in range(method.phases)):
         uploads: dict[ClientId, Any] = {}
         for i, client in cast.items():
-            down, k = office.download(server, i, r), key(seed, "local", r.t, i)
+            down, k = server_side.download(server, i, r), key(seed, "local", r.t, i)
             with torch.no_grad(), meter(r, i, "local"):
                 uploads[i], states[i] = method_calls.local(method, down, states[i], client, k)
             if method.after_upload:
@@ -66,7 +66,7 @@ def dry_run(
                     states[i] = method_calls.after_upload(method, down, uploads[i], states[i], client, k)
             yield Exchange(r, i, down, uploads[i], states[i])
         with torch.no_grad(), meter(r, None, "server"), robust.using(guard, server):
-            replies = robust.without_rule(office.served(server, _replies(uploads, cohort), r))
+            replies = robust.without_rule(server_side.served(server, _replies(uploads, cohort), r))
             server = method_calls.aggregate(method, server, replies, task, r, key(seed, "server", *r))
 
 

@@ -17,7 +17,7 @@ _DECLARED = {  # which annotation says what is expected
     "download": "local() declares that it receives",
     "state": "local() declares that a client keeps",
     "server": "init_server() declares",
-    "desk": "init_desk() declares",
+    "per_client": "init_per_client() declares",
 }
 
 
@@ -29,14 +29,16 @@ def init_client(method: "AnyMethod", client: Client, k: Key) -> Any:
     return _checked(method.init_client(client, k), "state", method, "init_client")
 
 
-def init_desk(method: "AnyMethod", task: Task, of: ClientId, k: Key) -> Any:
-    return _checked(method.init_desk(task, of, k), "desk", method, "init_desk")
+def init_per_client(method: "AnyMethod", task: Task, of: ClientId, k: Key) -> Any:
+    return _checked(method.init_per_client(task, of, k), "per_client", method, "init_per_client")
 
 
-def download(method: "AnyMethod", server: Any, desk: Any, to: ClientId, task: Task, r: Round) -> Any:
+def download(method: "AnyMethod", server: Any, per_client: Any, to: ClientId, task: Task, r: Round) -> Any:
     """Make the message for a client, by ``answer`` if the server keeps a desk for each client."""
-    if method.keeps_desks:
-        return _checked(method.answer(server, desk, to, task, r), "download", method, "answer")
+    if method.keeps_per_client_state:
+        return _checked(
+            method.broadcast_per_client(server, per_client, to, task, r), "download", method, "broadcast_per_client"
+        )
     return _checked(method.broadcast(server, to, task, r), "download", method, "broadcast")
 
 
@@ -55,9 +57,17 @@ def adapt(method: "AnyMethod", server: Any, client: Client, k: Key) -> Any:
     return _checked(method.adapt(server, client, k), "state", method, "adapt")
 
 
-def serve(method: "AnyMethod", server: Any, desk: Any, reply: Reply[Any], task: Task, r: Round, k: Key) -> Any:
-    returned = method.serve(server, desk, reply, task, r, k)
-    return _pair(returned, "desk", method, "serve", "what aggregate() gets in place of the upload, and the desk")
+def serve_client(
+    method: "AnyMethod", server: Any, per_client: Any, reply: Reply[Any], task: Task, r: Round, k: Key
+) -> Any:
+    returned = method.serve_client(server, per_client, reply, task, r, k)
+    return _pair(
+        returned,
+        "per_client",
+        method,
+        "serve_client",
+        "what aggregate() gets in place of the upload, and what the server keeps for the client",
+    )
 
 
 def aggregate(method: "AnyMethod", server: Any, replies: Iterable[Reply[Any]], task: Task, r: Round, k: Key) -> Any:

@@ -61,7 +61,7 @@ class ClientPool:
     val: ClientRows
     test: ClientRows
     proxy: Model | None = None
-    tutors: Mapping[ClientId, Model] = field(default_factory=dict)
+    server_models: Mapping[ClientId, Model] = field(default_factory=dict)
     public: Tensor | None = None
     augment: Augment | None = None
     bound: float | None = None  # largest norm of a row's features in statistics that leave a client
@@ -93,7 +93,7 @@ class ClientPool:
     def task(self) -> Task:
         """What the server knows; the model of the first client stands for all where they are alike."""
         first = self.models[self.ids[0]]
-        return Task(first, self.num_classes, self.ids, self.proxy, self.public, self.models, self.tutors)
+        return Task(first, self.num_classes, self.ids, self.proxy, self.public, self.models, self.server_models)
 
     def architectures(self) -> list[str]:
         """The names of the different models, in order of appearance."""

@@ -21,10 +21,14 @@ class ServerSideStates:
         self._method, self._task, self._seed, self._store = method, task, seed, store
 
     def get(self, i: ClientId) -> Any:
-        if not self._method.keeps_desks:
+        if not self._method.keeps_per_client_state:
             return None
         kept = self._store.get(i)
-        return method_calls.init_desk(self._method, self._task, i, key(self._seed, "desk", i)) if kept is None else kept
+        return (
+            method_calls.init_per_client(self._method, self._task, i, key(self._seed, "desk", i))
+            if kept is None
+            else kept
+        )
 
     def download(self, server: Any, to: ClientId, r: Round) -> Any:
         """What a client receives."""
@@ -32,13 +36,15 @@ class ServerSideStates:
 
     def served(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
         """Replies as ``aggregate`` gets them: with desks, after the server's work for each client."""
-        return self._at_desks(server, replies, r) if self._method.keeps_desks else replies
+        return self._per_client(server, replies, r) if self._method.keeps_per_client_state else replies
 
-    def _at_desks(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
+    def _per_client(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
         for reply in replies:
             k = key(self._seed, "serve", *r, reply.sender)
             with torch.no_grad():
-                desk = self.get(reply.sender)
-                upload, desk = plain(method_calls.serve(self._method, server, desk, reply, self._task, r, k))
-            self._store.put(reply.sender, desk)
+                per_client = self.get(reply.sender)
+                upload, per_client = plain(
+                    method_calls.serve_client(self._method, server, per_client, reply, self._task, r, k)
+                )
+            self._store.put(reply.sender, per_client)
             yield Reply(reply.sender, upload)

@@ -44,7 +44,7 @@ class ClientTask(NamedTuple):
     client: ClientId
     round: Round
     download: Any
-    examine: bool = False  # measure the personal model before and after
+    evaluate: bool = False  # measure the personal model before and after
     known: Score | None = None  # of the client's state as it is, if its model is in there and has been measured
 
 
@@ -63,8 +63,10 @@ class ClientUpload(NamedTuple):
     sender: ClientId
     upload: Any
     before: Score | None = None
-    imprint: Fingerprint | None = None  # of the upload as it was sent, if it was taken there or came as bytes
-    party: UploadBatch | None = None  # with whom the upload was made, if with somebody; it may have been changed since
+    fingerprint: Fingerprint | None = None  # of the upload as it was sent, if it was taken there or came as bytes
+    upload_batch: UploadBatch | None = (
+        None  # with whom the upload was made, if with somebody; it may have been changed since
+    )
 
 
 class LostClient(NamedTuple):

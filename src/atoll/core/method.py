@@ -35,7 +35,7 @@ class Need:
     PUBLIC_DATA = "public data"
     PROXY = "proxy model"
     SHARED_MODEL = "shared model"
-    TUTORS = "server models"
+    SERVER_MODELS = "server models"
 
 
 class Method(Generic[ServerT, StateT, DownT, UpT]):
@@ -94,17 +94,19 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
 
     # A server that keeps a state of its own for every client (a model, say) sets this, and its downloads come from
     # ``answer`` instead of ``broadcast``. Only the desk in use is in memory.
-    keeps_desks: ClassVar[bool] = False
+    keeps_per_client_state: ClassVar[bool] = False
 
-    def init_desk(self, task: Task, of: ClientId, k: Key) -> Any:
+    def init_per_client(self, task: Task, of: ClientId, k: Key) -> Any:
         """What the server keeps for a client at first."""
         raise NotImplementedError
 
-    def answer(self, server: ServerT, desk: Any, to: ClientId, task: Task, r: Round) -> DownT:
+    def broadcast_per_client(self, server: ServerT, per_client: Any, to: ClientId, task: Task, r: Round) -> DownT:
         """What a client receives, given its desk."""
         raise NotImplementedError
 
-    def serve(self, server: ServerT, desk: Any, reply: Reply[UpT], task: Task, r: Round, k: Key) -> tuple[Any, Any]:
+    def serve_client(
+        self, server: ServerT, per_client: Any, reply: Reply[UpT], task: Task, r: Round, k: Key
+    ) -> tuple[Any, Any]:
         """The server's own work for one client: what ``aggregate`` gets in place of the upload, and the next desk."""
         raise NotImplementedError
 
@@ -118,7 +120,7 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
     # newcomer does what any client does in a round.
     adapt: ClassVar[Callable[..., Any] | None] = None
 
-    def closed(self) -> str | None:
+    def why_closed(self) -> str | None:
         """Why a client that comes after the run can learn nothing from what the server has left, if so."""
         return None
 
@@ -126,7 +128,7 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
         """Whether the models' heads must have no bias."""
         return False
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         """A sentence if these hyper-parameters turn the method into a simpler one."""
         return None
 
@@ -138,7 +140,7 @@ def declared(cls: type[Method[Any, Any, Any, Any]], name: str) -> Any:
     subclass has replaced the function that the declaration was written for, and may do something else with uploads.
     """
     source = _provider(cls, name)
-    holds = all(issubclass(source, _provider(cls, function)) for function in ("aggregate", "serve"))
+    holds = all(issubclass(source, _provider(cls, function)) for function in ("aggregate", "serve_client"))
     return vars(source if holds else Method)[name]
 
 
@@ -152,7 +154,7 @@ class Contract(NamedTuple):
     upload: type[Any]
     state: type[Any]
     server: type[Any]
-    desk: type[Any] = Nothing
+    per_client: type[Any] = Nothing
 
 
 def contract(method: Method[Any, Any, Any, Any]) -> Contract:
@@ -165,8 +167,8 @@ def _contract(kind: type[Any]) -> Contract:
     hints = get_type_hints(kind.local)
     roles = [hints.get(name) for name in signature(kind.local).parameters]  # by position: self, download, state, ...
     server = get_type_hints(kind.init_server).get("return")
-    desk = get_type_hints(kind.init_desk).get("return") if kind.keeps_desks else Nothing
-    declared = [*roles[1:2], *get_args(hints.get("return")), server, desk]
+    per_client = get_type_hints(kind.init_per_client).get("return") if kind.keeps_per_client_state else Nothing
+    declared = [*roles[1:2], *get_args(hints.get("return")), server, per_client]
     if len(declared) != 5 or not all(isinstance(cls, type) for cls in declared):
         raise TypeError(
             f"{kind.__name__}: annotate local(down: Down, state: State, ...) -> tuple[Up, State] and "
@@ -177,7 +179,9 @@ def _contract(kind: type[Any]) -> Contract:
 
 def check_functions(kind: type[Any], where: str) -> None:
     """Raise an AtollError that names the functions a method class has to define and does not."""
-    sends = ("init_desk", "answer", "serve") if kind.keeps_desks else ("broadcast",)
+    sends = (
+        ("init_per_client", "broadcast_per_client", "serve_client") if kind.keeps_per_client_state else ("broadcast",)
+    )
     predicts = ("own",) if kind.personal is Method.personal else ()
     needed = ("init_server", *sends, "local", "aggregate", *predicts)
     missing = [name for name in needed if getattr(kind, name) is getattr(Method, name)]

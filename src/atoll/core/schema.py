@@ -131,9 +131,9 @@ def _reported(method: "AnyMethod") -> dict[str, FieldConstraints]:
     found = {}
     for term in method.terms() if hasattr(method, "terms") else ():
         place = f"extra/{type(term).__name__}."
-        for name, marks in getattr(term, "marks", {}).items():
-            by = marks.get("probabilities", False)
+        for name, constraints in getattr(term, "marks", {}).items():
+            by = constraints.get("probabilities", False)
             found[place + name] = FieldConstraints(
-                **marks | {"probabilities": place + by if isinstance(by, str) else by}
+                **constraints | {"probabilities": place + by if isinstance(by, str) else by}
             )
     return found

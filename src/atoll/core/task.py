@@ -22,7 +22,9 @@ class Task:
     proxy: Model | None = None
     public: Tensor | None = None
     models: Mapping[ClientId, Model] = field(default_factory=dict)  # who has which architecture
-    tutors: Mapping[ClientId, Model] = field(default_factory=dict)  # the server's own model for each client, if needed
+    server_models: Mapping[ClientId, Model] = field(
+        default_factory=dict
+    )  # the server's own model for each client, if needed
 
     @property
     def feature_dim(self) -> int:

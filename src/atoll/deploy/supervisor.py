@@ -109,14 +109,14 @@ class Supervisor:
     def _look_after(self, group: Sequence[ManagedProcess]) -> None:
         for child in group:
             if child.process is not None and not child.alive:
-                self._bury(child, group)
+                self._on_exit(child, group)
         for child in group:
             if child.alive:
                 continue
             if not self._start(child):
                 return  # those after it may need it
 
-    def _bury(self, child: ManagedProcess, group: Sequence[ManagedProcess]) -> None:
+    def _on_exit(self, child: ManagedProcess, group: Sequence[ManagedProcess]) -> None:
         assert child.process is not None
         code, lasted = child.process.returncode, time.monotonic() - child.began
         child.failures = 0 if lasted > STEADY else child.failures + 1

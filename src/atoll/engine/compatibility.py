@@ -18,12 +18,12 @@ REPEAT = "beside `aggregate`, and again in every subclass with an `aggregate` or
 
 
 def check(
-    method: AnyMethod, fleet: ClientPool, name: str, backend: str, rule: str | None = None, sums: str = "float"
+    method: AnyMethod, pool: ClientPool, name: str, backend: str, rule: str | None = None, sums: str = "float"
 ) -> None:
     """Raise one sentence that names the remedy if the method cannot run."""
     check_functions(type(method), type(method).__name__)
-    architectures = fleet.architectures()
-    widths = {m: fleet.models[i].feature_dim for i in fleet.ids if (m := fleet.models[i].name)}
+    architectures = pool.architectures()
+    widths = {m: pool.models[i].feature_dim for i in pool.ids if (m := pool.models[i].name)}
     if Need.SAME_ARCHITECTURE in method.needs and len(architectures) > 1:
         raise AtollError(
             f"{name} shares whole models, so all clients need one architecture, but --models gives "
@@ -35,21 +35,21 @@ def check(
             f"{name} shares heads or compares features, so all models need one feature width, but they have {listed}. "
             f"Add --width {min(widths.values())}, or choose models that agree."
         )
-    if Need.PUBLIC_DATA in method.needs and fleet.public is None:
-        raise AtollError(f"{name} distils on public data, and there is none. Add --public {100 * fleet.num_classes}.")
+    if Need.PUBLIC_DATA in method.needs and pool.public is None:
+        raise AtollError(f"{name} distils on public data, and there is none. Add --public {100 * pool.num_classes}.")
     if rule is not None:
-        _check_rule(method, fleet, name, rule, sums)
+        _check_rule(method, pool, name, rule, sums)
     if sums == "fixed" and not declared(type(method), "sums_uploads"):
         raise AtollError(_no_sum(method, name))
-    check_terms(method, fleet)
+    check_terms(method, pool)
     if backend == "vmap" and not method.vectorisable:
         raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
-    unlike = sorted({fleet.models[i].name for i in fleet.ids if not fleet.models[i].vectorisable})
+    unlike = sorted({pool.models[i].name for i in pool.ids if not pool.models[i].vectorisable})
     if backend == "vmap" and unlike:
         raise AtollError(f"--backend vmap cannot batch {', '.join(unlike)}. Use --backend loop.")
 
 
-def _check_rule(method: AnyMethod, fleet: ClientPool, name: str, rule: str, sums: str) -> None:
+def _check_rule(method: AnyMethod, pool: ClientPool, name: str, rule: str, sums: str) -> None:
     """Raise one sentence that names the remedy if a robust rule has nothing to guard, or cannot work."""
     guards = declared(type(method), "guards")
     if not guards:
@@ -67,7 +67,7 @@ def _check_rule(method: AnyMethod, fleet: ClientPool, name: str, rule: str, sums
         )
     if robust.parse(rule).clips:
         with base.no_training():  # refused here if the server has nothing to measure from
-            list(dry_run(method, fleet, 0, guard=robust.guard_for(method, rule, lambda note: None)))
+            list(dry_run(method, pool, 0, guard=robust.guard_for(method, rule, lambda note: None)))
 
 
 def _no_sum(method: AnyMethod, name: str) -> str:
@@ -90,10 +90,10 @@ def check_clock(devices: Devices, deadline: float | None) -> None:
         )
 
 
-def affects(kind: str, method: AnyMethod, fleet: ClientPool) -> bool:
+def affects(kind: str, method: AnyMethod, pool: ClientPool) -> bool:
     """Whether a lie is one, tried on what a method uploads first."""
-    marks, classes, k = constraints_of(method), fleet.num_classes, key("trial")
-    for exchange in dry_run(method, fleet, 0):
+    marks, classes, k = constraints_of(method), pool.num_classes, key("trial")
+    for exchange in dry_run(method, pool, 0):
         down, up = exchange.download, exchange.upload
         if kind == ALIE and any(upload_tensors(up, down, classes, marks, k)):
             return True

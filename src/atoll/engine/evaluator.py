@@ -35,16 +35,22 @@ class Evaluator:
     def __init__(
         self,
         method: AnyMethod,
-        fleet: ClientPool,
+        pool: ClientPool,
         backend: Backend,
         seed: int,
-        desks: Store,
-        liars: Collection[ClientId] = (),
+        per_client_states: Store,
+        byzantine: Collection[ClientId] = (),
     ):
         """Without ``liars``, honest clients are not told apart."""
-        self._method, self._fleet, self._backend, self._seed, self._liars = method, fleet, backend, seed, set(liars)
-        self._task, self._thorough = fleet.task(), (*DETAILS, *fleet.metrics)
-        self._office = ServerSideStates(method, self._task, seed, desks)
+        self._method, self._pool, self._backend, self._seed, self._byzantine = (
+            method,
+            pool,
+            backend,
+            seed,
+            set(byzantine),
+        )
+        self._task, self._thorough = pool.task(), (*DETAILS, *pool.metrics)
+        self._server_side = ServerSideStates(method, self._task, seed, per_client_states)
         self._latest: tuple[Any, tuple[dict[str, Any], list[float]]] | None = None  # a server, and marks of its model
 
     def first_server(self) -> Any:
@@ -52,28 +58,28 @@ class Evaluator:
         with torch.no_grad():
             return method_calls.init_server(self._method, self._task, key(self._seed, "init", "server"))
 
-    def personal(self, ledger: RunState, server: Any, known: set[ClientId]) -> dict[str, Score]:
+    def personal(self, run_state: RunState, server: Any, known: set[ClientId]) -> dict[str, Score]:
         """Personal models over all clients, after and before training; ``known`` clients have a state."""
-        self._fill_gaps(ledger, server, known)
+        self._fill_gaps(run_state, server, known)
         # In one order of clients: that in which they were examined would show in the last digit of a mean.
-        after, before = ({i: marks[i] for i in self._fleet.ids} for marks in (ledger.after, ledger.before))
+        after, before = ({i: marks[i] for i in self._pool.ids} for marks in (run_state.after, run_state.before))
         both = {"post": population(after), "pre": population(before)}
-        if not self._liars:
+        if not self._byzantine:
             return both
-        return both | {"honest": population({i: score for i, score in after.items() if i not in self._liars})}
+        return both | {"honest": population({i: score for i, score in after.items() if i not in self._byzantine})}
 
-    def _fill_gaps(self, ledger: RunState, server: Any, known: set[ClientId]) -> None:
+    def _fill_gaps(self, run_state: RunState, server: Any, known: set[ClientId]) -> None:
         """Clients that have not taken part yet are measured with the model they start from.
 
         Those whose upload was refused when their examination came up are measured as they are now.
         """
-        new = [i for i in self._fleet.ids if i not in ledger.after]
+        new = [i for i in self._pool.ids if i not in run_state.after]
         first = self.first_server() if new else None
         for i in new:
-            download = self._office.download(server if i in known else first, i, Round(0))
+            download = self._server_side.download(server if i in known else first, i, Round(0))
             score = self._backend.assess(self._method, self._seed, i, download)
-            ledger.after[i] = score
-            ledger.before.setdefault(i, {name: v for name, v in score.items() if name not in self._thorough})
+            run_state.after[i] = score
+            run_state.before.setdefault(i, {name: v for name, v in score.items() if name not in self._thorough})
 
     def generic(
         self, server: Any, t: int, cohort: Sequence[ClientId]
@@ -83,7 +89,7 @@ class Evaluator:
         It is the server's; where a method has none, the average of the personal models of the round's clients, if these
         are alike (SCD, Remark 4.1). Where rows stay at the clients' sites there are none to test it on.
         """
-        if self._fleet.remote:
+        if self._pool.remote:
             return None, None
         predictor = self._method.generic(server, self._task)
         if predictor is None:
@@ -94,31 +100,31 @@ class Evaluator:
         return self._latest[1]
 
     def _tested(self, predictor: Predictor, source: str) -> tuple[dict[str, Any], list[float]]:
-        test, val = self._fleet.test, self._fleet.val
+        test, val = self._pool.test, self._pool.val
         logits = predict(predictor, test.all.x)
-        together = measure(logits, test.all.y, self._fleet.metrics)
+        together = measure(logits, test.all.y, self._pool.metrics)
         together["val"] = accuracy(predict(predictor, val.all.x), val.all.y) if len(val.all.y) else float("nan")
         # All at once: with many clients, one call for each would take longer than the round.
         each = test.shares(logits.argmax(1) == test.all.y)
-        local = {i: {"n": float(test.size(at)), "accuracy": each[at]} for at, i in enumerate(self._fleet.ids)}
+        local = {i: {"n": float(test.size(at)), "accuracy": each[at]} for at, i in enumerate(self._pool.ids)}
         return {"source": source, "global": together, "local": population(local)}, each
 
     def _average(self, server: Any, t: int, cohort: Sequence[ClientId]) -> Predictor | None:
         tells = type(self._method).own is not Method.own
-        if not cohort or not tells or len(self._fleet.architectures()) > 1:
+        if not cohort or not tells or len(self._pool.architectures()) > 1:
             return None
         with torch.no_grad():
             params = mean((self._own(server, t, i) for i in cohort), "params", weight="n")
         return lambda x: self._task.model(params, x)
 
     def _own(self, server: Any, t: int, i: ClientId) -> "_Own":
-        client, state = self._fleet.client(i), self._backend.state(self._method, self._seed, i)
-        download = self._office.download(server, i, Round(t + 1))
+        client, state = self._pool.client(i), self._backend.state(self._method, self._seed, i)
+        download = self._server_side.download(server, i, Round(t + 1))
         return _Own(self._method.own(download, None, state, client), client.n)
 
-    def rows(self, t: int, ledger: RunState, generic: list[float] | None) -> pa.Table:
+    def rows(self, t: int, run_state: RunState, generic: list[float] | None) -> pa.Table:
         """One row for each client."""
-        after, before = ([marks[i] for i in self._fleet.ids] for marks in (ledger.after, ledger.before))
+        after, before = ([marks[i] for i in self._pool.ids] for marks in (run_state.after, run_state.before))
         rounds, nothing = [t] * len(after), [None] * len(after)
         return pa.table(
             {
@@ -135,10 +141,10 @@ class Evaluator:
     @cached_property
     def _holdings(self) -> dict[str, pa.Array]:
         """The columns that are the same in all rounds, made once and shared by their tables."""
-        ids, train, test = self._fleet.ids, self._fleet.train, self._fleet.test
+        ids, train, test = self._pool.ids, self._pool.train, self._pool.test
         columns = {
             "client": list(ids),
-            "model": [self._fleet.models[i].name for i in ids],
+            "model": [self._pool.models[i].name for i in ids],
             "n_train": [train.size(at) for at in range(len(ids))],
             "n_test": [test.size(at) for at in range(len(ids))],
         }

@@ -74,7 +74,7 @@ class OpenRound(NamedTuple):
     """How things stood when a round began; what has changed since counts once the round is closed."""
 
     server: Any
-    ledger: RunState
+    run_state: RunState
     changed: set[ClientId]
 
 
@@ -82,34 +82,34 @@ class Experiment:
     """One run in progress."""
 
     def __init__(self, setup: Setup, run_dir: RunDir | None):
-        self.config, self.method, self.fleet = setup.config, setup.method, setup.fleet
-        self.setup, self.run_dir, self.task = setup, run_dir, setup.fleet.task()
+        self.config, self.method, self.pool = setup.config, setup.method, setup.pool
+        self.setup, self.run_dir, self.task = setup, run_dir, setup.pool.task()
         self.types = contract(self.method)
-        if self.fleet.remote:
+        if self.pool.remote:
             self.types = self.types._replace(state=Kept)
-        self.store, self.desks = (
+        self.store, self.per_client_states = (
             self._open_store("states", self.types.state),
-            self._open_store("desks", self.types.desk),
+            self._open_store("desks", self.types.per_client),
         )
-        self.privacy = Privacy(self.config, self.method, self.fleet, run_dir.path if run_dir else None)
-        self.faults = faults_from(self.config, self.fleet.ids)
+        self.privacy = Privacy(self.config, self.method, self.pool, run_dir.path if run_dir else None)
+        self.faults = faults_from(self.config, self.pool.ids)
         self.times = RoundTimer(setup, self.faults)
-        honest: UploadFilter = self.privacy.outlet if self.privacy.on else no_filter
-        self.outlet = self.faults.outlet(honest, constraints_of(self.method))
+        honest: UploadFilter = self.privacy.upload_filter if self.privacy.on else no_filter
+        self.upload_filter = self.faults.upload_filter(honest, constraints_of(self.method))
         self.backend = self._open_backend()
-        place = self.method, self.fleet, self.backend, self.config.seed, self.desks
-        self.examiner = Evaluator(*place, liars=self.faults.poisoned)
-        self.server = self.examiner.first_server()
+        place = self.method, self.pool, self.backend, self.config.seed, self.per_client_states
+        self.evaluator = Evaluator(*place, byzantine=self.faults.poisoned)
+        self.server = self.evaluator.first_server()
         self._lasting: set[ClientId] = set()  # whose latest scores are those of the states that they have now
         limits = self.config.max_norm, self._largest(), self.privacy.spare_rows
-        self.checks = Validator(self.method, self.fleet, self.config.seed, *limits)
-        self.ledger, self.notes = RunState(), list[str]()
+        self.checks = Validator(self.method, self.pool, self.config.seed, *limits)
+        self.run_state, self.notes = RunState(), list[str]()
         self.guard = guard_for(self.method, self.config.robust, self.notes.append) if self.config.robust else None
         self.fixed = Fixed(self.notes.append) if self.config.sums == "fixed" else None
-        if (poison := self.faults.poison) and not affects(poison.kind, self.method, self.fleet):
+        if (poison := self.faults.poison) and not affects(poison.kind, self.method, self.pool):
             self.notes.append(f"--poison {self.config.poison} changes nothing that {self.config.method} uploads.")
         self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
-        self._desk_objects: dict[ClientId, str] = {}
+        self._per_client_objects: dict[ClientId, str] = {}
         self._changed: set[ClientId] = set()
         self._saved = 0  # the round of the last checkpoint
         self.extras: dict[str, Extra] = {"privacy": self.privacy}  # by the names of their entries in checkpoints
@@ -123,14 +123,14 @@ class Experiment:
                 self._resume()
                 self._open_files(self.run_dir)
             self._stop_if_spent()
-            rehearsal = (self.method, self.fleet, self.config.seed, len(self._cohort(0)))
+            rehearsal = (self.method, self.pool, self.config.seed, len(self._cohort(0)))
             flops = operations(*rehearsal)
             work = seconds(*rehearsal) if self.setup.devices.compute == "measured" else flops
-            while self.ledger.round < self.config.rounds and self.ledger.status == "running":
+            while self.run_state.round < self.config.rounds and self.run_state.status == "running":
                 watch(*self._round(flops, work))
-            if self.ledger.status == "running":
-                self.ledger.status = "finished"
-            if not self.ledger.lines:
+            if self.run_state.status == "running":
+                self.run_state.status = "finished"
+            if not self.run_state.lines:
                 raise AtollError(self.privacy.exhausted())
             return self._finish()
         except KeyboardInterrupt:
@@ -142,7 +142,7 @@ class Experiment:
 
     def _largest(self) -> float:
         """How large a number of an upload may be: so that no client can make a fixed sum overflow."""
-        rows = len(self.fleet.train.all.y)
+        rows = len(self.pool.train.all.y)
         return min(LARGEST, largest(rows)) if self.config.sums == "fixed" else LARGEST
 
     def _open_store(self, name: str, kind: type[Any]) -> Store:
@@ -153,18 +153,18 @@ class Experiment:
     def _open_backend(self) -> Backend:
         audited = self.run_dir is not None
         if self.config.backend == "vmap":
-            return VmapBackend(self.fleet, self.store, self.outlet)
+            return VmapBackend(self.pool, self.store, self.upload_filter)
         if self.config.backend == "ray":
-            return RayBackend(self.fleet, self.store, self.config.workers, self.outlet, audited)
+            return RayBackend(self.pool, self.store, self.config.workers, self.upload_filter, audited)
         workers = min(self.config.workers or os.cpu_count() or 1, len(self._cohort(0)))
         if self.config.backend == "processes" and workers > 1:
-            return ProcessBackend(self.fleet, self.store, workers, self.outlet, audited)
-        return LoopBackend(self.fleet, self.store, self.outlet)
+            return ProcessBackend(self.pool, self.store, workers, self.upload_filter, audited)
+        return LoopBackend(self.pool, self.store, self.upload_filter)
 
     def _open_files(self, run_dir: RunDir) -> None:
         run_dir.write_config(self.config)
         run_dir.write_json("holdings.json", self._holdings())
-        run_dir.write_metrics(self.ledger.lines)
+        run_dir.write_metrics(self.run_state.lines)
         run_dir.remove("summary.json")  # it is the mark of a run that has ended
         self._audit = AuditLog(run_dir.path / audit_log.NAME, audit_log.Mark(**self._entries.get("audit", {})))
         run_dir.sync()
@@ -172,29 +172,31 @@ class Experiment:
     # -- one round ----------------------------------------------------------------------------------------------------
 
     def _round(self, flops: Costs, work: Costs) -> tuple[int, RoundMetrics | None]:
-        t, started, config = self.ledger.round, time.perf_counter(), self.config
-        self._open = OpenRound(self.server, self.ledger.copy(), set(self._changed))
+        t, started, config = self.run_state.round, time.perf_counter(), self.config
+        self._open = OpenRound(self.server, self.run_state.copy(), set(self._changed))
         self.privacy.reserve(t)
         rules = RoundPolicy(
             self.checks,
-            self.ledger.excluded(config.strikes),
+            self.run_state.excluded(config.strikes),
             self.guard,
             self.fixed,
-            self.times.trouble(t, work, self.ledger.clocks["wait_free" if config.wait_free else "waiting"]),
+            self.times.faults(t, work, self.run_state.clocks["wait_free" if config.wait_free else "waiting"]),
             self._note if self._audit else None,
         )
         place = self.method, self.task, self.backend, self.server
-        known = {i: self.ledger.after[i] for i in self._lasting}
-        self.server, log = run_round(*place, t, config.seed, config.rate, self._examinees(t), self.desks, rules, known)
+        known = {i: self.run_state.after[i] for i in self._lasting}
+        self.server, log = run_round(
+            *place, t, config.seed, config.rate, self._to_evaluate(t), self.per_client_states, rules, known
+        )
         self._lasting = (self._lasting - set(log.accepted)) | log.lasting
         self._count(log, flops)
-        self.stamps = self.times.stamps(log, work, self.ledger.clocks)
+        self.stamps = self.times.stamps(log, work, self.run_state.clocks)
         if self._is_over(log):
-            self.ledger.status = "diverged"
+            self.run_state.status = "diverged"
         elif t + 1 < config.rounds:
             self._stop_if_spent()
-        line = self._evaluate(log) if self._evaluated(t) or self.ledger.status != "running" else None
-        self.ledger.totals.seconds += time.perf_counter() - started
+        line = self._evaluate(log) if self._evaluated(t) or self.run_state.status != "running" else None
+        self.run_state.totals.seconds += time.perf_counter() - started
         if line is not None:
             self._record(line)
         self._close(t + 1)
@@ -203,11 +205,11 @@ class Experiment:
     def _close(self, done: int) -> None:
         """The round counts from here on."""
         with uninterrupted():
-            self.ledger.round, self._open = done, None
+            self.run_state.round, self._open = done, None
             self._entries = {name: extra.to_json() for name, extra in self.extras.items()}
             if self._audit:
                 self._entries["audit"] = self._audit.mark()._asdict()
-            for store in (self.store, self.desks):
+            for store in (self.store, self.per_client_states):
                 store.keep()
             every = 1 if self.privacy.budget else self.config.checkpoint_every  # a round made again is paid for again
             if self.run_dir and done % every == 0:
@@ -216,35 +218,35 @@ class Experiment:
     def _break_off(self) -> None:
         """Forget the round that is under way, and keep the last whole one."""
         if self._open:
-            self.server, self.ledger, self._changed = self._open
-            for store in (self.store, self.desks):
+            self.server, self.run_state, self._changed = self._open
+            for store in (self.store, self.per_client_states):
                 store.drop()
-        if self.run_dir and self._saved < self.ledger.round:
+        if self.run_dir and self._saved < self.run_state.round:
             self._checkpoint()
 
     def _note(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
         """Write an upload down in the audit log."""
         assert self._audit is not None
-        imprint = outcome.imprint or fingerprints.fingerprint(outcome.upload, flaw)
-        self._audit.add(r.t + 1, r.phase, outcome.sender, *imprint, flaw)
+        fingerprint = outcome.fingerprint or fingerprints.fingerprint(outcome.upload, flaw)
+        self._audit.add(r.t + 1, r.phase, outcome.sender, *fingerprint, flaw)
 
     def _count(self, log: RoundLog, flops: Costs) -> None:
-        totals = self.ledger.totals
+        totals = self.run_state.totals
         totals.up += sum(log.up.values())
         totals.down += sum(log.down.values())
         totals.participations += len(log.cohort)
-        totals.client_flops += sum(sum(flops.of(self.fleet, i)) for i in log.cohort if not self.faults.gone(log.t, i))
+        totals.client_flops += sum(sum(flops.of(self.pool, i)) for i in log.cohort if not self.faults.gone(log.t, i))
         totals.server_flops += 0 if log.empty else flops.server
-        self.ledger.before |= log.before
-        self.ledger.after |= log.after
-        self.ledger.rejected += [r._asdict() for r in log.rejected]
-        self.ledger.dropped += [d._asdict() for d in log.dropped]
-        self.ledger.spoilt += [{"client": i, "round": log.t + 1} for i in log.spoilt]
+        self.run_state.before |= log.before
+        self.run_state.after |= log.after
+        self.run_state.rejected += [r._asdict() for r in log.rejected]
+        self.run_state.dropped += [d._asdict() for d in log.dropped]
+        self.run_state.spoilt += [{"client": i, "round": log.t + 1} for i in log.spoilt]
         for dropped in log.dropped:
             totals.dropped[dropped.why] = totals.dropped.get(dropped.why, 0) + 1
         totals.empty += log.empty
         for rejection in log.rejected:
-            self.ledger.strikes[rejection.client] = self.ledger.strikes.get(rejection.client, 0) + 1
+            self.run_state.strikes[rejection.client] = self.run_state.strikes.get(rejection.client, 0) + 1
         self.notes += [
             f"Round {log.t + 1}: the work of client {i!r} was lost, as {why}." for i, why in log.lost.items()
         ]
@@ -252,57 +254,65 @@ class Experiment:
         self.privacy.count(log.accepted)
 
     def _stop_if_spent(self) -> None:
-        if self.ledger.status == "running" and self.ledger.round < self.config.rounds and not self.privacy.affordable():
-            self.ledger.status = "exhausted"
+        if (
+            self.run_state.status == "running"
+            and self.run_state.round < self.config.rounds
+            and not self.privacy.affordable()
+        ):
+            self.run_state.status = "exhausted"
 
     def _is_over(self, log: RoundLog) -> bool:
         """Whether nothing can come of the run any more: nobody who answered had a valid upload, or nobody is left."""
         if log.cohort and len(log.lost) == len(log.cohort) and not log.accepted:
             raise AtollError(f"Round {log.t + 1}: nobody's work came through, as {next(iter(log.lost.values()))}.")
-        excluded = self.ledger.excluded(self.config.strikes)
-        return len(excluded) == len(self.fleet.ids) or bool(log.rejected and not log.accepted)
+        excluded = self.run_state.excluded(self.config.strikes)
+        return len(excluded) == len(self.pool.ids) or bool(log.rejected and not log.accepted)
 
     def _cohort(self, t: int) -> list[ClientId]:
-        return sample_cohort(self.fleet.ids, self.config.rate, self.config.seed, t)
+        return sample_cohort(self.pool.ids, self.config.rate, self.config.seed, t)
 
     def _evaluated(self, t: int) -> bool:
         return (t + 1) % self.config.eval_every == 0 or t + 1 == self.config.rounds
 
-    def _examinees(self, t: int) -> set[ClientId]:
+    def _to_evaluate(self, t: int) -> set[ClientId]:
         """Clients whose model after round ``t`` is the one that the next evaluation reports."""
-        examinees, later = self._answering(t), t
+        to_evaluate, later = self._answering(t), t
         # With a deadline nobody can tell who will be late, so everybody is examined.
-        while examinees and not self._evaluated(later) and self.config.deadline is None:
+        while to_evaluate and not self._evaluated(later) and self.config.deadline is None:
             later += 1
-            examinees -= self._answering(later)
-        return examinees
+            to_evaluate -= self._answering(later)
+        return to_evaluate
 
     def _answering(self, t: int) -> set[ClientId]:
         return {i for i in self._cohort(t) if not self.faults.gone(t, i)}
 
     def _evaluate(self, log: RoundLog) -> RoundMetrics:
-        ledger, totals = self.ledger, self.ledger.totals
-        generic, self._generic_marks = self.examiner.generic(self.server, log.t, log.accepted)
+        run_state, totals = self.run_state, self.run_state.totals
+        generic, self._generic_marks = self.evaluator.generic(self.server, log.t, log.accepted)
         line = {
             "round": log.t + 1,
-            "personal": self.examiner.personal(ledger, self.server, self._changed | self._objects.keys()),
+            "personal": self.evaluator.personal(run_state, self.server, self._changed | self._objects.keys()),
             "generic": generic,
             "bytes": {"up": totals.up, "down": totals.down},
             "flops": {"clients": totals.client_flops, "server": totals.server_flops},
             "clock": {name: stamp._asdict() for name, stamp in self.stamps.items()},
             "participants": log.cohort,
-            "rejected": ledger.rejected,
+            "rejected": run_state.rejected,
         }
-        more = {"dropped": ledger.dropped, "spoilt": ledger.spoilt, "excluded": ledger.excluded(self.config.strikes)}
-        ledger.rejected, ledger.dropped, ledger.spoilt = [], [], []
+        more = {
+            "dropped": run_state.dropped,
+            "spoilt": run_state.spoilt,
+            "excluded": run_state.excluded(self.config.strikes),
+        }
+        run_state.rejected, run_state.dropped, run_state.spoilt = [], [], []
         if self.privacy.on:
             more["privacy"] = self.privacy.progress()
         return line | {name: entries for name, entries in more.items() if entries}
 
     def _record(self, line: RoundMetrics) -> None:
-        line["seconds"] = self.ledger.totals.seconds
-        self.ledger.lines.append(line)
-        self.ledger.rows.append(self.examiner.rows(line["round"], self.ledger, self._generic_marks))
+        line["seconds"] = self.run_state.totals.seconds
+        self.run_state.lines.append(line)
+        self.run_state.rows.append(self.evaluator.rows(line["round"], self.run_state, self._generic_marks))
         if self.run_dir:
             self.run_dir.append_metrics(line)
 
@@ -315,26 +325,26 @@ class Experiment:
             self._entries = found.progress["entries"]
         for name, extra in self.extras.items():
             extra.take_over(self._entries.get(name))
-        for store in (self.store, self.desks):
+        for store in (self.store, self.per_client_states):
             store.clear()  # on disk it may hold states of rounds that no checkpoint knows of
         if found is not None:
             self._take_over(found)
 
     def _take_over(self, found: Snapshot) -> None:
         self.server, self._saved = found.server, found.round
-        self._objects, self._desk_objects = found.states, found.desks
+        self._objects, self._per_client_objects = found.states, found.per_client_states
         for i, name in found.states.items():
             self.store.put(i, self._checkpoints().get_state(name))
-        for i, name in found.desks.items():
-            self.desks.put(i, self._checkpoints().get_desk(name))
-        for store in (self.store, self.desks):
+        for i, name in found.per_client_states.items():
+            self.per_client_states.put(i, self._checkpoints().get_per_client(name))
+        for store in (self.store, self.per_client_states):
             store.keep()
-        self.ledger = from_json(found.round, found.progress["ledger"], from_parquet(found.rows))
-        if self.ledger.status == "diverged":
+        self.run_state = from_json(found.round, found.progress["ledger"], from_parquet(found.rows))
+        if self.run_state.status == "diverged":
             return
-        self.ledger.status = "running"
+        self.run_state.status = "running"
         self._stop_if_spent()
-        if self.ledger.status == "running":  # more rounds may have been asked for
+        if self.run_state.status == "running":  # more rounds may have been asked for
             self._drop_early_end()
 
     def _check_resumable(self, done: int, federation: str) -> None:
@@ -350,62 +360,68 @@ class Experiment:
 
     def _drop_early_end(self) -> None:
         """What was evaluated only because it used to be the last round; its rejections go to the next line."""
-        ledger = self.ledger
-        early = [line for line in ledger.lines if not self._evaluated(line["round"] - 1)]
+        run_state = self.run_state
+        early = [line for line in run_state.lines if not self._evaluated(line["round"] - 1)]
         for name in ("rejected", "dropped", "spoilt"):
-            setattr(ledger, name, [r for line in early for r in line.get(name, [])] + getattr(ledger, name))
-        ledger.lines = [line for line in ledger.lines if line not in early]
-        kept = pa.array([line["round"] for line in ledger.lines], pa.int64())
-        ledger.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in ledger.rows]
+            setattr(run_state, name, [r for line in early for r in line.get(name, [])] + getattr(run_state, name))
+        run_state.lines = [line for line in run_state.lines if line not in early]
+        kept = pa.array([line["round"] for line in run_state.lines], pa.int64())
+        run_state.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in run_state.rows]
 
     def _checkpoints(self) -> Checkpoints:
         assert self.run_dir is not None
         return Checkpoints(self.run_dir.path, self.types, self.config.identity())
 
     def _checkpoint(self) -> None:
-        checkpoints, ledger = self._checkpoints(), self.ledger
-        for store, objects in ((self.store, self._objects), (self.desks, self._desk_objects)):
+        checkpoints, run_state = self._checkpoints(), self.run_state
+        for store, objects in ((self.store, self._objects), (self.per_client_states, self._per_client_objects)):
             changed = ((i, store.get(i)) for i in sorted(self._changed))
             objects |= {i: checkpoints.put_state(state) for i, state in changed if state is not None}
         self._changed.clear()
-        progress = {"ledger": ledger.to_json(), "federation": self.setup.federation.name, "entries": self._entries}
-        rows, states, desks = to_parquet(ledger.table()), dict(self._objects), dict(self._desk_objects)
+        progress = {"ledger": run_state.to_json(), "federation": self.setup.federation.name, "entries": self._entries}
+        rows, states, per_client_states = (
+            to_parquet(run_state.table()),
+            dict(self._objects),
+            dict(self._per_client_objects),
+        )
         assert self._audit is not None
         self._audit.sync()  # a checkpoint must not know of more than is on the disk
-        checkpoints.save(Snapshot(ledger.round, self.server, states, progress, rows, desks))
-        self._saved = ledger.round
+        checkpoints.save(Snapshot(run_state.round, self.server, states, progress, rows, per_client_states))
+        self._saved = run_state.round
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> Result:
-        ledger, table = self.ledger, self.ledger.table()
+        run_state, table = self.run_state, self.run_state.table()
         if self.guard:
             self.guard.close(self.setup.federation.dataset.classes)
-        self.notes += incidents(ledger, self.config.strikes)
-        if ledger.status == "exhausted":
+        self.notes += incidents(run_state, self.config.strikes)
+        if run_state.status == "exhausted":
             self.notes.append(self.privacy.exhausted())
         summary = self._summary()
         if self.run_dir:
-            if self._saved < ledger.round:
+            if self._saved < run_state.round:
                 self._checkpoint()
             else:
-                self._checkpoints().tidy(ledger.round)
+                self._checkpoints().tidy(run_state.round)
             self.run_dir.write_bytes("clients.parquet", to_parquet(table))
             assert self._audit is not None
             summary["audit"] = self._audit.mark()._asdict()  # where the log ends
             self.run_dir.write_json("summary.json", summary)
             self.run_dir.sync()
-        return Result(self.setup, summary, ledger.lines, table, self.server, self.desks, self.backend, self.notes)
+        return Result(
+            self.setup, summary, run_state.lines, table, self.server, self.per_client_states, self.backend, self.notes
+        )
 
     def _summary(self) -> dict[str, Any]:
         poisoned = sorted(self.faults.poisoned)
-        made = summarise(self.config, self.ledger, len(self.fleet.ids), self._digest(), poisoned)
+        made = summarise(self.config, self.run_state, len(self.pool.ids), self._digest(), poisoned)
         return made | {"privacy": self.privacy.record()}
 
     def _digest(self) -> str:
         """SHA-256 over the server's state and every client's state, and what the server keeps of each."""
         whole = sha256(f"server {digest(self.server)}\n".encode())
-        for what, store in (("client", self.store), ("desk", self.desks)):
+        for what, store in (("client", self.store), ("desk", self.per_client_states)):
             for i in store:
                 whole.update(f"{what} {i} {state_digest(store.get(i))}\n".encode())
         return whole.hexdigest()

@@ -31,7 +31,7 @@ class ModelFactory:
     data: Dataset
     shape: tuple[int, ...]  # of a row as the networks see it
 
-    def dealt(self, clients: Sequence[ClientId], bias: bool) -> dict[ClientId, Model]:
+    def assign(self, clients: Sequence[ClientId], bias: bool) -> dict[ClientId, Model]:
         """The clients' models, dealt out in turn; one set of initial weights for each, or for each client."""
         names = self.config.models or (default_model(self.data),)
 
@@ -42,15 +42,15 @@ class ModelFactory:
         own = self.config.init == "per_client"
         return {i: build(names[at % len(names)], i if own else None) for at, i in enumerate(clients)}
 
-    def travelling(self, needs: Collection[str], dealt: Mapping[ClientId, Model]) -> Model | None:
+    def travelling(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> Model | None:
         """What travels in place of the clients' own models, if the method has such a thing."""
         if Need.PROXY in needs:
             return proxy(self.config, self.shape)
-        return self._shared(dealt) if Need.SHARED_MODEL in needs else None
+        return self._shared(assign) if Need.SHARED_MODEL in needs else None
 
-    def tutors(self, needs: Collection[str], dealt: Mapping[ClientId, Model]) -> dict[ClientId, Model]:
+    def server_models(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> dict[ClientId, Model]:
         """The server's model for each client, if the method has any: one extractor, with the client's width."""
-        if Need.TUTORS not in needs:
+        if Need.SERVER_MODELS not in needs:
             return {}
         name = self.config.server_model or ("server_cnn" if self.data.kind == "image" else "mlp_b")
 
@@ -60,13 +60,13 @@ class ModelFactory:
                 torch.manual_seed(seed_of(key(self.config.seed, "server model", name)))  # the extractor is made first
                 return Model(models.build(name, self.shape, width), name)
 
-        return {i: build(model.feature_dim) for i, model in dealt.items()}
+        return {i: build(model.feature_dim) for i, model in assign.items()}
 
-    def _shared(self, dealt: Mapping[ClientId, Model]) -> Model:
+    def _shared(self, assign: Mapping[ClientId, Model]) -> Model:
         """The model that all clients have besides their own: the one asked for, or the smallest of their own."""
         if self.config.shared_model:
             return self._build(self.config.shared_model, bias=True, owner=None)
-        return min(dealt.values(), key=lambda model: trainable(model.init()))
+        return min(assign.values(), key=lambda model: trainable(model.init()))
 
     def _build(self, name: str, bias: bool, owner: ClientId | None) -> Model:
         base, options = _parts(name)

@@ -19,7 +19,7 @@ HOOKS = ("bind", "report")  # what local() has to call of a regulariser
 Calls = set[tuple[str, str]]  # of regularisers by the names of their classes, and of their hooks
 
 
-def check_terms(method: AnyMethod, fleet: ClientPool) -> None:
+def check_terms(method: AnyMethod, pool: ClientPool) -> None:
     """Raise an AtollError if the method ignores a regulariser: in a dry run of one round, each has to be called.
 
     A method that inherits ``regularisers`` and overrides ``local`` may have forgotten the terms of the loss.
@@ -29,10 +29,10 @@ def check_terms(method: AnyMethod, fleet: ClientPool) -> None:
         return
     missing = {(type(term).__name__, hook) for term in terms for hook in HOOKS if hook == "bind" or _reports(term)}
     watched = replace(cast(Any, method), regularisers=Regularisers(_watched(term, missing) for term in terms))
-    exchanges = len(representatives(method, fleet)) * method.phases
-    with no_training(), on_device(fleet.train.all.x.device.type):
+    exchanges = len(representatives(method, pool)) * method.phases
+    with no_training(), on_device(pool.train.all.x.device.type):
         # The server's last step is left out: without reports it may fail, and the reason would not show.
-        for _ in islice(dry_run(watched, fleet, 0), exchanges):
+        for _ in islice(dry_run(watched, pool, 0), exchanges):
             if not missing:
                 return
     name, ignored = type(method).__name__, sorted({term.lower() for term, _ in missing})

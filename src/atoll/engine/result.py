@@ -33,7 +33,7 @@ class Result:
     history: Sequence[dict[str, Any]]  # one entry for each evaluated round
     table: pa.Table  # what clients.parquet holds
     server: Any  # the server's final state
-    desks: Store  # what the server keeps of each client, if the method does
+    per_client_states: Store  # what the server keeps of each client, if the method does
     backend: Backend
     notes: Sequence[str]
 
@@ -77,8 +77,8 @@ class Result:
         return list(self.table.to_pylist())
 
     @property
-    def fleet(self) -> ClientPool:
-        return self.setup.fleet
+    def pool(self) -> ClientPool:
+        return self.setup.pool
 
     def state(self, i: ClientId) -> Any:
         """What client ``i`` keeps."""
@@ -87,13 +87,13 @@ class Result:
     def personal(self, i: ClientId) -> Predictor:
         """Client ``i``'s model once it has received the server's last message: inputs to logits."""
         method, seed = self.setup.method, self.setup.config.seed
-        office = ServerSideStates(method, self.fleet.task(), seed, self.desks)
-        download = office.download(self.server, i, Round(self.summary["rounds"]))
-        return method.personal(download, None, self.state(i), self.fleet.client(i))
+        server_side = ServerSideStates(method, self.pool.task(), seed, self.per_client_states)
+        download = server_side.download(self.server, i, Round(self.summary["rounds"]))
+        return method.personal(download, None, self.state(i), self.pool.client(i))
 
     def generic(self) -> Predictor | None:
         """The server's model, if the method has one."""
-        return self.setup.method.generic(self.server, self.fleet.task())
+        return self.setup.method.generic(self.server, self.pool.task())
 
 
 def _line(line: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class RoundPolicy:
     excluded: Collection[ClientId] = ()  # absent if sampled
     guard: robust.RobustAggregation | None = None  # in place of means
     fixed: fixed_point.Fixed | None = None  # sums in fixed point
-    trouble: RoundFaults = NO_FAULTS  # faults to order
+    faults: RoundFaults = NO_FAULTS  # faults to order
     note: Note | None = None  # told of every upload that arrives, once it has been judged
 
     def judged(self, r: Round, outcome: ClientUpload, fault: UploadError | None) -> None:
@@ -65,8 +65,8 @@ def run_round(
     t: int,
     seed: int,
     rate: float,
-    examine: Collection[str],
-    desks: Store | None = None,
+    evaluate: Collection[str],
+    per_client_states: Store | None = None,
     rules: RoundPolicy = RoundPolicy(),
     known: Mapping[ClientId, Score] = MappingProxyType({}),
 ) -> tuple[Any, RoundLog]:
@@ -74,21 +74,23 @@ def run_round(
 
     Those of ``known`` clients are still what they were when they got these scores, if they are in the clients' states.
     """
-    away, trouble = set(rules.excluded), rules.trouble
+    away, faults = set(rules.excluded), rules.faults
     log = RoundLog(t, [i for i in sample_cohort(task.clients, rate, seed, t) if i not in away])
-    office = ServerSideStates(method, task, seed, MemoryStore() if desks is None else desks)
-    _lose(log, trouble, lambda i: nbytes(office.download(server, i, Round(t))))
+    server_side = ServerSideStates(
+        method, task, seed, MemoryStore() if per_client_states is None else per_client_states
+    )
+    _lose(log, faults, lambda i: nbytes(server_side.download(server, i, Round(t))))
     for r in (Round(t, phase) for phase in range(method.phases)):
         # Every download is made before any client runs: no client sees what another one did in this exchange.
         # A client whose upload failed or never came in an earlier exchange of the round is absent from the others.
         absent = log.absent
         present = [i for i in log.cohort if i not in absent]
-        jobs = [ClientTask(i, r, office.download(server, i, r), i in examine, known.get(i)) for i in present]
+        jobs = [ClientTask(i, r, server_side.download(server, i, r), i in evaluate, known.get(i)) for i in present]
         for i, size in zip(present, map_consecutive(nbytes, [job.download for job in jobs]), strict=True):
             log.down[i] = log.down.get(i, 0) + size
-        outcomes = trouble.tampered(track("clients", backend.train(method, seed, jobs), len(jobs)))
+        outcomes = faults.tampered(track("clients", backend.train(method, seed, jobs), len(jobs)))
         accepted = _accepted(outcomes, _judge(method, jobs, rules.checks), rules, log, r)
-        replies = office.served(server, accepted, r)
+        replies = server_side.served(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
             received: Iterator[Reply[Any]] = chain([first], replies)
@@ -111,21 +113,21 @@ def _judge(
         return lambda outcome: type_error(outcome.upload, kind)
 
     def judge(outcome: ClientUpload) -> UploadError | None:
-        party, sender = outcome.party, outcome.sender
-        if party is not None and party.uploads.get(sender) is outcome.upload:
-            if party.sound is None:
-                party.sound = checks.sound(party.uploads, downloads[sender], party.stack)
-            if party.sound:
+        upload_batch, sender = outcome.upload_batch, outcome.sender
+        if upload_batch is not None and upload_batch.uploads.get(sender) is outcome.upload:
+            if upload_batch.sound is None:
+                upload_batch.sound = checks.sound(upload_batch.uploads, downloads[sender], upload_batch.stack)
+            if upload_batch.sound:
                 return None
         return checks.flaw(sender, downloads[sender], outcome.upload)
 
     return judge
 
 
-def _lose(log: RoundLog, trouble: RoundFaults, size: Callable[[ClientId], int]) -> None:
+def _lose(log: RoundLog, faults: RoundFaults, size: Callable[[ClientId], int]) -> None:
     """Clients that will not answer; most have received the download, whose size is counted."""
     for i in log.cohort:
-        if why := trouble.gone(i):
+        if why := faults.gone(i):
             log.dropped.append(Dropped(i, log.t + 1, why))
             if why != UNREACHED:
                 log.down[i] = size(i)
@@ -145,7 +147,7 @@ def _accepted(
             continue
         fault = judge(outcome)
         up = log.up.get(outcome.sender, 0) + (0 if fault else nbytes(outcome.upload))
-        if fault is None and rules.trouble.late(outcome.sender, up, log.down[outcome.sender]):
+        if fault is None and rules.faults.late(outcome.sender, up, log.down[outcome.sender]):
             log.dropped.append(Dropped(outcome.sender, log.t + 1, LATE))
             rules.judged(r, outcome, UploadError("upload", "came too late"))
             continue
@@ -163,15 +165,17 @@ def _accepted(
 def _conclude(backend: Backend, log: RoundLog) -> None:
     """Keep the states of the clients whose uploads passed, unless their own training has diverged."""
     absent = log.absent
-    for rest in track("personal models", backend.rest(), len(log.accepted)):
-        if rest.sender in absent:
+    for results in track("personal models", backend.results(), len(log.accepted)):
+        if results.sender in absent:
             continue
-        if isinstance(rest.state, LostClient):  # after its upload: that counts, and the client is where it was before
-            log.lost[rest.sender] = rest.state.reason
-        elif not is_finite(rest.state) if rest.spoilt is None else rest.spoilt:
-            log.spoilt.append(rest.sender)
+        if isinstance(
+            results.state, LostClient
+        ):  # after its upload: that counts, and the client is where it was before
+            log.lost[results.sender] = results.state.reason
+        elif not is_finite(results.state) if results.spoilt is None else results.spoilt:
+            log.spoilt.append(results.sender)
         else:
-            backend.commit(rest)
-            if rest.after is not None:
-                log.after[rest.sender] = rest.after
-                log.lasting |= {rest.sender} if rest.lasting else set()
+            backend.commit(results)
+            if results.after is not None:
+                log.after[results.sender] = results.after
+                log.lasting |= {results.sender} if results.lasting else set()

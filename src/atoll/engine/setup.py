@@ -44,12 +44,12 @@ class Setup:
     config: Config
     method: AnyMethod
     federation: FederatedDataset
-    fleet: ClientPool
+    pool: ClientPool
     devices: Devices = Devices()
     newcomers: FederatedDataset | None = None  # who stays out of the run
 
     def __repr__(self) -> str:
-        return f"<Setup {self.config.label}, {', '.join(self.fleet.architectures())} on {self.federation!r}>"
+        return f"<Setup {self.config.label}, {', '.join(self.pool.architectures())} on {self.federation!r}>"
 
 
 def build_setup(
@@ -71,19 +71,19 @@ def build_setup(
     federation, newcomers = federation.parted(config.newcomers) if config.newcomers else (federation, None)
     config = replace(config, device=_device(config))
     transform = preset(config.transform, data.name, data.shape)
-    fleet = _fleet(config, method, federation, transform, nets)
-    fleet = replace(fleet, metrics=metrics(config.metric, OWN) if measures is None else measures)
+    pool = _pool(config, method, federation, transform, nets)
+    pool = replace(pool, metrics=metrics(config.metric, OWN) if measures is None else measures)
     config = replace(
         config,
-        models=tuple(fleet.architectures()) if not config.models else config.models,
-        backend=_backend(method, fleet, config.device) if config.backend == "auto" else config.backend,
+        models=tuple(pool.architectures()) if not config.models else config.models,
+        backend=_backend(method, pool, config.device) if config.backend == "auto" else config.backend,
         settings={path: value_of(method, path) for path in config.settings},
     )
-    compatibility.check(method, fleet, config.method, config.backend, config.robust, config.sums)
+    compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)
-    faults.faults_from(config, fleet.ids)  # names of clients must be right
-    config, method, fleet = prepare(config, method, fleet)
-    return Setup(config, method, federation, fleet, devices, newcomers)
+    faults.faults_from(config, pool.ids)  # names of clients must be right
+    config, method, pool = prepare(config, method, pool)
+    return Setup(config, method, federation, pool, devices, newcomers)
 
 
 def method_of(config: Config) -> AnyMethod:
@@ -105,13 +105,13 @@ def _timed(config: Config, method: AnyMethod) -> AnyMethod:
     return changed
 
 
-def check_fit(config: Config, fleet: ClientPool) -> None:
+def check_fit(config: Config, pool: ClientPool) -> None:
     """Raise what would be raised if the method of ``config`` were to run on these clients."""
     method = method_of(config)
     if Need.PROXY in method.needs:
-        proxy(config, tuple(fleet.train.all.x.shape[1:]))
-    compatibility.check(method, fleet, config.method, config.backend, config.robust, config.sums)
-    prepare(config, method, fleet)
+        proxy(config, tuple(pool.train.all.x.shape[1:]))
+    compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
+    prepare(config, method, pool)
 
 
 def _partition_cache(config: Config) -> Path | None:
@@ -141,9 +141,9 @@ def _device(config: Config) -> str:
     return "cuda" if there and config.backend not in ("processes", "ray") else "cpu"
 
 
-def _backend(method: AnyMethod, fleet: ClientPool, device: str) -> str:
+def _backend(method: AnyMethod, pool: ClientPool, device: str) -> str:
     """Batch clients where arithmetic is cheap: small networks of linear layers. Decided by a rule, never by a clock."""
-    built = {fleet.models[i].name: fleet.models[i] for i in fleet.ids}.values()
+    built = {pool.models[i].name: pool.models[i] for i in pool.ids}.values()
     able = (
         method.vectorisable
         and not rows_one_by_one(method)
@@ -157,29 +157,29 @@ def _overhead_bound(net: nn.Module) -> bool:
     return weights <= VMAP_LIMIT and not any(isinstance(m, nn.Conv2d) for m in net.modules())
 
 
-def _fleet(
+def _pool(
     config: Config, method: AnyMethod, federation: FederatedDataset, transform: Transform, nets: Sequence[nn.Module]
 ) -> ClientPool:
     train, val, test = shares_of(federation, transform, config.device)
     shape = tuple(train.all.x.shape[1:])  # a transform may pad images
     networks = ModelFactory(config, federation.dataset, shape)
-    dealt = from_modules(nets, federation) if nets else networks.dealt(federation.clients, not method.bias_free())
-    fleet = ClientPool(
+    assign = from_modules(nets, federation) if nets else networks.assign(federation.clients, not method.bias_free())
+    pool = ClientPool(
         ids=federation.clients,
-        models=dealt,
+        models=assign,
         num_classes=federation.dataset.num_classes,
         train=train,
         val=val,
         test=test,
-        proxy=networks.travelling(method.needs, dealt),
-        tutors=networks.tutors(method.needs, dealt),
+        proxy=networks.travelling(method.needs, assign),
+        server_models=networks.server_models(method.needs, assign),
         public=None if (rows := public_rows(config, federation)) is None else transform.prepare(rows).to(config.device),
         augment=transform.augment if transform.augments else None,
         global_test=config.global_test,
     )
-    for model in (*fleet.models.values(), *fleet.tutors.values(), *([fleet.proxy] if fleet.proxy else [])):
+    for model in (*pool.models.values(), *pool.server_models.values(), *([pool.proxy] if pool.proxy else [])):
         model.to(config.device)
-    return fleet
+    return pool
 
 
 def public_rows(config: Config, federation: FederatedDataset) -> Array | None:

@@ -15,9 +15,9 @@ NAMED = 5  # clients in a sentence
 
 
 def summarise(
-    config: Config, ledger: RunState, clients: int, digest: str, poisoned: Sequence[ClientId] = ()
+    config: Config, run_state: RunState, clients: int, digest: str, poisoned: Sequence[ClientId] = ()
 ) -> dict[str, Any]:
-    lines, totals = ledger.lines, ledger.totals
+    lines, totals = run_state.lines, run_state.totals
     base, variant = split_variant(config.method)
     known = [line for line in lines if line["generic"]]
     generic = [(line["round"], line["generic"]["global"]) for line in known]
@@ -31,10 +31,10 @@ def summarise(
         "split": config.split,
         "models": list(config.models),
         "clients": clients,
-        "rounds": ledger.round,
+        "rounds": run_state.round,
         "seed": config.seed,
         "backend": config.backend,
-        "status": ledger.status,
+        "status": run_state.status,
         "personal": select([(line["round"], line["personal"]["post"]) for line in lines]),
         "personal_pre": select([(line["round"], line["personal"]["pre"]) for line in lines]),
         "personal_honest": select([(line["round"], line["personal"]["honest"]) for line in lines])
@@ -71,16 +71,18 @@ def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:
     }
 
 
-def incidents(ledger: RunState, strikes: int) -> Iterator[str]:
+def incidents(run_state: RunState, strikes: int) -> Iterator[str]:
     """What went wrong in a run that went on all the same."""
     for name, what in (("rejected", "Uploads that were refused"), ("spoilt", "States that held NaN or infinity")):
-        entries = [entry for line in ledger.lines for entry in line.get(name, [])]
+        entries = [entry for line in run_state.lines for entry in line.get(name, [])]
         if entries:
             yield f"{what}: {_listed(entries)}. These clients kept their last good states."
-    for i in ledger.excluded(strikes):
-        yield f"Client {i!r} was excluded after {ledger.strikes[i]} rejected uploads."
-    if ledger.totals.empty:
-        yield f"Nobody answered in {ledger.totals.empty} of {ledger.round} rounds, which left everything as it was."
+    for i in run_state.excluded(strikes):
+        yield f"Client {i!r} was excluded after {run_state.strikes[i]} rejected uploads."
+    if run_state.totals.empty:
+        yield (
+            f"Nobody answered in {run_state.totals.empty} of {run_state.round} rounds, which left everything as it was."
+        )
 
 
 def _listed(entries: Sequence[Mapping[str, Any]]) -> str:

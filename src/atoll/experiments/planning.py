@@ -33,11 +33,11 @@ def configs(names: Sequence[str], values: Mapping[str, Any], seeds: Sequence[int
 def _fitting(shared: Config, data: Dataset) -> list[str]:
     """The methods that can run on these clients."""
     plain = replace(shared, method="local", terms=(), settings={}, wait_free=False, robust=None)
-    fleet = build_setup(plain, data).fleet
+    pool = build_setup(plain, data).pool
 
     def fits(name: str) -> bool:
         try:
-            check_fit(entry(name, shared), fleet)
+            check_fit(entry(name, shared), pool)
         except AtollError:
             return False
         return True

@@ -67,9 +67,9 @@ def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], W
 
 def _check(configs: Sequence[Config], data: Dataset, replacing: bool) -> None:
     """All runs of a comparison have like clients, so the first one's can tell whether every method fits."""
-    fleet = build_setup(configs[0], data).fleet
+    pool = build_setup(configs[0], data).pool
     for c in configs[1:]:
-        check_fit(c, fleet)
+        check_fit(c, pool)
     for c in configs:
         if not replacing:
             check_free(Path(str(c.out)))

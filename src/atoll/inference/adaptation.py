@@ -83,13 +83,13 @@ class Point(NamedTuple):
 class Newcomers(TrainedModels):
     """The personal models that newcomers have in the end."""
 
-    def __init__(self, host: SourceRun, guests: NewcomerSetup, moment: Callable[[ClientId], ModelSource]):
-        self.config, self.round, self._moment = host.setup.config, host.round, moment
-        self.method, self.fleet, self.data = guests.method, guests.fleet, guests.federation.dataset
-        self.transform = guests.transform
+    def __init__(self, source_run: SourceRun, newcomers: NewcomerSetup, source: Callable[[ClientId], ModelSource]):
+        self.config, self.round, self._source = source_run.setup.config, source_run.round, source
+        self.method, self.pool, self.data = newcomers.method, newcomers.pool, newcomers.federation.dataset
+        self.transform = newcomers.transform
 
-    def moment(self, i: ClientId) -> ModelSource:
-        return self._moment(self.client(i))
+    def source(self, i: ClientId) -> ModelSource:
+        return self._source(self.client(i))
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,21 +155,21 @@ def adapt(
     ``epochs`` and ``settings`` change the method for the newcomers alone. With ``out``, figures, numbers and models are
     written there.
     """
-    host = _source_run(run)
-    changes = dict(settings or {}) | ({} if epochs is None else {_passes(host.setup): epochs})
+    source_run = _source_run(run)
+    changes = dict(settings or {}) | ({} if epochs is None else {_passes(source_run.setup): epochs})
     named = data if isinstance(data, str) else None
     plan = Plan(named, partition, clients, model, changes, read_shots(shots), repeats, seed)
     if repeats < 1:
         raise AtollError(f"--repeats must be at least 1, not {repeats}.")
-    with one_thread(), on_device(host.setup.config.device):
-        guests = setup_newcomers(host.setup, plan, data if isinstance(data, Dataset) else None)
-        rows, kept = _measured(host, guests, plan, watch or (lambda done, total: None))
-    models = Newcomers(host, guests, kept.__getitem__)
+    with one_thread(), on_device(source_run.setup.config.device):
+        newcomers = setup_newcomers(source_run.setup, plan, data if isinstance(data, Dataset) else None)
+        rows, kept = _measured(source_run, newcomers, plan, watch or (lambda done, total: None))
+    models = Newcomers(source_run, newcomers, kept.__getitem__)
     table = pa.Table.from_pylist(rows)
-    made = Adaptation(host.setup.config.label, plan, table, models, guests.notes)
+    made = Adaptation(source_run.setup.config.label, plan, table, models, newcomers.notes)
     if out is not None:
-        anonymous = isinstance(data, Dataset) or host.folder is None
-        _write(made, Path(out), None if anonymous else host.folder, guests.federation.name)
+        anonymous = isinstance(data, Dataset) or source_run.folder is None
+        _write(made, Path(out), None if anonymous else source_run.folder, newcomers.federation.name)
     return made
 
 
@@ -202,43 +202,43 @@ def _passes(setup: Setup) -> str:
 
 
 def _measured(
-    host: SourceRun, guests: NewcomerSetup, plan: Plan, watch: Watch
+    source_run: SourceRun, newcomers: NewcomerSetup, plan: Plan, watch: Watch
 ) -> tuple[list[dict[str, Any]], dict[ClientId, ModelSource]]:
     """A row for each model, and what the last models follow from."""
-    fleet, method, seed = guests.fleet, guests.method, plan.seed
-    generic = method.generic(host.server, host.setup.fleet.task())
+    pool, method, seed = newcomers.pool, newcomers.method, plan.seed
+    generic = method.generic(source_run.server, source_run.setup.pool.task())
     rows: list[dict[str, Any]] = []
     kept: dict[ClientId, ModelSource] = {}
-    total = len(fleet.ids) * len(plan.shots) * plan.repeats
-    for i in fleet.ids:
-        shared = None if generic is None else _score(generic, fleet, i)
-        for shots, repeat, client in _cut(fleet.client(i), i, plan):
+    total = len(pool.ids) * len(plan.shots) * plan.repeats
+    for i in pool.ids:
+        shared = None if generic is None else _score(generic, pool, i)
+        for shots, repeat, client in _cut(pool.client(i), i, plan):
             k = key(seed, "adapt", repeat, i)
             with Operations() as work:
-                moment = personalised(host, guests, i, client, k)
+                source = personalised(source_run, newcomers, i, client, k)
             if shots == plan.shots[-1] and repeat == 0:
-                kept[i] = moment
+                kept[i] = source
             alone, epochs = _alone(method, client, k, work.total)
-            scores = {"personal": _score(method.personal(*moment), fleet, i), "alone": _score(alone, fleet, i)}
+            scores = {"personal": _score(method.personal(*source), pool, i), "alone": _score(alone, pool, i)}
             what = {"client": i, "shots": "all" if shots is None else str(shots), "repeat": repeat}
             rows.append({**what, "rows": len(client.y), **scores, "shared": shared, "epochs_alone": epochs})
             watch(len(rows), total)
     return rows, kept
 
 
-def personalised(host: SourceRun, guests: NewcomerSetup, i: ClientId, client: Client, k: Key) -> ModelSource:
+def personalised(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, client: Client, k: Key) -> ModelSource:
     """A newcomer after its part in a round; what the server does for it alone is done on a desk that is not kept."""
-    method, server, task = guests.method, host.server, guests.task
-    office = ServerSideStates(method, task, host.setup.config.seed, MemoryStore())
-    down, up = office.download(server, i, Round(host.round)), None
+    method, server, task = newcomers.method, source_run.server, newcomers.task
+    server_side = ServerSideStates(method, task, source_run.setup.config.seed, MemoryStore())
+    down, up = server_side.download(server, i, Round(source_run.round)), None
     with torch.no_grad():
         if method.adapt:
             return down, None, plain(method_calls.adapt(method, server, client, k)), client
-        state = method_calls.init_client(method, client, key(host.setup.config.seed, "init", i))
-        for r in (Round(host.round, phase) for phase in range(method.phases)):
+        state = method_calls.init_client(method, client, key(source_run.setup.config.seed, "init", i))
+        for r in (Round(source_run.round, phase) for phase in range(method.phases)):
             if up is not None:
-                list(office.served(server, iter([Reply(i, up)]), Round(host.round, r.phase - 1)))
-                down = office.download(server, i, r)
+                list(server_side.served(server, iter([Reply(i, up)]), Round(source_run.round, r.phase - 1)))
+                down = server_side.download(server, i, r)
             up, state = plain(method_calls.local(method, down, state, client, k))
             if method.after_upload:
                 state = plain(method_calls.after_upload(method, down, up, state, client, k))
@@ -284,8 +284,8 @@ def _first_of_each(y: Tensor, order: Any, shots: int | None) -> Tensor:
     return torch.from_numpy(np.sort(order[place < (math.inf if shots is None else shots)]))
 
 
-def _score(predictor: Predictor, fleet: Any, i: ClientId) -> float:
-    test = fleet.test[fleet.position(i)]
+def _score(predictor: Predictor, pool: Any, i: ClientId) -> float:
+    test = pool.test[pool.position(i)]
     return accuracy(predict(predictor, test.x), test.y)
 
 
@@ -318,7 +318,7 @@ def _write(made: Adaptation, folder: Path, run: Path | None, federation: str) ->
     folder.mkdir(parents=True, exist_ok=True)
     if run is not None:
         for i in made.models.clients:
-            _keep(made.models.moment(i), _place(folder, i))
+            _keep(made.models.source(i), _place(folder, i))
     figure = made.plot()
     for suffix in ("png", "svg"):
         save(figure, folder / f"adapt.{suffix}")
@@ -354,9 +354,9 @@ def _place(folder: Path, i: ClientId) -> Path:
     return folder / "models" / quote(i, safe="").replace(".", "%2E")
 
 
-def _keep(moment: ModelSource, place: Path) -> None:
+def _keep(source: ModelSource, place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
-    for part, value in zip(PARTS, moment[:3], strict=True):
+    for part, value in zip(PARTS, source[:3], strict=True):
         path = place / f"{part}.safetensors"
         path.unlink(missing_ok=True)
         if value is not None:
@@ -373,19 +373,19 @@ def open_adapted(folder: Path) -> Newcomers:
         raise AtollError(f"{str(folder / NAME)!r} is damaged ({reason!r}). Run `atoll adapt` again.") from reason
     if run is None:
         raise AtollError(f"{str(folder)!r} holds no models: the run, or the newcomers' data, were only in memory.")
-    host = _source_run(folder / run)
-    guests = setup_newcomers(host.setup, plan)
-    if guests.federation.name != told["federation"] or host.round != told["round"]:
+    source_run = _source_run(folder / run)
+    newcomers = setup_newcomers(source_run.setup, plan)
+    if newcomers.federation.name != told["federation"] or source_run.round != told["round"]:
         raise AtollError(f"The run or the data of {str(folder)!r} have changed. Run `atoll adapt` again.")
-    types = contract(guests.method)
+    types = contract(newcomers.method)
     kinds = (types.download, types.upload, types.state)
 
-    def moment(i: ClientId) -> ModelSource:
+    def source(i: ClientId) -> ModelSource:
         files = [_place(folder, i) / f"{part}.safetensors" for part in PARTS]
         down, up, state = (
             decode(kind, path.read_bytes(), OWN) if path.exists() else None
             for kind, path in zip(kinds, files, strict=True)
         )
-        return down, up, state, _last_cut(guests.fleet.client(i), i, plan)
+        return down, up, state, _last_cut(newcomers.pool.client(i), i, plan)
 
-    return Newcomers(host, guests, moment)
+    return Newcomers(source_run, newcomers, source)

@@ -30,8 +30,8 @@ def export_model(models: TrainedModels, client: ClientId, form: str, folder: Pat
     if form not in FORMATS:
         raise unknown("form", form, FORMATS)
     name, write, read = FORMATS[form]
-    net, fleet, at = models.module(client), models.fleet, models.fleet.position(client)
-    x = fleet.test[at].x if fleet.test.size(at) else fleet.train[at].x
+    net, pool, at = models.module(client), models.pool, models.pool.position(client)
+    x = pool.test[at].x if pool.test.size(at) else pool.train[at].x
     folder.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
         write(net, x[:2], folder / name)
@@ -56,12 +56,12 @@ def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) ->
         "atoll": __version__,
         "method": config.method,
         "client": client,
-        "architecture": models.fleet.models[client].name,
+        "architecture": models.pool.models[client].name,
         "round": models.round,
         "classes": list(data.classes),
         "input": {
             "kind": data.kind,
-            "shape": list(models.fleet.test.all.x.shape[1:]),
+            "shape": list(models.pool.test.all.x.shape[1:]),
             "preparation": {"scale": 255, "mean": transform.mean, "std": transform.std, "border": transform.border}
             if data.kind == "image"
             else "none",

@@ -37,13 +37,13 @@ class TrainedModels(ABC):
 
     config: Config
     method: AnyMethod
-    fleet: ClientPool
+    pool: ClientPool
     data: Dataset
     transform: Transform  # of its rows
     round: int  # rounds completed
 
     @abstractmethod
-    def moment(self, i: ClientId) -> ModelSource:
+    def source(self, i: ClientId) -> ModelSource:
         """The last that is known of a client."""
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ class TrainedModels(ABC):
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        return self.fleet.ids
+        return self.pool.ids
 
     def client(self, name: str | None) -> ClientId:
         """The client of that name; without one, the only client there is."""
@@ -65,11 +65,11 @@ class TrainedModels(ABC):
 
     def personal(self, i: ClientId) -> Predictor:
         """Inputs, prepared as for training, to logits."""
-        return self.method.personal(*self.moment(i))
+        return self.method.personal(*self.source(i))
 
     def params(self, i: ClientId) -> Params:
         """The weights of the client's own model."""
-        return self.method.own(*self.moment(i))
+        return self.method.own(*self.source(i))
 
     def module(self, i: ClientId) -> nn.Module:
         """The client's own model as an ordinary module, in evaluation mode."""
@@ -79,7 +79,7 @@ class TrainedModels(ABC):
                 f"A client of {type(method).__name__} does not predict by its own model alone, so there is no single "
                 "model to take away. `atoll predict` does what the method does."
             )
-        net = copy.deepcopy(self.fleet.models[i].net).eval()
+        net = copy.deepcopy(self.pool.models[i].net).eval()
         net.load_state_dict({name.removeprefix(BUFFERS): v for name, v in self.params(i).items()})
         return net
 
@@ -96,27 +96,32 @@ class SavedRun(TrainedModels):
 
     def __init__(self, path: Path, setup: Setup, found: Snapshot):
         self.path, self.setup, self.data = path, setup, setup.federation.dataset
-        self.config, self.method, self.fleet = setup.config, setup.method, setup.fleet
+        self.config, self.method, self.pool = setup.config, setup.method, setup.pool
         self.transform = preset(self.config.transform, self.data.name, self.data.shape)
-        self.round, self.server, self.states, self.desks = found.round, found.server, found.states, found.desks
+        self.round, self.server, self.states, self.per_client_states = (
+            found.round,
+            found.server,
+            found.states,
+            found.per_client_states,
+        )
 
     def generic(self) -> Predictor | None:
         """The server's model, if the method has one."""
-        return self.method.generic(self.server, self.fleet.task())
+        return self.method.generic(self.server, self.pool.task())
 
-    def moment(self, i: ClientId) -> ModelSource:
+    def source(self, i: ClientId) -> ModelSource:
         i = self.client(i)
-        method, fleet, seed = self.method, self.fleet, self.config.seed
+        method, pool, seed = self.method, self.pool, self.config.seed
         kept, own = _checkpoints(self.path, self.setup), MemoryStore()
-        if i in self.desks:
-            own.put(i, kept.get_desk(self.desks[i]))
-        client = fleet.client(i)
+        if i in self.per_client_states:
+            own.put(i, kept.get_per_client(self.per_client_states[i]))
+        client = pool.client(i)
         with torch.no_grad():
             if i in self.states:
                 state = kept.get_state(self.states[i])
             else:
                 state = method_calls.init_client(method, client, key(seed, "init", i))
-            download = ServerSideStates(method, fleet.task(), seed, own).download(self.server, i, Round(self.round))
+            download = ServerSideStates(method, pool.task(), seed, own).download(self.server, i, Round(self.round))
         return download, None, state, client
 
 

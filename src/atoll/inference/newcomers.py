@@ -37,7 +37,7 @@ class NewcomerSetup(NamedTuple):
 
     method: AnyMethod
     federation: FederatedDataset
-    fleet: ClientPool
+    pool: ClientPool
     task: Task  # of the run, with the newcomers' models
     transform: Transform
     notes: tuple[str, ...]
@@ -46,20 +46,28 @@ class NewcomerSetup(NamedTuple):
 def setup_newcomers(setup: Setup, plan: Plan, data: Dataset | None = None) -> NewcomerSetup:
     """The newcomers of a plan, equipped like the first client of the run that has their architecture."""
     method = changed(setup.method, plan.settings, setup.config.method)
-    if reason := method.closed():
+    if reason := method.why_closed():
         raise AtollError(f"{setup.config.label} has nothing for clients that come after the run: {reason}.")
     known, config = setup.federation.dataset, setup.config
     federation = _held_out(setup) if plan.data is None and data is None else _divided(setup, plan, data)
     transform = preset(config.transform, known.name, known.shape)
     train, val, test = shares_of(federation, transform, config.device)
-    like = _like(setup.fleet, plan.model)
-    models = dict.fromkeys(federation.clients, setup.fleet.models[like])
-    tutors = dict.fromkeys(federation.clients, setup.fleet.tutors[like]) if setup.fleet.tutors else {}
-    changes: dict[str, Any] = {"models": models, "tutors": tutors, "train": train, "val": val, "test": test}
-    fleet = replace(setup.fleet, ids=federation.clients, global_test=False, **changes)
-    task = setup.fleet.task()
-    task = replace(task, models={**task.models, **models}, tutors={**task.tutors, **tutors})
-    return NewcomerSetup(method, federation, fleet, task, transform, _seen_before(setup, federation))
+    like = _like(setup.pool, plan.model)
+    models = dict.fromkeys(federation.clients, setup.pool.models[like])
+    server_models = (
+        dict.fromkeys(federation.clients, setup.pool.server_models[like]) if setup.pool.server_models else {}
+    )
+    changes: dict[str, Any] = {
+        "models": models,
+        "server_models": server_models,
+        "train": train,
+        "val": val,
+        "test": test,
+    }
+    pool = replace(setup.pool, ids=federation.clients, global_test=False, **changes)
+    task = setup.pool.task()
+    task = replace(task, models={**task.models, **models}, server_models={**task.server_models, **server_models})
+    return NewcomerSetup(method, federation, pool, task, transform, _seen_before(setup, federation))
 
 
 def _held_out(setup: Setup) -> FederatedDataset:
@@ -81,7 +89,7 @@ def _divided(setup: Setup, plan: Plan, given: Dataset | None) -> FederatedDatase
     if split == "official" and not len(data.y_test):
         split = "client_811"
     made = federate(data, clients, partition, split, plan.seed)
-    taken = {*setup.fleet.ids, *(setup.newcomers.clients if setup.newcomers else ())}
+    taken = {*setup.pool.ids, *(setup.newcomers.clients if setup.newcomers else ())}
     return replace(made, clients=tuple(f"new-{i}" if i in taken else i for i in made.clients))
 
 
@@ -101,12 +109,12 @@ def translated(data: Dataset, known: Dataset) -> Dataset:
     return replace(data, y_train=labels[data.y_train], y_test=labels[data.y_test], classes=known.classes)
 
 
-def _like(fleet: ClientPool, model: str | None) -> str:
+def _like(pool: ClientPool, model: str | None) -> str:
     """The first client that has the architecture."""
-    names = {fleet.models[i].name: i for i in reversed(fleet.ids)}
+    names = {pool.models[i].name: i for i in reversed(pool.ids)}
     if model is not None and model not in names:
         raise unknown("architecture of the run", model, names)
-    return names[model] if model is not None else fleet.ids[0]
+    return names[model] if model is not None else pool.ids[0]
 
 
 def _seen_before(setup: Setup, federation: FederatedDataset) -> tuple[str, ...]:

@@ -158,7 +158,7 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
     def own(self, down: Knowledge, up: Gaussians | None, state: State, client: Client) -> Params:
         return state.params if up else state.params | down.head
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         if self.lam == 0 and self.virtual == 0:
             return "With lam = 0 and virtual = 0 this is FedGH with server_mode = per_client_mean."
         return None

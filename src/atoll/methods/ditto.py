@@ -45,5 +45,5 @@ class Ditto(Averaging[State]):
     def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return state.params
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With lam = 0 the personal models are trained alone, as by Local." if self.lam == 0 else None

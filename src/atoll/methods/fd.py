@@ -85,7 +85,7 @@ class FD(Method[Server, State, Teachers, Means]):
 
     not_a_sum: ClassVar[str] = "the server keeps the means of each client, to leave them out of its teachers"
     family: ClassVar[str] = "logits/features"
-    keeps_desks: ClassVar[bool] = True
+    keeps_per_client_state: ClassVar[bool] = True
     varying_bytes: ClassVar[bool] = True  # a class has a mean once training has met it
 
     def __post_init__(self) -> None:
@@ -127,21 +127,21 @@ class FD(Method[Server, State, Teachers, Means]):
         c = task.num_classes
         return Server(torch.zeros(c, c, dtype=torch.double), torch.zeros(c), torch.zeros(c, dtype=torch.long))
 
-    def init_desk(self, task: Task, of: ClientId, k: Key) -> Desk:
+    def init_per_client(self, task: Task, of: ClientId, k: Key) -> Desk:
         c = task.num_classes
         return Desk(torch.zeros(c, c), torch.zeros(c, dtype=torch.bool), -1)
 
-    def answer(self, server: Server, desk: Desk, to: ClientId, task: Task, r: Round) -> Teachers:
-        mine = desk.held & (server.t == desk.t)
+    def broadcast_per_client(self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round) -> Teachers:
+        mine = per_client.held & (server.t == per_client.t)
         if self.include_self:
             mine = torch.zeros_like(mine)
         others = server.n - mine.float()
-        known = (others > 0) & (desk.held if desk.t >= 0 else True)
-        means = (server.total - mine[:, None] * desk.means) / others.clamp(min=1)[:, None]
+        known = (others > 0) & (per_client.held if per_client.t >= 0 else True)
+        means = (server.total - mine[:, None] * per_client.means) / others.clamp(min=1)[:, None]
         return Teachers(torch.where(known[:, None], means, 0).float(), known)
 
-    def serve(
-        self, server: Server, desk: Desk, reply: Reply[Means], task: Task, r: Round, k: Key
+    def serve_client(
+        self, server: Server, per_client: Desk, reply: Reply[Means], task: Task, r: Round, k: Key
     ) -> tuple[Means, Desk]:
         return reply.upload, Desk(reply.upload.means, reply.upload.held, r.t)
 
@@ -158,5 +158,5 @@ class FD(Method[Server, State, Teachers, Means]):
             torch.where(now, r.t, server.t),
         )
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With gamma = 0 every client trains alone, as by Local." if self.gamma == 0 else None

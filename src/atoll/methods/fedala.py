@@ -110,7 +110,7 @@ class FedALA(Averaging[State]):
     def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return up.params if up else mix(state.params, down.params, state.w)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With eta = 0 shares stay 1, and this is FedAvg." if self.eta == 0 else None
 
 

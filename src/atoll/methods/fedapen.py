@@ -166,7 +166,7 @@ class FedAPEN(Mutual[State]):
         model, shared = client.model, shared_model(client)
         return lambda x: lam * model(state.params, x) + (1 - lam) * shared(down.params, x)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         parts = []
         if self.kl_weight == 0 and self.ensemble_weight == 0:
             parts.append("With kl_weight = 0 and ensemble_weight = 0 both models are trained alone.")

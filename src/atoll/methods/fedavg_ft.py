@@ -36,7 +36,7 @@ class FedAvgFT(Averaging[State]):
     def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return state.params if up else down.params
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         if self.finetune == self.optim and not self.regularisers:
             return "With finetune equal to optim the personal models are FedAvg's after local training."
         return None

@@ -55,7 +55,7 @@ class FedAvgM(FedAvg):
         moved = sub(kept, velocity if self.nesterov else v, self.server_lr * self.beta)
         return Server(average.params | moved, average.extra, velocity)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         if self.beta == 0 and self.server_lr == 1:
             return "With beta = 0 and server_lr = 1 this is FedAvg."
         return None

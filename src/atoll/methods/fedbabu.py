@@ -57,7 +57,7 @@ class FedBABU(Sharing[State]):
         params = whole(server.params, _head(task.model))
         return lambda x: task.model(params, x)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With finetune.epochs = 0 all clients use the generic model." if self.finetune.epochs == 0 else None
 
 

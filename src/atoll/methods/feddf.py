@@ -124,7 +124,7 @@ class FedDF(Method[Server, Nothing, Group, Update]):
         models = {a: (model, _of(server, a)) for a, model in _models(task).items()}
         return lambda x: torch.stack([model(params, x) for model, params in models.values()]).mean(0)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With steps = 0 this is FedAvg, within each architecture." if self.steps == 0 else None
 
 

@@ -73,5 +73,5 @@ class FedDistill(Distillation, FedAvg):
         own = SoftLabels(**{f.name: getattr(self, f.name) for f in fields(Distillation)})
         return Regularisers((*self.regularisers, own))
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With gamma = 0 this is FedAvg." if self.gamma == 0 else None

@@ -112,7 +112,7 @@ class FedDW(Relation, FedAvg):
         own = DW(**{f.name: getattr(self, f.name) for f in fields(Relation)})
         return Regularisers((*self.regularisers, own))
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With mu = 0 this is FedAvg (with a head without bias)." if self.mu == 0 else None
 
 

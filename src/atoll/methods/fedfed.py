@@ -110,7 +110,7 @@ class FedFed(Method[Global, State, Global, Update]):
     as_sent: ClassVar[str | None] = "the features that all clients share in one pool"
     needs = frozenset({Need.SAME_ARCHITECTURE})
     vectorisable: ClassVar[bool] = False  # clients share as many features as they have rows: these do not stack
-    keeps_desks: ClassVar[bool] = True
+    keeps_per_client_state: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "distil_rounds", "sigma1", "sigma2", "re", "ce", "kl", "x_ce")
@@ -190,7 +190,7 @@ class FedFed(Method[Global, State, Global, Update]):
     def init_server(self, task: Task, k: Key) -> Global:
         return Global(task.model.init(), {}, 0, k)
 
-    def init_desk(self, task: Task, of: ClientId, k: Key) -> Desk:
+    def init_per_client(self, task: Task, of: ClientId, k: Key) -> Desk:
         return Desk(False)
 
     def stage(self, server: Global) -> str:
@@ -198,11 +198,11 @@ class FedFed(Method[Global, State, Global, Update]):
             return DISTIL
         return SHARE if server.rounds == self.distil_rounds else MIX
 
-    def answer(self, server: Global, desk: Desk, to: ClientId, task: Task, r: Round) -> Global:
-        return replace(server, pool={}) if desk.informed else server
+    def broadcast_per_client(self, server: Global, per_client: Desk, to: ClientId, task: Task, r: Round) -> Global:
+        return replace(server, pool={}) if per_client.informed else server
 
-    def serve(
-        self, server: Global, desk: Desk, reply: Reply[Update], task: Task, r: Round, k: Key
+    def serve_client(
+        self, server: Global, per_client: Desk, reply: Reply[Update], task: Task, r: Round, k: Key
     ) -> tuple[Update, Desk]:
         return reply.upload, Desk(self.stage(server) == MIX)
 
@@ -218,7 +218,7 @@ class FedFed(Method[Global, State, Global, Update]):
         f, _ = _apart(server.params)
         return lambda x: task.model(f, x)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return (
             "With share = 0 there is nothing to mix in: after the first rounds this is FedAvg."
             if not self.share

@@ -184,7 +184,7 @@ class FedGen(Method[Global, Nothing, Global, Update]):
     def generic(self, server: Global, task: Task) -> Predictor:
         return lambda x: task.model(server.params, x)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With alpha = beta = 0 this is FedAvg." if self.alpha == self.beta == 0 else None
 
 

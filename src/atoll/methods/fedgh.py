@@ -104,7 +104,7 @@ class FedGH(Method[Head, State, Head, Means]):
     def own(self, down: Head, up: Means | None, state: State, client: Client) -> Params:
         return state.params if up else state.params | down.head
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         if self.freeze_global_head:
             return "With freeze_global_head clients learn nothing from each other: the head they receive never changes."
         return None

@@ -128,7 +128,7 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
     def own(self, down: Alignment, up: Kernel | None, state: State, client: Client) -> Params:
         return state.params
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With eta0 = 0 every client trains alone, as by Local." if self.eta0 == 0 else None
 
 

@@ -162,7 +162,7 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
     def generic(self, server: Knowledge, task: Task) -> Predictor | None:
         return (lambda x: task.model(server.params, x)) if server.params else None
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         if self.lam == self.gamma == 0:
             return "With lam = gamma = 0 this is FedAvg or, where models are unlike, Local."
         return None

@@ -167,7 +167,7 @@ class FedKD(Method[Server, State, Mentee, Change]):
     def generic(self, server: Server, task: Task) -> Predictor:
         return lambda x: shared_model(task)(server.params, x)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         if self.kl_weight == 0 and self.hidden_weight == 0:
             return "With kl_weight = 0 and hidden_weight = 0 the personal models are trained alone, as by Local."
         return None

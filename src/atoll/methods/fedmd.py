@@ -125,10 +125,10 @@ class FedMD(Method[Server, State, Lesson, Scores]):
     def own(self, down: Lesson, up: Scores | None, state: State, client: Client) -> Params:
         return state.params
 
-    def closed(self) -> str | None:
+    def why_closed(self) -> str | None:
         return "the consensus is made anew in every round from what its clients predict, and nobody keeps it"
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         if self.digest.epochs == 0:
             return "With digest.epochs = 0 every client trains alone, as by Local, if first_epochs is 0 as well."
         return None

@@ -115,8 +115,8 @@ class FedPD(Method[Server, State, Features, Features]):
     not_a_sum: ClassVar[str] = "the server trains a model of each client, on that client's own features"
     phases: ClassVar[int] = 2
     family: ClassVar[str] = "logits/features"
-    needs = frozenset({Need.PUBLIC_DATA, Need.TUTORS})
-    keeps_desks: ClassVar[bool] = True
+    needs = frozenset({Need.PUBLIC_DATA, Need.SERVER_MODELS})
+    keeps_per_client_state: ClassVar[bool] = True
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "v1": {"adaptive": False, "knowledge": "mean"},
         "v2": {"knowledge": "mean"},
@@ -205,7 +205,7 @@ class FedPD(Method[Server, State, Features, Features]):
         if self.knowledge == "mean":
             self._check_widths(task)
             return Server({}, {})
-        return Server(_extractor(next(iter(task.tutors.values())).init()), {})  # all begin with the same one
+        return Server(_extractor(next(iter(task.server_models.values())).init()), {})  # all begin with the same one
 
     def _check_widths(self, task: Task) -> None:
         widths = {model.name: model.feature_dim for model in task.models.values()}
@@ -216,36 +216,36 @@ class FedPD(Method[Server, State, Features, Features]):
                 f"Add --width {min(widths.values())}, or average within models with --set mean_scope=arch."
             )
 
-    def init_desk(self, task: Task, of: ClientId, k: Key) -> Desk:
-        return Desk({} if self.knowledge == "mean" else task.tutors[of].init(), None)
+    def init_per_client(self, task: Task, of: ClientId, k: Key) -> Desk:
+        return Desk({} if self.knowledge == "mean" else task.server_models[of].init(), None)
 
-    def answer(self, server: Server, desk: Desk, to: ClientId, task: Task, r: Round) -> Features:
+    def broadcast_per_client(self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round) -> Features:
         if r.phase == 0:
             return Features(None)
-        return Features(server.known.get(self._circle(to, task)) if self.knowledge == "mean" else desk.sent)
+        return Features(server.known.get(self._circle(to, task)) if self.knowledge == "mean" else per_client.sent)
 
     def _circle(self, i: ClientId, task: Task) -> str:
         """Whose mean a client gets."""
         return task.models[i].name if self.mean_scope == "arch" else "all"
 
-    def serve(
-        self, server: Server, desk: Desk, reply: Reply[Features], task: Task, r: Round, k: Key
+    def serve_client(
+        self, server: Server, per_client: Desk, reply: Reply[Features], task: Task, r: Round, k: Key
     ) -> tuple[Share, Desk]:
         z = reply.upload.z
         if z is None or self.knowledge == "mean":
-            return Share({}, z), desk
-        tutor, public = task.tutors[reply.sender], _public(task)
+            return Share({}, z), per_client
+        server_model, public = task.server_models[reply.sender], _public(task)
         batches = self.server.batches(public, z, k)
-        params = self.server.run(self._tutor_loss(tutor, server.centre), desk.params, batches)
-        change = sub(_extractor(params), _extractor(desk.params))
+        params = self.server.run(self._server_loss(server_model, server.centre), per_client.params, batches)
+        change = sub(_extractor(params), _extractor(per_client.params))
         share = {name: v / len(task.clients) for name, v in change.items()}
-        return Share(share, None), Desk(params, tutor(params, public))
+        return Share(share, None), Desk(params, server_model(params, public))
 
-    def _tutor_loss(self, tutor: Model, centre: Params) -> Loss:
+    def _server_loss(self, server_model: Model, centre: Params) -> Loss:
         """Eq. (5)."""
 
         def loss(w: Params, b: Batch) -> Tensor:
-            apart = (tutor.step(w, b).logits - b.y).abs().mean()
+            apart = (server_model.step(w, b).logits - b.y).abs().mean()
             return apart + self.mu * sqnorm(sub(_extractor(w), centre))
 
         return loss
@@ -260,12 +260,12 @@ class FedPD(Method[Server, State, Features, Features]):
                 sums[circle] = sums.get(circle, torch.zeros(())) + share.z.double()
         return Server(centre, {circle: (v / counts[circle]).float() for circle, v in sums.items()})
 
-    def closed(self) -> str | None:
+    def why_closed(self) -> str | None:
         if self.knowledge == "mean":
             return "the mean of features is made anew in every round from what its clients send, and nobody keeps it"
         return None
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With lam = 0 every client trains alone, as by Local." if self.lam == 0 else None
 
 

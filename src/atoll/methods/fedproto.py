@@ -123,5 +123,5 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
 
         return nearest
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With lam = 0 every client trains alone, as by Local." if self.lam == 0 else None

@@ -43,5 +43,5 @@ class FedProx(FedAvg):
     def terms(self) -> Regularisers:
         return Regularisers((*self.regularisers, Proximal(self.mu)))
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With mu = 0 this is FedAvg." if self.mu == 0 else None

@@ -27,7 +27,7 @@ class FedRep(Splitting):
         body = fit_body(self.optim, down.params, head, client, k)
         return Update(body, client.n), Kept(head)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         if self.head_optim.epochs == 0:
             return "With head_optim.epochs = 0 heads stay as they start; if they start equal, bodies are FedBABU's."
         return None

@@ -109,7 +109,7 @@ class FedRoD(Averaging[State]):
         shared = up.params if up else down.params
         return shared | add(part(shared, "head"), state.head)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With gamma = 0 the global model is FedAvg's." if self.gamma == 0 else None
 
 

@@ -130,7 +130,7 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
     def personal(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Predictor:
         return self._client().personal(down, None, state, client)
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With lam = 0 every client trains alone, as by Local." if self.lam == 0 else None
 
 

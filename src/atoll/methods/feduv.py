@@ -48,7 +48,7 @@ class FedUV(Strengths, FedAvg):
         own = UV(**{f.name: getattr(self, f.name) for f in fields(Strengths)})
         return Regularisers((*self.regularisers, own))
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With lam_v = lam_u = 0 this is FedAvg." if self.lam_v == self.lam_u == 0 else None
 
 

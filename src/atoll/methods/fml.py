@@ -48,7 +48,7 @@ class FML(Mutual[State]):
     def own(self, down: Shared, up: Update | None, state: State, client: Client) -> Params:
         return state.params
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         parts = []
         if self.alpha == 1:
             parts.append("With alpha = 1 the personal models are trained alone, as by Local.")

@@ -141,13 +141,13 @@ class KTpFL(Method[Server, State, Target, Predictions]):
         c = c - self.eta * (apart + 2 * self.rho * (c - 1 / len(c)))
         return (5 * c).softmax(1) if self.projection == "softmax" else simplex(c)
 
-    def closed(self) -> str | None:
+    def why_closed(self) -> str | None:
         return (
             "the server learns how much each client of the run takes from each other one, and teaches by what these "
             "predict in the round: of a newcomer it has learnt nothing, and predictions are not kept"
         )
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         if self.distil.epochs == 0:
             return "With distil.epochs = 0 every client trains alone, as by Local."
         if self.eta == 0 and self.projection == "simplex":

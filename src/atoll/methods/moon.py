@@ -50,7 +50,7 @@ class MOON(Averaging[State]):
     def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return up.params if up else down.params
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With mu = 0 this is FedAvg." if self.mu == 0 else None
 
 

@@ -81,7 +81,7 @@ class PerFedAvg(Averaging[State]):
     def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return state.params if up else down.params
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With alpha = 0 this is FedAvg, and nobody adapts its model." if self.alpha == 0 else None
 
 

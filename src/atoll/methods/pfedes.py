@@ -105,7 +105,7 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
     def own(self, down: Proxy, up: Update | None, state: State, client: Client) -> Params:
         return state.params
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         return "With mu = 0 every client trains alone, as by Local." if self.mu == 0 else None
 
 

@@ -103,7 +103,7 @@ class PFedMe(Averaging[State]):
     def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return state.params
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         if self.lam * self.beta == 0:
             return "With lam = 0 or beta = 0 the global model never moves."
         return None

@@ -105,7 +105,7 @@ class SCD(Averaging[State]):
         tune = replace(self.optim, epochs=self.adapt_epochs)
         return State(tune.fit(objective(client.model), server.params, client, k))
 
-    def degenerate(self) -> str | None:
+    def reduces_to(self) -> str | None:
         parts = []
         if self.lam_g == 0:
             parts.append("With lam_g = 0 the global model is FedAvg's.")

@@ -16,8 +16,8 @@ _DEPTHS = (4, 8, 4)  # units of the three stages, in both versions
 
 def shuffle(x: Tensor, groups: int) -> Tensor:
     """Deals the channels of the groups out in turn: with 2 groups, a b c d becomes a c b d."""
-    dealt: Tensor = x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
-    return dealt
+    assign: Tensor = x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+    return assign
 
 
 class UnitV2(nn.Module):

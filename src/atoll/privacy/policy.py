@@ -53,14 +53,14 @@ PASSED = "The gate let {passes} pass unchanged, by the role that the method decl
 class Privacy:
     """The privacy of one run."""
 
-    def __init__(self, config: "Config", method: AnyMethod, fleet: ClientPool, folder: Path | None = None):
-        self.gate, self._config, self._method, self._fleet = gate_of(config, method), config, method, fleet
+    def __init__(self, config: "Config", method: AnyMethod, pool: ClientPool, folder: Path | None = None):
+        self.gate, self._config, self._method, self._pool = gate_of(config, method), config, method, pool
         self._declared, self._tally = constraints_of(method), Tally()
         self._covers: list[str] = []  # what the gate changes in uploads
         self._passes: dict[str, str] = {}  # the role of everything else
         self._widths: dict[str, int] = {}  # of covariances, by the architecture of those who send any
         if self.gate.on:
-            self._rehearse()
+            self._dry_run()
         self.kind: str | None = None
         self.budget: Budget | None = None
         if config.dp is not None:
@@ -72,7 +72,7 @@ class Privacy:
 
     # -- on the way out of a client -----------------------------------------------------------------------------------
 
-    def outlet(self, job: ClientTask, client: Client, upload: Any) -> Any:
+    def upload_filter(self, job: ClientTask, client: Client, upload: Any) -> Any:
         """What leaves in place of an upload; run where the client runs."""
         if self.kind == "statistics":
             return self._statistics().release(client, upload, self._declared, self._noise(job))
@@ -94,7 +94,7 @@ class Privacy:
         """By how much noisy counts may exceed what a client has, but for one case in a million."""
         if self.kind != "statistics":
             return 0
-        return int(6 * self._statistics().deviation(True) * self._fleet.num_classes)
+        return int(6 * self._statistics().deviation(True) * self._pool.num_classes)
 
     # -- the budget ---------------------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Privacy:
 
     def count(self, senders: Collection[ClientId]) -> None:
         """Add up what the gate kept back from uploads of these clients; sites count for themselves."""
-        if not self._fleet.remote:
+        if not self._pool.remote:
             for i in senders:
                 self._tally = self._tally.plus(self.tally(i))
 
@@ -149,13 +149,13 @@ class Privacy:
         """What the gate keeps back from an upload of client ``i``; it goes by the client's rows alone."""
         if not (self.gate.on and self._covers and self.kind is None):
             return Tally()
-        counts = rows_of_classes(self._fleet.client(i))
-        return self.gate.tally(counts, self._widths.get(self._fleet.models[i].name))
+        counts = rows_of_classes(self._pool.client(i))
+        return self.gate.tally(counts, self._widths.get(self._pool.models[i].name))
 
     def progress(self) -> dict[str, Any]:
         """For a line of metrics."""
         spent = {"epsilon": self.budget.spent} if self.budget else {}
-        counted = self.gate.on and self.kind is None and not self._fleet.remote
+        counted = self.gate.on and self.kind is None and not self._pool.remote
         return spent | ({"withheld": self._tally._asdict()} if counted else {})
 
     def record(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Privacy:
                 f"{noise}Differential privacy, epsilon {self.budget.spent:.4g} and delta {self.budget.delta:g} spent: "
                 f"{SCOPES[self.kind]}; {NOT_COVERED}."
             )
-        return said or [AT_SITES if self._fleet.remote else OFF]
+        return said or [AT_SITES if self._pool.remote else OFF]
 
     def _gate_record(self) -> dict[str, Any] | None:
         if not self.gate.on:
@@ -183,7 +183,7 @@ class Privacy:
         reach = {"covers": self._covers, "passes": list(self._passes)}
         if self.kind == "statistics":
             return rule | reach | {"by": "noisy counts"}
-        return rule | reach | ({"by": "the sites"} if self._fleet.remote else self._tally._asdict())
+        return rule | reach | ({"by": "the sites"} if self._pool.remote else self._tally._asdict())
 
     def _dp_record(self) -> dict[str, Any] | None:
         if self.budget is None or self.kind is None:
@@ -202,13 +202,13 @@ class Privacy:
             "noise": SECURE if self._config.dp_seed is None else SEEDED,
         }
 
-    def _rehearse(self) -> None:
+    def _dry_run(self) -> None:
         """See what the gate changes and what it lets pass; an upload that does not declare what it holds is refused."""
         covers: set[str] = set()
         passes: dict[str, Role | None] = {}
         with no_training():
-            for exchange in dry_run(self._method, self._fleet, self._config.seed):
-                check_upload(exchange.upload, self._declared, self._fleet.num_classes)
+            for exchange in dry_run(self._method, self._pool, self._config.seed):
+                check_upload(exchange.upload, self._declared, self._pool.num_classes)
                 tensors = tensors_of(exchange.upload)
                 changed = {*class_tables(tensors, self._declared), *totals(tensors, self._declared)}
                 covers |= changed
@@ -216,7 +216,7 @@ class Privacy:
                 passes |= {self._declares(name): constraints_at(name, self._declared).role for name in seen}
                 sigma = [v for name, v in tensors.items() if name in self._declared and self._declared[name].psd]
                 if sigma:
-                    self._widths[self._fleet.models[exchange.client].name] = sigma[0].shape[-1]
+                    self._widths[self._pool.models[exchange.client].name] = sigma[0].shape[-1]
         check_fields(contract(self._method).upload, self._declared)
         passes |= {name: role for name, role in self._unguarded() if name not in covers}
         self._covers = sorted(covers)

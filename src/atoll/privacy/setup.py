@@ -27,7 +27,7 @@ def gate_of(config: "Config", method: AnyMethod) -> DisclosureControl:
     )
 
 
-def prepare(config: "Config", method: AnyMethod, fleet: ClientPool) -> tuple["Config", AnyMethod, ClientPool]:
+def prepare(config: "Config", method: AnyMethod, pool: ClientPool) -> tuple["Config", AnyMethod, ClientPool]:
     """Everything that the options for privacy change before a run; an error if they cannot be met."""
     method = _without_covariances(config, method)
     private = [f.name for f in fields(cast(Any, method)) if isinstance(getattr(method, f.name), DPSGD)]
@@ -38,15 +38,15 @@ def prepare(config: "Config", method: AnyMethod, fleet: ClientPool) -> tuple["Co
             )
         if private:
             raise AtollError("dpsgd needs a budget, which decides its noise. Add --dp 8, or take --optimiser sgd.")
-        return config, method, fleet
+        return config, method, pool
     config = replace(config, dp_rounds=config.dp_rounds or config.rounds)
-    kind = _mechanism(config, method, fleet, private)
+    kind = _mechanism(config, method, pool, private)
     if kind == "training":
         noise = budget_of(config, method).multiplier
         seed = -1 if config.dp_seed is None else config.dp_seed
         optim = replace(cast(Any, method).optim, noise=noise, clip=config.dp_clip, seed=seed)
         method = replace(cast(Any, method), optim=optim)
-    return config, method, replace(fleet, bound=config.dp_clip) if kind == "statistics" else fleet
+    return config, method, replace(pool, bound=config.dp_clip) if kind == "statistics" else pool
 
 
 def _without_covariances(config: "Config", method: AnyMethod) -> AnyMethod:
@@ -64,13 +64,13 @@ def sends_covariances(method: AnyMethod) -> bool:
     return getattr(method, "cov_source", "client") != "means" and any(m.psd for m in constraints_of(method).values())
 
 
-def _mechanism(config: "Config", method: AnyMethod, fleet: ClientPool, private: list[str]) -> str:
+def _mechanism(config: "Config", method: AnyMethod, pool: ClientPool, private: list[str]) -> str:
     """Which kind of noise suits the method, or why none does."""
     if private:
-        _check_training(config, method, fleet, private)
+        _check_training(config, method, pool, private)
         return "training"
     with no_training():
-        exchanges = list(dry_run(method, fleet, config.seed))
+        exchanges = list(dry_run(method, pool, config.seed))
     declared = constraints_of(method)
     try:
         for exchange in exchanges:
@@ -92,7 +92,7 @@ def _mechanism(config: "Config", method: AnyMethod, fleet: ClientPool, private: 
     return "statistics" if method.bounded_statistics else "updates"
 
 
-def _check_training(config: "Config", method: AnyMethod, fleet: ClientPool, private: list[str]) -> None:
+def _check_training(config: "Config", method: AnyMethod, pool: ClientPool, private: list[str]) -> None:
     if private != ["optim"]:
         raise AtollError(f"dpsgd is for `optim`, not for {', '.join(p for p in private if p != 'optim')}.")
     if not vars(type(method)).get("private_training", False):
@@ -105,7 +105,7 @@ def _check_training(config: "Config", method: AnyMethod, fleet: ClientPool, priv
         raise AtollError("dpsgd cannot cover terms given by --with: they may report of rows. Leave them out.")
     if config.backend == "vmap":
         raise AtollError("--backend vmap cannot be used with dpsgd, which needs rows one by one. Use --backend loop.")
-    unfit = sorted({fleet.models[i].name for i in fleet.ids if fleet.models[i].has_buffers})
+    unfit = sorted({pool.models[i].name for i in pool.ids if pool.models[i].has_buffers})
     if unfit:
         raise AtollError(
             f"dpsgd cannot train {', '.join(unfit)}: running statistics (BatchNorm) mix rows. Take models without."

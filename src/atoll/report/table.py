@@ -120,10 +120,10 @@ def remark(group: Group) -> str:
 def _poisoned(group: Group) -> list[str]:
     """Runs of a group differ in their seeds alone, so they have the same number of liars."""
     summary = group.runs[0].summary
-    if not (liars := len(summary.get("poisoned", []))):
+    if not (byzantine := len(summary.get("poisoned", []))):
         return []
     honest = percent(group, "personal_honest.best_by_val")
-    return [f"{liars} of {summary['clients']} clients poisoned, the honest have {accuracy(honest, '±')}%"]
+    return [f"{byzantine} of {summary['clients']} clients poisoned, the honest have {accuracy(honest, '±')}%"]
 
 
 def percent(group: Group, dotted: str) -> Stat | None:

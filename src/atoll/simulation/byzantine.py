@@ -33,7 +33,7 @@ class UploadTensor:
     name: str  # as in a packed payload
     value: Tensor
     start: Tensor  # the same tensor of the model that was received, or 0
-    marks: FieldConstraints
+    constraints: FieldConstraints
     held: Tensor | None  # of a class table: which classes it tells of
     classes: int
     k: Key
@@ -45,7 +45,7 @@ class UploadTensor:
 
 def signflip(p: UploadTensor) -> Tensor:
     """The opposite, ten times as large; of probabilities, the order turned round (FDLA, arXiv 2401.03685)."""
-    if p.marks.probabilities:
+    if p.constraints.probabilities:
         order = p.value.argsort(-1)
         return torch.zeros_like(p.value).scatter(-1, order.flip(-1), p.value.gather(-1, order))
     return p.start - STRENGTH * (p.value - p.start)
@@ -81,31 +81,35 @@ KINDS: dict[str, Callable[[UploadTensor], Tensor] | None] = {
 }
 
 
-def corrupt(kind: str, upload: Any, download: Any, classes: int, marks: Mapping[str, FieldConstraints], k: Key) -> Any:
+def corrupt(
+    kind: str, upload: Any, download: Any, classes: int, constraints: Mapping[str, FieldConstraints], k: Key
+) -> Any:
     """The upload of a client who lies on its own."""
     tell = KINDS[kind]
     if tell is None:
         return upload
-    found = [p for p in upload_tensors(upload, download, classes, marks, k) if tell is swap or not p.marks.psd]
-    return _with(upload, {p.name: _allowed(tell(p), p.value, p.held, p.marks) for p in found})
+    found = [
+        p for p in upload_tensors(upload, download, classes, constraints, k) if tell is swap or not p.constraints.psd
+    ]
+    return _with(upload, {p.name: _allowed(tell(p), p.value, p.held, p.constraints) for p in found})
 
 
 def upload_tensors(
-    upload: Any, download: Any, classes: int, marks: Mapping[str, FieldConstraints], k: Key
+    upload: Any, download: Any, classes: int, constraints: Mapping[str, FieldConstraints], k: Key
 ) -> Iterator[UploadTensor]:
     """What can be lied about: all numbers but those of rows."""
     received, tensors = tensors_of(download), tensors_of(upload)
     for at, (name, v) in enumerate(tensors.items()):
-        mark = marks.get(name, FieldConstraints())
-        if _open(name, v, marks):
+        mark = constraints.get(name, FieldConstraints())
+        if _open(name, v, constraints):
             known = received.get(name) if "/" in name else None
             start = known if known is not None and known.shape == v.shape else torch.zeros_like(v)
             yield UploadTensor(name, v, start, mark, _held(tensors, mark), classes, fold(k, at))
 
 
-def _open(name: str, v: Tensor, marks: Mapping[str, FieldConstraints]) -> bool:
-    says_who_is_there = any(mark.rows == name for mark in marks.values())
-    counts = v.ndim == 0 or (name in marks and marks[name].count)
+def _open(name: str, v: Tensor, constraints: Mapping[str, FieldConstraints]) -> bool:
+    says_who_is_there = any(mark.rows == name for mark in constraints.values())
+    counts = v.ndim == 0 or (name in constraints and constraints[name].count)
     return v.is_floating_point() and v.numel() > 0 and not counts and not says_who_is_there
 
 
@@ -130,7 +134,7 @@ def _allowed(new: Tensor, old: Tensor, held: Tensor | None, mark: FieldConstrain
 
 
 def collude(
-    outcomes: Iterable["ClientUpload"], liars: frozenset[ClientId], marks: Mapping[str, FieldConstraints]
+    outcomes: Iterable["ClientUpload"], byzantine: frozenset[ClientId], constraints: Mapping[str, FieldConstraints]
 ) -> list["ClientUpload"]:
     """A little is enough (Baruch et al., NeurIPS 2019): liars who know one another's uploads stay inside their spread.
 
@@ -138,16 +142,16 @@ def collude(
     the class. Of the honest they know nothing. A liar without company sends what it has learnt.
     """
     received = list(outcomes)
-    told = [tensors_of(o.upload) for o in received if o.sender in liars]
-    made = {o.sender: _aligned(o.upload, told, marks) for o in received if o.sender in liars}
-    return [o._replace(upload=made[o.sender], imprint=None) if o.sender in made else o for o in received]
+    told = [tensors_of(o.upload) for o in received if o.sender in byzantine]
+    made = {o.sender: _aligned(o.upload, told, constraints) for o in received if o.sender in byzantine}
+    return [o._replace(upload=made[o.sender], fingerprint=None) if o.sender in made else o for o in received]
 
 
-def _aligned(upload: Any, told: list[Params], marks: Mapping[str, FieldConstraints]) -> Any:
+def _aligned(upload: Any, told: list[Params], constraints: Mapping[str, FieldConstraints]) -> Any:
     tensors, new = tensors_of(upload), {}
     for name, v in tensors.items():
-        mark = marks.get(name, FieldConstraints())
-        if _open(name, v, marks) and not mark.psd:
+        mark = constraints.get(name, FieldConstraints())
+        if _open(name, v, constraints) and not mark.psd:
             peers = [t for t in told if name in t and t[name].shape == v.shape]
             new[name] = _allowed(_edge(peers, name, mark).to(v.dtype), v, _held(tensors, mark), mark)
     return _with(upload, new)

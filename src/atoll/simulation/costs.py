@@ -49,21 +49,21 @@ class Costs(NamedTuple):
     per_row: dict[str, tuple[float, float]]  # of one participation, by architecture: before the upload, after it
     server: float  # of one round
 
-    def of(self, fleet: ClientPool, i: ClientId) -> tuple[float, float]:
+    def of(self, pool: ClientPool, i: ClientId) -> tuple[float, float]:
         """One client in one round, before its upload and after."""
-        local, personal = self.per_row[fleet.models[i].name]
-        rows = fleet.train.size(fleet.position(i))
+        local, personal = self.per_row[pool.models[i].name]
+        rows = pool.train.size(pool.position(i))
         return local * rows, personal * rows
 
 
-def operations(method: AnyMethod, fleet: ClientPool, seed: int, cohort: int) -> Costs:
+def operations(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:
     """Counted in the second round with one client of each architecture: some methods begin with less."""
-    return _rehearsed(method, fleet, seed, cohort, timed=False)
+    return _dry_run_form(method, pool, seed, cohort, timed=False)
 
 
-def seconds(method: AnyMethod, fleet: ClientPool, seed: int, cohort: int) -> Costs:
+def seconds(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:
     """Of the same round on this machine: medians over a few rehearsals."""
-    runs = [_rehearsed(method, fleet, seed, cohort, timed=True) for _ in range(REPEATS)]
+    runs = [_dry_run_form(method, pool, seed, cohort, timed=True) for _ in range(REPEATS)]
     per_row = {
         name: (median(run.per_row[name][0] for run in runs), median(run.per_row[name][1] for run in runs))
         for name in runs[0].per_row
@@ -71,7 +71,7 @@ def seconds(method: AnyMethod, fleet: ClientPool, seed: int, cohort: int) -> Cos
     return Costs(per_row, median(run.server for run in runs))
 
 
-def _rehearsed(method: AnyMethod, fleet: ClientPool, seed: int, cohort: int, timed: bool) -> Costs:
+def _dry_run_form(method: AnyMethod, pool: ClientPool, seed: int, cohort: int, timed: bool) -> Costs:
     spent: dict[tuple[ClientId | None, str], float] = defaultdict(float)
 
     @contextmanager
@@ -87,10 +87,10 @@ def _rehearsed(method: AnyMethod, fleet: ClientPool, seed: int, cohort: int, tim
                 yield
             spent[who, what] += counter.total
 
-    for _ in dry_run(method, fleet, seed, rounds=2, cohort=cohort, meter=meter):
+    for _ in dry_run(method, pool, seed, rounds=2, cohort=cohort, meter=meter):
         pass
     per_row = {
-        fleet.models[i].name: (spent[i, "local"] / len(actor.y), spent[i, "personal"] / len(actor.y))
-        for i, actor in representatives(method, fleet).items()
+        pool.models[i].name: (spent[i, "local"] / len(actor.y), spent[i, "personal"] / len(actor.y))
+        for i, actor in representatives(method, pool).items()
     }
     return Costs(per_row, spent[None, "server"])

@@ -139,23 +139,23 @@ class Faults:
         """Clients who lie."""
         return self._chosen(self.poison.share, key(self.seed, "poison")) if self.poison else frozenset()
 
-    def outlet(self, honest: "UploadFilter", marks: Mapping[str, FieldConstraints]) -> "UploadFilter":
+    def upload_filter(self, honest: "UploadFilter", constraints: Mapping[str, FieldConstraints]) -> "UploadFilter":
         """The way out of a client: that of the honest, but for those who lie."""
 
         def leave(job: "ClientTask", client: Client, upload: Any) -> Any:
             if self.poison is None or job.client not in self.poisoned:
                 return honest(job, client, upload)
             k = key(self.seed, "lie", *job.round, job.client)
-            return corrupt(self.poison.kind, upload, job.download, client.num_classes, marks, k)
+            return corrupt(self.poison.kind, upload, job.download, client.num_classes, constraints, k)
 
         return leave
 
     def tampered(
-        self, outcomes: Iterable["ClientUpload"], marks: Mapping[str, FieldConstraints]
+        self, outcomes: Iterable["ClientUpload"], constraints: Mapping[str, FieldConstraints]
     ) -> Iterable["ClientUpload"]:
         """Outcomes as they reach the server, if liars have agreed on theirs."""
         agreed = self.poison is not None and self.poison.kind == ALIE
-        return collude(outcomes, self.poisoned, marks) if agreed else outcomes
+        return collude(outcomes, self.poisoned, constraints) if agreed else outcomes
 
     def _hit(self, share: float, what: str, t: int, i: ClientId) -> bool:
         return share > 0 and float(uniform(key(self.seed, what, t, i))) < share

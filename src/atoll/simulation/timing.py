@@ -15,11 +15,11 @@ class RoundTimer:
     """Knows what work takes on every client's device, faults included."""
 
     def __init__(self, setup: Setup, faults: Faults):
-        self._devices, self._faults, self._fleet = setup.devices, faults, setup.fleet
+        self._devices, self._faults, self._pool = setup.devices, faults, setup.pool
         self._seed, self._deadline = setup.config.seed, setup.config.deadline
-        self._marks = constraints_of(setup.method)
+        self._constraints = constraints_of(setup.method)
 
-    def trouble(self, t: int, costs: Costs, clock: Clock) -> RoundFaults:
+    def faults(self, t: int, costs: Costs, clock: Clock) -> RoundFaults:
         """What goes wrong in round ``t``; late is what comes after the deadline by ``clock``."""
 
         def late(i: ClientId, up: int, down: int) -> bool:
@@ -27,7 +27,9 @@ class RoundTimer:
                 return False
             return clock.arrival(i, self.of(t, i, costs, up, down)) > clock.server + self._deadline
 
-        return RoundFaults(partial(self._faults.gone, t), late, partial(self._faults.tampered, marks=self._marks))
+        return RoundFaults(
+            partial(self._faults.gone, t), late, partial(self._faults.tampered, constraints=self._constraints)
+        )
 
     def stamps(self, log: RoundLog, costs: Costs, clocks: dict[str, Clock]) -> dict[str, Stamp]:
         """Let the clocks run through a round."""
@@ -40,5 +42,5 @@ class RoundTimer:
 
     def of(self, t: int, i: ClientId, costs: Costs, up: int, down: int) -> Times:
         """How long one client takes in round ``t``."""
-        work = Work(*costs.of(self._fleet, i), up, down)
+        work = Work(*costs.of(self._pool, i), up, down)
         return self._faults.delayed(self._devices.times(work, i, self._seed), t, i)

@@ -32,7 +32,9 @@ class Snapshot:
     states: dict[ClientId, str]  # the object that holds each client's state
     progress: dict[str, Any]  # totals, latest scores, all lines of metrics, entries of others: plain JSON values
     rows: bytes = field(repr=False, default=b"")  # the per-client table so far
-    desks: dict[ClientId, str] = field(default_factory=dict)  # the object that holds what the server keeps of each
+    per_client_states: dict[ClientId, str] = field(
+        default_factory=dict
+    )  # the object that holds what the server keeps of each
 
 
 class Checkpoints:
@@ -55,8 +57,8 @@ class Checkpoints:
     def get_state(self, name: str) -> Any:
         return self._get(self._types.state, name)
 
-    def get_desk(self, name: str) -> Any:
-        return self._get(self._types.desk, name)
+    def get_per_client(self, name: str) -> Any:
+        return self._get(self._types.per_client, name)
 
     def _get(self, kind: type[Any], name: str) -> Any:
         data = (self._objects / name).read_bytes()
@@ -88,7 +90,7 @@ class Checkpoints:
             encode(snapshot.server),
             to_json({"round": snapshot.round, **snapshot.progress}).encode(),
             to_json(snapshot.states).encode(),
-            to_json(snapshot.desks).encode(),
+            to_json(snapshot.per_client_states).encode(),
             snapshot.rows,
         )
         sums = {name: sha256(data).hexdigest() for name, data in zip(_PARTS, contents, strict=True)}
@@ -129,12 +131,14 @@ class Checkpoints:
         parts = {name: (folder / name).read_bytes() for name in _PARTS}
         for name, data in parts.items():
             _check(name, data, manifest["files"][name])
-        progress, states, desks = (json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "desks"))
-        for get, names in ((self.get_state, states), (self.get_desk, desks)):
+        progress, states, per_client_states = (
+            json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "desks")
+        )
+        for get, names in ((self.get_state, states), (self.get_per_client, per_client_states)):
             for name in names.values():
                 get(name)  # a damaged one must show now, not rounds later
         server = decode(self._types.server, parts["server.safetensors"], OWN)
-        return Snapshot(progress.pop("round"), server, states, progress, parts["clients.parquet"], desks)
+        return Snapshot(progress.pop("round"), server, states, progress, parts["clients.parquet"], per_client_states)
 
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob("round-*"), key=lambda folder: (len(folder.name), folder.name))

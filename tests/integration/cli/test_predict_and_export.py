@@ -38,12 +38,12 @@ def test_a_run_opened_again_predicts_as_it_did(name: str, tmp_path: Path) -> Non
     result = run(name, out=tmp_path / name, **SHORT, **more)
     saved = open_run(tmp_path / name)
     for i in saved.clients:
-        x = result.fleet.test[result.fleet.position(i)].x
+        x = result.pool.test[result.pool.position(i)].x
         assert torch.equal(saved.personal(i)(x), result.personal(i)(x))
 
 
 def test_the_module_is_the_client_s_own_model(ditto: tuple[Path, Result]) -> None:
-    saved, x = open_run(ditto[0]), ditto[1].fleet.test[1].x
+    saved, x = open_run(ditto[0]), ditto[1].pool.test[1].x
     with torch.no_grad():
         assert torch.equal(saved.module("1")(x), saved.personal("1")(x))
 
@@ -69,7 +69,7 @@ def test_predictions_of_raw_rows_and_of_test_rows(ditto: tuple[Path, Result], tm
     assert len(told) == 4
     assert all(sum(p["probabilities"].values()) == pytest.approx(1) for p in told)
     own = json.loads(command("predict", str(folder), "--client", "0", "--json").stdout)
-    assert len(own) == result.fleet.test.size(0)
+    assert len(own) == result.pool.test.size(0)
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_an_exported_model_predicts_the_same(form: str, ditto: tuple[Path, Resul
     (manifest,) = json.loads(shown.stdout)
     folder = Path(manifest["folder"])
     kept = json.loads((folder / export.MANIFEST).read_text())
-    assert kept["checked"]["rows"] == ditto[1].fleet.test.size(2)
+    assert kept["checked"]["rows"] == ditto[1].pool.test.size(2)
     assert kept["classes"] == [str(i) for i in range(10)]
     read = export.FORMATS[form][2](folder / kept["file"], open_run(ditto[0]).module("0"))
-    x = ditto[1].fleet.test.all.x
+    x = ditto[1].pool.test.all.x
     with torch.no_grad():
         assert torch.equal(read(x).argmax(1), ditto[1].personal("2")(x).argmax(1))
 

@@ -39,9 +39,9 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     folder = tmp_path_factory.mktemp("r")
     setup = build_setup(config("fedavg"))
     *files, public = export_sites(setup.federation, folder / "rows")
-    made = Deployed(folder, setup.fleet.ids).ready()
-    for name, file in zip(setup.fleet.ids, files, strict=True):
-        made.site(name, file, "--model", setup.fleet.models[name].name, "--public", public)
+    made = Deployed(folder, setup.pool.ids).ready()
+    for name, file in zip(setup.pool.ids, files, strict=True):
+        made.site(name, file, "--model", setup.pool.models[name].name, "--public", public)
     for standing in made.sites.values():
         standing.said("Connected")
     yield made

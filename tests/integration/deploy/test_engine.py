@@ -69,7 +69,7 @@ def test_wait_free_methods_give_the_bits_of_the_simulation(name: str, tmp_path: 
 def test_three_sites_with_unlike_architectures(name: str, tmp_path: Path) -> None:
     unlike = {"models": ("mlp_a", "mlp_b", "mlp:hidden=20"), "width": 16}
     result, expected = deployed(tmp_path, name, **unlike).run(), simulated(name, **unlike)
-    assert result.fleet.architectures() == ["mlp_a", "mlp_b", "mlp:hidden=20"]
+    assert result.pool.architectures() == ["mlp_a", "mlp_b", "mlp:hidden=20"]
     assert result.summary["digest"] == expected.summary["digest"]
 
 
@@ -112,7 +112,7 @@ def test_a_site_has_its_personal_model_in_the_end(tmp_path: Path) -> None:
     for name in sites.names:
         model, params, metadata = personal_model(sites.folder / name)
         (document,) = (sites.folder / name / "state" / "runs").glob("*/begin.json")
-        rows = Participation(sites.site(name), json.loads(document.read_text())).fleet.test[0]
+        rows = Participation(sites.site(name), json.loads(document.read_text())).pool.test[0]
         assert accuracy(model(params, rows.x), rows.y) == last[name]
         assert torch.equal(predictor(sites.folder / name)(rows.x), model(params, rows.x))
         assert (metadata["site"], metadata["round"], metadata["scores"]["accuracy"]) == (name, 2, last[name])
@@ -370,7 +370,7 @@ def test_a_state_that_was_changed_on_the_disk_is_noticed(tmp_path: Path) -> None
 
 def test_nothing_leaves_that_the_method_does_not_declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = deployed(tmp_path, "fedavg")
-    monkeypatch.setattr(Privacy, "outlet", lambda self, job, client, upload: client)
+    monkeypatch.setattr(Privacy, "upload_filter", lambda self, job, client, upload: client)
     result = sites.run()
     assert [rejected["field"] for rejected in result.history[0]["rejected"]] == ["payload"] * 3
     assert not (tmp_path / "0" / "state" / "sent.jsonl").exists()

@@ -29,7 +29,7 @@ def test_a_site_predicts_its_test_rows_by_its_own_model(ditto: tuple[Sites, Any]
     """As good as the run says."""
     sites, result = ditto
     shown = json.loads(atoll("predict", sites.folder / "1", "--json").stdout)
-    rows = sites.setup.fleet.test[1]
+    rows = sites.setup.pool.test[1]
     chances = torch.tensor([list(row["probabilities"].values()) for row in shown])
     expected = next(row["accuracy"] for row in result.clients if (row["round"], row["client"]) == (2, "1"))
     assert accuracy(chances, rows.y) == expected
@@ -63,12 +63,12 @@ def test_a_site_s_model_is_taken_away(ditto: tuple[Sites, Any], atoll: Any) -> N
     (told,) = json.loads(atoll("export", sites.folder / "2", "--json").stdout)
     assert told["folder"] == str(sites.folder / "2" / "export" / "2" / "safetensors")
     assert (told["client"], told["method"], told["round"]) == ("2", "ditto", 2)
-    assert told["architecture"] == sites.setup.fleet.models["2"].name
-    assert told["checked"]["rows"] == sites.setup.fleet.test.size(2)
+    assert told["architecture"] == sites.setup.pool.models["2"].name
+    assert told["checked"]["rows"] == sites.setup.pool.test.size(2)
     found = open_site(sites.folder / "2")
     net = found.module("2")
     read = export.FORMATS["safetensors"][2](Path(told["folder"]) / told["file"], net)
-    x = sites.setup.fleet.test[2].x
+    x = sites.setup.pool.test[2].x
     with torch.no_grad():
         assert torch.equal(read(x), found.personal("2")(x))
 

@@ -109,7 +109,7 @@ def test_the_floor_of_a_site_holds_whatever_the_server_says(tmp_path: Path) -> N
     assert result.summary["digest"] == small_runs.run("fedproto", **SMALL, **GATED).summary["digest"]
     upload = next(reply for reply in map(unpack, replies) if reply.kind == "upload")
     held = decode(sites.setup.method.local.__annotations__["return"].__args__[0], upload.body).n
-    rows = sites.setup.fleet.client("0").members().sum(0)
+    rows = sites.setup.pool.client("0").members().sum(0)
     assert ((rows > 0) & (rows < 10)).any()
     assert ((held > 0) == (rows >= 10)).all()
 

@@ -104,7 +104,7 @@ def test_clients_of_any_name_stay_inside(kind: str, tmp_path: Path) -> None:
     def act(out: Path) -> None:
         options: dict[str, Any] = {"partition": division, "rounds": 2, "epochs": 1, "models": "linear"}
         result = run("ditto", data, out=out, store="disk", cache=1, backend="loop", **options)
-        assert sorted(result.fleet.ids) == sorted(ids)
+        assert sorted(result.pool.ids) == sorted(ids)
         assert list(result.backend.store) == sorted(ids)
         again = run("ditto", data, out=out, store="disk", cache=1, backend="loop", resume=True, **options)
         assert again.summary["digest"] == result.summary["digest"]

@@ -44,7 +44,7 @@ def conducted(setup: Setup, folder: Path, watch: Watch | None = None) -> Result:
 
 
 def cohort(setup: Setup, t: int) -> set[str]:
-    return set(sample_cohort(setup.fleet.ids, RATE, setup.config.seed, t))
+    return set(sample_cohort(setup.pool.ids, RATE, setup.config.seed, t))
 
 
 # -- the same numbers, however much memory there is --------------------------------------------------------------------
@@ -84,10 +84,10 @@ class Spy:
         self.listings = 0
         self._patch = monkeypatch
 
-    def on(self, fleet: ClientPool) -> None:
+    def on(self, pool: ClientPool) -> None:
         for cls, name in ((DiskStore, "get"), (DiskStore, "put"), (ClientPool, "client")):
             self._replace(cls, name, lambda args: self.touched.add(args[1]))
-        self._replace(ClientRows, "__getitem__", lambda args: self.touched.add(fleet.ids[args[1]]))
+        self._replace(ClientRows, "__getitem__", lambda args: self.touched.add(pool.ids[args[1]]))
         self._replace(LoopBackend, "assess", lambda args: self.examined.update([args[3]]))
         self._replace(DiskStore, "__iter__", self._count_listing)
 
@@ -112,7 +112,7 @@ class Spy:
 def spied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Setup], Spy]:
     def play(setup: Setup) -> Spy:
         spy = Spy(monkeypatch)
-        spy.on(setup.fleet)
+        spy.on(setup.pool)
         with RunDir(tmp_path) as run_dir:
             experiment = Experiment(setup, run_dir)
             experiment.run(_from_the_first_round(spy, experiment, monkeypatch))
@@ -143,10 +143,10 @@ def test_a_round_touches_its_cohort_alone(name: str, backend: str, spied: Callab
     """Rounds are evaluated and saved, each of them; the first examines everybody else once, the only time."""
     setup = few_of_many(name, backend=backend)
     spy = spied(setup)
-    assert spy.rounds[0] == set(setup.fleet.ids)
+    assert spy.rounds[0] == set(setup.pool.ids)
     for t in range(1, ROUNDS):
         assert spy.rounds[t] == cohort(setup, t)
-    assert spy.examined == Counter(set(setup.fleet.ids) - cohort(setup, 0))
+    assert spy.examined == Counter(set(setup.pool.ids) - cohort(setup, 0))
 
 
 def test_before_the_first_evaluation_nobody_else_is_touched(spied: Callable[[Setup], Spy]) -> None:
@@ -155,7 +155,7 @@ def test_before_the_first_evaluation_nobody_else_is_touched(spied: Callable[[Set
     for t in range(ROUNDS - 1):
         assert spy.rounds[t] == cohort(setup, t)
     took_part = set().union(*(cohort(setup, t) for t in range(ROUNDS)))
-    assert spy.examined == Counter(set(setup.fleet.ids) - took_part)
+    assert spy.examined == Counter(set(setup.pool.ids) - took_part)
 
 
 def test_only_those_who_took_part_have_files(tmp_path: Path) -> None:
@@ -171,11 +171,11 @@ def test_only_those_who_took_part_have_files(tmp_path: Path) -> None:
 
 def test_rows_of_results_share_the_columns_that_never_change() -> None:
     """Twelve numbers and the round for each client: 13 * 8 = 104 bytes for each evaluation, names and sizes once."""
-    fleet = few_of_many().fleet
-    examiner = Evaluator(few_of_many().method, fleet, LoopBackend(fleet, MemoryStore()), 0, MemoryStore())
-    ledger = RunState()
-    examiner.personal(ledger, examiner.first_server(), set())
-    first, second = (examiner.rows(t, ledger, [0.5] * REGISTERED) for t in (1, 2))
+    pool = few_of_many().pool
+    evaluator = Evaluator(few_of_many().method, pool, LoopBackend(pool, MemoryStore()), 0, MemoryStore())
+    run_state = RunState()
+    evaluator.personal(run_state, evaluator.first_server(), set())
+    first, second = (evaluator.rows(t, run_state, [0.5] * REGISTERED) for t in (1, 2))
     same = ("client", "model", "n_train", "n_test")
     for name in same:
         buffers = [[b and b.address for b in table[name].chunk(0).buffers()] for table in (first, second)]
@@ -209,8 +209,8 @@ def test_a_server_that_has_not_changed_is_not_tested_again(monkeypatch: pytest.M
     made, seen = small_runs.setup("fedavg"), list[int]()
     real = evaluator.predict
     monkeypatch.setattr(evaluator, "predict", lambda f, x: seen.append(len(x)) or real(f, x))
-    backend = LoopBackend(made.fleet, MemoryStore())
-    tester = Evaluator(made.method, made.fleet, backend, 0, MemoryStore())
+    backend = LoopBackend(made.pool, MemoryStore())
+    tester = Evaluator(made.method, made.pool, backend, 0, MemoryStore())
     first, other = tester.first_server(), tester.first_server()
     marks = [tester.generic(server, t, ()) for t, server in enumerate((first, first, other))]
     assert marks[0] == marks[1] == marks[2]
@@ -219,9 +219,9 @@ def test_a_server_that_has_not_changed_is_not_tested_again(monkeypatch: pytest.M
 
 def examined(made: Setup, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, list[str]]:
     """A run, and who was examined in it, one entry for each time."""
-    seen, real = list[str](), LoopBackend.examine
+    seen, real = list[str](), LoopBackend.evaluate
     with monkeypatch.context() as patch:
-        patch.setattr(LoopBackend, "examine", lambda self, f, i, *a, **k: seen.append(i) or real(self, f, i, *a, **k))
+        patch.setattr(LoopBackend, "evaluate", lambda self, f, i, *a, **k: seen.append(i) or real(self, f, i, *a, **k))
         return run_experiment(made), seen
 
 
@@ -233,7 +233,7 @@ def test_a_model_that_a_client_kept_is_not_examined_again(
     """Three rounds, each evaluated before and after training: what was kept since the last round is known by then."""
     made = small_runs.setup(name, backend=backend, eval_every=1, clients=3, rows=240)
     result, seen = examined(made, monkeypatch)
-    assert Counter(seen) == dict.fromkeys(made.fleet.ids, times)
+    assert Counter(seen) == dict.fromkeys(made.pool.ids, times)
     monkeypatch.setattr(loop, "_lasts", lambda *a: False)
     anew, seen = examined(made, monkeypatch)
     assert len(seen) == 3 * 6
@@ -244,7 +244,7 @@ def test_who_trained_unexamined_is_examined_before_the_next_time(monkeypatch: py
     """Evaluated after rounds 2 and 4: before them the last scores are those of older models."""
     made = small_runs.setup("ditto", eval_every=2, rounds=4, clients=3, rows=240)
     _, seen = examined(made, monkeypatch)
-    assert Counter(seen) == dict.fromkeys(made.fleet.ids, 4)
+    assert Counter(seen) == dict.fromkeys(made.pool.ids, 4)
 
 
 def test_whole_numbers_stay_exact_beyond_single_precision() -> None:

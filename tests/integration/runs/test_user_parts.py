@@ -72,7 +72,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def network(name: str, **options: Any) -> Any:
-    return build_setup(Config(models=(name,), **SHORT | options)).fleet.models["0"].net
+    return build_setup(Config(models=(name,), **SHORT | options)).pool.models["0"].net
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -178,8 +178,8 @@ def test_a_metric_of_a_file_is_in_tables_summary_and_report(
     summary = json.loads((here / "r" / "summary.json").read_text())
     result = run("local", metric=calibration, **SHORT)
     each = []
-    for at, i in enumerate(result.fleet.ids):
-        x, y = result.fleet.test[at]
+    for at, i in enumerate(result.pool.ids):
+        x, y = result.pool.test[at]
         with torch.no_grad():
             each.append(calibration(result.personal(i)(x), y))
     assert result.table["calibration"].to_pylist() == pytest.approx(each)

@@ -137,7 +137,7 @@ def test_which_methods_work_from_sums() -> None:
     for name in METHODS:
         made = setup(name)
         try:
-            check(made.method, made.fleet, name, "loop", sums="fixed")
+            check(made.method, made.pool, name, "loop", sums="fixed")
         except AtollError:
             assert name in UNABLE
         else:
@@ -220,19 +220,19 @@ def test_robust_rules_and_fixed_sums_exclude_each_other() -> None:
 def test_the_order_of_replies_does_not_matter(name: str) -> None:
     """The server's next state, to the bit; and near to what floating point gives."""
     made = setup(name, **SMALL)
-    task, method, r = made.fleet.task(), made.method, Round(0)
-    server, office = method.init_server(task, key(0)), ServerSideStates(method, task, 0, MemoryStore())
+    task, method, r = made.pool.task(), made.method, Round(0)
+    server, server_side = method.init_server(task, key(0)), ServerSideStates(method, task, 0, MemoryStore())
     replies = []
-    for i in made.fleet.ids:
-        client = made.fleet.client(i)
+    for i in made.pool.ids:
+        client = made.pool.client(i)
         with torch.no_grad():
-            down = office.download(server, i, r)
+            down = server_side.download(server, i, r)
             upload, _ = method.local(down, method.init_client(client, key(i)), client, key(1, i))
         replies.append(Reply(i, upload))
 
     def after(order: list[Any], how: Fixed | None) -> Any:
         with torch.no_grad(), using(how):
-            return method.aggregate(server, office.served(server, iter(order), r), task, r, key(2))
+            return method.aggregate(server, server_side.served(server, iter(order), r), task, r, key(2))
 
     orders = [replies, replies[::-1], replies[2:] + replies[:2]]
     states = [after(order, Fixed(lambda words: None)) for order in orders]
@@ -257,14 +257,14 @@ def test_a_client_cannot_make_a_sum_overflow() -> None:
     """1e9 times the rows of all would not fit: the upload is refused, and the run goes on without it."""
     made = setup("fedavg", **SMALL)
     run = Experiment(made, None)
-    honest, bad = run.outlet, made.fleet.ids[0]
+    honest, bad = run.upload_filter, made.pool.ids[0]
 
-    def outlet(job: Any, client: Any, upload: Any) -> Any:
+    def upload_filter(job: Any, client: Any, upload: Any) -> Any:
         up = honest(job, client, upload)
         grown = {n: v * 0 + 1e11 for n, v in up.params.items()}
         return replace(up, params=grown) if job.client == bad else up
 
-    run.backend.outlet = outlet
+    run.backend.upload_filter = upload_filter
     result = run.run(lambda t, line: None)
     (rejected,) = result.history[0]["rejected"]
     assert rejected["client"] == bad

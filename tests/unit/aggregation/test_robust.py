@@ -192,9 +192,9 @@ def test_claims_give_no_more_than_twice_the_share(clients: int) -> None:
     """Whoever they are, and whatever they claim."""
     for seed in range(20):
         honest = uniform(key(seed, clients), clients).double() * 100
-        for liars in range(1, clients + 1):
-            w = capped(torch.cat([torch.full((liars,), 1e12, dtype=torch.double), honest[liars:]]))
-            assert w[:liars].sum() <= 2 * liars / clients * w.sum() * (1 + 1e-12)
+        for byzantine in range(1, clients + 1):
+            w = capped(torch.cat([torch.full((byzantine,), 1e12, dtype=torch.double), honest[byzantine:]]))
+            assert w[:byzantine].sum() <= 2 * byzantine / clients * w.sum() * (1 + 1e-12)
 
 
 def test_clipping() -> None:
@@ -322,7 +322,7 @@ class Saboteur(LoopBackend):
 
     def train(self, method: Any, seed: int, jobs: Any) -> Any:
         for outcome in super().train(method, seed, jobs):
-            bad = outcome.sender == self.fleet.ids[2]
+            bad = outcome.sender == self.pool.ids[2]
             yield outcome._replace(upload=hostile(outcome.upload)) if bad else outcome
 
 
@@ -332,7 +332,7 @@ def attacked(
     """The server after some rounds, and the notes."""
     notes: list[str] = []
     guard = guard_for(made.method, text, notes.append) if text else None
-    task, clients = made.fleet.task(), backend(made.fleet, MemoryStore())
+    task, clients = made.pool.task(), backend(made.pool, MemoryStore())
     server = made.method.init_server(task, key(0))
     for t in range(rounds):
         server, log = run_round(made.method, task, clients, server, t, 0, 1.0, (), rules=RoundPolicy(guard=guard))
@@ -342,7 +342,7 @@ def attacked(
 
 def right(made: Setup, server: Any) -> float:
     """Accuracy of the server's model."""
-    predictor, test = made.method.generic(server, made.fleet.task()), made.fleet.test.all
+    predictor, test = made.method.generic(server, made.pool.task()), made.pool.test.all
     assert predictor is not None
     return accuracy(predict(predictor, test.x), test.y)
 
@@ -555,22 +555,22 @@ class Repeating(LoopBackend):
 
 def after_a_round(name: str, *rules: str | None) -> list[Any]:
     """The server's states that the same uploads lead to under several rules."""
-    clients = Repeating(setup(name).fleet, MemoryStore())
-    return [attacked(setup(name), text, 1, lambda fleet, store: clients)[0] for text in rules]
+    clients = Repeating(setup(name).pool, MemoryStore())
+    return [attacked(setup(name), text, 1, lambda pool, store: clients)[0] for text in rules]
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ABLE])
 def test_other_methods_are_refused_because_no_rule_would_change_them(name: str) -> None:
     made = setup(name)
     with pytest.raises(AtollError, match=f"--robust median replaces averages .* and {name} declares none") as caught:
-        check(made.method, made.fleet, name, "loop", "median")
+        check(made.method, made.pool, name, "loop", "median")
     assert f"take one of: {', '.join(ABLE)}." in str(caught.value)
     assert equal(*after_a_round(name, None, "median"))
 
 
 def test_methods_that_average_are_let_through() -> None:
     for name in ABLE:
-        check(setup(name).method, setup(name).fleet, name, "loop", "median")
+        check(setup(name).method, setup(name).pool, name, "loop", "median")
 
 
 # -- only declared fields are guarded ---------------------------------------------------------------------------------
@@ -693,7 +693,7 @@ class Undeclared(FedAvg):
 def test_method_without_guards_is_refused_and_its_author_told_what_to_declare() -> None:
     made = setup("fedavg")
     with pytest.raises(AtollError, match="mine declares none") as caught:
-        check(Undeclared(), made.fleet, "mine", "loop", "median")
+        check(Undeclared(), made.pool, "mine", "loop", "median")
     assert "If mine is yours" in str(caught.value)
     assert str(caught.value).endswith("guards = ('params',).")
 
@@ -704,7 +704,7 @@ class OneName(FedAvg):
 
 def test_guards_that_are_no_tuple_are_refused() -> None:
     with pytest.raises(AtollError, match=r"Write guards = \('params',\)"):
-        check(OneName(), setup("fedavg").fleet, "mine", "loop", "median")
+        check(OneName(), setup("fedavg").pool, "mine", "loop", "median")
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------
@@ -732,12 +732,12 @@ def test_runs_of_other_methods_are_refused_before_they_start() -> None:
 def test_every_method_knows_what_clipping_measures_from(name: str) -> None:
     """To a huge norm nothing is clipped; to almost nothing, the average is where the server was."""
     made = without_distillation() if name == "feddf" else setup(name)
-    clients = Repeating(made.fleet, MemoryStore())
+    clients = Repeating(made.pool, MemoryStore())
     plain, huge, tiny = (
-        averaged(attacked(made, text, 1, lambda fleet, store: clients)[0]) for text in (None, "clip:1e9", "clip:1e-9")
+        averaged(attacked(made, text, 1, lambda pool, store: clients)[0]) for text in (None, "clip:1e9", "clip:1e-9")
     )
     assert gap_params(plain, huge) < 1e-6
-    first = averaged(made.method.init_server(made.fleet.task(), key(0)))
+    first = averaged(made.method.init_server(made.pool.task(), key(0)))
     assert gap_params(first, tiny) < 1e-6 < gap_params(first, huge)
 
 

@@ -17,7 +17,7 @@ METHODS = sorted(_registry.methods())
 
 def audited(method: str, **options: Any) -> list[Item]:
     setup = build_setup(Config(method, **{"clients": 3, "partition": "iid", "epochs": 1, **options}))
-    return audit(setup.method, setup.fleet, setup.config.seed)
+    return audit(setup.method, setup.pool, setup.config.seed)
 
 
 def by_field(items: list[Item]) -> dict[tuple[str, str], Item]:
@@ -48,8 +48,8 @@ def test_a_class_table_travels_with_the_classes_held() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_the_fields_add_up_to_what_travels_and_each_is_explained(name: str) -> None:
     setup = small_runs.setup(name, clients=3, partition="iid")
-    items = audit(setup.method, setup.fleet, 0)
-    second = [e for e in dry_run(setup.method, setup.fleet, 0, rounds=2) if e.round.t == 1]
+    items = audit(setup.method, setup.pool, 0)
+    second = [e for e in dry_run(setup.method, setup.pool, 0, rounds=2) if e.round.t == 1]
     for way in ("down", "up"):
         travelling = sum(nbytes(e.download if way == "down" else e.upload) for e in second)
         assert sum(item.bytes for item in items if item.direction == way) == travelling

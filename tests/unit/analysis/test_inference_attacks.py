@@ -17,8 +17,8 @@ UNEVEN = {"clients": 6, "partition": "dirichlet:0.3"}  # gives classes of one an
 def figures(name: str, **options: object) -> dict[str, float | None]:
     """What each attack finds, by the beginning of its name."""
     plain = setup(name, **UNEVEN, **options)
-    privacy = Privacy(plain.config, plain.method, plain.fleet)
-    found: list[Figure] = attack(plain, {"": privacy.outlet if privacy.on else no_filter})
+    privacy = Privacy(plain.config, plain.method, plain.pool)
+    found: list[Figure] = attack(plain, {"": privacy.upload_filter if privacy.on else no_filter})
     return {f.attack.replace(" <= 64", " small").replace(" > 64", " large"): f.found[""] for f in found}
 
 

@@ -37,13 +37,13 @@ def setup(method: str = "ditto", **changes: Any) -> Setup:
 
 
 def played(made: Setup, backend: LoopBackend, rounds: int = 2) -> list[Any]:
-    task = made.fleet.task()
+    task = made.pool.task()
     server = made.method.init_server(task, key(0))
     logs = []
     for t in range(rounds):
-        server, log = run_round(made.method, task, backend, server, t, 0, 0.8, set(made.fleet.ids))
+        server, log = run_round(made.method, task, backend, server, t, 0, 0.8, set(made.pool.ids))
         logs.append((log.cohort, log.up, log.down, log.before, log.after))
-    return [logs, server, *(backend.state(made.method, 0, i) for i in made.fleet.ids)]
+    return [logs, server, *(backend.state(made.method, 0, i) for i in made.pool.ids)]
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ def alike(a: list[Any], b: list[Any]) -> bool:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_any_number_of_workers_gives_the_bits_of_the_loop(method: str, workers: int, backends: Any) -> None:
     made = setup(method)
-    backends.append(ProcessBackend(made.fleet, MemoryStore(), workers))
-    assert alike(played(made, backends[0]), played(made, LoopBackend(made.fleet, MemoryStore())))
+    backends.append(ProcessBackend(made.pool, MemoryStore(), workers))
+    assert alike(played(made, backends[0]), played(made, LoopBackend(made.pool, MemoryStore())))
 
 
 def test_convolutions_and_statistics_too(backends: Any) -> None:
     made = setup("fedavg", models=("feddw_fmnist",))
-    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
-    assert alike(played(made, backends[0], 1), played(made, LoopBackend(made.fleet, MemoryStore()), 1))
+    backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
+    assert alike(played(made, backends[0], 1), played(made, LoopBackend(made.pool, MemoryStore()), 1))
 
 
 @pytest.mark.parametrize("method", ["perfedavg", "fedala", "pfedes", "dcpfl"])
@@ -85,7 +85,7 @@ def test_convolutions_of_methods_with_steps_of_their_own(method: str) -> None:
 
 def test_a_download_that_all_clients_get_crosses_over_once_for_each_worker(backends: Any) -> None:
     made = setup("fedavg")
-    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
+    backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
     crossed = []
     for worker in backends[0]._workers:
         send = worker.line.send
@@ -114,10 +114,10 @@ class Patient(Ditto):
 def test_personal_training_goes_on_while_the_server_aggregates(backends: Any, tmp_path: Path) -> None:
     """The sign is given once both uploads are there: if they came after personal training, nothing would ever come."""
     made = setup()
-    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
-    method, task = Patient(optim=made.method.optim, sign=str(tmp_path / "sign")), made.fleet.task()
+    backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
+    method, task = Patient(optim=made.method.optim, sign=str(tmp_path / "sign")), made.pool.task()
     server = method.init_server(task, key(0))
-    jobs = [ClientTask(i, Round(0), method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids[:2]]
+    jobs = [ClientTask(i, Round(0), method.broadcast(server, i, task, Round(0))) for i in made.pool.ids[:2]]
     uploads = list(backends[0].train(method, 0, jobs))
     (tmp_path / "sign").touch()
     states = list(backends[0].rest())
@@ -141,10 +141,10 @@ class Fragile(FedAvg):
 def test_a_client_whose_worker_dies_is_tried_again(backends: Any, tmp_path: Any) -> None:
     made = setup("fedavg")
     fragile = Setup(
-        made.config, Fragile(optim=made.method.optim, flag=str(tmp_path / "died")), made.federation, made.fleet
+        made.config, Fragile(optim=made.method.optim, flag=str(tmp_path / "died")), made.federation, made.pool
     )
-    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
-    assert alike(played(fragile, backends[0]), played(made, LoopBackend(made.fleet, MemoryStore())))
+    backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
+    assert alike(played(fragile, backends[0]), played(made, LoopBackend(made.pool, MemoryStore())))
 
 
 @dataclass(frozen=True)
@@ -167,17 +167,17 @@ class Deadly(Ditto):
 
 def deadly(made: Setup, late: bool) -> tuple[Setup, str]:
     """The run with such a client, and who that is: one whose number of rows no other client has."""
-    sizes = [made.fleet.train.size(at) for at in range(len(made.fleet.ids))]
+    sizes = [made.pool.train.size(at) for at in range(len(made.pool.ids))]
     at = next(at for at, size in enumerate(sizes) if sizes.count(size) == 1)
     method = Deadly(optim=made.method.optim, personal_optim=made.method.personal_optim, rows=sizes[at], late=late)
-    return replace(made, method=method), made.fleet.ids[at]
+    return replace(made, method=method), made.pool.ids[at]
 
 
 def test_a_client_that_kills_every_worker_counts_as_absent(backends: Any) -> None:
     made, store = setup("ditto"), MemoryStore()
     fatal, who = deadly(made, late=False)
-    backends.append(ProcessBackend(made.fleet, store, 2))
-    task = made.fleet.task()
+    backends.append(ProcessBackend(made.pool, store, 2))
+    task = made.pool.task()
     server, log = run_round(fatal.method, task, backends[0], fatal.method.init_server(task, key(0)), 0, 0, 1.0, ())
     assert [(d.client, d.why) for d in log.dropped] == [(who, "lost")]
     assert "died twice (exit code -9)" in log.lost[who]
@@ -188,7 +188,7 @@ def test_a_client_that_kills_every_worker_counts_as_absent(backends: Any) -> Non
             return super().train(method, seed, [job for job in jobs if job.client != who])
 
     alone, _ = run_round(
-        made.method, task, Absent(made.fleet, MemoryStore()), made.method.init_server(task, key(0)), 0, 0, 1.0, ()
+        made.method, task, Absent(made.pool, MemoryStore()), made.method.init_server(task, key(0)), 0, 0, 1.0, ()
     )
     assert equal(server, alone)
 
@@ -197,15 +197,15 @@ def test_a_client_whose_worker_dies_after_its_upload_stays_as_it_was(backends: A
     """Its upload counts; the personal training that was lost leaves the state it had, here the first one."""
     made, store = setup("ditto"), MemoryStore()
     fatal, who = deadly(made, late=True)
-    backends.append(ProcessBackend(made.fleet, store, 2))
-    task = made.fleet.task()
+    backends.append(ProcessBackend(made.pool, store, 2))
+    task = made.pool.task()
     server = fatal.method.init_server(task, key(0))
     for t in range(2):  # the upload of the second attempt must not come back in the next round
         server, log = run_round(fatal.method, task, backends[0], server, t, 0, 1.0, ())
         assert log.rejected == []
         assert list(log.lost) == [who]
     assert store.get(who) is None
-    plain, twice = LoopBackend(made.fleet, MemoryStore()), made.method.init_server(task, key(0))
+    plain, twice = LoopBackend(made.pool, MemoryStore()), made.method.init_server(task, key(0))
     for t in range(2):
         twice, _ = run_round(made.method, task, plain, twice, t, 0, 1.0, ())
     assert equal(server, twice)  # Ditto's global model does not depend on personal ones
@@ -234,14 +234,14 @@ class Wrong(FedAvg):
 
 def test_an_error_in_a_worker_reaches_the_user(backends: Any) -> None:
     made = setup("fedavg")
-    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
+    backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
     with pytest.raises(AtollError, match="complaint"):
-        played(Setup(made.config, Wrong(), made.federation, made.fleet), backends[0])
+        played(Setup(made.config, Wrong(), made.federation, made.pool), backends[0])
 
 
 def test_closing_leaves_no_process_behind() -> None:
     made = setup("fedavg")
-    backend = ProcessBackend(made.fleet, MemoryStore(), 2)
+    backend = ProcessBackend(made.pool, MemoryStore(), 2)
     processes = [worker.process for worker in backend._workers]
     assert all(process.is_alive() for process in processes)
     backend.close()
@@ -304,5 +304,5 @@ def test_workers_run_even_if_the_parent_used_many_threads(backends: Any) -> None
     torch.randn(800, 800) @ torch.randn(800, 800)
     torch.set_num_threads(threads)
     made = setup("fedavg", models=("small_cnn",))
-    backends.append(ProcessBackend(made.fleet, MemoryStore(), 2))
+    backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
     played(made, backends[0], 1)

@@ -94,18 +94,20 @@ class Desk:
 class Desked(Numbers):
     """The same with a desk for each client."""
 
-    keeps_desks: ClassVar[bool] = True
+    keeps_per_client_state: ClassVar[bool] = True
 
-    def init_desk(self, task: Task, of: ClientId, k: Key) -> Desk:
-        made: Desk = self.either("init_desk", LATER, Desk(torch.zeros(())))
+    def init_per_client(self, task: Task, of: ClientId, k: Key) -> Desk:
+        made: Desk = self.either("init_per_client", LATER, Desk(torch.zeros(())))
         return made
 
-    def answer(self, server: Server, desk: Desk, to: ClientId, task: Task, r: Round) -> Down:
-        made: Down = self.either("answer", r.t, Down(r.t, server.v))
+    def broadcast_per_client(self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round) -> Down:
+        made: Down = self.either("broadcast_per_client", r.t, Down(r.t, server.v))
         return made
 
-    def serve(self, server: Server, desk: Desk, reply: Reply[Up], task: Task, r: Round, k: Key) -> tuple[Up, Desk]:
-        return reply.upload, self.either("serve", r.t, desk)
+    def serve_client(
+        self, server: Server, per_client: Desk, reply: Reply[Up], task: Task, r: Round, k: Key
+    ) -> tuple[Up, Desk]:
+        return reply.upload, self.either("serve_client", r.t, per_client)
 
 
 def said(method: Any, **options: Any) -> str:
@@ -125,9 +127,9 @@ def said(method: Any, **options: Any) -> str:
         (Numbers, "local", "local() declares that a client keeps a State"),
         (Numbers, "after_upload", "local() declares that a client keeps a State"),
         (Numbers, "aggregate", "init_server() declares a Server"),
-        (Desked, "init_desk", "init_desk() declares a Desk"),
-        (Desked, "answer", "local() declares that it receives a Down"),
-        (Desked, "serve", "init_desk() declares a Desk"),
+        (Desked, "init_per_client", "init_per_client() declares a Desk"),
+        (Desked, "broadcast_per_client", "local() declares that it receives a Down"),
+        (Desked, "serve_client", "init_per_client() declares a Desk"),
     ],
 )
 def test_a_value_of_another_class_than_declared_ends_the_run(

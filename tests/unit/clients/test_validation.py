@@ -150,7 +150,7 @@ def typed(header: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def in_params(first: str) -> dict[str, tuple[str, Damage]]:
     """What can happen to a model whose first tensor is ``first``."""
-    other = setup("fedavg", models=("mlp:hidden=32",)).fleet.task().model.init()
+    other = setup("fedavg", models=("mlp:hidden=32",)).pool.task().model.init()
     return {
         "a surplus tensor": ("params/more", inside("params", lambda p: p | {"more": torch.zeros(0)})),
         "no params": (f"params/{first}", inside("params", lambda p: {})),
@@ -195,13 +195,13 @@ def of_an_absent_class(upload: Any) -> Any:
 @cache
 def systems() -> dict[str, dict[str, tuple[str, Damage]]]:
     """For each of the five systems what is done to its uploads."""
-    mlp = next(iter(setup("feddw").fleet.task().model.init()))
+    mlp = next(iter(setup("feddw").pool.task().model.init()))
     scalar = {
         "a scalar more": ("payload", inside("extra", lambda p: p | {"x": torch.ones(())})),
         "an empty tensor more": ("extra/x", inside("extra", lambda p: p | {"x": torch.ones(0)})),
     }
     none_at_all = {"no rows at all": ("n", at("n", torch.zeros_like))}
-    proxy = next(iter(setup("pfedes").fleet.task().proxy.init()))  # type: ignore[union-attr]
+    proxy = next(iter(setup("pfedes").pool.task().proxy.init()))  # type: ignore[union-attr]
     return {
         "dcpfl": anywhere("mu") | in_count("n") | {
             "asymmetric": ("sigma", at("sigma", lopsided)),
@@ -250,20 +250,22 @@ class Absent(LoopBackend):
 
 def played(made: Setup, backend: Any, rounds: int = 1, max_norm: float | None = None) -> tuple[list[Any], Any]:
     """Everything that a few rounds leave behind, and the last log."""
-    task, desks = made.fleet.task(), MemoryStore()
-    server, checks = made.method.init_server(task, key(0)), Validator(made.method, made.fleet, 0, max_norm)
+    task, per_client_states = made.pool.task(), MemoryStore()
+    server, checks = made.method.init_server(task, key(0)), Validator(made.method, made.pool, 0, max_norm)
     for t in range(rounds):
-        server, log = run_round(made.method, task, backend, server, t, 0, 1.0, (), desks, RoundPolicy(checks))
-    states = [backend.state(made.method, 0, i) for i in made.fleet.ids]
-    return [server, *states, *(desks.get(i) for i in desks)], log
+        server, log = run_round(
+            made.method, task, backend, server, t, 0, 1.0, (), per_client_states, RoundPolicy(checks)
+        )
+    states = [backend.state(made.method, 0, i) for i in made.pool.ids]
+    return [server, *states, *(per_client_states.get(i) for i in per_client_states)], log
 
 
 @cache
 def absent(name: str, rounds: int = 1) -> list[bytes]:
     """What is left when the client was away; nobody else's upload may be refused."""
     made = setup(name, **SMALL)
-    backend = Absent(made.fleet, MemoryStore())
-    backend.bad = made.fleet.ids[BAD]
+    backend = Absent(made.pool, MemoryStore())
+    backend.bad = made.pool.ids[BAD]
     kept, log = played(made, backend, rounds, max_norm=1e6)
     assert not log.rejected
     return [encode(p) for p in kept]
@@ -271,8 +273,8 @@ def absent(name: str, rounds: int = 1) -> list[bytes]:
 
 def sabotaged(name: str, damage: Damage, rounds: int = 1) -> tuple[list[bytes], list[Rejection]]:
     made = setup(name, **SMALL)
-    backend = Saboteur(made.fleet, MemoryStore())
-    backend.bad, backend.damage = made.fleet.ids[BAD], damage  # type: ignore[assignment]
+    backend = Saboteur(made.pool, MemoryStore())
+    backend.bad, backend.damage = made.pool.ids[BAD], damage  # type: ignore[assignment]
     kept, log = played(made, backend, rounds, max_norm=1e6)
     return [encode(p) for p in kept], log.rejected
 
@@ -288,7 +290,7 @@ def test_there_are_at_least_twenty_kinds_of_damage_for_each_system() -> None:
 def test_damage_is_named_and_leaves_the_run_as_if_the_client_were_absent(name: str, kind: str) -> None:
     field, damage = systems()[name][kind]
     kept, rejected = sabotaged(name, damage)
-    assert [(r.client, r.round) for r in rejected] == [(setup(name, **SMALL).fleet.ids[BAD], 1)]
+    assert [(r.client, r.round) for r in rejected] == [(setup(name, **SMALL).pool.ids[BAD], 1)]
     assert rejected[0].field == field or not field, rejected
     assert kept == absent(name)
 
@@ -296,7 +298,7 @@ def test_damage_is_named_and_leaves_the_run_as_if_the_client_were_absent(name: s
 def test_what_comes_from_a_worker_and_is_no_payload_is_a_bad_upload() -> None:
     """Not the end of the run: it goes on as if the client had been absent."""
     made = setup("fedavg", **SMALL)
-    bad = made.fleet.ids[BAD]
+    bad = made.pool.ids[BAD]
 
     class Garbled(ProcessBackend):
         def _take(self, worker: Any, answer: Any) -> None:
@@ -304,7 +306,7 @@ def test_what_comes_from_a_worker_and_is_no_payload_is_a_bad_upload() -> None:
                 answer = answer._replace(upload="nothing of use")
             super()._take(worker, answer)
 
-    backend = Garbled(made.fleet, MemoryStore(), workers=2)
+    backend = Garbled(made.pool, MemoryStore(), workers=2)
     try:
         kept, log = played(made, backend)
     finally:
@@ -400,7 +402,7 @@ def test_every_number_of_rows_and_every_prediction_is_marked() -> None:
 
 def test_local_accepts_nothing_but_nothing() -> None:
     made = setup("local", **SMALL)
-    checks, i = Validator(made.method, made.fleet, 0), made.fleet.ids[0]
+    checks, i = Validator(made.method, made.pool, 0), made.pool.ids[0]
     assert checks.flaw(i, Nothing(), Nothing()) is None
     assert checks.flaw(i, Nothing(), None) == ("payload", "is a NoneType, not a Nothing")
 
@@ -412,14 +414,16 @@ def test_local_accepts_nothing_but_nothing() -> None:
 def answered(name: str, t: int, **changes: Any) -> tuple[Validator, str, Any, Any]:
     """The checks, a client, its message of round ``t`` and its honest upload."""
     made = setup(name, **SMALL | changes)
-    task, backend, desks = made.fleet.task(), LoopBackend(made.fleet, MemoryStore()), MemoryStore()
-    server, checks = made.method.init_server(task, key(0)), Validator(made.method, made.fleet, 0)
+    task, backend, per_client_states = made.pool.task(), LoopBackend(made.pool, MemoryStore()), MemoryStore()
+    server, checks = made.method.init_server(task, key(0)), Validator(made.method, made.pool, 0)
     for earlier in range(t):
-        server, _ = run_round(made.method, task, backend, server, earlier, 0, 1.0, (), desks, RoundPolicy(checks))
-    i = made.fleet.ids[BAD]
-    download = ServerSideStates(made.method, task, 0, desks).download(server, i, Round(t))
+        server, _ = run_round(
+            made.method, task, backend, server, earlier, 0, 1.0, (), per_client_states, RoundPolicy(checks)
+        )
+    i = made.pool.ids[BAD]
+    download = ServerSideStates(made.method, task, 0, per_client_states).download(server, i, Round(t))
     with torch.no_grad():
-        upload, _ = made.method.local(download, backend.state(made.method, 0, i), made.fleet.client(i), key(1))
+        upload, _ = made.method.local(download, backend.state(made.method, 0, i), made.pool.client(i), key(1))
     assert checks.flaw(i, download, upload) is None
     return checks, i, download, upload
 
@@ -486,8 +490,8 @@ def test_what_is_expected_follows_the_message() -> None:
 def test_each_architecture_has_its_own_form() -> None:
     """FedPD: the same message to both, and features of the public rows of unlike widths back."""
     made = setup("fedpd", models=("mlp:hidden=32", "mlp:hidden=64"), **SMALL)
-    checks, download = Validator(made.method, made.fleet, 0), contract(made.method).download(None)
-    forms = [checks.expected(i, download).form for i in made.fleet.ids[:2]]
+    checks, download = Validator(made.method, made.pool, 0), contract(made.method).download(None)
+    forms = [checks.expected(i, download).form for i in made.pool.ids[:2]]
     assert [form["z"].shape for form in forms] == [(PUBLIC, 32), (PUBLIC, 64)]
 
 
@@ -504,11 +508,11 @@ def test_no_private_row_is_looked_at(name: str, monkeypatch: pytest.MonkeyPatch)
         return local(self, down, state, client, k)
 
     monkeypatch.setattr(type(made.method), "local", spied)
-    fresh = Validator(made.method, made.fleet, 0)
+    fresh = Validator(made.method, made.pool, 0)
     assert fresh.expected(i, download) == checks.expected(i, download)
     assert {len(x) for x, _ in seen} == set(STAND_INS)
     assert not any(x.any() for x, _ in seen)
-    assert all(y.tolist() == [row % made.fleet.num_classes for row in range(len(y))] for _, y in seen)
+    assert all(y.tolist() == [row % made.pool.num_classes for row in range(len(y))] for _, y in seen)
 
 
 @pytest.mark.parametrize("name", ["dcpfl", "feddw", "pfedes", "scd", "fedpd", "fedhkd"])
@@ -520,15 +524,15 @@ def test_honest_clients_batched_by_vmap_pass(name: str) -> None:
 # -- uploads that were made together ----------------------------------------------------------------------------------
 
 
-def party(name: str) -> tuple[Validator, dict[str, Any], UploadBatch]:
+def upload_batch(name: str) -> tuple[Validator, dict[str, Any], UploadBatch]:
     """What vmap makes of one round, with the messages that were answered."""
     made = setup(name, **SMALL)
-    task = made.fleet.task()
+    task = made.pool.task()
     server = made.method.init_server(task, key(0))
-    jobs = [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids]
-    outcomes = list(VmapBackend(made.fleet, MemoryStore()).train(made.method, 0, jobs))
-    assert outcomes[0].party is not None
-    return Validator(made.method, made.fleet, 0), {job.client: job.download for job in jobs}, outcomes[0].party
+    jobs = [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.pool.ids]
+    outcomes = list(VmapBackend(made.pool, MemoryStore()).train(made.method, 0, jobs))
+    assert outcomes[0].upload_batch is not None
+    return Validator(made.method, made.pool, 0), {job.client: job.download for job in jobs}, outcomes[0].upload_batch
 
 
 def sound(checks: Validator, downloads: dict[str, Any], made: UploadBatch) -> bool:
@@ -537,7 +541,7 @@ def sound(checks: Validator, downloads: dict[str, Any], made: UploadBatch) -> bo
 
 @pytest.mark.parametrize("name", ["fedavg", "dcpfl", "feddw", "fedproto"])
 def test_a_party_without_flaws_is_sound(name: str) -> None:
-    assert sound(*party(name))
+    assert sound(*upload_batch(name))
 
 
 HURT: list[tuple[str, str, Callable[[Tensor], Any]]] = [
@@ -558,7 +562,7 @@ HURT: list[tuple[str, str, Callable[[Tensor], Any]]] = [
 def test_one_flaw_in_a_party_is_found_and_is_its_sender_s_alone(
     name: str, field: str, hurt: Callable[[Tensor], Any]
 ) -> None:
-    checks, downloads, made = party(name)
+    checks, downloads, made = upload_batch(name)
     bad = list(made.uploads)[BAD]
     hurt(tensors_of(made.uploads[bad])[field])
     assert not sound(checks, downloads, made)
@@ -571,14 +575,14 @@ class Changed(VmapBackend):
 
     def train(self, method: Any, seed: int, jobs: Any) -> Any:
         for outcome in super().train(method, seed, jobs):
-            mine = outcome.sender == self.fleet.ids[BAD]
+            mine = outcome.sender == self.pool.ids[BAD]
             yield outcome._replace(upload=replace(outcome.upload, n=torch.tensor(-1.0))) if mine else outcome
 
 
 def test_nobody_vouches_for_what_was_changed_later() -> None:
     made = setup("fedavg", **SMALL)
-    _, log = played(made, Changed(made.fleet, MemoryStore()))
-    assert [r.client for r in log.rejected] == [made.fleet.ids[BAD]]
+    _, log = played(made, Changed(made.pool, MemoryStore()))
+    assert [r.client for r in log.rejected] == [made.pool.ids[BAD]]
 
 
 def test_a_sound_party_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,8 +590,8 @@ def test_a_sound_party_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("sound", "flaw"):
         real = getattr(Validator, name)
         monkeypatch.setattr(Validator, name, lambda *a, real=real, name=name: looks.append(name) or real(*a))
-    _, log = played(made, VmapBackend(made.fleet, MemoryStore()))
-    assert log.accepted == list(made.fleet.ids)
+    _, log = played(made, VmapBackend(made.pool, MemoryStore()))
+    assert log.accepted == list(made.pool.ids)
     assert looks == ["sound"]
 
 
@@ -656,7 +660,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> set[str]:
                 broken = outcome.sender in bad
                 yield outcome._replace(upload=changed(outcome.upload, "n", filled(float("nan")))) if broken else outcome
 
-    monkeypatch.setattr(Experiment, "_open_backend", lambda self: Hostile(self.fleet, self.store))
+    monkeypatch.setattr(Experiment, "_open_backend", lambda self: Hostile(self.pool, self.store))
     return bad
 
 
@@ -683,9 +687,9 @@ def test_a_client_is_excluded_after_its_strikes(hostile: set[str]) -> None:
 @pytest.mark.parametrize(("strikes", "asked"), [(1, 1), (3, 3), (0, 5)])
 def test_strikes_say_how_often_a_client_is_asked(hostile: set[str], strikes: int, asked: int) -> None:
     made = setup("fedavg", strikes=strikes, **FIVE | {"rate": 1.0})
-    hostile.add(made.fleet.ids[3])
+    hostile.add(made.pool.ids[3])
     result = run_experiment(made)
-    assert sum(made.fleet.ids[3] in line["participants"] for line in result.history) == asked
+    assert sum(made.pool.ids[3] in line["participants"] for line in result.history) == asked
     assert sum(len(line["rejected"]) for line in result.history) == asked
     assert result.summary["status"] == "finished"
 
@@ -698,7 +702,7 @@ def test_the_results_of_the_others_do_not_depend_on_strikes(hostile: set[str]) -
 
 def test_strikes_survive_a_resume(hostile: set[str], tmp_path: Path) -> None:
     made = setup("fedavg", strikes=2, **FIVE | {"rate": 1.0})
-    hostile.add(made.fleet.ids[0])
+    hostile.add(made.pool.ids[0])
     whole = run_experiment(made)
     again = resumed(made, tmp_path)
     assert again.summary["digest"] == whole.summary["digest"]
@@ -708,41 +712,39 @@ def test_strikes_survive_a_resume(hostile: set[str], tmp_path: Path) -> None:
 
 def test_a_run_ends_when_nobody_is_left(hostile: set[str]) -> None:
     made = setup("fedavg", strikes=1, **FIVE)
-    hostile.update(made.fleet.ids)
+    hostile.update(made.pool.ids)
     assert run_experiment(made).summary["status"] == "diverged"
 
 
 def test_a_round_of_excluded_clients_leaves_the_server_alone() -> None:
     made = setup("fedavg", **SMALL)
-    task, backend = made.fleet.task(), LoopBackend(made.fleet, MemoryStore())
+    task, backend = made.pool.task(), LoopBackend(made.pool, MemoryStore())
     server = made.method.init_server(task, key(0))
-    after, log = run_round(
-        made.method, task, backend, server, 0, 0, 1.0, (), rules=RoundPolicy(excluded=made.fleet.ids)
-    )
+    after, log = run_round(made.method, task, backend, server, 0, 0, 1.0, (), rules=RoundPolicy(excluded=made.pool.ids))
     assert equal(after, server)
     assert (log.cohort, log.down, log.rejected) == ([], {}, [])
 
 
 def test_a_ledger_of_an_older_version_has_no_strikes() -> None:
-    ledger = RunState(strikes={"a": 2})
-    stored = ledger.to_json()
-    assert from_json(0, stored, ledger.table()).strikes == {"a": 2}
+    run_state = RunState(strikes={"a": 2})
+    stored = run_state.to_json()
+    assert from_json(0, stored, run_state.table()).strikes == {"a": 2}
     del stored["strikes"]
-    assert from_json(0, stored, ledger.table()).strikes == {}
+    assert from_json(0, stored, run_state.table()).strikes == {}
 
 
 def test_a_norm_above_the_limit_is_refused() -> None:
     """The limit is on the whole upload: a weight of 4 and a count of 3 have norm 5 together."""
     made = setup("fedavg", **SMALL)
-    i, task = made.fleet.ids[0], made.fleet.task()
+    i, task = made.pool.ids[0], made.pool.task()
     server = made.method.init_server(task, key(0))
     upload = answered("fedavg", 0)[3]
     blank = {n: torch.zeros_like(v) for n, v in upload.params.items()}
     first = next(iter(blank))
     blank[first].view(-1)[:1] = 4.0
     small = replace(upload, params=blank, n=torch.tensor(3.0))
-    assert Validator(made.method, made.fleet, 0, max_norm=5.0).flaw(i, server, small) is None
-    found = Validator(made.method, made.fleet, 0, max_norm=4.9).flaw(i, server, small)
+    assert Validator(made.method, made.pool, 0, max_norm=5.0).flaw(i, server, small) is None
+    found = Validator(made.method, made.pool, 0, max_norm=4.9).flaw(i, server, small)
     assert found == ("payload", "has norm 5, above the limit of 4.9")
 
 

@@ -23,19 +23,19 @@ from atoll.simulation.costs import Operations
 
 
 def jobs(made: Any) -> list[ClientTask]:
-    task = made.fleet.task()
+    task = made.pool.task()
     server = made.method.init_server(task, key(0))
-    return [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.fleet.ids]
+    return [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.pool.ids]
 
 
-def parties(made: Any) -> list[list[str]]:
-    backend = VmapBackend(made.fleet, MemoryStore())
-    return [[job.client for job in party] for party in backend._parties(made.method, 0, jobs(made))]
+def batches(made: Any) -> list[list[str]]:
+    backend = VmapBackend(made.pool, MemoryStore())
+    return [[job.client for job in upload_batch] for upload_batch in backend._batches(made.method, 0, jobs(made))]
 
 
 def bytes_of_one(made: Any) -> int:
     """Rows of 64 floats and a label up to the largest client, and six copies of 64 * 64 + 64 + 64 * 10 + 10 weights."""
-    rows = max(made.fleet.train.size(at) for at in range(len(made.fleet.ids)))
+    rows = max(made.pool.train.size(at) for at in range(len(made.pool.ids)))
     return int(rows * (64 * 4 + 8) + COPIES * 4 * (64 * 64 + 64 + 64 * 10 + 10))
 
 
@@ -44,7 +44,7 @@ def bytes_of_one(made: Any) -> int:
 
 def test_all_share_a_call_if_there_is_room() -> None:
     made = small_runs.setup("fedavg")
-    assert parties(made) == [list(made.fleet.ids)]
+    assert batches(made) == [list(made.pool.ids)]
 
 
 @pytest.mark.parametrize(
@@ -54,26 +54,26 @@ def test_parties_take_no_more_than_the_room(room: float, sizes: list[int], monke
     """Five clients in as few calls as possible, of like sizes: 5 / 2 gives three calls, 5 / 3 and 5 / 4 two."""
     made = small_runs.setup("fedavg")
     monkeypatch.setattr(vmap_backend, "ROOM", int(room * bytes_of_one(made)))
-    found = parties(made)
-    assert [len(party) for party in found] == sizes
-    assert [i for party in found for i in party] == list(made.fleet.ids)
+    found = batches(made)
+    assert [len(upload_batch) for upload_batch in found] == sizes
+    assert [i for upload_batch in found for i in upload_batch] == list(made.pool.ids)
 
 
 def test_a_client_that_is_too_large_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vmap_backend, "ROOM", 1)
-    assert [len(party) for party in parties(small_runs.setup("fedavg"))] == [1] * 5
+    assert [len(upload_batch) for upload_batch in batches(small_runs.setup("fedavg"))] == [1] * 5
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "fedrep"])
 def test_parties_change_nothing_but_the_last_digits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = small_runs.setup(name)
-    task = made.fleet.task()
+    task = made.pool.task()
     servers = []
     for room in (2**28, 2 * bytes_of_one(made)):
         monkeypatch.setattr(vmap_backend, "ROOM", room)
         first = made.method.init_server(task, key(0))
-        server, log = run_round(made.method, task, VmapBackend(made.fleet, MemoryStore()), first, 0, 0, 1.0, ())
-        assert log.accepted == list(made.fleet.ids)
+        server, log = run_round(made.method, task, VmapBackend(made.pool, MemoryStore()), first, 0, 0, 1.0, ())
+        assert log.accepted == list(made.pool.ids)
         servers.append(server)
     assert small_runs.gap(*servers) <= 1e-6
 
@@ -82,9 +82,9 @@ def test_parties_change_nothing_but_the_last_digits(name: str, monkeypatch: pyte
 def test_the_company_changes_no_bit_of_a_clients_upload(momentum: float) -> None:
     """None of the ten numbers of a head's bias may know how many others there are, if padding stays the same."""
     made, method = small_runs.setup("fedavg"), FedAvg(SGD(epochs=2, momentum=momentum))
-    everybody = sorted(jobs(made), key=lambda job: -made.fleet.train.size(made.fleet.position(job.client)))
+    everybody = sorted(jobs(made), key=lambda job: -made.pool.train.size(made.pool.position(job.client)))
     uploads = [
-        {o.sender: o.upload for o in VmapBackend(made.fleet, MemoryStore()).train(method, 0, some)}
+        {o.sender: o.upload for o in VmapBackend(made.pool, MemoryStore()).train(method, 0, some)}
         for some in (everybody, everybody[:4], everybody[:3], [*everybody[1:3], everybody[0]])
     ]
     for fewer in uploads[1:]:
@@ -97,13 +97,13 @@ def test_uploads_come_before_the_next_party_starts(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(vmap_backend, "ROOM", 2 * bytes_of_one(made))
     real = VmapBackend._together
 
-    def together(self: VmapBackend, method: Any, seed: int, party: list[ClientTask]) -> Any:
-        started.append(len(party))
-        return real(self, method, seed, party)
+    def together(self: VmapBackend, method: Any, seed: int, upload_batch: list[ClientTask]) -> Any:
+        started.append(len(upload_batch))
+        return real(self, method, seed, upload_batch)
 
     monkeypatch.setattr(VmapBackend, "_together", together)
-    outcomes = VmapBackend(made.fleet, MemoryStore()).train(made.method, 0, jobs(made))
-    assert [next(outcomes).sender, *started] == [made.fleet.ids[0], 1]
+    outcomes = VmapBackend(made.pool, MemoryStore()).train(made.method, 0, jobs(made))
+    assert [next(outcomes).sender, *started] == [made.pool.ids[0], 1]
     next(outcomes)
     assert started == [1, 2]
 
@@ -241,12 +241,12 @@ def test_nobody_can_be_longer_than_all_together(most: float, certain: bool) -> N
 
 def test_rows_are_put_together_once_for_the_same_company(monkeypatch: pytest.MonkeyPatch) -> None:
     made = small_runs.setup("fedavg")
-    backend, put = VmapBackend(made.fleet, MemoryStore()), []
-    together = type(made.fleet).together
-    monkeypatch.setattr(type(made.fleet), "together", lambda fleet, ids: put.append(ids) or together(fleet, ids))
+    backend, put = VmapBackend(made.pool, MemoryStore()), []
+    together = type(made.pool).together
+    monkeypatch.setattr(type(made.pool), "together", lambda pool, ids: put.append(ids) or together(pool, ids))
     for some in (jobs(made), jobs(made), jobs(made)[1:]):
         list(backend.train(made.method, 0, some))
-    assert put == [list(made.fleet.ids), list(made.fleet.ids)[1:]]
+    assert put == [list(made.pool.ids), list(made.pool.ids)[1:]]
 
 
 def test_operations_of_a_product_and_of_its_gradient() -> None:

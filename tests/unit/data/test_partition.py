@@ -438,9 +438,9 @@ def test_dealing_gives_what_is_counted(totals, clients, seed):
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(len(totals)), totals))
     counts = np.stack([rng.multinomial(rng.integers(t + 1), np.full(clients, 1 / clients)) for t in totals], 1)
-    dealt = deal(labels, counts, rng)
-    assert np.array_equal([np.bincount(labels[r], minlength=len(totals)) for r in dealt], counts)
-    assert len(np.unique(np.concatenate(dealt))) == counts.sum()
+    assign = deal(labels, counts, rng)
+    assert np.array_equal([np.bincount(labels[r], minlength=len(totals)) for r in assign], counts)
+    assert len(np.unique(np.concatenate(assign))) == counts.sum()
 
 
 def test_every_row_is_as_likely_to_be_dealt():

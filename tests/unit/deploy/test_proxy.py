@@ -118,7 +118,7 @@ def test_sites_get_their_operations(name: str) -> None:
 @pytest.mark.deploy
 def test_every_operation_of_flower_is_known_here() -> None:
     """If Flower gains an operation, somebody has to decide whether sites may have it."""
-    from flwr.superlink.routers.fleet.router import router
+    from flwr.superlink.routers.pool.router import router
 
     paths: set[Any] = {getattr(route, "path", None) for route in router.routes}
     assert paths == {f"/v1/fleet/{name}" for name in (

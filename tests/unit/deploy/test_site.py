@@ -86,28 +86,28 @@ def test_codes_of_strangers_are_not_repeated() -> None:
 
 
 def test_a_shelf_keeps_what_is_asked_for_and_notices_changes(tmp_path: Path) -> None:
-    shelf = ExchangeStore(tmp_path, "ab" * 8)
+    exchanges = ExchangeStore(tmp_path, "ab" * 8)
     tags = []
     for t in range(3):
-        entry = shelf.entry(t, 0, "0" * 64)
+        entry = exchanges.entry(t, 0, "0" * 64)
         entry.begin(b"request", b"made")
         entry.answer(b"reply")
         assert entry.answered
         assert not entry.concluded
         entry.conclude(b"state %d" % t, {"after": None})
         tags.append(StateRef(t, 0, str(entry.digest())))
-    shelf.tidy({tags[0]}, round=2)
-    assert [t for t, _, _ in shelf.entries()] == [0, 2]
-    assert shelf.find(tags[2]).read("state.safetensors") == b"state 2"
+    exchanges.tidy({tags[0]}, round=2)
+    assert [t for t, _, _ in exchanges.entries()] == [0, 2]
+    assert exchanges.find(tags[2]).read("state.safetensors") == b"state 2"
     for tag, change in ((tags[1], ""), (tags[2], "x"), (StateRef(2, 0, "other"), "")):
         if change:
-            (shelf.find(tag).folder / "state.safetensors").write_text(change)
+            (exchanges.find(tag).folder / "state.safetensors").write_text(change)
         with pytest.raises(protocol.Refusal) as refusal:
-            shelf.find(tag)
+            exchanges.find(tag)
         assert refusal.value.code == "state"
-    reply = shelf.find(tags[0]).folder / "reply.frame"
+    reply = exchanges.find(tags[0]).folder / "reply.frame"
     reply.write_text("other")
-    assert not shelf.find(tags[0]).answered
+    assert not exchanges.find(tags[0]).answered
 
 
 # -- rows and settings ------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def workers(short: Path) -> Iterator[tuple[Sites, Start]]:
 
 
 def caller(sites: Sites, name: str) -> Callable[[bytes], bytes]:
-    return lambda data: call(sites.site(name).socket, data, patience=60)
+    return lambda data: call(sites.site(name).socket, data, timeouts=60)
 
 
 def test_workers_behind_sockets_give_the_bits_of_the_simulation(workers: tuple[Sites, Start]) -> None:
@@ -294,7 +294,7 @@ def test_an_upload_leaves_before_personal_training(
     assert unpack(call(site.socket, pack(begin))).kind == "ready"
     reply = unpack(call(site.socket, pack(exchange)))
     assert (reply.kind, len(reply.body) > 0, "state" in reply.head) == ("upload", True, False)
-    assert unpack(call(site.socket, pack(Frame("name", {})), patience=0.2)).code == "worker"  # it is busy
+    assert unpack(call(site.socket, pack(Frame("name", {})), timeouts=0.2)).code == "worker"  # it is busy
 
 
 def test_cutting_from_the_command_line(atoll: Any, tmp_path: Path) -> None:

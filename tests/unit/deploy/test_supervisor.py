@@ -87,7 +87,7 @@ def test_the_pause_grows_while_it_fails_at_once_and_is_short_again_when_it_held(
         assert failing.process is not None
         failing.process.wait()
         failing.began -= lasted
-        keeper._bury(failing, [failing])
+        keeper._on_exit(failing, [failing])
         pauses.append(round(failing.due - time.monotonic()))
     assert pauses == [2, 4, 4, 4, 1]
 

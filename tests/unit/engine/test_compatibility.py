@@ -84,8 +84,8 @@ class Aggregated(FedAvg):
 
 
 class Served(FedAvg):
-    def serve(self, server: Any, desk: Any, reply: Any, task: Any, r: Any, k: Any) -> Any:
-        return reply.upload, desk
+    def serve_client(self, server: Any, per_client: Any, reply: Any, task: Any, r: Any, k: Any) -> Any:
+        return reply.upload, per_client
 
 
 class Repeated(Aggregated):

@@ -101,14 +101,14 @@ def test_evaluating_less_often_gives_the_same_scores(method: str) -> None:
 
 def first_accuracy(result: Result, i: ClientId) -> float:
     """Of the model that client ``i`` starts from."""
-    test, model = result.fleet.test[result.fleet.position(i)], result.fleet.models[i]
+    test, model = result.pool.test[result.pool.position(i)], result.pool.models[i]
     return accuracy(model(model.init(), test.x), test.y)
 
 
 @pytest.mark.parametrize("eval_every", [1, 2])
 def test_clients_that_never_took_part_are_scored_with_the_model_they_start_from(eval_every: int) -> None:
     result = run(clients=4, rounds=2, epochs=5, rate=0.25, partition="iid", eval_every=eval_every)
-    took_part = {i for t in range(2) for i in sample_cohort(result.fleet.ids, 0.25, 0, t)}
+    took_part = {i for t in range(2) for i in sample_cohort(result.pool.ids, 0.25, 0, t)}
     absent = [row for row in rows_at(result, 2) if row["client"] not in took_part]
     assert absent
     for row in absent:
@@ -119,25 +119,25 @@ def test_clients_that_never_took_part_are_scored_with_the_model_they_start_from(
 def test_only_the_models_that_are_reported_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four clients in each of three rounds, evaluated after the last: once before and once after for each client."""
     exams: list[ClientId] = []
-    examine = LoopBackend.examine
+    evaluate = LoopBackend.evaluate
 
     def counted(self: LoopBackend, predictor: Predictor, i: ClientId, *more: Any, **options: Any) -> Any:
         exams.append(i)
-        return examine(self, predictor, i, *more, **options)
+        return evaluate(self, predictor, i, *more, **options)
 
-    monkeypatch.setattr(LoopBackend, "examine", counted)
+    monkeypatch.setattr(LoopBackend, "evaluate", counted)
     result = run(**SMALL, eval_every=3)
-    assert sorted(exams) == sorted(2 * result.fleet.ids)
+    assert sorted(exams) == sorted(2 * result.pool.ids)
 
 
 def test_a_personal_score_is_that_of_the_model_after_local_training() -> None:
     """FedAvg in one round: after training it is w_k, before it w_0; the generic one is the mean of the w_k."""
     result = run(**{**SMALL, "rounds": 1}, backend="loop")
-    fleet, generic = result.fleet, result.generic()
+    pool, generic = result.pool, result.generic()
     assert generic is not None
     for row in rows_at(result, 1):
-        at, client = fleet.position(row["client"]), fleet.client(row["client"])
-        test, first = fleet.test[at], client.model.init()
+        at, client = pool.position(row["client"]), pool.client(row["client"])
+        test, first = pool.test[at], client.model.init()
         k = key(0, "local", 0, row["client"])
         with torch.no_grad():
             up, _ = result.setup.method.local(Global(first, {}), Nothing(), client, k)
@@ -161,15 +161,15 @@ def test_populations_are_means_of_the_rows() -> None:
 def test_without_a_server_model_the_average_of_the_personal_ones_is_the_generic_model() -> None:
     """By rows: sum_i n_i w_i / sum_i n_i, tested once on all test rows (SCD, Remark 4.1)."""
     result = run("local", **SMALL)
-    fleet, states = result.fleet, {i: result.backend.store.get(i).params for i in result.fleet.ids}
-    n = {i: float(fleet.client(i).n) for i in fleet.ids}
+    pool, states = result.pool, {i: result.backend.store.get(i).params for i in result.pool.ids}
+    n = {i: float(pool.client(i).n) for i in pool.ids}
     by_hand = {
-        name: sum(n[i] * states[i][name].double() for i in fleet.ids) / sum(n.values()) for name in states[fleet.ids[0]]
+        name: sum(n[i] * states[i][name].double() for i in pool.ids) / sum(n.values()) for name in states[pool.ids[0]]
     }
-    logits = fleet.task().model({name: v.float() for name, v in by_hand.items()}, fleet.test.all.x)
+    logits = pool.task().model({name: v.float() for name, v in by_hand.items()}, pool.test.all.x)
     line = result.history[-1]["generic"]
     assert line["source"] == result.summary["generic"]["source"] == "average"
-    assert line["global"]["accuracy"] == accuracy(logits, fleet.test.all.y)
+    assert line["global"]["accuracy"] == accuracy(logits, pool.test.all.y)
     assert result.generic() is None
     assert run("fedavg", **SMALL).summary["generic"]["source"] == "server"
 
@@ -204,9 +204,9 @@ def test_public_rows_of_another_data_set(tmp_path: Path) -> None:
     images[:, 0] = 120  # grey: (120 + 90 + 90) / 3 = 100
     np.savez(tmp_path / "other.npz", x=images, y=np.arange(20) % 4)
     made = build_setup(Config(**SMALL, public=8, public_data=str(tmp_path / "other.npz"), transform="none"))
-    assert made.fleet.public is not None
-    assert made.fleet.public.shape == (8, 1, 8, 8)
-    assert torch.allclose(made.fleet.public, torch.tensor(100 / 255))
+    assert made.pool.public is not None
+    assert made.pool.public.shape == (8, 1, 8, 8)
+    assert torch.allclose(made.pool.public, torch.tensor(100 / 255))
     assert len(made.federation.public) == 0
 
 
@@ -231,8 +231,8 @@ def test_fewer_rows_keep_the_mix_of_classes() -> None:
 
 def test_personal_models_on_everybodys_rows() -> None:
     result = run("local", **{**SMALL, "rounds": 1}, global_test=True)
-    fleet = result.fleet
-    by_hand = [accuracy(result.personal(i)(fleet.test.all.x), fleet.test.all.y) for i in fleet.ids]
+    pool = result.pool
+    by_hand = [accuracy(result.personal(i)(pool.test.all.x), pool.test.all.y) for i in pool.ids]
     assert result.history[0]["personal"]["post"]["global"] == pytest.approx(np.mean(by_hand))
 
 
@@ -300,10 +300,10 @@ OPTIM = SGD(epochs=1)
 
 def victim(setup: Setup) -> tuple[ClientId, float]:
     """A client that can be told from the others by its number of rows."""
-    fleet = setup.fleet
-    sizes = [fleet.train.size(at) for at in range(len(fleet.ids))]
+    pool = setup.pool
+    sizes = [pool.train.size(at) for at in range(len(pool.ids))]
     assert len(set(sizes)) == len(sizes)
-    return fleet.ids[1], float(sizes[1])
+    return pool.ids[1], float(sizes[1])
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
@@ -339,7 +339,7 @@ def test_a_run_without_a_single_good_upload_ends_as_diverged(eval_every: int, tm
     stored = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert stored["status"] == "diverged"
     assert stored["personal"]["final"] == result.history[-1]["personal"]["pre"]["accuracy"]
-    assert equal(result.server, Global(result.fleet.task().model.init(), {}))
+    assert equal(result.server, Global(result.pool.task().model.init(), {}))
     again = run(
         Poisoned(OPTIM, everybody=True), clients=3, rounds=4, eval_every=eval_every, out=tmp_path / "run", resume=True
     )
@@ -420,7 +420,7 @@ def test_a_round_with_two_phases(backend: str) -> None:
     """Each client's state spells the phases it saw, as digits."""
     result = run(TwoPhases(), clients=3, rounds=2, backend=backend)
     assert float(result.server.v) == 10
-    assert [float(result.state(i).v) for i in result.fleet.ids] == [1212, 1212, 1212]
+    assert [float(result.state(i).v) for i in result.pool.ids] == [1212, 1212, 1212]
     assert result.summary["bytes"]["up"] == 2 * 2 * 3 * 4
     assert [len(line["participants"]) for line in result.history] == [3, 3]
 
@@ -451,7 +451,7 @@ def test_what_follows_the_upload_is_done_before_the_next_round(backend: str) -> 
     """Round 1: the state is 1, then 1 * 100 + 2. Round 2 begins with 102 * 10 + 1, and the upload is 3."""
     result = run(Afterwards(), clients=2, rounds=2, partition="iid", backend=backend)
     assert float(result.server.v) == 3
-    assert [float(result.state(i).v) for i in result.fleet.ids] == [1021 * 100 + 3] * 2
+    assert [float(result.state(i).v) for i in result.pool.ids] == [1021 * 100 + 3] * 2
 
 
 # -- run directories, resuming ----------------------------------------------------------------------------------------

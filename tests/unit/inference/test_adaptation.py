@@ -44,7 +44,7 @@ def short(name: str) -> Result:
 
 def predictions(made: Adaptation) -> torch.Tensor:
     i = made.models.client(None)
-    x = made.models.fleet.test[0].x
+    x = made.models.pool.test[0].x
     with torch.no_grad():
         return made.models.personal(i)(x)
 
@@ -53,7 +53,7 @@ def without_knowledge(result: Result) -> Result:
     """The same run, as if its server were where it began."""
     setup = result.setup
     with torch.no_grad():
-        first = setup.method.init_server(setup.fleet.task(), key(setup.config.seed, "init", "server"))
+        first = setup.method.init_server(setup.pool.task(), key(setup.config.seed, "init", "server"))
     return replace(result, server=first)
 
 
@@ -97,14 +97,14 @@ def test_the_last_clients_stay_out(host: tuple[Path, Result]) -> None:
     """Four of six clients train and are measured; the two others are those of the same partition without the option."""
     folder, result = host
     everybody = build_setup(replace(result.setup.config, newcomers=0)).federation
-    assert result.fleet.ids == everybody.clients[:4]
+    assert result.pool.ids == everybody.clients[:4]
     assert {row["client"] for row in result.clients} == set(everybody.clients[:4])
     assert json.loads((folder / "holdings.json").read_text())["clients"] == list(everybody.clients[:4])
     guests = adapt(folder, shots="all")
     assert guests.models.clients == everybody.clients[4:]
     for at in (0, 1):
         assert guests.table["rows"][at].as_py() == len(everybody.train[4 + at])
-        assert len(guests.models.fleet.test[at].y) == len(everybody.test[4 + at])
+        assert len(guests.models.pool.test[at].y) == len(everybody.test[4 + at])
 
 
 def test_a_newcomer_of_fedavg_trains_the_server_s_model_on_its_rows(host: tuple[Path, Result]) -> None:
@@ -114,7 +114,7 @@ def test_a_newcomer_of_fedavg_trains_the_server_s_model_on_its_rows(host: tuple[
     i = made.models.clients[0]
     method = replace(result.setup.method, optim=replace(result.setup.method.optim, epochs=2))  # type: ignore[type-var,attr-defined]
     with torch.no_grad():
-        up, _ = method.local(result.server, None, made.models.fleet.client(i), key(0, "adapt", 0, i))
+        up, _ = method.local(result.server, None, made.models.pool.client(i), key(0, "adapt", 0, i))
     params = made.models.params(i)
     assert all(torch.equal(params[name], v) for name, v in up.params.items())
     assert made.table["epochs_alone"].to_pylist() == [2, 2]
@@ -125,7 +125,7 @@ def test_the_server_s_model_is_measured_as_it_is(host: tuple[Path, Result]) -> N
     made, generic = adapt(folder), result.generic()
     assert generic is not None
     for at, row in enumerate(made.table.to_pylist()):
-        x, y = made.models.fleet.test[at]
+        x, y = made.models.pool.test[at]
         with torch.no_grad():
             assert row["shared"] == pytest.approx((generic(x).argmax(1) == y).double().mean().item())
 
@@ -133,7 +133,7 @@ def test_the_server_s_model_is_measured_as_it_is(host: tuple[Path, Result]) -> N
 def test_shots_are_rows_of_each_class_and_larger_ones_hold_the_smaller(host: tuple[Path, Result]) -> None:
     made = adapt(host[0], shots=[3, 1, "all"], repeats=2)
     assert made.plan.shots == (1, 3, None)
-    counts = made.models.fleet.train[0].y.bincount()
+    counts = made.models.pool.train[0].y.bincount()
     rows = [row for row in made.table.to_pylist() if row["client"] == made.models.clients[0]]
     expected = {str(k): int(counts.clamp(max=k).sum()) for k in (1, 3)} | {"all": int(counts.sum())}
     assert [(r["shots"], r["repeat"], r["rows"]) for r in rows] == [
@@ -170,7 +170,7 @@ def test_classes_of_newcomers_go_by_their_names(host: tuple[Path, Result], tmp_p
     chosen = np.isin(digits.y_train, (3, 7))
     np.savez(tmp_path / "mine.npz", x=digits.x_train[chosen], y=digits.y_train[chosen])
     made = adapt(host[0], str(tmp_path / "mine.npz"))
-    assert set(made.models.fleet.train[0].y.tolist()) == {3, 7}
+    assert set(made.models.pool.train[0].y.tolist()) == {3, 7}
     assert made.models.clients == ("new-0",)  # the run has a client 0 of its own
     assert made.notes == ()
 
@@ -224,7 +224,7 @@ def test_the_command_writes_numbers_a_curve_and_models(host: tuple[Path, Result]
     assert same["curve"] == told["curve"]
     again, made = open_adapted(folder), adapt(host[0], shots="2,5", repeats=2)
     for at, i in enumerate(again.clients):
-        x = made.models.fleet.test[at].x
+        x = made.models.pool.test[at].x
         with torch.no_grad():
             assert torch.equal(again.personal(i)(x), made.models.personal(i)(x))
     whose = again.clients[0]
@@ -238,7 +238,7 @@ def test_prototypes_of_few_rows_predict_the_same_when_opened_again(tmp_path: Pat
     run("fedproto", out=folder, **SMALL, settings={"readout": "prototype", "proto_own_classes": True})
     made = adapt(folder, shots=1, out=tmp_path / "later")
     again = open_adapted(tmp_path / "later")
-    assert torch.equal(predictions(made), again.personal("3")(again.fleet.test[0].x))
+    assert torch.equal(predictions(made), again.personal("3")(again.pool.test[0].x))
     assert len(again.moment("3")[3].y) == made.table["rows"][0].as_py()
 
 

@@ -194,7 +194,7 @@ def test_a_function_that_is_not_defined_is_named(function: str, tmp_path: Path) 
         _registry.method(name)
 
 
-@pytest.mark.parametrize("function", ["init_desk", "answer", "serve"])
+@pytest.mark.parametrize("function", ["init_per_client", "broadcast_per_client", "serve_client"])
 def test_a_method_with_desks_needs_their_functions_instead_of_broadcast(function: str) -> None:
     class Desked(FedPD):
         broadcast = Method.broadcast

@@ -92,7 +92,7 @@ def test_the_number_of_all_rows_does_not_give_away_those_kept_back() -> None:
     """FedDW sends its number of rows beside the counts of classes: what is left is the sum of those that leave."""
     method = make("feddw")
     plain = setup("feddw")
-    c = plain.fleet.client(plain.fleet.ids[0])
+    c = plain.pool.client(plain.pool.ids[0])
     up, _ = _local(plain, method, c)
     counts = rows_of_classes(c)
     least = int(counts[counts > 0].median()) + 1
@@ -104,8 +104,8 @@ def test_the_number_of_all_rows_does_not_give_away_those_kept_back() -> None:
 
 
 def _local(plain: Any, method: Any, c: Client) -> Any:
-    task = plain.fleet.task()
-    down = method.broadcast(method.init_server(task, key("s")), plain.fleet.ids[0], task, Round(0))
+    task = plain.pool.task()
+    down = method.broadcast(method.init_server(task, key("s")), plain.pool.ids[0], task, Round(0))
     with torch.no_grad():
         return method.local(down, method.init_client(c, key("i")), c, key("l"))
 
@@ -114,7 +114,7 @@ def _local(plain: Any, method: Any, c: Client) -> Any:
 def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
     """Every method runs on if all classes are kept back, and no class leaves; what has none passes unchanged."""
     plain = setup(name, rounds=1, eval_every=1, min_class_count=10_000)
-    privacy, seen = Privacy(plain.config, plain.method, plain.fleet), []
+    privacy, seen = Privacy(plain.config, plain.method, plain.pool), []
 
     class Watched(LoopBackend):
         def train(self, *a: Any) -> Any:
@@ -122,9 +122,9 @@ def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
                 seen.append(outcome.upload)
                 yield outcome
 
-    watched, task = Watched(plain.fleet, MemoryStore(), privacy.outlet), plain.fleet.task()
+    watched, task = Watched(plain.pool, MemoryStore(), privacy.upload_filter), plain.pool.task()
     server = plain.method.init_server(task, key(0, "init", "server"))
-    checks = Validator(plain.method, plain.fleet, 0)
+    checks = Validator(plain.method, plain.pool, 0)
     _, log = run_round(plain.method, task, watched, server, 0, 0, 1.0, (), None, RoundPolicy(checks))
     assert not log.rejected
     assert len(set(log.accepted)) == 5
@@ -144,7 +144,7 @@ def test_the_gate_covers_all_that_goes_by_class() -> None:
     found = set()
     for name in _registry.methods():
         plain = setup(name, rounds=1, eval_every=1, min_class_count=10_000)
-        if Privacy(plain.config, plain.method, plain.fleet).record()["gate"]["covers"]:
+        if Privacy(plain.config, plain.method, plain.pool).record()["gate"]["covers"]:
             found.add(name)
     assert found == COVERED
 
@@ -163,8 +163,8 @@ def test_the_record_tells_what_was_kept_back(backend: str) -> None:
     """Counted again from the holdings: 2 rounds of all clients."""
     plain = setup("dcpfl", rounds=2, eval_every=1, min_class_count=12, cov_source="diag", backend=backend, workers=2)
     result = run_experiment(plain)
-    counts = torch.stack([rows_of_classes(plain.fleet.client(i)) for i in plain.fleet.ids])
-    few, d = (counts > 0) & (counts < 12), plain.fleet.task().feature_dim
+    counts = torch.stack([rows_of_classes(plain.pool.client(i)) for i in plain.pool.ids])
+    few, d = (counts > 0) & (counts < 12), plain.pool.task().feature_dim
     gate = result.summary["privacy"]["gate"]
     assert gate == {
         "min_class_count": 12, "cov_source": "diag", "covers": ["mu", "n", "sigma"], "passes": [],
@@ -235,7 +235,7 @@ def test_dcpfl_uploads_no_covariance_if_the_server_takes_the_means() -> None:
     plain = setup("dcpfl", cov_source="means")
     assert isinstance(plain.method, DCPFL)
     assert plain.method.cov_source == "means"
-    up, _ = _local(plain, plain.method, plain.fleet.client(plain.fleet.ids[0]))
+    up, _ = _local(plain, plain.method, plain.pool.client(plain.pool.ids[0]))
     assert up.sigma is None
     result = run_experiment(plain)
     assert result.summary["status"] == "finished"
@@ -253,9 +253,9 @@ def test_methods_without_covariances_ignore_where_they_would_come_from() -> None
 def test_job_is_all_the_gate_asks_for() -> None:
     """The outlet takes what every backend has: the job, the client, the upload."""
     plain = setup("fedproto", min_class_count=1)
-    privacy, c = Privacy(plain.config, plain.method, plain.fleet), plain.fleet.client(plain.fleet.ids[0])
+    privacy, c = Privacy(plain.config, plain.method, plain.pool), plain.pool.client(plain.pool.ids[0])
     up, _ = _local(plain, plain.method, c)
-    assert_same(privacy.outlet(ClientTask("a", None, None), c, up), up)  # type: ignore[arg-type]
+    assert_same(privacy.upload_filter(ClientTask("a", None, None), c, up), up)  # type: ignore[arg-type]
 
 
 def test_the_report_tells_what_is_guaranteed_and_what_is_not(atoll: Atoll) -> None:

@@ -199,9 +199,9 @@ def test_statistics_of_methods_that_say_so_are_of_bounded_features(name: str) ->
     """A mean of rows no longer than 0.1 is no longer than 0.1; without the bound the same means are."""
     plain = setup(name, rounds=1, eval_every=1)
     for bound in (0.1, None):
-        fleet = replace(plain.fleet, bound=bound)
-        c, task = fleet.client(fleet.ids[0]), fleet.task()
-        down = plain.method.broadcast(plain.method.init_server(task, key("s")), fleet.ids[0], task, Round(0))
+        pool = replace(plain.pool, bound=bound)
+        c, task = pool.client(pool.ids[0]), pool.task()
+        down = plain.method.broadcast(plain.method.init_server(task, key("s")), pool.ids[0], task, Round(0))
         with torch.no_grad():
             up, _ = plain.method.local(down, plain.method.init_client(c, key("i")), c, key("l"))
         longest = float((up.mu if name == "dcpfl" else up.means).norm(dim=1).max())
@@ -262,8 +262,8 @@ def test_noise_on_moments_is_of_one_size_and_symmetric() -> None:
 
 def test_noisy_covariances_are_usable_and_noisy_counts_are_believed() -> None:
     plain = setup("dcpfl", rounds=2, eval_every=1, dp="20", dp_clip=3.0, dp_seed=1)
-    privacy = Privacy(plain.config, plain.method, plain.fleet)
-    c = plain.fleet.client(plain.fleet.ids[0])
+    privacy = Privacy(plain.config, plain.method, plain.pool)
+    c = plain.pool.client(plain.pool.ids[0])
     assert c.bound == 3.0
     result = run_experiment(plain)
     assert not [r for line in result.history for r in line["rejected"]]
@@ -309,7 +309,7 @@ def test_a_method_is_covered_or_refused_with_the_reason(name: str) -> None:
             setup(name, **options)
         return
     plain = setup(name, **options)
-    privacy = Privacy(plain.config, plain.method, plain.fleet)
+    privacy = Privacy(plain.config, plain.method, plain.pool)
     assert privacy.kind == ("updates" if name in UPDATES else "statistics")
     result = run_experiment(plain)
     assert result.summary["status"] == "finished"
@@ -321,7 +321,7 @@ def test_dpsgd_covers_a_method_or_refuses_it(name: str) -> None:
     options = {"rounds": 1, "eval_every": 1, "dp": "8", "dp_seed": 3, "optimiser": "dpsgd"}
     if name in TRAINING:
         plain = setup(name, **options)
-        assert Privacy(plain.config, plain.method, plain.fleet).kind == "training"
+        assert Privacy(plain.config, plain.method, plain.pool).kind == "training"
         return
     with pytest.raises(AtollError):
         setup(name, **options)
@@ -419,13 +419,13 @@ def test_a_damaged_journal_stops_the_run(
 def test_nothing_is_released_that_is_not_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the first client's upload is made, the journal already has the line of its round."""
     plain, seen = setup("fedavg", rounds=2, eval_every=2, dp="8"), []
-    real = Privacy.outlet
+    real = Privacy.upload_filter
 
     def watched(self: Privacy, *given: Any) -> Any:
         seen.append((given[0].round.t, Journal(tmp_path).made()))
         return real(self, *given)
 
-    monkeypatch.setattr(Privacy, "outlet", watched)
+    monkeypatch.setattr(Privacy, "upload_filter", watched)
     with RunDir(tmp_path) as run_dir:
         run_experiment(plain, run_dir)
     assert seen == [(0, 1)] * 5 + [(1, 2)] * 5

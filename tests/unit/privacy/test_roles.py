@@ -61,13 +61,13 @@ def run(method: Any, **options: Any) -> Result:
 def left(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Everything that leaves a client in a run, in order."""
     seen: list[Any] = []
-    real = Privacy.outlet
+    real = Privacy.upload_filter
 
     def watched(self: Privacy, *given: Any) -> Any:
         seen.append(real(self, *given))
         return seen[-1]
 
-    monkeypatch.setattr(Privacy, "outlet", watched)
+    monkeypatch.setattr(Privacy, "upload_filter", watched)
     return seen
 
 
@@ -314,7 +314,7 @@ def test_what_is_undeclared_does_not_leave_in_a_later_round_either() -> None:
 def test_a_table_without_marker_leaves_without_the_classes_of_few_rows(left: list[Any]) -> None:
     result = run(sending(Table, lambda start, w, c: Table(w, shares(start, w, c), c.n)), **GATED)
 
-    counts = torch.stack([rows_of_classes(result.fleet.client(i)) for i in result.fleet.ids])
+    counts = torch.stack([rows_of_classes(result.pool.client(i)) for i in result.pool.ids])
     assert bool(((counts > 0) & (counts < 12)).any())
     for up, own in zip(left, counts.repeat(2, 1), strict=True):
         assert not up.h[own < 12].any()

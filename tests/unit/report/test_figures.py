@@ -337,7 +337,7 @@ def shown_of(*paths: Path) -> RunsByCase:
 
 def test_features_are_those_of_the_saved_model(dw: SavedRun) -> None:
     found = features(dw, ["1"], rows=5)
-    model, (x, y) = dw.fleet.models["1"], dw.fleet.test[1]
+    model, (x, y) = dw.pool.models["1"], dw.pool.test[1]
     assert found.x == pytest.approx(model.features(dw.params("1"), x[:5]).numpy())
     assert found.labels.tolist() == y[:5].tolist()
     assert found.heads is not None  # one global model, so one head
@@ -411,7 +411,7 @@ def test_lengths_are_shares_of_a_whole(ran: dict[str, Path]) -> None:
     first = lengths(models)[0]
     norms = models.params("0")["head.weight"].norm(dim=1).numpy()
     assert first.moduli == pytest.approx(norms / norms.sum(), abs=1e-6)
-    assert first.shares == pytest.approx(np.array(load(ran["local"]).holdings["train"][0]) / models.fleet.train.size(0))
+    assert first.shares == pytest.approx(np.array(load(ran["local"]).holdings["train"][0]) / models.pool.train.size(0))
 
 
 def test_a_tendency_is_the_mean_of_spearmans_correlations() -> None:
@@ -425,7 +425,7 @@ def test_enhanced_images_are_those_of_the_proxy(ran: dict[str, Path]) -> None:
     run = open_run(ran["pfedes"])
     found = enhanced(run, "0", rows=3)
     assert found.before.shape == found.after.shape == (3, 8, 8, 1)
-    made = run.fleet.proxy(run.server.params, run.fleet.test[0].x[:3])[1, 0].detach().numpy()  # type: ignore[misc]
+    made = run.pool.proxy(run.server.params, run.pool.test[0].x[:3])[1, 0].detach().numpy()  # type: ignore[misc]
     assert found.after[1, :, :, 0] == pytest.approx((made - made.min()) / (made.max() - made.min()), abs=1e-5)
     with pytest.raises(AtollError, match="pfedes"):
         enhanced(open_run(ran["local"]), "0")

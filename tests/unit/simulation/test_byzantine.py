@@ -143,8 +143,8 @@ def test_a_liar_without_company_tells_the_truth() -> None:
 def test_lies_have_the_form_that_the_server_asks_for(name: str) -> None:
     """Checks of form do not find them out; and every kind is a lie, where there is something to lie about."""
     made = setup(name)
-    checks, marks, k = Validator(made.method, made.fleet, 0), constraints_of(made.method), key(1)
-    for _, i, down, up, _ in dry_run(made.method, made.fleet, 0):
+    checks, marks, k = Validator(made.method, made.pool, 0), constraints_of(made.method), key(1)
+    for _, i, down, up, _ in dry_run(made.method, made.pool, 0):
         for kind in ALONE:
             assert checks.flaw(i, down, corrupt(kind, up, down, 10, marks, k)) is None, kind
         (agreed, _) = collude([ClientUpload(i, up), ClientUpload("other", up)], frozenset({i, "other"}), marks)
@@ -154,8 +154,8 @@ def test_lies_have_the_form_that_the_server_asks_for(name: str) -> None:
 
 def test_lies_that_change_nothing_are_told() -> None:
     made = setup("pfedes")
-    assert [kind for kind in KINDS if not affects(kind, made.method, made.fleet)] == ["swap"]
-    assert not any(affects(kind, setup("local").method, made.fleet) for kind in KINDS)
+    assert [kind for kind in KINDS if not affects(kind, made.method, made.pool)] == ["swap"]
+    assert not any(affects(kind, setup("local").method, made.pool) for kind in KINDS)
     (note,) = run("local", poison="0.4:signflip", rounds=1).notes
     assert note == "--poison 0.4:signflip changes nothing that local uploads."
 
@@ -165,10 +165,10 @@ def test_lies_that_change_nothing_are_told() -> None:
 
 def test_liars_are_named_and_the_honest_counted_apart() -> None:
     plain, result = run("fedavg"), run("fedavg", poison="0.4:signflip")
-    liars = Faults(result.fleet.ids, 0, poison=Poison(0.4, "signflip")).poisoned
-    assert result.summary["poisoned"] == sorted(liars)
-    assert len(liars) == 2
-    rows = [row for row in result.clients if row["client"] not in liars]
+    byzantine = Faults(result.pool.ids, 0, poison=Poison(0.4, "signflip")).poisoned
+    assert result.summary["poisoned"] == sorted(byzantine)
+    assert len(byzantine) == 2
+    rows = [row for row in result.clients if row["client"] not in byzantine]
     honest = sum(row["accuracy"] for row in rows) / len(rows)
     assert result.history[-1]["personal"]["honest"]["accuracy"] == pytest.approx(honest)
     assert result.summary["personal_honest"]["final"] == pytest.approx(honest)
@@ -180,7 +180,7 @@ def test_liars_train_as_they_should() -> None:
     """In the first round everybody starts alike: states are those of a run without lies, the server is not."""
     plain, result = (run("ditto", rounds=1, poison=poison) for poison in (None, "0.4:signflip"))
     assert not equal(plain.server, result.server)
-    assert all(equal(plain.state(i), result.state(i)) for i in result.fleet.ids)
+    assert all(equal(plain.state(i), result.state(i)) for i in result.pool.ids)
 
 
 def shown(made: Setup, summary: dict[str, Any]) -> Run:

@@ -149,19 +149,19 @@ def test_stragglers_change_from_round_to_round() -> None:
 
 def played(made: Setup, gone: dict[ClientId, str], **more: Any) -> tuple[Any, RoundLog, MemoryStore]:
     """The first round, in which some clients are gone."""
-    store, task = MemoryStore(), made.fleet.task()
+    store, task = MemoryStore(), made.pool.task()
     server = made.method.init_server(task, key(0))
-    trouble = NO_FAULTS._replace(gone=gone.get)
+    faults = NO_FAULTS._replace(gone=gone.get)
     after, log = run_round(
         made.method,
         task,
-        LoopBackend(made.fleet, store),
+        LoopBackend(made.pool, store),
         server,
         0,
         0,
         1.0,
         (),
-        rules=RoundPolicy(trouble=trouble, **more),
+        rules=RoundPolicy(faults=faults, **more),
     )
     return after, log, store
 
@@ -171,7 +171,7 @@ def played(made: Setup, gone: dict[ClientId, str], **more: Any) -> tuple[Any, Ro
 def test_a_dropped_client_counts_as_absent(name: str, why: str) -> None:
     """All that is left of it are the bytes it received, if any, and its name."""
     made = setup(name)
-    a, b = made.fleet.ids[1], made.fleet.ids[3]
+    a, b = made.pool.ids[1], made.pool.ids[3]
     server, log, store = played(made, {a: why, b: why})
     without, calm, left = played(made, {}, excluded=[a, b])
     assert equal(server, without)
@@ -186,18 +186,18 @@ def test_a_dropped_client_counts_as_absent(name: str, why: str) -> None:
 def test_the_bytes_of_a_lost_download_are_those_of_one_exchange() -> None:
     """FedMD has two in a round; a client that is gone does not ask for the second."""
     made = setup("fedmd")
-    i = made.fleet.ids[0]
-    first = made.method.broadcast(made.method.init_server(made.fleet.task(), key(0)), i, made.fleet.task(), Round(0))
+    i = made.pool.ids[0]
+    first = made.method.broadcast(made.method.init_server(made.pool.task(), key(0)), i, made.pool.task(), Round(0))
     _, log, _ = played(made, {i: SILENT})
     assert log.down[i] == nbytes(first)
-    assert log.down[made.fleet.ids[1]] > log.down[i]
+    assert log.down[made.pool.ids[1]] > log.down[i]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedproto", "fedmd", "fedkd", "fd"])
 def test_an_empty_round_leaves_everything_as_it_was(name: str) -> None:
     made = setup(name)
-    server, log, store = played(made, dict.fromkeys(made.fleet.ids, SILENT))
-    assert equal(server, made.method.init_server(made.fleet.task(), key(0)))
+    server, log, store = played(made, dict.fromkeys(made.pool.ids, SILENT))
+    assert equal(server, made.method.init_server(made.pool.task(), key(0)))
     assert list(store) == []
     assert log.empty
 
@@ -217,7 +217,7 @@ def test_a_run_in_which_nobody_ever_answers_ends_well(name: str, backend: str) -
     assert (result.summary["bytes"]["down"] > 0) == (name == "fedavg")  # there are no prototypes to send yet
     assert result.summary["flops"] == {"clients": 0, "server": 0}
     assert result.notes == ["Nobody answered in 4 of 4 rounds, which left everything as it was."]
-    assert equal(result.server, result.setup.method.init_server(result.fleet.task(), key(0, "init", "server")))
+    assert equal(result.server, result.setup.method.init_server(result.pool.task(), key(0, "init", "server")))
 
 
 def test_a_run_goes_on_after_an_empty_round() -> None:
@@ -231,8 +231,8 @@ def test_a_run_goes_on_after_an_empty_round() -> None:
 
 def test_drops_are_listed_and_counted() -> None:
     plain, result = run("fedavg", **QUICK), run("fedavg", **QUICK, drop="0.3")
-    faults = Faults(result.fleet.ids, 0, Drop(0.3))
-    wanted = [[i for i in result.fleet.ids if faults.gone(t, i)] for t in range(4)]
+    faults = Faults(result.pool.ids, 0, Drop(0.3))
+    wanted = [[i for i in result.pool.ids if faults.gone(t, i)] for t in range(4)]
     assert [[d["client"] for d in line.get("dropped", [])] for line in result.history] == wanted
     lost = sum(map(len, wanted))
     assert 0 < lost < 20
@@ -291,7 +291,7 @@ def test_faults_survive_a_resume(done: int, tmp_path: Path) -> None:
 
 def test_no_container_of_a_ledger_is_shared_with_its_copy() -> None:
     """Totals and clocks are records of the ledger, so the containers in them count as well."""
-    ledger = RunState(totals=Totals(dropped={SILENT: 1}))
+    run_state = RunState(totals=Totals(dropped={SILENT: 1}))
 
     def containers(record: Any, at: str = "") -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -303,7 +303,7 @@ def test_no_container_of_a_ledger_is_shared_with_its_copy() -> None:
                 found |= containers(value, f"{at}{name}.")
         return found
 
-    own, copied = containers(ledger), containers(ledger.copy())
+    own, copied = containers(run_state), containers(run_state.copy())
 
     assert {"before", "dropped", "spoilt", "totals.dropped", "clocks", "clocks.waiting.free"} <= own.keys()
     assert copied == own
@@ -379,7 +379,7 @@ def test_a_server_with_a_deadline_waits_until_it_for_clients_it_misses() -> None
 def test_late_answers_are_dropped_and_nobody_waits_beyond_the_deadline() -> None:
     free = run("fedavg", **QUICK, slow="0.4:1e6")
     tight = run("fedavg", **QUICK, slow="0.4:1e6", deadline=0.5)
-    slow = Faults(tight.fleet.ids, 0, slow=Lag(0.4, 1e6)).laggards
+    slow = Faults(tight.pool.ids, 0, slow=Lag(0.4, 1e6)).laggards
     assert {d["client"] for line in tight.history for d in line["dropped"]} == slow
     assert tight.summary["dropped"] == {LATE: 8}
     ends = [0.0] + [line["clock"]["waiting"]["generic"] for line in tight.history]
@@ -391,7 +391,7 @@ def test_late_answers_are_dropped_and_nobody_waits_beyond_the_deadline() -> None
 def test_a_late_client_counts_as_absent() -> None:
     """Its state stays; it has worked for nothing, which counts."""
     late = run("ditto", **QUICK, slow="0.4:1e6", deadline=0.5)
-    slow = sorted(Faults(late.fleet.ids, 0, slow=Lag(0.4, 1e6)).laggards)
+    slow = sorted(Faults(late.pool.ids, 0, slow=Lag(0.4, 1e6)).laggards)
     gone = run("ditto", **QUICK, drop="client:" + ",".join(slow))
     assert late.summary["digest"] == gone.summary["digest"]
     assert late.summary["flops"]["clients"] > gone.summary["flops"]["clients"]
@@ -401,9 +401,9 @@ def test_without_overlap_personal_training_counts_and_with_it_does_not() -> None
     """A deadline sees the clock that the run follows."""
     made = setup("ditto", **QUICK)
     experiment = Experiment(made, None)
-    costs = operations(made.method, made.fleet, 0, 5)
+    costs = operations(made.method, made.pool, 0, 5)
     times = experiment.times.of(0, "0", costs, 10_000, 10_000)
-    waiting, overlapping = (clock.arrival("0", times) for clock in experiment.ledger.clocks.values())
+    waiting, overlapping = (clock.arrival("0", times) for clock in experiment.run_state.clocks.values())
     assert waiting - overlapping == pytest.approx(times.personal)
 
 
@@ -414,7 +414,7 @@ def broken(name: str, *clients: int, **options: Any) -> Setup:
     """A federation in which training diverges on some clients: their rows are not numbers."""
     made = build_setup(setup(name, **options).config)
     for at in clients:
-        made.fleet.train[at].x.fill_(float("nan"))
+        made.pool.train[at].x.fill_(float("nan"))
     return made
 
 
@@ -441,7 +441,7 @@ def test_a_state_that_diverges_is_not_kept() -> None:
     )
     assert equal(result.server, plain.server)
     assert list(result.backend.store) == []
-    assert [entry["client"] for entry in result.history[0]["spoilt"]] == list(result.fleet.ids)
+    assert [entry["client"] for entry in result.history[0]["spoilt"]] == list(result.pool.ids)
     assert result.notes[0].startswith("States that held NaN or infinity: 4 of client '0' (first in round 1), ")
     assert all(score == score for score in result.table["accuracy"].to_pylist())
 
@@ -465,7 +465,7 @@ def test_a_run_may_diverge_after_rounds_that_went_well() -> None:
     experiment = Experiment(made, None)
 
     def spoil(done: int, line: Any) -> None:
-        made.fleet.train.all.x.fill_(float("nan"))
+        made.pool.train.all.x.fill_(float("nan"))
 
     result = experiment.run(spoil)
     assert (result.summary["status"], result.summary["rounds"]) == ("diverged", 2)
@@ -492,8 +492,8 @@ def test_a_comparison_fails_only_if_all_diverge(atoll: Atoll) -> None:
 def test_no_method_starts_with_a_state_that_is_not_finite() -> None:
     for name in _registry.methods():
         made = setup(name)
-        i = made.fleet.ids[0]
-        assert is_finite(made.method.init_client(made.fleet.client(i), key(0))), name
+        i = made.pool.ids[0]
+        assert is_finite(made.method.init_client(made.pool.client(i), key(0))), name
 
 
 # -- what missing clients cost ----------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def test_a_run_writes_down_every_contribution(tmp_path: Path) -> None:
         result = Watched(made, folder).run(lambda t, line: None)
     records = list(read(tmp_path / NAME))
     assert [record[1:6] for record in records] == sent
-    assert [(r.round, r.client) for r in records] == [(t, i) for t in (1, 2, 3) for i in made.fleet.ids]
+    assert [(r.round, r.client) for r in records] == [(t, i) for t in (1, 2, 3) for i in made.pool.ids]
     assert {r.verdict for r in records} == {"accepted"}
     end = result.summary["audit"]
     assert verify(tmp_path / NAME, end["records"], end["head"]).records == 9
@@ -261,7 +261,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_the_command_lists_and_verifies(atoll: Any, refused: Any, run: Path) -> None:
     listed = json.loads(atoll("audit", run, "--json").stdout)
-    assert [record["client"] for record in listed] == list(setup("fedavg", **SHORT).fleet.ids)
+    assert [record["client"] for record in listed] == list(setup("fedavg", **SHORT).pool.ids)
     shown = atoll("audit", run).stdout
     assert listed[0]["sha256"][:16] in shown
     assert "3 contributions of 3 clients" in shown

@@ -217,4 +217,4 @@ def test_others_find_in_a_checkpoint_what_they_were_after_the_last_whole_round(
         heir._resume()
     assert chain.taken == [None, {"length": 6}]  # nothing to take over at first
     assert heir.extras["newcomer"].taken == [None]  # type: ignore[attr-defined]
-    assert heir.ledger.round == 2
+    assert heir.run_state.round == 2

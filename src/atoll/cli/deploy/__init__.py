@@ -57,9 +57,9 @@ def init(folder: Path, sites: str, server_name: str | None, port: int | None, da
     """Make a federation: certificates, keys, and a folder for each site to carry there."""
     from ...deploy.federation_dir import PORT, FederationDir
 
-    home = FederationDir(folder)
-    federation = home.create(_words(sites), _words(server_name or "localhost"), port or PORT, days)
-    _print_members(home)
+    directory = FederationDir(folder)
+    federation = directory.create(_words(sites), _words(server_name or "localhost"), port or PORT, days)
+    _print_members(directory)
     click.echo(f"\nCarry each folder under {folder / 'sites'} to its site, over a way that nobody else can read.")
     click.echo(f"Sites will reach the server at {federation.address}. Start it with: atoll deploy server {folder}")
 
@@ -113,15 +113,15 @@ def stop(folder: Path, server_too: bool) -> None:
     from ...deploy.federation_dir import FederationDir
     from ...deploy.server.processes import reached, running
 
-    home = FederationDir(folder)
-    with reached(home) as flower:
+    directory = FederationDir(folder)
+    with reached(directory) as flower:
         going = [run for run in flower.runs() if not run.over]
         for run in going:
             flower.stop(run.id)
             click.echo(f"Run {run.id} was ended.")
     if not going:
         click.echo("Nothing was running.")
-    found = running(home)
+    found = running(directory)
     if server_too and found:
         os.kill(found.pid, signal.SIGTERM)
         click.echo("The server is ending.")
@@ -144,9 +144,9 @@ def add(folder: Path, name: str, days: int) -> None:
     """Add a site and make its folder."""
     from ...deploy.federation_dir import FederationDir
 
-    home = FederationDir(folder)
-    home.add(name, days)
-    click.echo(f"Carry {home.site(name)} to the site. A running server knows it already.")
+    directory = FederationDir(folder)
+    directory.add(name, days)
+    click.echo(f"Carry {directory.site(name)} to the site. A running server knows it already.")
 
 
 @deploy.command()
@@ -159,15 +159,15 @@ def reissue(folder: Path, server_too: bool, server_name: str | None, site: str |
     """Replace the server's certificate or a site's key."""
     from ...deploy.federation_dir import FederationDir
 
-    home = FederationDir(folder)
+    directory = FederationDir(folder)
     if not (server_too or server_name or site):
         raise AtollError("Reissue what? Give --server, or --site NAME.")
     if server_too or server_name:
-        home.reissue_server(days, _words(server_name) if server_name else ())
+        directory.reissue_server(days, _words(server_name) if server_name else ())
         click.echo("The server has a new certificate. Start it again to use it; sites need nothing new.")
     if site:
-        home.reissue_site(site, days)
-        click.echo(f"{site} has a new key. Carry {home.site(site)} there; the old key is refused from now on.")
+        directory.reissue_site(site, days)
+        click.echo(f"{site} has a new key. Carry {directory.site(site)} there; the old key is refused from now on.")
 
 
 @deploy.command()
@@ -191,13 +191,13 @@ def _say(text: str) -> None:
     click.echo(f"{datetime.now():%H:%M:%S} {text}", err=True)
 
 
-def _print_members(home: Any) -> None:
+def _print_members(directory: Any) -> None:
     from ...deploy import pki
 
-    federation, table = home.read(), Table(box=None, pad_edge=False)
+    federation, table = directory.read(), Table(box=None, pad_edge=False)
     for title in ("who", "fingerprint", "expires", ""):
         table.add_column(title, no_wrap=True)
-    for name, file in (("authority", home.ca), (f"server {federation.address}", home.cert)):
+    for name, file in (("authority", directory.ca), (f"server {federation.address}", directory.cert)):
         held = file.read_bytes()
         table.add_row(name, pki.fingerprint(held), f"{pki.expiry(held):%Y-%m-%d}", "")
     for name, site in federation.sites.items():

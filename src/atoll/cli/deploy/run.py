@@ -60,7 +60,7 @@ def run(
     The same command again goes on from the last checkpoint of a run that was interrupted.
     """
     require()
-    home = FederationDir(folder)
+    directory = FederationDir(folder)
     values = {
         "data": "sites",
         "min_class_count": FLOOR,
@@ -68,24 +68,24 @@ def run(
         **({"data": data} if data else {}),
     }
     config = configs([method], values)[0]
-    place = Path(out).absolute() if out else home.runs / f"{safe(config.label)}-{config.seed}"
+    place = Path(out).absolute() if out else directory.runs / f"{safe(config.label)}-{config.seed}"
     job = DeploymentJob(
         run_dir=str(place),
         config=replace(config, out=str(place)).to_dict(),
-        sites=_sites(home, sites),
+        sites=_sites(directory, sites),
         round_timeout=round_timeout,
         min_clients=min_clients,
         wait_limit=wait,
         public=str(Path(public).absolute()) if public else "",
         force=force,
     )
-    _carry_out(home, config, job, quiet or as_json)
+    _carry_out(directory, config, job, quiet or as_json)
     _show(place, quiet, as_json)
 
 
-def _sites(home: FederationDir, only: str | None) -> dict[str, dict[str, str | None]]:
+def _sites(directory: FederationDir, only: str | None) -> dict[str, dict[str, str | None]]:
     """Who takes part, known by keys; without TLS there are none."""
-    federation, found = home.read(), running(home)
+    federation, found = directory.read(), running(directory)
     chosen = [name.strip() for name in only.split(",")] if only else list(federation.accepted())
     for name in chosen:
         if reason := federation.site(name).refusal():
@@ -96,9 +96,9 @@ def _sites(home: FederationDir, only: str | None) -> dict[str, dict[str, str | N
     return {name: {"key": None if keyless else federation.sites[name].key} for name in chosen}
 
 
-def _carry_out(home: FederationDir, config: Config, job: DeploymentJob, quiet: bool) -> None:
-    with reached(home) as flower:
-        number = _started(home, flower, job)
+def _carry_out(directory: FederationDir, config: Config, job: DeploymentJob, quiet: bool) -> None:
+    with reached(directory) as flower:
+        number = _started(directory, flower, job)
         with console.progress(quiet) as bars:
             bar = console.follow(bars, f"{config.label} seed {config.seed}", config.rounds)
             look = _looker(Path(job.run_dir), bar, bars.console.print if not quiet else lambda text: None)
@@ -107,7 +107,7 @@ def _carry_out(home: FederationDir, config: Config, job: DeploymentJob, quiet: b
             except KeyboardInterrupt:
                 flower.stop(number)
                 raise
-        log = home.logs / f"run-{number}.log"
+        log = directory.logs / f"run-{number}.log"
         write_private(log, flower.log(number).encode())
     if status.outcome != "completed":
         raise AtollError(
@@ -116,21 +116,21 @@ def _carry_out(home: FederationDir, config: Config, job: DeploymentJob, quiet: b
         )
 
 
-def _started(home: FederationDir, flower: Control, job: DeploymentJob) -> int:
+def _started(directory: FederationDir, flower: Control, job: DeploymentJob) -> int:
     """The number of the run: of a new one, or of the same one if it goes on without us."""
-    book, path, text = Book(home), _job_file(home, job), to_json(asdict(job), indent=1)
+    book, path, text = Book(directory), _job_file(directory, job), to_json(asdict(job), indent=1)
     number = going_on(flower, book, job.run_dir)
     if number is None:
         write_private(path, text.encode())
-        number = flower.start(write_app(home.state / "app"), {"job": str(path)})
+        number = flower.start(write_app(directory.state / "app"), {"job": str(path)})
         book.write(number, job.run_dir)
     elif path.read_text() != text:
         raise AtollError("This run is going on already, with other options. End it first: atoll deploy stop DIR")
     return number
 
 
-def _job_file(home: FederationDir, job: DeploymentJob) -> Path:
-    folder = home.state / "jobs"
+def _job_file(directory: FederationDir, job: DeploymentJob) -> Path:
+    folder = directory.state / "jobs"
     private_folder(folder)
     return folder / f"{Path(job.run_dir).name}-{sha256(job.run_dir.encode()).hexdigest()[:8]}.json"
 

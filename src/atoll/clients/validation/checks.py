@@ -118,20 +118,22 @@ def _by_norm(tensors: Params, most: float) -> Iterator[UploadError]:
         yield UploadError("payload", f"has norm {norm:.4g}, above the limit of {most:g}")
 
 
-def _by_value(upload: Any, marks: Mapping[str, FieldConstraints], bounds: ValueLimits) -> Iterator[UploadError]:
+def _by_value(upload: Any, constraints: Mapping[str, FieldConstraints], bounds: ValueLimits) -> Iterator[UploadError]:
     """Numbers of a plausible size, then what the marks promise."""
     tensors = tensors_of(upload)
     for name, v in tensors.items():
         for reason in _implausible(v, bounds.largest):
             yield UploadError(name, reason)
-    yield from _by_marks(upload, marks, bounds)
+    yield from _by_constraints(upload, constraints, bounds)
 
 
-def _by_marks(upload: Any, marks: Mapping[str, FieldConstraints], bounds: ValueLimits) -> Iterator[UploadError]:
+def _by_constraints(
+    upload: Any, constraints: Mapping[str, FieldConstraints], bounds: ValueLimits
+) -> Iterator[UploadError]:
     tensors = tensors_of(upload)
     for name, v in tensors.items():
-        if name in marks:
-            for reason in _broken(v, marks[name], tensors, bounds):
+        if name in constraints:
+            for reason in _broken(v, constraints[name], tensors, bounds):
                 yield UploadError(name, reason)
 
 
@@ -178,25 +180,25 @@ def _all_counts(v: Tensor, most: NDArray[np.int64]) -> bool:
     return bool((totals <= most).all() and (v.ndim > 1 or ((totals > 0) | (most == 0)).all()))
 
 
-def _broken(v: Tensor, marks: FieldConstraints, tensors: Params, bounds: ValueLimits) -> Iterator[str]:
+def _broken(v: Tensor, constraints: FieldConstraints, tensors: Params, bounds: ValueLimits) -> Iterator[str]:
     """Promises that a tensor breaks."""
-    if marks.count:
+    if constraints.count:
         yield from _not_counts(v, bounds.rows)
-    if marks.labels:
+    if constraints.labels:
         yield from _not_labels(v, bounds.classes)
-    if marks.rows is not None:
-        held = tensors[marks.rows] != 0
+    if constraints.rows is not None:
+        held = tensors[constraints.rows] != 0
         if v.shape[:1] != held.shape:
             yield f"has {list(v.shape)} for {held.numel()} classes"
         if bool(v[~held].any()):
             yield "says something of classes that are not held"
         v = v[held]
-    if marks.symmetric:
+    if constraints.symmetric:
         yield from _not_symmetric(v)
-    if marks.psd:
+    if constraints.psd:
         yield from _indefinite(v)
-    if marks.probabilities:
-        total = tensors.get(marks.probabilities) if isinstance(marks.probabilities, str) else torch.ones(())
+    if constraints.probabilities:
+        total = tensors.get(constraints.probabilities) if isinstance(constraints.probabilities, str) else torch.ones(())
         yield from _not_probabilities(v, torch.zeros(()) if total is None else total)
 
 

@@ -25,8 +25,8 @@ from .checks import (
     ValueLimits,
     _all_counts,
     _all_plausible,
+    _by_constraints,
     _by_form,
-    _by_marks,
     _by_norm,
     _by_size,
     _by_type,
@@ -44,16 +44,16 @@ class Validator:
     def __init__(
         self,
         method: "AnyMethod",
-        fleet: ClientPool,
+        pool: ClientPool,
         seed: int,
         max_norm: float | None = None,
         most: float = LARGEST,
         spare: int = 0,
     ):
         """``spare`` rows may be counted beyond those that a client has: noise on counts is no lie."""
-        self._method, self._fleet, self._task, self._seed = method, fleet, fleet.task(), seed
+        self._method, self._pool, self._task, self._seed = method, pool, pool.task(), seed
         self._kind, self._max_norm, self._spare = contract(method).upload, max_norm, spare
-        self._marks = constraints_of(method)
+        self._constraints = constraints_of(method)
         self._bounds = ValueLimits(classes=self._task.num_classes, largest=most)
         self._known: dict[Any, Expected] = {}
         self._first: Any = None  # the server's first state, made when it is needed
@@ -68,7 +68,7 @@ class Validator:
 
         ``download`` has the form of what all of them answered. False may also mean that only a look at each can tell.
         """
-        rows = [self._fleet.train.size(self._fleet.position(i)) for i in uploads]
+        rows = [self._pool.train.size(self._pool.position(i)) for i in uploads]
         sender, one = next(iter(uploads.items()))
         expected = self.expected(sender, download)
         if self._max_norm is not None or expected.open:
@@ -83,25 +83,27 @@ class Validator:
 
     def _plausible(self, uploads: Mapping[ClientId, Any], rows: list[int], stack: Params) -> bool:
         """Whether the values are."""
-        marked = {
-            name: self._marks[name] for name in stack if self._marks.get(name, _NO_CONSTRAINTS) != _NO_CONSTRAINTS
+        constrained = {
+            name: self._constraints[name]
+            for name in stack
+            if self._constraints.get(name, _NO_CONSTRAINTS) != _NO_CONSTRAINTS
         }
         if not _all_plausible(stack, self._bounds.largest):
             return False
-        if marked == {name: FieldConstraints(count=True) for name in marked}:
+        if constrained == {name: FieldConstraints(count=True) for name in constrained}:
             most = np.array(rows) + self._spare
-            return all(_all_counts(stack[name], most) for name in marked)
+            return all(_all_counts(stack[name], most) for name in constrained)
         bounds = [self._bounds._replace(rows=n + self._spare) for n in rows]
-        return all(not any(_by_marks(up, marked, b)) for up, b in zip(uploads.values(), bounds, strict=True))
+        return all(not any(_by_constraints(up, constrained, b)) for up, b in zip(uploads.values(), bounds, strict=True))
 
     def _flaws(self, sender: ClientId, download: Any, upload: Any) -> Iterator[UploadError]:
         """In this order: later checks rely on earlier ones."""
         yield from _by_type(upload, self._kind)
-        rows, tensors = self._fleet.train.size(self._fleet.position(sender)), tensors_of(upload)
+        rows, tensors = self._pool.train.size(self._pool.position(sender)), tensors_of(upload)
         expected = self.expected(sender, download)
         yield from _by_size(upload, expected.most_bytes(rows))
         yield from _by_form(tensors, expected, rows)
-        yield from _by_value(upload, self._marks, self._bounds._replace(rows=rows + self._spare))
+        yield from _by_value(upload, self._constraints, self._bounds._replace(rows=rows + self._spare))
         if self._max_norm is not None:
             yield from _by_norm(tensors, self._max_norm)
         if expected.open:
@@ -109,20 +111,20 @@ class Validator:
 
     def limits(self, sender: ClientId, download: Any) -> Limits:
         """What to take of the bytes of an answer before they are read: twice what an honest one can have."""
-        rows = self._fleet.train.size(self._fleet.position(sender))
+        rows = self._pool.train.size(self._pool.position(sender))
         return FROM_OUTSIDE._replace(size=FROM_OUTSIDE.header + 2 * self.expected(sender, download).most_bytes(rows))
 
     # -- what is expected ---------------------------------------------------------------------------------------------
 
     def expected(self, to: ClientId, download: Any) -> Expected:
         """The form of an answer; messages of one form to clients of one architecture have answers of one form."""
-        name = self._fleet.models[to].name, *form_of(download).items(), *_switches(download)
+        name = self._pool.models[to].name, *form_of(download).items(), *_switches(download)
         if name not in self._known:
             with torch.no_grad(), no_training():
-                self._known[name] = self._rehearsed(to, download)
+                self._known[name] = self._dry_run_form(to, download)
         return self._known[name]
 
-    def _rehearsed(self, to: ClientId, download: Any) -> Expected:
+    def _dry_run_form(self, to: ClientId, download: Any) -> Expected:
         few, many = (form_of(self._answer(self._stand_in(to, rows), to, download)) for rows in STAND_INS)
         if [(n, leaf.dtype, len(leaf.shape)) for n, leaf in few.items()] != [
             (n, leaf.dtype, len(leaf.shape)) for n, leaf in many.items()
@@ -138,7 +140,7 @@ class Validator:
 
     def _stand_in(self, of: ClientId, rows: int) -> Client:
         """A client of the same architecture without anything private: blank rows, of each class in turn."""
-        client = self._fleet.client(of)
+        client = self._pool.client(of)
         blank = client.x.new_zeros(rows, *client.x.shape[1:])
         y = torch.arange(rows) % client.num_classes
         return replace(client, x=blank, y=y, n=torch.tensor(float(rows)))
@@ -147,8 +149,8 @@ class Validator:
         """The stand-in's upload; it has taken part once before, as some messages rely on an earlier one."""
         method, k, r = self._method, key(self._seed, "stand-in"), Round(0)
         server, state = self._first_server(), method_calls.init_client(method, client, k)
-        desk = method_calls.init_desk(method, self._task, of, k) if method.keeps_desks else None
-        first = method_calls.download(method, server, desk, of, self._task, r)
+        per_client = method_calls.init_per_client(method, self._task, of, k) if method.keeps_per_client_state else None
+        first = method_calls.download(method, server, per_client, of, self._task, r)
         _, state = method_calls.local(method, first, state, client, k)
         upload, _ = method_calls.local(method, download, state, client, k)
         return upload
@@ -178,7 +180,7 @@ class Validator:
     def _taken_in(self, sender: ClientId, upload: Any) -> Any:
         method, k, r = self._method, key(self._seed, "stand-in"), Round(0)
         server = self._first_server()
-        if method.keeps_desks:
-            desk = method.init_desk(self._task, sender, k)
-            upload, _ = method.serve(server, desk, Reply(sender, upload), self._task, r, k)
+        if method.keeps_per_client_state:
+            per_client = method.init_per_client(self._task, sender, k)
+            upload, _ = method.serve_client(server, per_client, Reply(sender, upload), self._task, r, k)
         return method.aggregate(server, iter([Reply(sender, upload)]), self._task, r, k)

@@ -64,9 +64,9 @@ class SiteBackend:
                 "round": job.round.t,
                 "phase": job.round.phase,
                 "base": self._base(job.client),
-                "keep": [_tag(kept) for kept in needed.get(job.client, ())],
+                "keep": [_state_ref(kept) for kept in needed.get(job.client, ())],
                 "download": sha256(body).hexdigest(),
-                "examine": job.examine,
+                "examine": job.evaluate,
             }
             self._asked[job.client] = _Asked(job, head)
             requests[job.client] = Frame("exchange", head, body)
@@ -76,10 +76,10 @@ class SiteBackend:
         if reply.code is not None:
             return ClientUpload(job.client, LostClient(f"site {job.client} answered {reply.code}", reply.code))
         if reply.kind == "flawed":  # the site saw by itself that its upload cannot be used
-            return ClientUpload(job.client, None, imprint=fingerprint_of(b""))
+            return ClientUpload(job.client, None, fingerprint=fingerprint_of(b""))
         self._replies[job.client] = reply._replace(body=b"")
         upload = self._stray(reply, job) or self._read(reply, job)
-        before = _score(reply.head.get("before"), _BRIEF) if job.examine and job.round.phase == 0 else None
+        before = _score(reply.head.get("before"), _BRIEF) if job.evaluate and job.round.phase == 0 else None
         return ClientUpload(job.client, upload, before, fingerprint_of(reply.body))
 
     def _stray(self, reply: Frame, job: ClientTask) -> Unreadable | None:
@@ -93,7 +93,7 @@ class SiteBackend:
     def _read(self, reply: Frame, job: ClientTask) -> Any:
         return received(self._types.upload, reply.body, self._sizes(job.client, job.download))
 
-    def rest(self) -> Iterator[ClientResult]:
+    def results(self) -> Iterator[ClientResult]:
         asked = {i: self._asked[i] for i in self._replies}
         waiting = {i: Frame("finish", asked[i].head) for i, reply in self._replies.items() if "state" not in reply.head}
         if waiting:
@@ -103,12 +103,12 @@ class SiteBackend:
         for i, (job, _) in asked.items():
             head = self._replies[i].head
             if isinstance(digest := head.get("state"), str):
-                after = _score(head.get("after")) if job.examine and job.round.phase == self._last else None
+                after = _score(head.get("after")) if job.evaluate and job.round.phase == self._last else None
                 yield ClientResult(i, Kept(job.round.t, job.round.phase, digest), after, bool(head.get("spoilt")))
         self._replies = {}
 
-    def commit(self, rest: ClientResult) -> None:
-        self.store.put(rest.sender, rest.state)
+    def commit(self, results: ClientResult) -> None:
+        self.store.put(results.sender, results.state)
 
     def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
         """Which state the site keeps; None if it never took part."""
@@ -126,16 +126,16 @@ class SiteBackend:
     def end(self, sites: Sequence[ClientId]) -> None:
         """Tell the sites that their last accepted state is the result."""
         requests = {i: Frame("end", {"run": self.run, "base": self._base(i)}) for i in sites}
-        patience = self.caller.patience._replace(timeout=min(60.0, self.caller.patience.timeout))
-        for _ in self.caller.ask(requests, 0, "The end of the run", patience):
+        timeouts = self.caller.timeouts._replace(timeout=min(60.0, self.caller.timeouts.timeout))
+        for _ in self.caller.ask(requests, 0, "The end of the run", timeouts):
             pass
 
     def _base(self, i: ClientId) -> StateRef | None:
         kept = self.store.get(i)
-        return None if kept is None else _tag(kept)
+        return None if kept is None else _state_ref(kept)
 
 
-def _tag(kept: Kept) -> StateRef:
+def _state_ref(kept: Kept) -> StateRef:
     return StateRef(kept.round, kept.phase, kept.digest)
 
 

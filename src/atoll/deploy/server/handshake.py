@@ -65,73 +65,92 @@ def hello(config: Config) -> Frame:
 def read_description(site: ClientId, values: Mapping[str, Any]) -> SiteDescription:
     """A site's answer to hello, if it can be what it should be: sites are not trusted to be well."""
     try:
-        card = SiteDescription(**values)
+        description = SiteDescription(**values)
         sound = (
-            card.kind in get_args(Kind)
-            and all(type(v) is str for v in (card.site, card.version, card.dtype, card.labels, card.model))
-            and all(type(n) is int and 0 < n < 2**16 for n in card.shape)
-            and type(card.classes) is int
-            and 0 < card.classes < 2**16
-            and len(card.rows) == 3
-            and all(type(n) is int and 0 <= n < MOST_ROWS for n in card.rows)
-            and card.rows[0] > 0
-            and np.dtype(card.dtype).kind in "uif"
+            description.kind in get_args(Kind)
+            and all(
+                type(v) is str
+                for v in (
+                    description.site,
+                    description.version,
+                    description.dtype,
+                    description.labels,
+                    description.model,
+                )
+            )
+            and all(type(n) is int and 0 < n < 2**16 for n in description.shape)
+            and type(description.classes) is int
+            and 0 < description.classes < 2**16
+            and len(description.rows) == 3
+            and all(type(n) is int and 0 <= n < MOST_ROWS for n in description.rows)
+            and description.rows[0] > 0
+            and np.dtype(description.dtype).kind in "uif"
         )
     except TypeError:
         sound = False
     if not sound:
         raise AtollError(f"Site {site!r} describes itself in a way that cannot be. Install the same version there.")
-    if card.site != site:
+    if description.site != site:
         raise AtollError(
-            f"The site that should be {site!r} calls itself {card.site!r}. Correct 'name' in its site.yaml."
+            f"The site that should be {site!r} calls itself {description.site!r}. Correct 'name' in its site.yaml."
         )
-    return card
+    return description
 
 
-def compare(cards: Sequence[SiteDescription]) -> None:
+def compare(descriptions: Sequence[SiteDescription]) -> None:
     """Raise what keeps these sites from learning together."""
-    first = cards[0]
-    for card in cards:
-        if card.version != __version__:
+    first = descriptions[0]
+    for description in descriptions:
+        if description.version != __version__:
             raise AtollError(
-                f"Site {card.site!r} has atoll {card.version}, the server {__version__}. Install the same version."
+                f"Site {description.site!r} has atoll {description.version}, the server {__version__}. "
+                "Install the same version."
             )
         for name, remedy in _COMMON.items():
-            a, b = getattr(first, name), getattr(card, name)
+            a, b = getattr(first, name), getattr(description, name)
             if a != b:
-                raise AtollError(f"Sites {first.site!r} and {card.site!r} differ in {name}: {a} and {b}. {remedy}")
+                raise AtollError(
+                    f"Sites {first.site!r} and {description.site!r} differ in {name}: {a} and {b}. {remedy}"
+                )
 
 
-def build_remote_setup(config: Config, cards: Sequence[SiteDescription], public: Array | None) -> Setup:
+def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], public: Array | None) -> Setup:
     """A run that is ready to start, as far as the server goes."""
-    compare(cards)
+    compare(descriptions)
     _check_options(config)
-    config = replace(config, models=tuple(card.model for card in cards), clients=len(cards), backend="loop")
-    method, ids = method_of(config), tuple(card.site for card in cards)
-    _check_public(cards, public, Need.PUBLIC_DATA in method.needs)
-    data = _blank(config.data, cards[0])
+    config = replace(
+        config,
+        models=tuple(description.model for description in descriptions),
+        clients=len(descriptions),
+        backend="loop",
+    )
+    method, ids = method_of(config), tuple(description.site for description in descriptions)
+    _check_public(descriptions, public, Need.PUBLIC_DATA in method.needs)
+    data = _blank(config.data, descriptions[0])
     transform = preset(config.transform, config.data, data.shape)
     row = transform.prepare(data.x_train)
     networks = ModelFactory(config, data, tuple(row.shape[1:]))
-    dealt = networks.dealt(ids, not method.bias_free())
-    train, val, test = (_placeholder_rows(row, [card.rows[part] for card in cards]) for part in range(3))
-    fleet = ClientPool(
+    assign = networks.assign(ids, not method.bias_free())
+    train, val, test = (
+        _placeholder_rows(row, [description.rows[part] for description in descriptions]) for part in range(3)
+    )
+    pool = ClientPool(
         ids=ids,
-        models=dealt,
+        models=assign,
         num_classes=data.num_classes,
         train=train,
         val=val,
         test=test,
-        proxy=networks.travelling(method.needs, dealt),
-        tutors=networks.tutors(method.needs, dealt),
+        proxy=networks.travelling(method.needs, assign),
+        server_models=networks.server_models(method.needs, assign),
         public=None if public is None else transform.prepare(public),
         augment=transform.augment if transform.augments else None,
         remote=True,
     )
-    compatibility.check(method, fleet, config.method, config.backend, config.robust, config.sums)
-    config, method, fleet = privacy.prepare(config, method, fleet)
-    federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(cards))
-    return Setup(config, method, federation, fleet, filled(Devices(), config.clock, "--clock"))
+    compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
+    config, method, pool = privacy.prepare(config, method, pool)
+    federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(descriptions))
+    return Setup(config, method, federation, pool, filled(Devices(), config.clock, "--clock"))
 
 
 def _check_options(config: Config) -> None:
@@ -143,15 +162,15 @@ def _check_options(config: Config) -> None:
             raise AtollError(f"{flag(name)} is for simulations: sites fail by themselves. Leave it out.")
 
 
-def introduction(setup: Setup, run: str, public: Array | None) -> dict[ClientId, Frame]:
+def announcement(setup: Setup, run: str, public: Array | None) -> dict[ClientId, Frame]:
     """What tells each site of the run, and what it must find there."""
-    fleet, method = setup.fleet, setup.method
+    pool, method = setup.pool, setup.method
     common = {
         "version": __version__,
         "protocol": VERSION,
         "run": run,
         "config": setup.config.to_dict(),
-        "models": {i: model.name for i, model in fleet.models.items()},
+        "models": {i: model.name for i, model in pool.models.items()},
     }
     contract, shown = method_digest(method), rows_digest(public) if Need.PUBLIC_DATA in method.needs else None
     return {
@@ -161,48 +180,48 @@ def introduction(setup: Setup, run: str, public: Array | None) -> dict[ClientId,
             | {
                 "expect": {
                     "contract": contract,
-                    "model": models_digest([fleet.models[i], fleet.proxy]),
-                    "data": [part.size(at) for part in (fleet.train, fleet.val, fleet.test)],
+                    "model": models_digest([pool.models[i], pool.proxy]),
+                    "data": [part.size(at) for part in (pool.train, pool.val, pool.test)],
                     "public": shown,
                 }
             },
         )
-        for at, i in enumerate(fleet.ids)
+        for at, i in enumerate(pool.ids)
     }
 
 
 def holdings(setup: Setup) -> dict[str, Any]:
     """Numbers of rows: of which classes they are, sites do not tell."""
-    fleet = setup.fleet
-    parts = {"train": fleet.train, "val": fleet.val, "test": fleet.test}
+    pool = setup.pool
+    parts = {"train": pool.train, "val": pool.val, "test": pool.test}
     return {
         "name": setup.federation.name,
-        "clients": list(fleet.ids),
+        "clients": list(pool.ids),
         "classes": ["all classes"],
-        **{name: [[part.size(at)] for at in range(len(fleet.ids))] for name, part in parts.items()},
+        **{name: [[part.size(at)] for at in range(len(pool.ids))] for name, part in parts.items()},
         "notes": ["Rows stay at the sites: models were tested there, and only scores travelled."],
     }
 
 
-def _check_public(cards: Sequence[SiteDescription], public: Array | None, needed: bool) -> None:
+def _check_public(descriptions: Sequence[SiteDescription], public: Array | None, needed: bool) -> None:
     if not needed:
         return
     own = rows_digest(public)
     if own is None:
         raise AtollError("This method distils on public rows, and the server has none. Give their file with --public.")
-    for card in cards:
-        if card.public != own:
+    for description in descriptions:
+        if description.public != own:
             raise AtollError(
-                f"Site {card.site!r} has {'other' if card.public else 'no'} public rows. "
+                f"Site {description.site!r} has {'other' if description.public else 'no'} public rows. "
                 "Copy the server's file there and name it under 'public' in its site.yaml."
             )
 
 
-def _blank(name: str, card: SiteDescription) -> Dataset:
+def _blank(name: str, description: SiteDescription) -> Dataset:
     """A data set of one empty row that has the form of the sites' rows."""
-    x, y = np.zeros((1, *card.shape), card.dtype), np.zeros(1, np.int64)
-    kind: Any = card.kind
-    return Dataset(name, kind, x, y, x[:0], y[:0], tuple(str(c) for c in range(card.classes)))
+    x, y = np.zeros((1, *description.shape), description.dtype), np.zeros(1, np.int64)
+    kind: Any = description.kind
+    return Dataset(name, kind, x, y, x[:0], y[:0], tuple(str(c) for c in range(description.classes)))
 
 
 def _placeholder_rows(row: torch.Tensor, sizes: Sequence[int]) -> ClientRows:
@@ -212,6 +231,6 @@ def _placeholder_rows(row: torch.Tensor, sizes: Sequence[int]) -> ClientRows:
     return ClientRows(x.expand(total, *row.shape[1:]), y.expand(total), sizes)
 
 
-def _name(cards: Sequence[SiteDescription]) -> str:
+def _name(descriptions: Sequence[SiteDescription]) -> str:
     """A short hash of what the sites said: a run can go on only with the sites it began with."""
-    return sha256(to_json([card._asdict() for card in cards]).encode()).hexdigest()[:12]
+    return sha256(to_json([description._asdict() for description in descriptions]).encode()).hexdigest()[:12]

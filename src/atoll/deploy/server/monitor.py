@@ -67,8 +67,8 @@ def follow(flower: Control, number: int, look: Callable[[], None]) -> RunStatus:
 class Book:
     """Which run of Flower works on which run directory."""
 
-    def __init__(self, home: FederationDir):
-        self._path = home.state / "runs.json"
+    def __init__(self, directory: FederationDir):
+        self._path = directory.state / "runs.json"
 
     def read(self) -> dict[str, str]:
         try:
@@ -98,16 +98,16 @@ LATEST = 5  # runs shown
 
 def report(folder: Path) -> dict[str, Any]:
     """Whether the server runs, what Flower says of each site, and the latest runs."""
-    home = FederationDir(folder)
-    federation = home.read()
+    directory = FederationDir(folder)
+    federation = directory.read()
     sites = {name: site.refusal() or "unknown" for name, site in federation.sites.items()}
-    if running(home) is None:
+    if running(directory) is None:
         return {"server": False, "sites": sites, "runs": []}
     names = {pki.spki(site.key.encode()): name for name, site in federation.accepted().items()}
-    with reached(home) as flower:
+    with reached(directory) as flower:
         for node in flower.nodes():
             if node.key in names:
                 sites[names[node.key]] = "never seen" if node.status == "registered" else node.status
-        places = Book(home).read()
+        places = Book(directory).read()
         runs = [run._asdict() | {"out": places.get(str(run.id), "")} for run in flower.runs()[:LATEST]]
     return {"server": True, "sites": sites, "runs": runs}

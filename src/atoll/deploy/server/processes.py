@@ -37,11 +37,11 @@ class Running:
     insecure: bool
 
 
-def flower_env(home: Path) -> dict[str, str]:
+def flower_env(directory: Path) -> dict[str, str]:
     """Flower keeps to its folder, calls nobody, installs nothing, and finds its own programs."""
     programs = str(Path(sys.executable).parent)
     return os.environ | {
-        "FLWR_HOME": str(home),
+        "FLWR_HOME": str(directory),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -58,40 +58,40 @@ def program(name: str) -> str:
 class ServerProcesses:
     """One federation's server in progress."""
 
-    def __init__(self, home: FederationDir, host: str, port: int, insecure: bool, say: Say):
-        self.home, self.host, self.gate_port, self.insecure, self.say = home, host, port, insecure, say
+    def __init__(self, directory: FederationDir, host: str, port: int, insecure: bool, say: Say):
+        self.directory, self.host, self.gate_port, self.insecure, self.say = directory, host, port, insecure, say
         self.port = free_port()
-        self.ca = None if insecure else home.ca
+        self.ca = None if insecure else directory.ca
         self._synced: Any = None
         self._ready = False
 
     def run(self) -> None:
         """Until it is told to end."""
-        secret = self.home.state / "executor.secret"
+        secret = self.directory.state / "executor.secret"
         write_private(secret, secrets.token_bytes(32))  # new for each start: what an older server left is locked out
         link, executor, gate = self._superlink(secret), self._executor(secret), self._gate()
         self._link = link
         note = Running(os.getpid(), self.port, self.host, self.gate_port, self.insecure)
-        write_whole(self.home.state / "server.json", to_json(vars(note)).encode())
+        write_whole(self.directory.state / "server.json", to_json(vars(note)).encode())
         Supervisor([[link, executor], [gate]], self.say).run(self._tick)
 
     # -- the processes ------------------------------------------------------------------------------------------------
 
     def _superlink(self, secret: Path) -> ManagedProcess:
         tls = ["--insecure"] if self.insecure else [
-            "--ssl-ca-certfile", str(self.home.ca), "--ssl-certfile", str(self.home.cert),
-            "--ssl-keyfile", str(self.home.key), "--enable-supernode-auth",
+            "--ssl-ca-certfile", str(self.directory.ca), "--ssl-certfile", str(self.directory.cert),
+            "--ssl-keyfile", str(self.directory.key), "--enable-supernode-auth",
         ]  # fmt: skip
         command = [
             program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port),
-            "--database", str(self.home.state / "flower.db"),
+            "--database", str(self.directory.state / "flower.db"),
             "--isolation", "process", "--superexec-auth-secret-file", str(secret),
             "--disable-runtime-dependency-installation", *tls,
         ]  # fmt: skip
         return self._child("SuperLink", command)
 
     def _executor(self, secret: Path) -> ManagedProcess:
-        tls = ["--insecure"] if self.insecure else ["--root-certificates", str(self.home.ca)]
+        tls = ["--insecure"] if self.insecure else ["--root-certificates", str(self.directory.ca)]
         command = [
             program("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{self.port}",
             "--superexec-auth-secret-file", str(secret), *tls,
@@ -102,15 +102,15 @@ class ServerProcesses:
 
     def _gate(self) -> ManagedProcess:
         command = [
-            sys.executable, "-m", "atoll.deploy.server.proxy", str(self.home.path), "--host", self.host,
+            sys.executable, "-m", "atoll.deploy.server.proxy", str(self.directory.path), "--host", self.host,
             "--port", str(self.gate_port), "--upstream", str(self.port), *(["--insecure"] if self.insecure else []),
         ]  # fmt: skip
         return self._child("Gate", command)
 
     def _child(self, name: str, command: list[str]) -> ManagedProcess:
         # At its usual level Flower writes a line for every request, and sites ask every few seconds.
-        env = flower_env(self.home.state / "flwr") | {"FLWR_LOG_LEVEL": "WARNING"}
-        return ManagedProcess(name, command, env, self.home.logs / f"{name.lower()}.log")
+        env = flower_env(self.directory.state / "flwr") | {"FLWR_LOG_LEVEL": "WARNING"}
+        return ManagedProcess(name, command, env, self.directory.logs / f"{name.lower()}.log")
 
     def _flower_answers(self) -> str | None:
         return None if answers(self.port, self.ca) else ""
@@ -119,12 +119,12 @@ class ServerProcesses:
 
     def _tick(self) -> None:
         """Tell Flower whom it may know, whenever that has changed or Flower has been started again."""
-        mark = (self.home.file.stat().st_mtime_ns, self._link.began)
+        mark = (self.directory.file.stat().st_mtime_ns, self._link.began)
         if mark == self._synced or not self._link.alive or not answers(self.port, self.ca):
             return
         try:
             if not self.insecure:
-                self._register(self.home.read())
+                self._register(self.directory.read())
         except flower_control.Unreachable:
             return  # it has just died, and will be back
         except AtollError as mistake:
@@ -148,23 +148,23 @@ class ServerProcesses:
                     self.say(f"The key of {name!r} was revoked once and stays so: atoll deploy reissue --site {name}")
 
 
-def serve(home: FederationDir, host: str | None, port: int | None, insecure: bool, say: Say) -> None:
+def serve(directory: FederationDir, host: str | None, port: int | None, insecure: bool, say: Say) -> None:
     """Start the server of a federation and keep it running."""
-    federation = home.read()
+    federation = directory.read()
     host = host or default_host(federation)
     if insecure and not is_loopback(host):
         raise AtollError(
             f"--insecure is for trials on one machine: {host} can be reached from outside. "
             "Leave it out, or listen on 127.0.0.1."
         )
-    for folder in (home.path, home.state, home.logs):
+    for folder in (directory.path, directory.state, directory.logs):
         private_folder(folder)
-    _warn(home, federation, say)
-    with alone(home.state / "server.lock", f"A server of {str(home.path)!r} is running already."):
+    _warn(directory, federation, say)
+    with alone(directory.state / "server.lock", f"A server of {str(directory.path)!r} is running already."):
         chosen = port or federation.port
         wait_for_port(host, chosen, OLD_PROCESSES, say)
-        os.environ.update(flower_env(home.state / "flwr"))  # for Flower's client in this process
-        ServerProcesses(home, host, chosen, insecure, say).run()
+        os.environ.update(flower_env(directory.state / "flwr"))  # for Flower's client in this process
+        ServerProcesses(directory, host, chosen, insecure, say).run()
 
 
 def default_host(federation: FederationFile) -> str:
@@ -172,19 +172,19 @@ def default_host(federation: FederationFile) -> str:
     return "127.0.0.1" if all(is_loopback(name) for name in federation.names) else "0.0.0.0"
 
 
-def _warn(home: FederationDir, federation: FederationFile, say: Say) -> None:
-    for days, what, remedy in expiring(home, federation):
+def _warn(directory: FederationDir, federation: FederationFile, say: Say) -> None:
+    for days, what, remedy in expiring(directory, federation):
         if days < WARN_DAYS:
             state = "has expired" if days < 0 else f"expires in {days} days"
-            say(f"Warning: {what} {state}. Renew it with: atoll deploy reissue {home.path} {remedy}")
+            say(f"Warning: {what} {state}. Renew it with: atoll deploy reissue {directory.path} {remedy}")
 
 
-def expiring(home: FederationDir, federation: FederationFile) -> Iterator[tuple[int, str, str]]:
+def expiring(directory: FederationDir, federation: FederationFile) -> Iterator[tuple[int, str, str]]:
     """Days left, what it is, and the option that renews it."""
     from datetime import UTC, datetime
 
     now = datetime.now(UTC)
-    yield (pki.expiry(home.cert.read_bytes()) - now).days, "the server's certificate", "--server"
+    yield (pki.expiry(directory.cert.read_bytes()) - now).days, "the server's certificate", "--server"
     for name, site in federation.sites.items():
         if not site.revoked:
             yield (datetime.fromisoformat(site.expires) - now).days, f"the key of {name!r}", f"--site {name}"
@@ -200,25 +200,27 @@ def answers(port: int, ca: Path | None) -> bool:
         return False
 
 
-def running(home: FederationDir) -> Running | None:
+def running(directory: FederationDir) -> Running | None:
     """The server of a federation, if there is one."""
-    if not is_held(home.state / "server.lock"):
+    if not is_held(directory.state / "server.lock"):
         return None
     try:
-        return Running(**json.loads((home.state / "server.json").read_text()))
+        return Running(**json.loads((directory.state / "server.json").read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
 
 @contextmanager
-def reached(home: FederationDir, patience: float = 30.0) -> Iterator[flower_control.Control]:
+def reached(directory: FederationDir, timeouts: float = 30.0) -> Iterator[flower_control.Control]:
     """Flower's control interface, of a server that runs."""
-    home.read()
-    deadline = time.monotonic() + patience
-    while (found := running(home)) is None or not answers(found.port, None if found.insecure else home.ca):
+    directory.read()
+    deadline = time.monotonic() + timeouts
+    while (found := running(directory)) is None or not answers(found.port, None if found.insecure else directory.ca):
         if found is None or time.monotonic() > deadline:
-            raise AtollError(f"No server of this federation is running here. Start it: atoll deploy server {home.path}")
+            raise AtollError(
+                f"No server of this federation is running here. Start it: atoll deploy server {directory.path}"
+            )
         time.sleep(0.3)
-    os.environ.update(flower_env(home.state / "flwr"))
-    with flower_control.connected(found.port, None if found.insecure else home.ca) as flower:
+    os.environ.update(flower_env(directory.state / "flwr"))
+    with flower_control.connected(found.port, None if found.insecure else directory.ca) as flower:
         yield flower

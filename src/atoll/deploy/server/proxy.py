@@ -67,8 +67,8 @@ def check_path(method: str, target: str) -> None:
 class KeyChecker:
     """Knows which keys are accepted; looks again when federation.yaml has changed."""
 
-    def __init__(self, home: FederationDir):
-        self._home = home
+    def __init__(self, directory: FederationDir):
+        self._directory = directory
         self._seen: tuple[int, int] | None = None
         self._sites: dict[str, RegisteredSite] = {}
 
@@ -82,10 +82,10 @@ class KeyChecker:
             raise Refusal(401, refusal)
 
     def _known(self) -> dict[str, RegisteredSite]:
-        found = self._home.file.stat()
+        found = self._directory.file.stat()
         mark = found.st_mtime_ns, found.st_ino
         if mark != self._seen:
-            sites = self._home.read().sites.values()
+            sites = self._directory.read().sites.values()
             self._sites, self._seen = {pki.header(site.key.encode()): site for site in sites}, mark
         return self._sites
 
@@ -108,8 +108,8 @@ class Head(NamedTuple):
 class ReverseProxy:
     """Serves connections; each carries requests one after the other."""
 
-    def __init__(self, keeper: KeyChecker, upstream: httpx.AsyncClient):
-        self._keeper, self._upstream, self._open = keeper, upstream, 0
+    def __init__(self, key_checker: KeyChecker, upstream: httpx.AsyncClient):
+        self._key_checker, self._upstream, self._open = key_checker, upstream, 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._open >= MAX_CONNECTIONS:
@@ -124,33 +124,33 @@ class ReverseProxy:
             self._open -= 1
             writer.transport.abort() if writer.is_closing() else writer.close()
 
-    async def _talk(self, visitor: "Connection") -> None:
-        while (head := await visitor.head()) is not None:
+    async def _talk(self, connection: "Connection") -> None:
+        while (head := await connection.head()) is not None:
             try:
                 check_path(head.method, head.target)
-                self._keeper.check_key(head.target, head.headers.get(KEY))
+                self._key_checker.check_key(head.target, head.headers.get(KEY))
                 _check_length(head)
-                await self._forward(head, visitor)
+                await self._forward(head, connection)
             except Refusal as refusal:
-                await visitor.answer(refusal.status, refusal.reason)
+                await connection.answer(refusal.status, refusal.reason)
             except AtollError:  # federation.yaml cannot be read: then nobody is known
-                await visitor.answer(503, "the gate does not know whom to let in")
+                await connection.answer(503, "the gate does not know whom to let in")
             except httpx.HTTPError:
-                await visitor.answer(502, "the server behind the gate does not answer")
-            if not visitor.next():
+                await connection.answer(502, "the server behind the gate does not answer")
+            if not connection.next():
                 return
 
-    async def _forward(self, head: Head, visitor: "Connection") -> None:
+    async def _forward(self, head: Head, connection: "Connection") -> None:
         request = self._upstream.build_request(
             head.method,
             head.target,
             headers=_passing(head.headers, UP),
-            content=visitor.body() if head.method == "POST" else None,
+            content=connection.body() if head.method == "POST" else None,
         )
         async with asyncio.timeout(BODY_SECONDS + ANSWER_SECONDS):
             answer = await self._upstream.send(request, stream=True)
             try:
-                await visitor.pass_on(answer)
+                await connection.pass_on(answer)
             finally:
                 await answer.aclose()
 
@@ -254,22 +254,22 @@ def is_loopback(host: str) -> bool:
     return bool(found) and all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in found)
 
 
-def server_context(home: FederationDir) -> ssl.SSLContext:
+def server_context(directory: FederationDir) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(home.cert, home.key)
+    context.load_cert_chain(directory.cert, directory.key)
     return context
 
 
-async def run(home: FederationDir, host: str, port: int, upstream: int, insecure: bool) -> None:
+async def run(directory: FederationDir, host: str, port: int, upstream: int, insecure: bool) -> None:
     """Listen until the process is told to end."""
-    context = None if insecure else server_context(home)
-    scheme, verify = ("http", False) if insecure else ("https", ssl.create_default_context(cafile=str(home.ca)))
+    context = None if insecure else server_context(directory)
+    scheme, verify = ("http", False) if insecure else ("https", ssl.create_default_context(cafile=str(directory.ca)))
     limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=32)
     timeout = httpx.Timeout(ANSWER_SECONDS, connect=5.0)
     base = f"{scheme}://127.0.0.1:{upstream}"
     async with httpx.AsyncClient(base_url=base, verify=verify, limits=limits, timeout=timeout, trust_env=False) as up:
-        gate = ReverseProxy(AnyKey(home) if insecure else KeyChecker(home), up)
+        gate = ReverseProxy(AnyKey(directory) if insecure else KeyChecker(directory), up)
         listener = await asyncio.start_server(gate.serve, host, port, ssl=context, backlog=128)
         done = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -289,7 +289,7 @@ def main() -> None:
     if given.insecure and not is_loopback(given.host):
         raise SystemExit("--insecure is for the loopback only.")
     with suppress(KeyboardInterrupt):
-        asyncio.run(run(FederationDir(given.home), given.host, given.port, given.upstream, given.insecure))
+        asyncio.run(run(FederationDir(given.directory), given.host, given.port, given.upstream, given.insecure))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from ..transport.base import Transport
 from ..transport.protocol import AWAY, CODES, Frame
 from ..transport.requests import SiteRequests, Timeouts
 from .backend import SiteBackend
-from .handshake import SiteDescription, build_remote_setup, compare, hello, holdings, introduction, read_description
+from .handshake import SiteDescription, announcement, build_remote_setup, compare, hello, holdings, read_description
 
 DEPLOYMENT, EVENTS = "deployment.json", "events.jsonl"
 LINGER = 60.0  # seconds for an earlier server's app to let go of the run directory
@@ -70,7 +70,7 @@ class DeploymentJob:
         return len(self.sites) if self.min_clients is None else self.min_clients
 
     @property
-    def patience(self) -> Timeouts:
+    def timeouts(self) -> Timeouts:
         return Timeouts(self.round_timeout, self.wait_limit, self.retry_pause)
 
     def configured(self) -> Config:
@@ -97,7 +97,7 @@ def run_deployment(
     with _freed(Path(job.run_dir)) as run_dir, one_thread():
         say = _events(run_dir.path)
         try:
-            result = _Run(job, run_dir, SiteRequests(line, job.patience, say, clock)).play(
+            result = _Run(job, run_dir, SiteRequests(line, job.timeouts, say, clock)).play(
                 watch or (lambda t, line: None)
             )
         except AtollError as reason:
@@ -146,12 +146,14 @@ class _Run:
         config = self.job.configured()
         method_of(config)  # a mistake in it is told before anybody is asked
         known = self._known() if not self.job.force else None
-        cards = self._muster(config, known)
-        setup = build_remote_setup(config, cards, self.public)
+        descriptions = self._handshake(config, known)
+        setup = build_remote_setup(config, descriptions, self.public)
         self.run_dir.start(setup.config, resume=not self.job.force, force=self.job.force)
         name = known["run"] if known else secrets.token_hex(16)
-        self.run_dir.write_json(DEPLOYMENT, {"run": name, "cards": [card._asdict() for card in cards]})
-        self._introduce(setup, name, first=known is None)
+        self.run_dir.write_json(
+            DEPLOYMENT, {"run": name, "cards": [description._asdict() for description in descriptions]}
+        )
+        self._announce(setup, name, first=known is None)
         deployment = DeployedExperiment(setup, self.run_dir, self.caller, name, self.job.least)
         result = deployment.run(watch)
         deployment.end()
@@ -164,7 +166,7 @@ class _Run:
         except (OSError, ValueError):
             return None
 
-    def _muster(self, config: Config, known: dict[str, Any] | None) -> list[SiteDescription]:
+    def _handshake(self, config: Config, known: dict[str, Any] | None) -> list[SiteDescription]:
         """The sites of the run: all must be there when it begins, enough of them when it goes on."""
         sites = list(self.job.sites)
         kept = {values["site"]: read_description(values["site"], values) for values in known["cards"]} if known else {}
@@ -173,39 +175,39 @@ class _Run:
                 f"The run in {self.job.run_dir!r} began with the sites {', '.join(kept)}, not {', '.join(sites)}. "
                 "Name the same ones, or start again with --force, which replaces the run."
             )
-        cards = dict(kept)
+        descriptions = dict(kept)
         for site, reply in self._start(dict.fromkeys(sites, hello(config)), first=known is None):
-            cards[site] = self._checked(read_description(site, reply.head), kept)
-        return [cards[site] for site in sites]
+            descriptions[site] = self._checked(read_description(site, reply.head), kept)
+        return [descriptions[site] for site in sites]
 
     def _start(self, frames: Mapping[ClientId, Frame], first: bool) -> Iterator[tuple[ClientId, Frame]]:
         """Ask before anything runs: a site that refuses ends it, one that is away only if it is needed."""
-        patience = self.caller.patience
+        timeouts = self.caller.timeouts
         least = len(frames) if first else self.job.least
         if not first:
-            patience = patience._replace(timeout=min(GATHER, patience.timeout))
-        for site, reply in self.caller.ask(frames, least, "The start", patience, strict=True):
+            timeouts = timeouts._replace(timeout=min(GATHER, timeouts.timeout))
+        for site, reply in self.caller.ask(frames, least, "The start", timeouts, strict=True):
             if reply.code is None:
                 yield site, reply
             elif reply.code not in AWAY:
                 raise AtollError(f"Site {site!r} cannot take part: {CODES[reply.code]}.")
 
-    def _checked(self, card: SiteDescription, kept: Mapping[ClientId, SiteDescription]) -> SiteDescription:
-        compare([card])
-        if kept.get(card.site, card) != card:
+    def _checked(self, description: SiteDescription, kept: Mapping[ClientId, SiteDescription]) -> SiteDescription:
+        compare([description])
+        if kept.get(description.site, description) != description:
             raise AtollError(
-                f"Site {card.site!r} is not what it was when the run began: its rows, its model or its public rows "
-                "changed. Bring them back, or start again with --force, which replaces the run."
+                f"Site {description.site!r} is not what it was when the run began: its rows, its model or its public "
+                "rows changed. Bring them back, or start again with --force, which replaces the run."
             )
-        return card
+        return description
 
-    def _introduce(self, setup: Setup, run: str, first: bool) -> None:
+    def _announce(self, setup: Setup, run: str, first: bool) -> None:
         """Tell all sites of a new run. When it goes on they know of it; who does not is told when that shows."""
-        frames = introduction(setup, run, self.public)
+        frames = announcement(setup, run, self.public)
         if first:
             for _ in self._start(frames, first):
                 pass
-        self.caller.introduce(frames)
+        self.caller.announce(frames)
 
 
 class DeployedExperiment(Experiment):
@@ -236,7 +238,7 @@ class DeployedExperiment(Experiment):
 
     def _take_over(self, found: Snapshot) -> None:
         super()._take_over(found)
-        self._caller.late += self.ledger.lines[-1]["late"] if self.ledger.lines else 0
+        self._caller.late += self.run_state.lines[-1]["late"] if self.run_state.lines else 0
 
     def _holdings(self) -> dict[str, Any]:
         return holdings(self.setup)
@@ -245,7 +247,7 @@ class DeployedExperiment(Experiment):
         return super()._evaluate(log) | {"late": self._caller.late}
 
     def _summary(self) -> dict[str, Any]:
-        lines = self.ledger.lines
+        lines = self.run_state.lines
         return super()._summary() | {
             "backend": "sites",
             "evaluated": "at the sites",
@@ -253,4 +255,4 @@ class DeployedExperiment(Experiment):
         }
 
     def end(self) -> None:
-        self._sites.end(self.fleet.ids)
+        self._sites.end(self.pool.ids)

@@ -119,12 +119,12 @@ class ExchangeStore:
     def entry(self, round: int, phase: int, key: str) -> StoredExchange:
         return StoredExchange(self.folder / f"{round:06d}-{phase}-{key[:16]}")
 
-    def find(self, tag: StateRef) -> StoredExchange:
+    def find(self, state_ref: StateRef) -> StoredExchange:
         """The exchange that a state came of. A state that is not there, or not as it was, is refused."""
         for round, phase, entry in self.entries():
-            if (round, phase, entry.digest()) == tag and entry.concluded:
+            if (round, phase, entry.digest()) == state_ref and entry.concluded:
                 return entry
-        raise Refusal("state", f"There is no sound state of round {tag.round + 1} in {self.folder}.")
+        raise Refusal("state", f"There is no sound state of round {state_ref.round + 1} in {self.folder}.")
 
     def entries(self) -> Iterator[tuple[int, int, StoredExchange]]:
         for path in sorted(self.folder.glob("*-*-*")):

@@ -36,7 +36,7 @@ def personal_model(folder: Path, run: str | None = None) -> Personal:
     found = open_site(folder, run)
     if type(found.method).own is Method.own:
         raise AtollError(f"{found.config.label} predicts by more than one model. Use predictor() for its predictions.")
-    model = found.fleet.models[found.name]
+    model = found.pool.models[found.name]
     return Personal(model, found.params(found.name), found.metadata())
 
 
@@ -51,13 +51,13 @@ class SiteModels(TrainedModels):
 
     def __init__(self, part: Participation, entry: StoredExchange):
         self.name, self.run, self._part, self._entry = part.site.name, part.run, part, entry
-        self.config, self.method, self.fleet, self.data = part.config, part.method, part.fleet, part.site.rows.data
+        self.config, self.method, self.pool, self.data = part.config, part.method, part.pool, part.site.rows.data
         self.transform = preset(self.config.transform, self.config.data, self.data.shape)
         self.round = unpack(entry.read("request.frame")).head["round"] + 1
 
-    def moment(self, i: ClientId) -> ModelSource:
+    def source(self, i: ClientId) -> ModelSource:
         """The message, the upload and the state that the model follows from."""
-        client, types, entry = self.fleet.client(self.client(i)), self._part.types, self._entry
+        client, types, entry = self.pool.client(self.client(i)), self._part.types, self._entry
         download = decode(types.download, unpack(entry.read("request.frame")).body)
         made = decode(types.upload, entry.read("made.safetensors"), OWN)
         return download, made, decode(types.state, entry.read("state.safetensors"), OWN), client
@@ -68,7 +68,7 @@ class SiteModels(TrainedModels):
             "site": self.name,
             "run": self.run,
             "method": config.label,
-            "model": self.fleet.models[self.name].name,
+            "model": self.pool.models[self.name].name,
             "round": self.round,
             "kind": data.kind,
             "shape": list(data.shape),
@@ -85,18 +85,18 @@ def open_site(folder: Path, run: str | None = None) -> SiteModels:
     if run is None and not found:
         raise AtollError(f"Site {site.name!r} has not taken part in a run yet: there is no model in {str(folder)!r}.")
     try:
-        shelf = ExchangeStore(site.state, run or found[-1])
-        document = shelf.document()
-        return SiteModels(Participation(site, document), _entry(shelf, document.get("last"), site))
+        exchanges = ExchangeStore(site.state, run or found[-1])
+        document = exchanges.document()
+        return SiteModels(Participation(site, document), _entry(exchanges, document.get("last"), site))
     except Refusal as reason:
         raise AtollError(f"Cannot read the model of run {run or found[-1]} in {str(folder)!r}: {reason}") from reason
 
 
-def _entry(shelf: ExchangeStore, last: Any, site: SiteConfig) -> StoredExchange:
+def _entry(exchanges: ExchangeStore, last: Any, site: SiteConfig) -> StoredExchange:
     """The exchange that the server named at the end; in a run that goes on, the latest."""
     if last is not None:
-        return shelf.find(StateRef(*last))
-    done = [entry for _, _, entry in shelf.entries() if entry.concluded and entry.answered]
+        return exchanges.find(StateRef(*last))
+    done = [entry for _, _, entry in exchanges.entries() if entry.concluded and entry.answered]
     if not done:
         raise AtollError(f"Site {site.name!r} has no model of that run yet.")
     return done[-1]

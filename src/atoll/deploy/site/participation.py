@@ -66,18 +66,18 @@ class Participation:
         except (KeyError, TypeError, ValueError) as reason:
             raise Refusal("request") from reason
         self.site, self.config = site, config_of(document)
-        self.shelf = ExchangeStore(site.state, self.run)
+        self.exchanges = ExchangeStore(site.state, self.run)
         method = _method(self.config, site)
-        self.config, self.method, self.fleet = prepare(self.config, method, self._fleet(method))
+        self.config, self.method, self.pool = prepare(self.config, method, self._pool(method))
         self.types = contract(self.method)
         rules = site.privacy.combined(self.config, self.method)
         try:
-            self.privacy = Privacy(rules, self.method, self.fleet, self.shelf.folder)
+            self.privacy = Privacy(rules, self.method, self.pool, self.exchanges.folder)
         except Undeclared as reason:
             raise Refusal("roles", str(reason)) from reason
         self.privacy.take_over(None)  # what the journal says of the budget
 
-    def _fleet(self, method: AnyMethod) -> ClientPool:
+    def _pool(self, method: AnyMethod) -> ClientPool:
         """The site alone. All architectures are needed only to find the smallest, where that one travels."""
         site, config = self.site, self.config
         data, name = site.rows.data, site.name
@@ -86,16 +86,16 @@ class Participation:
         shared = Need.SHARED_MODEL in method.needs and not config.shared_model
         roster = self.roster if shared else {name: site.architecture}
         networks = ModelFactory(replace(config, models=tuple(roster.values())), data, tuple(train.all.x.shape[1:]))
-        dealt = networks.dealt(tuple(roster), not method.bias_free())
+        assign = networks.assign(tuple(roster), not method.bias_free())
         return ClientPool(
             ids=(name,),
-            models={name: dealt[name]},
+            models={name: assign[name]},
             num_classes=data.num_classes,
             train=train,
             val=val,
             test=test,
-            proxy=networks.travelling(method.needs, dealt),
-            tutors=networks.tutors(method.needs, dealt),
+            proxy=networks.travelling(method.needs, assign),
+            server_models=networks.server_models(method.needs, assign),
             public=None if site.public_rows is None else transform.prepare(site.public_rows),
             augment=transform.augment if transform.augments else None,
         )
@@ -106,7 +106,7 @@ class Participation:
         site.privacy.check(self.config, self.method)
         found = {
             "contract": method_digest(self.method),
-            "model": models_digest([self.fleet.models[site.name], self.fleet.proxy]),
+            "model": models_digest([self.pool.models[site.name], self.pool.proxy]),
             "data": site.card(self.config)["rows"],
             "public": rows_digest(site.public_rows) if Need.PUBLIC_DATA in self.method.needs else None,
         }
@@ -123,13 +123,13 @@ class Participation:
         all others are dropped.
         """
         head, waiting = request.head, self.method.after_upload is not None
-        entry, base = self._entry(request), _tag(head["base"])
+        entry, base = self._entry(request), _state_ref(head["base"])
         if entry.answered and (waiting or entry.concluded):
             rest = None if entry.concluded else partial(self._conclude_again, entry)
             return unpack(entry.read("reply.frame")), True, rest
         reply, afterwards = self._carry_out(request, data, entry, base)
-        needed = {tag for tag in (base, *map(_tag, head["keep"])) if tag is not None}
-        self.shelf.tidy(needed, round=head["round"])
+        needed = {state_ref for state_ref in (base, *map(_state_ref, head["keep"])) if state_ref is not None}
+        self.exchanges.tidy(needed, round=head["round"])
         return reply, False, afterwards
 
     def finish(self, request: Frame) -> Frame:
@@ -143,17 +143,17 @@ class Participation:
 
     def assess(self, request: Frame) -> Frame:
         """Measure the personal model as it is."""
-        loop = self._loop(_tag(request.head["base"]), [])
+        loop = self._loop(_state_ref(request.head["base"]), [])
         download = decode(self.types.download, request.body)
         return Frame("score", {"score": _plain(loop.assess(self.method, self.config.seed, self.site.name, download))})
 
     def end(self, request: Frame) -> Frame:
         """The run is over: what the site holds now is the result."""
-        last = _tag(request.head["base"])
+        last = _state_ref(request.head["base"])
         if last is not None:
-            self.shelf.find(last)
-            self.shelf.tidy({last})
-        self.shelf.begin(self.shelf.document() | {"last": last})
+            self.exchanges.find(last)
+            self.exchanges.tidy({last})
+        self.exchanges.begin(self.exchanges.document() | {"last": last})
         return Frame("ended", {})
 
     def account(self) -> dict[str, Any]:
@@ -169,14 +169,14 @@ class Participation:
         """Where an exchange is kept: named after everything that decides what comes of it."""
         head = request.head
         try:
-            round, phase, base = int(head["round"]), int(head["phase"]), _tag(head["base"])
+            round, phase, base = int(head["round"]), int(head["phase"]), _state_ref(head["base"])
             download = str(head["download"])
         except (KeyError, TypeError, ValueError) as reason:
             raise Refusal("request") from reason
         if request.body and sha256(request.body).hexdigest() != download:
             raise Refusal("request", "A message is not what its digest says.")
         key = sha256(f"{base} {download} {bool(head['examine'])}".encode()).hexdigest()
-        return self.shelf.entry(round, phase, key)
+        return self.exchanges.entry(round, phase, key)
 
     def _carry_out(
         self, request: Frame, data: bytes, entry: StoredExchange, base: StateRef | None
@@ -202,13 +202,13 @@ class Participation:
 
     def _conclude(self, loop: LoopBackend, entry: StoredExchange) -> None:
         if not entry.concluded:
-            (rest,) = loop.rest()
+            (rest,) = loop.results()
             entry.conclude(encode(rest.state), {"after": _plain(rest.after), "spoilt": not is_finite(rest.state)})
 
     def _conclude_again(self, entry: StoredExchange) -> None:
         """After a crash between upload and personal training: everything follows from the request."""
         request = unpack(entry.read("request.frame"))
-        loop = self._loop(_tag(request.head["base"]), [])
+        loop = self._loop(_state_ref(request.head["base"]), [])
         for _ in loop.train(self.method, self.config.seed, [self._job(request)]):
             pass
         self._conclude(loop, entry)
@@ -218,15 +218,15 @@ class Participation:
 
         def way_out(job: ClientTask, client: Client, upload: Any) -> Any:
             made.append(upload)
-            return self.privacy.outlet(job, client, upload)
+            return self.privacy.upload_filter(job, client, upload)
 
         store = MemoryStore()
         if base is not None:
             store.put(self.site.name, self.state(base))
-        return LoopBackend(self.fleet, store, way_out)
+        return LoopBackend(self.pool, store, way_out)
 
-    def state(self, tag: StateRef) -> Any:
-        return decode(self.types.state, self.shelf.find(tag).read("state.safetensors"), OWN)
+    def state(self, state_ref: StateRef) -> Any:
+        return decode(self.types.state, self.exchanges.find(state_ref).read("state.safetensors"), OWN)
 
     def _job(self, request: Frame) -> ClientTask:
         head = request.head
@@ -257,7 +257,7 @@ def _rest(entry: StoredExchange) -> dict[str, Any]:
     return {"state": entry.digest(), "after": notes["after"], "spoilt": notes["spoilt"]}
 
 
-def _tag(value: Any) -> StateRef | None:
+def _state_ref(value: Any) -> StateRef | None:
     try:
         return None if value is None else StateRef(int(value[0]), int(value[1]), str(value[2]))
     except (TypeError, ValueError, IndexError) as reason:

@@ -71,51 +71,51 @@ class RequestHandler:
             case "exchange":
                 return self._exchange(request, data)
             case "finish":
-                return Answer(pack(self._engagement(request).finish(request)))
+                return Answer(pack(self._participation(request).finish(request)))
             case "assess":
-                return Answer(pack(self._engagement(request).assess(request)))
+                return Answer(pack(self._participation(request).assess(request)))
             case "end":
-                return Answer(pack(self._engagement(request).end(request)))
+                return Answer(pack(self._participation(request).end(request)))
         raise Refusal("request", f"Nobody here knows what {request.kind!r} means.")
 
     def _begin(self, head: dict[str, Any]) -> Answer:
-        self._engage(head).shelf.begin(head)
+        self._engage(head).exchanges.begin(head)
         return Answer(pack(Frame("ready", {})))
 
     def _engage(self, document: dict[str, Any]) -> Participation:
         check_version(document)
-        engagement = Participation(self.site, document)
-        engagement.compare()
-        self._engaged = {engagement.run: engagement}  # one run at a time: models of earlier ones are let go
-        return engagement
+        participation = Participation(self.site, document)
+        participation.compare()
+        self._engaged = {participation.run: participation}  # one run at a time: models of earlier ones are let go
+        return participation
 
     def _exchange(self, request: Frame, data: bytes) -> Answer:
-        engagement = self._engagement(request)
+        participation = self._participation(request)
         try:
-            reply, again, afterwards = engagement.exchange(request, data)
+            reply, again, afterwards = participation.exchange(request, data)
         except Flawed as reason:
             _tell(str(reason))
             return Answer(pack(Frame("flawed", {})))
-        self._record(engagement, request, reply, again)
+        self._record(participation, request, reply, again)
         return Answer(pack(reply), afterwards)
 
-    def _engagement(self, request: Frame) -> Participation:
+    def _participation(self, request: Frame) -> Participation:
         run = str(request.head.get("run"))
         return self._engaged.get(run) or self._engage(ExchangeStore(self.site.state, run).document())
 
-    def _record(self, engagement: Participation, request: Frame, reply: Frame, again: bool) -> None:
+    def _record(self, participation: Participation, request: Frame, reply: Frame, again: bool) -> None:
         """The site's own book of everything that left it."""
         scores = {name: reply.head[name] for name in ("before", "after") if reply.head.get(name)}
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "run": engagement.run,
+            "run": participation.run,
             "round": request.head["round"] + 1,
             "phase": request.head["phase"],
             "bytes": len(reply.body),
             "sha256": sha256(reply.body).hexdigest(),
             "again": again,
             "scores": scores,
-            "privacy": engagement.account(),
+            "privacy": participation.account(),
         }
         with (self.site.state / "sent.jsonl").open("a") as book:
             book.write(to_json(line) + "\n")
@@ -125,10 +125,10 @@ class RequestHandler:
 
 def local(site: SiteConfig) -> Callable[[bytes], bytes]:
     """The site as a function of packed frames, without process and socket."""
-    desk = RequestHandler(site)
+    per_client = RequestHandler(site)
 
     def answer(data: bytes) -> bytes:
-        reply, afterwards = desk.handle(data)
+        reply, afterwards = per_client.handle(data)
         if afterwards:
             afterwards()
         return reply
@@ -138,23 +138,23 @@ def local(site: SiteConfig) -> Callable[[bytes], bytes]:
 
 def serve(site: SiteConfig) -> None:
     """Answer one request after the other; personal training goes on between a reply and the next request."""
-    desk = RequestHandler(site)
+    per_client = RequestHandler(site)
     with _listener(site.socket) as listener:
         _tell(f"site {site.name!r} is ready: {to_json(site.rows.given)}")
         while True:
             line, _ = listener.accept()
             with line:
-                afterwards = _converse(desk, line)
+                afterwards = _converse(per_client, line)
             if afterwards:
                 _go_on(afterwards)
 
 
-def _converse(desk: RequestHandler, line: socket.socket) -> Afterwards | None:
+def _converse(per_client: RequestHandler, line: socket.socket) -> Afterwards | None:
     try:
         line.settimeout(HURRY)
         data = receive(line)
         line.settimeout(None)
-        reply, afterwards = desk.handle(data)
+        reply, afterwards = per_client.handle(data)
         line.sendall(reply)
     except (OSError, ProtocolError) as reason:  # who asked is gone; the answer is on the shelf
         _tell(f"a conversation broke off: {reason}")

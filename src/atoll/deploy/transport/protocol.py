@@ -123,10 +123,10 @@ def _frame(head: bytes, body: bytes) -> Frame:
 # -- over a local socket ----------------------------------------------------------------------------------------------
 
 
-def call(address: str | Path, data: bytes, patience: float | None = None) -> bytes:
+def call(address: str | Path, data: bytes, timeouts: float | None = None) -> bytes:
     """Pass a packed frame to the worker that listens there; its packed reply, or the code of an error."""
     with socket.socket(socket.AF_UNIX) as line, contextlib.suppress(OSError, ProtocolError):
-        line.settimeout(patience)
+        line.settimeout(timeouts)
         line.connect(str(address))
         line.sendall(data)
         return receive(line)

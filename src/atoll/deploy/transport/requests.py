@@ -31,7 +31,7 @@ class _Call:
     site: ClientId
     data: bytes
     ticket: Ticket | None = None  # of what is under way
-    introducing: bool = False  # whether that is the introduction to the run
+    announcing: bool = False  # whether that is the introduction to the run
     code: str | None = None  # why the last try failed
     rest_until: float = 0.0  # when to try again
     failures: int = 0  # of the site itself, not of the way to it
@@ -63,23 +63,23 @@ class _Question:
 class SiteRequests:
     """Asks sites through a line. A request may be sent again: sites carry each out once."""
 
-    def __init__(self, line: Transport, patience: Timeouts, say: Say, clock: Callable[[], float] = time.monotonic):
-        self.line, self.patience = line, patience
+    def __init__(self, line: Transport, timeouts: Timeouts, say: Say, clock: Callable[[], float] = time.monotonic):
+        self.line, self.timeouts = line, timeouts
         self.late = 0  # replies that came when nobody waited for them any more
-        self.introductions: dict[ClientId, bytes] = {}  # packed: what tells a site of the run
+        self.announcements: dict[ClientId, bytes] = {}  # packed: what tells a site of the run
         self._say, self._clock = say, clock
         self._tickets: dict[Ticket, _Call] = {}
 
-    def introduce(self, frames: Mapping[ClientId, Frame]) -> None:
+    def announce(self, frames: Mapping[ClientId, Frame]) -> None:
         """What to tell a site that does not know the run, before it is asked again."""
-        self.introductions = {site: pack(frame) for site, frame in frames.items()}
+        self.announcements = {site: pack(frame) for site, frame in frames.items()}
 
     def ask(
         self,
         requests: Mapping[ClientId, Frame],
         least: int,
         what: str,
-        patience: Timeouts | None = None,
+        timeouts: Timeouts | None = None,
         strict: bool = False,
     ) -> Iterator[tuple[ClientId, Frame]]:
         """Replies as they come; at the end, errors for the sites that gave none.
@@ -88,7 +88,7 @@ class SiteRequests:
         reached are tried again, and later, while fewer than that have answered, those that failed as well; when
         ``strict``, what fails is handed over at once instead.
         """
-        terms = patience or self.patience
+        terms = timeouts or self.timeouts
         question = _Question({i: _Call(i, pack(frame)) for i, frame in requests.items()}, least, self._clock())
         self._tickets.clear()  # whatever still comes of earlier questions is late
         while question.calls:
@@ -118,7 +118,7 @@ class SiteRequests:
                     call.code = "offline"
         if not due:
             return
-        tickets = self.line.send({c.site: self.introductions[c.site] if c.introducing else c.data for c in due})
+        tickets = self.line.send({c.site: self.announcements[c.site] if c.announcing else c.data for c in due})
         for call in due:
             call.ticket = tickets.get(call.site)
             if call.ticket is None:
@@ -136,18 +136,18 @@ class SiteRequests:
         reply = _read(arrival)
         if reply.code is not None:
             self._failed(call, reply.code, terms)
-        elif call.introducing:
-            call.introducing = False
+        elif call.announcing:
+            call.announcing = False
         else:
             del question.calls[call.site]
             question.good += 1
             question.answered.append((call.site, reply))
 
     def _failed(self, call: _Call, code: str, terms: Timeouts) -> None:
-        if code == "run" and not call.introducing and call.site in self.introductions:
-            call.introducing = True  # at once: it only has to be told
+        if code == "run" and not call.announcing and call.site in self.announcements:
+            call.announcing = True  # at once: it only has to be told
             return
-        call.introducing = False
+        call.announcing = False
         call.failures += code not in PASSING
         pause = min(terms.pause * 2**call.failures, LONGEST)  # what fails at a site may have cost it much work
         call.code, call.rest_until = code, self._clock() + pause
