@@ -43,7 +43,7 @@ def _training(rounds: Rounds) -> Work:
     def train() -> None:
         for _ in rounds.backend.train(method, rounds.setup.config.seed, jobs):
             pass
-        for _ in rounds.backend.rest():
+        for _ in rounds.backend.results():
             pass
 
     return train

@@ -3,6 +3,7 @@
 They are ``ref-*.md`` but for that of the run directory, ``methods/*.md``, ``results.md`` and the pictures of methods.
 """
 
+import ast
 import inspect
 import json
 import re
@@ -36,6 +37,12 @@ from pictures.draw import pictures  # noqa: E402
 
 NOTE = "*Made from the code by [`docs/build.py`](build.py): change the code and run it again, not this page.*"
 NEW_CLIENTS = "how-to-new-clients.md"
+CODE_MAP = "explanation-code-map.md"
+SOURCE = FOLDER.parent / "src" / "atoll"
+PACKAGES = (  # from bottom to top, as tests/unit/test_import_layers.py has them
+    "utils", "core", "aggregation", "data", "models", "methods", "clients", "backends", "simulation", "privacy",
+    "storage", "engine", "inference", "analysis", "report", "experiments", "deploy", "dashboard", "cli",
+)  # fmt: skip
 PLACES = {"down": "Down, to a client", "up": "Up, to the server", "state": "Kept by a client", "server": "Server"}
 
 
@@ -47,7 +54,8 @@ def pages() -> dict[str, str]:
         "ref-options.md": options_page(),
         "ref-methods.md": methods_page(),
         "results.md": results_page(),
-        NEW_CLIENTS: new_clients_page(),
+        NEW_CLIENTS: with_generated_part(NEW_CLIENTS, newcomers_table()),
+        CODE_MAP: with_generated_part(CODE_MAP, modules_list()),
     }
     return made | {f"methods/{name}.md": method_page(name) for name in _registry.methods()} | pictures()
 
@@ -74,16 +82,41 @@ def joined(parts: Iterable[str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-# -- newcomers --------------------------------------------------------------------------------------------------------
+# -- pages of which a part is generated -------------------------------------------------------------------------------
 
 BEGIN, END = "<!-- made from the code by build.py -->", "<!-- until here -->"
 
 
-def new_clients_page() -> str:
-    """The page as it is, with the table of methods as it should be."""
-    text = (FOLDER / NEW_CLIENTS).read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{newcomers_table()}\n\n{END}{rest.partition(END)[2]}"
+def with_generated_part(page: str, part: str) -> str:
+    """Return a page with its generated part replaced."""
+    before, _, rest = (FOLDER / page).read_text().partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{part}\n\n{END}{rest.partition(END)[2]}"
+
+
+def modules_list() -> str:
+    """Return every module with the first line of its docstring, package by package, from bottom to top."""
+    root = [path for path in sorted(SOURCE.glob("*.py")) if path.name != "__init__.py"]
+    blocks = ["**At the root**\n\n" + "\n".join(_module_line(path) for path in root)]
+    for package in PACKAGES:
+        folder = SOURCE / package
+        inside = sorted(path for path in folder.rglob("*.py") if path.name != "__init__.py")
+        head = f"**`{package}/`** {_summary(folder / '__init__.py')}"
+        blocks.append(head + "\n\n" + "\n".join(_module_line(path) for path in inside))
+    return "\n\n".join(blocks)
+
+
+def _module_line(path: Path) -> str:
+    name = path.relative_to(SOURCE).as_posix()
+    return f"- [`{name}`](../src/atoll/{name}): {_summary(path)}"
+
+
+def _summary(path: Path) -> str:
+    """Return the first paragraph of a module's docstring as one line."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+# -- newcomers --------------------------------------------------------------------------------------------------------
 
 
 def newcomers_table() -> str:

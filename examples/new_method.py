@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 import atoll
-from atoll.aggregation.averaging import mean
+from atoll.aggregation import mean
 from atoll.core import (
     SGD,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -28,7 +29,6 @@ from atoll.core import (
     part,
     payload,
 )
-from atoll.typing import ClientId
 
 
 @payload

@@ -1,1 +1,5 @@
 """How a server combines uploads: weighted means, robust rules, sums in fixed point."""
+
+from .averaging import mean, table_mean
+
+__all__ = ["mean", "table_mean"]

@@ -1,5 +1,6 @@
 """The language that methods are written in: ``from atoll.core import ...`` has every part of it."""
 
+from ..typing import ClientId
 from .batch import Batch, Step
 from .class_statistics import Pool, class_means, covariances, draw
 from .client import Client
@@ -27,6 +28,7 @@ __all__ = [
     "Adam",
     "Batch",
     "Client",
+    "ClientId",
     "Key",
     "Loss",
     "Method",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from ..aggregation.averaging import mean
+from ..aggregation import mean
 from ..aggregation.fixed_point import Sum
 from ..core import (
     SGD,

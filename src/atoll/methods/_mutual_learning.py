@@ -6,12 +6,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..aggregation.averaging import mean
+from ..aggregation import mean
 from ..core import (
     BUFFERS,
     SGD,
     Batch,
     Client,
+    ClientId,
     Key,
     Method,
     Model,
@@ -32,7 +33,6 @@ from ..core import (
     wmean,
 )
 from ..errors import AtollError
-from ..typing import ClientId
 
 OWN, SHARED = "own", "shared"  # while both models move, their params are called so
 Losses = Callable[

@@ -6,11 +6,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..aggregation.averaging import mean
+from ..aggregation import mean
 from ..core import (
     SGD,
     Batch,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -27,7 +28,6 @@ from ..core import (
     part,
     payload,
 )
-from ..typing import ClientId
 
 
 @payload

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..core import (
     SGD,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -43,7 +44,6 @@ from ..core import (
     setting,
     within,
 )
-from ..typing import ClientId
 from ._prototypes import DISTANCES, PLAIN, head_loss, lessons, towards
 from .local import State
 

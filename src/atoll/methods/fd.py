@@ -24,6 +24,7 @@ from ..core import (
     SGD,
     Batch,
     Client,
+    ClientId,
     Key,
     Loss,
     Method,
@@ -41,7 +42,6 @@ from ..core import (
     within,
     wmean,
 )
-from ..typing import ClientId
 from .local import State
 
 TALLY = BUFFERS + "tally"  # while a client trains, sums of its predictions travel with the params, like statistics

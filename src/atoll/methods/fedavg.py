@@ -10,10 +10,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..aggregation.averaging import mean
+from ..aggregation import mean
 from ..core import (
     SGD,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -32,7 +33,6 @@ from ..core import (
     objective,
     payload,
 )
-from ..typing import ClientId
 
 
 @payload

@@ -19,11 +19,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..aggregation.averaging import mean
+from ..aggregation import mean
 from ..core import (
     SGD,
     Adam,
     Client,
+    ClientId,
     Key,
     Method,
     Model,
@@ -43,7 +44,6 @@ from ..core import (
     setting,
     within,
 )
-from ..typing import ClientId
 from ._distillation import divergence, imitation, lessons, public
 
 

@@ -19,12 +19,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..aggregation.averaging import mean
+from ..aggregation import mean
 from ..core import (
     SGD,
     Adam,
     Batch,
     Client,
+    ClientId,
     Key,
     Loss,
     Method,
@@ -51,7 +52,6 @@ from ..core import (
     wmean,
 )
 from ..errors import AtollError
-from ..typing import ClientId
 from ._autoencoder import autoencoder, rebuilt
 
 DISTIL, SHARE, MIX = "distil", "share", "mix"  # the stages

@@ -22,12 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from ..aggregation.averaging import mean
+from ..aggregation import mean
 from ..core import (
     SGD,
     Adam,
     Batch,
     Client,
+    ClientId,
     Key,
     Loss,
     Method,
@@ -52,7 +53,6 @@ from ..core import (
     within,
     wmean,
 )
-from ..typing import ClientId
 from ._generator import Generator, drawn
 
 LEAST = 1e-4  # below which alpha_t and beta_t do not fall, as in the released code

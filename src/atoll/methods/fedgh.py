@@ -18,6 +18,7 @@ from ..core import (
     SGD,
     Batch,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -35,7 +36,6 @@ from ..core import (
     payload,
     setting,
 )
-from ..typing import ClientId
 from ._prototypes import PLAIN, head_loss, lessons
 from .local import State
 

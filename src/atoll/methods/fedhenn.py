@@ -23,6 +23,7 @@ from ..core import (
     SGD,
     Batch,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -42,7 +43,6 @@ from ..core import (
     setting,
     within,
 )
-from ..typing import ClientId
 from ._distillation import choose, chosen
 from .local import State
 

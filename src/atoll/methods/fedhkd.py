@@ -20,10 +20,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..aggregation.averaging import mean
+from ..aggregation import mean
 from ..core import (
     SGD,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -48,7 +49,6 @@ from ..core import (
     within,
     wmean,
 )
-from ..typing import ClientId
 from ._prototypes import DISTANCES, towards
 from .local import State
 

@@ -22,10 +22,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..aggregation.averaging import mean
+from ..aggregation import mean
 from ..core import (
     SGD,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -49,7 +50,6 @@ from ..core import (
     wmean,
     zeros,
 )
-from ..typing import ClientId
 from ._mutual_learning import Update, divergence, shared_model, train
 
 PROJECT = "project"  # W_k, while it is trained with the mentee

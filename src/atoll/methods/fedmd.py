@@ -22,6 +22,7 @@ from ..core import (
     SGD,
     Adam,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -39,7 +40,6 @@ from ..core import (
     setting,
     within,
 )
-from ..typing import ClientId
 from ._distillation import Apart, choose, chosen, imitation, lessons, still
 from .local import State
 

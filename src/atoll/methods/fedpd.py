@@ -28,6 +28,7 @@ from ..core import (
     Adam,
     Batch,
     Client,
+    ClientId,
     Key,
     Loss,
     Method,
@@ -55,7 +56,6 @@ from ..core import (
     within,
 )
 from ..errors import AtollError
-from ..typing import ClientId
 
 ALPHA = BUFFERS + "alpha"  # while a client trains, its coefficients travel with the params, like running statistics
 

@@ -17,10 +17,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..aggregation.averaging import table_mean
+from ..aggregation import table_mean
 from ..core import (
     SGD,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -39,7 +40,6 @@ from ..core import (
     setting,
     within,
 )
-from ..typing import ClientId
 from ._prototypes import DISTANCES, towards
 from .local import State
 

@@ -23,6 +23,7 @@ from ..core import (
     SGD,
     Batch,
     Client,
+    ClientId,
     Key,
     Loss,
     Method,
@@ -42,7 +43,6 @@ from ..core import (
     setting,
     within,
 )
-from ..typing import ClientId
 from ._generator import linear
 from .fedgh import Means
 from .fedproto import FedProto, Prototypes

@@ -22,6 +22,7 @@ from torch import Tensor
 from ..core import (
     SGD,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -39,7 +40,6 @@ from ..core import (
     setting,
     within,
 )
-from ..typing import ClientId
 from ._distillation import choose, chosen, divergence, imitation, lessons, still
 from .local import State
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 from ..core import (
     SGD,
     Client,
+    ClientId,
     Key,
     Method,
     Nothing,
@@ -24,7 +25,6 @@ from ..core import (
     payload,
     setting,
 )
-from ..typing import ClientId
 
 
 @payload

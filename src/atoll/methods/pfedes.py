@@ -15,11 +15,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..aggregation.averaging import mean
+from ..aggregation import mean
 from ..core import (
     SGD,
     Batch,
     Client,
+    ClientId,
     Key,
     Loss,
     Method,
@@ -39,7 +40,6 @@ from ..core import (
     within,
 )
 from ..errors import AtollError
-from ..typing import ClientId
 from .local import State
 
 

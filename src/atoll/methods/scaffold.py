@@ -16,6 +16,7 @@ from typing import ClassVar
 from ..core import (
     SGD,
     Client,
+    ClientId,
     Key,
     Method,
     Need,
@@ -34,7 +35,6 @@ from ..core import (
     within,
     zeros,
 )
-from ..typing import ClientId
 from ._control_variates import Global, Update, check_plain, merged, walk
 
 

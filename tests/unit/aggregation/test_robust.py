@@ -666,8 +666,8 @@ class Mine(FedAvg):
 @pytest.mark.parametrize(
     ("above", "inside", "call"),
     [
-        ("import atoll.core.optim.base as T", "pass", "T.mean"),
-        ("", "from atoll.core.optim.base import mean as average", "average"),
+        ("import atoll.aggregation as T", "pass", "T.mean"),
+        ("", "from atoll.aggregation import mean as average", "average"),
     ],
 )
 def test_declared_mean_is_guarded_however_it_was_imported(above: str, inside: str, call: str, tmp_path: Path) -> None:

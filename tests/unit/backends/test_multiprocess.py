@@ -120,7 +120,7 @@ def test_personal_training_goes_on_while_the_server_aggregates(backends: Any, tm
     jobs = [ClientTask(i, Round(0), method.broadcast(server, i, task, Round(0))) for i in made.pool.ids[:2]]
     uploads = list(backends[0].train(method, 0, jobs))
     (tmp_path / "sign").touch()
-    states = list(backends[0].rest())
+    states = list(backends[0].results())
     assert [o.sender for o in uploads] == [rest.sender for rest in states] == [job.client for job in jobs]
 
 
@@ -252,11 +252,11 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Any) -> None:
     """The parent tells their ids and is killed; within seconds they are gone as well."""
     script = (
         "import os, signal, sys, torch\n"
-        "from atoll.engine.setup import assemble\n"
-        "from atoll.backends.multiprocess import Processes\n"
+        "from atoll.engine.setup import build_setup\n"
+        "from atoll.backends.multiprocess import ProcessBackend\n"
         "from atoll.config import Config\n"
         "from atoll.clients.state_store import MemoryStore\n"
-        "backend = Processes(assemble(Config(clients=3)).fleet, MemoryStore(), 2)\n"
+        "backend = ProcessBackend(build_setup(Config(clients=3)).pool, MemoryStore(), 2)\n"
         "print(*(worker.process.pid for worker in backend._workers), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

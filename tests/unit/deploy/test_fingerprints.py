@@ -33,7 +33,7 @@ class Base(FedAvg):
 from dataclasses import dataclass, field
 from lent.base import Base
 from lent.optimiser import Slow
-from atoll.train import Optimiser
+from atoll.core import Optimiser
 
 @dataclass(frozen=True)
 class Lent(Base):
@@ -44,7 +44,7 @@ def helper() -> int:
 """,
     "optimiser": """
 from dataclasses import dataclass
-from atoll.train import SGD
+from atoll.core import SGD
 
 @dataclass(frozen=True)
 class Slow(SGD):
@@ -52,7 +52,7 @@ class Slow(SGD):
 """,
     "term": """
 from dataclasses import dataclass
-from atoll.terms import Regulariser
+from atoll.core import Regulariser
 
 class Common(Regulariser):
     pass

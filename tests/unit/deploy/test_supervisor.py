@@ -22,12 +22,12 @@ SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
 KEEPER = """
 import os, sys
 from pathlib import Path
-from atoll.deploy.supervise import Child, Keeper
-child = Child("sleeper", [sys.executable, "-c", {sleeper!r}], os.environ, Path("sleeper.log"))
+from atoll.deploy.supervisor import ManagedProcess, Supervisor
+child = ManagedProcess("sleeper", [sys.executable, "-c", {sleeper!r}], os.environ, Path("sleeper.log"))
 def tick():
     if child.alive:
         Path("pid.new").write_text(str(child.process.pid)); os.replace("pid.new", "pid")
-Keeper([[child]], print).run(tick)
+Supervisor([[child]], print).run(tick)
 """
 
 

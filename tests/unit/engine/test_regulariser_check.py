@@ -31,10 +31,10 @@ DEAF = """
 from dataclasses import dataclass
 
 from atoll.core import Client
-from atoll.key import Key
+from atoll.core import Key
 from atoll.methods.fedavg import FedAvg, Global, Update
-from atoll.payload import Nothing
-from atoll.train import objective
+from atoll.core import Nothing
+from atoll.core import objective
 
 
 @dataclass(frozen=True)

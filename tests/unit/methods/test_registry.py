@@ -31,9 +31,9 @@ client:  w_k = SGD(w_t) / 2
 from dataclasses import dataclass, replace
 
 from atoll.core import Client, setting
-from atoll.key import Key
+from atoll.core import Key
 from atoll.methods.fedavg import FedAvg, Global, Update
-from atoll.payload import Nothing
+from atoll.core import Nothing
 
 
 @dataclass(frozen=True)
