@@ -1,15 +1,24 @@
-"""What a user did wrong, said once and clearly."""
+"""The error that a user can mend."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class AtollError(Exception):
-    """A mistake the user can mend: the message says what is wrong, where, and what to do. No traceback is shown."""
+    """A mistake that the user can mend.
+
+    The message says what is wrong, where, and what to do. Commands print it without a traceback.
+    """
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> AtollError:
-    """The error for a name nobody knows, with the nearest known one."""
+    """Return the error for an unknown name, with the nearest known name or a list of all.
+
+    Args:
+        kind: what the name stands for, such as ``"method"``.
+        name: the name that was given.
+        known: the names that would have been right.
+    """
     names = sorted(known)
     near = get_close_matches(name, names, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."

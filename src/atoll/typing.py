@@ -1,3 +1,3 @@
-"""Names of types that need no torch."""
+"""Names of types that can be imported without torch."""
 
-ClientId = str
+ClientId = str  # the name of a client, unique in a federation

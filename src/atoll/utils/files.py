@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and JSON without NaN."""
+"""Write files atomically, read untrusted files, and encode JSON without NaN."""
 
 import errno
 import json
@@ -10,18 +10,25 @@ from typing import Any
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write under a temporary name, sync, rename: a reader never sees half a file."""
+    """Replace a file atomically: a reader sees the old content or the new one, never a part of it."""
     fresh = path.with_name(path.name + ".new")
     try:
         write(fresh, data, os.O_TRUNC, sync=True)
         fresh.replace(path)
     except OSError:
-        fresh.unlink(missing_ok=True)  # on a full disk half a file is only in the way
+        fresh.unlink(missing_ok=True)  # half a file would only take room on a disk that may be full
         raise
 
 
 def write(path: Path, data: bytes, how: int, sync: bool = False) -> None:
-    """Write to a file itself, never to what a symbolic link in its place points at; ``how`` truncates or appends."""
+    """Write to a regular file, never through a symbolic link.
+
+    Args:
+        path: the file; it is created if it does not exist.
+        data: the bytes to write.
+        how: ``os.O_TRUNC`` to replace the content, ``os.O_APPEND`` to append.
+        sync: wait until the bytes are on the disk.
+    """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o666)
     try:
         rest = memoryview(data)
@@ -34,15 +41,21 @@ def write(path: Path, data: bytes, how: int, sync: bool = False) -> None:
 
 
 def read_ordinary(path: Path, most: int, end: bool = False) -> bytes:
-    """A file that anybody may have put there: no link, no pipe that never ends, at most so many bytes; or OSError.
+    """Read a file that an untrusted party may have placed.
 
-    With ``end``, the last bytes of a larger file are read, and not none.
+    Args:
+        path: the file.
+        most: the largest number of bytes to read.
+        end: read the last ``most`` bytes of a larger file instead of refusing it.
+
+    Raises:
+        OSError: if the path is a link, a pipe or another special file, or if the file is too large.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(handle, "rb") as file:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "It is not an ordinary file", str(path))
+            raise OSError(errno.EINVAL, "It is not a regular file", str(path))
         if end:
             file.seek(max(0, found.st_size - most))
         elif found.st_size > most:
@@ -51,7 +64,7 @@ def read_ordinary(path: Path, most: int, end: bool = False) -> bytes:
 
 
 def sync_folder(path: Path) -> None:
-    """Make renames in a folder survive a power cut."""
+    """Flush a folder to disk, so that renames in it survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -60,14 +73,14 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """A folder that is there for good, unless it was there already."""
+    """Create a folder, with its parents, and flush the entry to disk."""
     if not path.exists():
         path.mkdir(parents=True)
         sync_folder(path.parent)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON in which an undefined number is null."""
+    """Encode a value as JSON; NaN and infinity become null."""
     return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 

@@ -1,4 +1,8 @@
-"""Who is told of the steps within a round, or of a download: nobody, unless a command shows them to people."""
+"""Report the progress of long loops to an observer, such as the progress bar of a command.
+
+The observer is set by a context variable: loops deep in the package report to it without passing it along, and nothing
+is reported, nor slowed down, when no observer is set.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -6,14 +10,15 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
-Observer = Callable[[str, int, int], None]  # what is being done, how many of how many are done
+Observer = Callable[[str, int, int], None]  # (name of the loop, items done, items in all)
 
 _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
-_hushed: ContextVar[bool] = ContextVar("hushed", default=False)
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 @contextmanager
 def observed(by: Observer) -> Iterator[None]:
+    """Report the progress of loops inside the context to ``by``."""
     before = _observer.set(by)
     try:
         yield
@@ -23,20 +28,27 @@ def observed(by: Observer) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within it nothing draws a bar."""
-    before = _hushed.set(True)
+    """Draw no progress bars inside the context."""
+    before = _quiet.set(True)
     try:
         yield
     finally:
-        _hushed.reset(before)
+        _quiet.reset(before)
 
 
 def is_quiet() -> bool:
-    return _hushed.get()
+    """Return True inside :func:`quiet`."""
+    return _quiet.get()
 
 
 def track(what: str, items: Iterable[T], total: int) -> Iterator[T]:
-    """The items as they are; the observer hears of each once it is there."""
+    """Yield the items unchanged and report each one to the observer, if one is set.
+
+    Args:
+        what: name of the loop, shown beside the bar.
+        items: what to iterate over.
+        total: number of items.
+    """
     observer = _observer.get()
     return iter(items) if observer is None else _tracking(observer, what, items, total)
 

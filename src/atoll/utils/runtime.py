@@ -1,4 +1,4 @@
-"""How arithmetic uses the machine: one thread, memory that stays with the process, and which device."""
+"""Settings of the process while a run computes: threads, memory allocator, device."""
 
 import ctypes
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-# Parameters of glibc's mallopt: most mappings of their own, free memory kept at the top, memory taken beyond a need.
+# Parameters of glibc's mallopt: number of separate mappings, free memory to keep, memory to take beyond a request.
 _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2
 _KEEPING = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20}
 _USUAL = {_MMAP_MAX: 65_536, _TRIM_THRESHOLD: 128 * 2**10, _TOP_PAD: 0}
@@ -15,7 +15,10 @@ _USUAL = {_MMAP_MAX: 65_536, _TRIM_THRESHOLD: 128 * 2**10, _TOP_PAD: 0}
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Sums are split by thread, so their number would show in the last bits of every result."""
+    """Compute with one thread inside the context.
+
+    Torch splits sums by thread, so the number of threads would show in the last bits of every result.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -26,10 +29,10 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Freed memory stays with the process until the end, when what is free goes back.
+    """Keep freed memory in the process inside the context, and return it to the system at the end.
 
-    A training step frees and takes the same tens of megabytes again; by default the kernel has to hand them out anew,
-    page by page, at every step. Only glibc can be told; elsewhere nothing happens.
+    A training step frees and allocates the same tens of megabytes; by default the kernel maps them anew, page by page,
+    at every step. This works with glibc; with other C libraries nothing changes.
     """
     _tell_allocator(_KEEPING)
     try:
@@ -40,7 +43,10 @@ def kept_memory() -> Iterator[None]:
 
 
 def on_device(name: str) -> AbstractContextManager[Any]:
-    """New tensors are made there. Nothing is set for the CPU: a mode for it would slow every call down."""
+    """Make new tensors on a device inside the context.
+
+    Nothing is set for the CPU, because torch's device mode slows every call down.
+    """
     return torch.device(name) if name == "cuda" else nullcontext()
 
 
@@ -50,7 +56,7 @@ def _tell_allocator(values: dict[int, int]) -> None:
 
 
 def _libc_call(name: str, *values: int) -> None:
-    """A function of the C library, if it has it."""
+    """Call a function of the C library, if the library has it."""
     try:
         function = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):

@@ -1,4 +1,4 @@
-"""Where privacy noise comes from: the operating system's secure source, or a seed, which only tests may use."""
+"""Gaussian noise for differential privacy: from the operating system's secure source, or from a seed for tests."""
 
 import math
 import os
@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Standard normal numbers of a shape, in double precision.
+# A function from a shape to standard normal numbers of that shape, in double precision.
 Normal = Callable[[tuple[int, ...]], Tensor]
 
-SUMMED = 4  # normal numbers behind each one: what a double cannot hold of one is blurred by the others
+SUMMED = 4  # normal numbers in each sample: their sum hides the gaps that a single double has
 
 
 def secure(shape: tuple[int, ...]) -> Tensor:
-    """From ``os.urandom``, by the Box-Muller transform."""
+    """Draw standard normal numbers from ``os.urandom`` by the Box-Muller transform."""
     size = math.prod(shape)
     pairs = -(-size * SUMMED // 2)
     words = np.frombuffer(os.urandom(16 * pairs), dtype=np.uint64).reshape(2, pairs)
@@ -26,7 +26,10 @@ def secure(shape: tuple[int, ...]) -> Tensor:
 
 
 def seeded(*parts: int | str) -> Normal:
-    """From a seed and what names the use: whoever knows them can take the noise away."""
+    """Return a source of standard normal numbers that follows from ``parts``.
+
+    Anyone who knows the parts can subtract the noise: for tests only.
+    """
     words = [int.from_bytes(str(part).encode().ljust(8, b"\0"), "little") for part in parts]
     generator = np.random.default_rng(words)
     return lambda shape: torch.from_numpy(generator.standard_normal(shape))

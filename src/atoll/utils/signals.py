@@ -1,4 +1,4 @@
-"""Being told to stop: SIGTERM is what Ctrl-C is, and neither of them cuts into the books of a run."""
+"""Handle requests to stop: SIGTERM works like Ctrl-C, and neither interrupts a step that must finish whole."""
 
 import signal
 import threading
@@ -9,12 +9,15 @@ from typing import Any, NoReturn
 
 
 class Ended(BaseException):
-    """Somebody asked this process to end."""
+    """Raised when the process receives a signal to end."""
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM, SIGHUP and Ctrl-C raise :class:`Ended` here, once; what follows cleans up in peace."""
+    """Raise :class:`Ended` on the first SIGTERM, SIGHUP or Ctrl-C inside the context.
+
+    Later signals are ignored, so that the clean-up is not interrupted.
+    """
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
@@ -31,7 +34,7 @@ def ended_by_signals() -> Iterator[None]:
 
 
 class Stopped(KeyboardInterrupt):
-    """Somebody asked the process to stop; ``code`` is what it ends with, as shells count."""
+    """Raised by SIGTERM or Ctrl-C inside :func:`stoppable`; ``code`` is the exit code that shells expect."""
 
     def __init__(self, number: int):
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -39,18 +42,20 @@ class Stopped(KeyboardInterrupt):
 
 
 class _Requests:
-    """Signals belong to the process, so there is one of these."""
+    """The request to stop, if there is one. Signals belong to the process, so there is one instance."""
 
     def __init__(self) -> None:
-        self.asked: int | None = None  # the first signal; later ones change nothing
-        self.held = 0
+        self.asked: int | None = None  # number of the first signal; later ones change nothing
+        self.held = 0  # depth of nested :func:`uninterrupted` blocks
 
-    def note(self, number: int, _: Any) -> None:
+    def receive(self, number: int, _: Any) -> None:
+        """Handle a signal."""
         if self.asked is None:
             self.asked = number
-            self.heed()
+            self.raise_if_requested()
 
-    def heed(self) -> None:
+    def raise_if_requested(self) -> None:
+        """Raise :class:`Stopped` if a signal came, unless a block must finish first."""
         if self.asked is not None and not self.held:
             raise Stopped(self.asked)
 
@@ -61,12 +66,15 @@ _USUAL: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Within it, SIGTERM and Ctrl-C raise :class:`Stopped`, once. Handlers of somebody else stay as they are."""
+    """Raise :class:`Stopped` on the first SIGTERM or Ctrl-C inside the context.
+
+    Handlers that the calling program has installed stay in place.
+    """
     mine = [s for s, usual in _USUAL.items() if signal.getsignal(s) is usual]
     if threading.current_thread() is not threading.main_thread():
         mine = []  # signals are for the main thread alone
     for s in mine:
-        signal.signal(s, _requests.note)
+        signal.signal(s, _requests.receive)
     try:
         yield
     finally:
@@ -78,10 +86,10 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """What is done here is done whole: a request to stop waits until its end."""
+    """Let the block finish before a request to stop takes effect."""
     _requests.held += 1
     try:
         yield
     finally:
         _requests.held -= 1
-    _requests.heed()
+    _requests.raise_if_requested()

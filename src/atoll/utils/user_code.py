@@ -1,4 +1,4 @@
-"""Python files of the user's own: a method, a regulariser, a model, a metric."""
+"""Import Python files that users write: a method, a regulariser, a model, a metric."""
 
 import importlib.util
 import sys
@@ -11,7 +11,12 @@ from ..errors import AtollError, unknown
 
 
 def imported(path: Path, what: str) -> ModuleType:
-    """The file as a module; one that was edited is another module. ``what`` it is stands in messages."""
+    """Import a file as a module. An edited file becomes a new module.
+
+    Args:
+        path: the Python file.
+        what: what the file should define, for messages, such as ``"Method file"``.
+    """
     if not path.is_file():
         raise AtollError(f"There is no {what[0].lower() + what[1:]} {str(path)!r}. Check the path.")
     source = path.resolve()
@@ -31,7 +36,7 @@ def imported(path: Path, what: str) -> ModuleType:
 
 
 def entry(path: Path, name: str, what: str) -> Any:
-    """Something callable that the file defines."""
+    """Return the callable called ``name`` that a file defines; ``what`` describes the file in messages."""
     module = imported(path, what)
     own = {key: v for key, v in vars(module).items() if callable(v) and not key.startswith("_")}
     if name not in own:
