@@ -1,4 +1,4 @@
-"""From arrays as files hold them to a `Dataset`: the layout of rows, the numbering of labels, the names of owners."""
+"""Turn arrays as files store them into a ``Dataset``: layout of rows, numbers of labels, names of owners."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ CHANNELS = (1, 3, 4)
 
 
 class RawSplit(NamedTuple):
-    """Rows, labels and owners as a file holds them."""
+    """Rows, labels and owners as a file stores them."""
 
     x: Array
     y: Array
@@ -20,7 +20,7 @@ class RawSplit(NamedTuple):
 
 
 class RawDataset(NamedTuple):
-    """What a reader returns."""
+    """The result of a reader of ``data/readers``."""
 
     train: RawSplit
     test: RawSplit | None = None
@@ -29,9 +29,13 @@ class RawDataset(NamedTuple):
 
 
 def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None) -> Dataset:
-    """The data set of these parts.
+    """Build a ``Dataset`` from the arrays of a reader.
 
-    Without named classes, the classes are the labels in ``order`` or, by default, the sorted distinct training labels.
+    Args:
+        name: name of the data set, for messages.
+        parts: the arrays.
+        order: names of the classes in the order of their numbers, if the reader does not name them; default: the
+            sorted distinct training labels.
     """
     if order is not None and parts.classes is not None:
         raise AtollError(f"Data set {name!r} already names its classes. Leave out '?classes='.")
@@ -58,11 +62,17 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None) -
 
 
 def rows(where: str, x: Array, channels_first: bool = False) -> tuple[Kind, Array]:
-    """Rows in the layout of `Dataset`, and the kind of data their shape and type stand for.
+    """Bring rows into the layout of ``Dataset`` and infer the kind of data from shape and type.
 
-    Two dimensions: floats are a table, integers are token ids. Three or four: images [N, H, W], [N, H, W, channels] or
-    [N, channels, H, W] with 1, 3 or 4 channels; where both would do, the one that makes images square, otherwise the
-    former. Integers from 0 to 255 become uint8; floats stay as they are and count as already scaled.
+    Two dimensions are a table (floats) or token ids (integers). Three or four dimensions are images: [N, H, W],
+    [N, H, W, channels] or [N, channels, H, W] with 1, 3 or 4 channels. If both four-dimensional readings are possible,
+    the one with square images is taken, otherwise the former. Integers from 0 to 255 become uint8; floats are taken as
+    already scaled.
+
+    Args:
+        where: name of the rows in messages.
+        x: the rows.
+        channels_first: whether images are known to be [N, channels, H, W].
     """
     whole, real = np.issubdtype(x.dtype, np.integer), np.issubdtype(x.dtype, np.floating)
     if not (whole or real):
@@ -79,7 +89,7 @@ def rows(where: str, x: Array, channels_first: bool = False) -> tuple[Kind, Arra
 
 
 def plain(where: str, values: Array) -> Array:
-    """A column of labels or owners as int64 or str; whole floats count as integers."""
+    """Convert a column of labels or owners to int64 or str; floats that are whole numbers become integers."""
     column = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if column.ndim != 1:
         raise AtollError(f"{where}: an array of shape {values.shape}. Give one value for each row.")

@@ -1,4 +1,4 @@
-"""A labelled data set as it is before anybody owns a part of it."""
+"""A labelled data set before it is divided among clients."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,7 +14,10 @@ Kind = Literal["image", "table", "text"]
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """Training and test rows. A set without an official test part has empty test arrays."""
+    """Training and test rows with labels.
+
+    A data set without an official test part has empty test arrays. Rows may name their owners, such as hospitals.
+    """
 
     name: str
     kind: Kind
@@ -43,11 +46,12 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
+        """Return the number of classes."""
         return len(self.classes)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one row."""
+        """Return the shape of one row."""
         return tuple(self.x_train.shape[1:])
 
     def _check_part(self, part: str, x: Array, y: Array, owner: Array | None) -> None:
@@ -63,4 +67,4 @@ class Dataset:
             )
         if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             row = int(np.argwhere(~np.isfinite(x.reshape(len(x), -1)).all(1))[0, 0])
-            raise AtollError(f"{where}: row {row} holds NaN or infinity. Remove or fill such values.")
+            raise AtollError(f"{where}: row {row} contains NaN or infinity. Remove the row or fill the value.")

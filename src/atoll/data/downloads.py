@@ -1,4 +1,4 @@
-"""Official files: where they live, and how they come into the data folder."""
+"""Find the official files of data sets in the data folder, or download them with a checksum."""
 
 import os
 import shutil
@@ -15,29 +15,29 @@ from ..utils.progress import is_quiet
 
 @dataclass(frozen=True)
 class File:
-    """An official file. The checksum guards the download; a file you place yourself is read as it is."""
+    """An official file. The checksum guards the download; a file that the user placed is read without it."""
 
-    name: str  # its place below the data folder
+    name: str  # path below the data folder
     url: str
     md5: str
     size: int  # bytes
-    unpacked: str = ""  # what it unpacks to, taken in its place
+    unpacked: str = ""  # path of the unpacked content, which is preferred if it exists
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    """The given folder, otherwise the environment variable ATOLL_DATA, otherwise a cache folder of the user."""
+    """Return the data folder: the one given, else that of the variable ATOLL_DATA, else the user's cache folder."""
     chosen = data_dir or os.environ.get("ATOLL_DATA") or pooch.os_cache("atoll")
     return Path(chosen).expanduser()
 
 
 def find(file: File, folder: Path) -> Path | None:
-    """The file, or what it unpacks to, if the data folder has it."""
+    """Return the path of the file or of its unpacked content, or None if the data folder has neither."""
     places = [folder / place for place in (file.unpacked, file.name) if place]
     return next((place for place in places if place.exists()), None)
 
 
 def fetch(file: File, folder: Path) -> Path:
-    """The file from the data folder, where it is downloaded to if need be."""
+    """Return the path of a file in the data folder; download the file first if it is missing."""
     found = find(file, folder)
     if found:
         return found
@@ -63,10 +63,12 @@ def _download(file: File, folder: Path) -> Path:
 
 
 class _Bar:
-    """What pooch expects of a progress bar, drawn by rich."""
+    """A progress bar with the interface that pooch expects, drawn by rich."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
-        self.progress, self.task, self.total = progress, task, 0  # total: set by pooch, unused as sizes are known
+        self.progress = progress
+        self.task = task
+        self.total = 0  # pooch sets it; the size is known beforehand
 
     def update(self, amount: int) -> None:
         self.progress.update(self.task, advance=amount)

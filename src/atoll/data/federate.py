@@ -11,7 +11,7 @@ from ..errors import AtollError
 from .dataset import Array, Dataset
 from .federated_dataset import FederatedDataset, _pool_labels, _pool_owners, _short, fingerprint
 from .partition import File, Natural, Pool, Scheme, parse
-from .partition_files import VERSION, _imported, _keep, _recall
+from .partition_files import VERSION, _read_partition, _store, _load_cached
 from .seeding import stream
 from .split import apportion, check, gaps, grouped, holdings, mirror, pick, split_clients
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Request:
-    """What a federation is made from, the data set apart."""
+    """Everything a division depends on besides the data set."""
 
     scheme: Scheme
     clients: int | None
@@ -46,24 +46,33 @@ def federate(
     public: int = 0,
     cache: Path | None = None,
 ) -> FederatedDataset:
-    """Divides a data set among clients; the same request gives the same rows.
+    """Divide a data set among clients. The same request always gives the same rows.
 
-    ``clients`` may be None where the data or the file name them. A file also brings its own split and public rows. A
-    folder given as ``cache`` keeps the result.
+    Args:
+        dataset: the data set to divide.
+        clients: number of clients; None if the data or the partition file name them.
+        partition: how to divide, such as ``"dirichlet:0.5"``; ``"file:PATH"`` brings its own split and public rows.
+        split: how a client's rows become training, validation and test rows.
+        seed: decides every random choice.
+        public: number of training rows to set aside as public.
+        cache: folder that keeps the result for the next time.
+
+    Raises:
+        AtollError: if the data cannot be divided in this way.
     """
     scheme = parse(partition)
     check(split, dataset)
     content = fingerprint(dataset)
     if isinstance(scheme, File):
-        return _imported(dataset, content, scheme.path, clients, public)
+        return _read_partition(dataset, content, scheme.path, clients, public)
     request = _Request(scheme, clients, split, public, seed)
     recipe = f"{dataset.name} ({content}), {request}"
     name = _short(VERSION, recipe)
-    if cache is not None and (kept := _recall(dataset, content, cache, name)):
+    if cache is not None and (kept := _load_cached(dataset, content, cache, name)):
         return kept
     made = replace(_made(dataset, request), recipe=recipe, name=name)
     if cache is not None:
-        _keep(made, content, cache)
+        _store(made, content, cache)
     return made
 
 
@@ -88,7 +97,7 @@ def _made(dataset: Dataset, request: _Request) -> FederatedDataset:
 
 
 def _set_aside(dataset: Dataset, public: int, rng: Generator) -> tuple[Array, tuple[str, ...]]:
-    """Public rows out of the training part, as evenly over the classes as they allow."""
+    """Choose public rows from the training part, as evenly over the classes as their sizes allow."""
     totals = np.bincount(dataset.y_train, minlength=dataset.num_classes)
     room = totals // 2  # clients keep at least half of every class
     if not 0 <= public <= room.sum():
@@ -105,7 +114,7 @@ def _set_aside(dataset: Dataset, public: int, rng: Generator) -> tuple[Array, tu
 
 
 def _divisible(dataset: Dataset, scheme: Scheme, split: str, aside: Array) -> tuple[Array, tuple[str, ...]]:
-    """The rows to divide: all that are not public; only training rows where the test part is kept as it is."""
+    """Return the rows to divide: all that are not public, without the test part if it is kept as it is."""
     trained, tested = len(dataset.y_train), len(dataset.y_test)
     unowned = isinstance(scheme, Natural) and dataset.owner_test is None
     end = trained if split == "official" or unowned else trained + tested
@@ -115,7 +124,7 @@ def _divisible(dataset: Dataset, scheme: Scheme, split: str, aside: Array) -> tu
 
 
 def _own_tests(owners: Array, clients: tuple[str, ...]) -> tuple[Array, ...]:
-    """Every client's rows of the test part, as positions in it."""
+    """Return the positions of every client's rows in the test part."""
     number = {client: i for i, client in enumerate(clients)}
     owner = np.array([number.get(name, -1) for name in owners.astype(str).tolist()])
     known = np.flatnonzero(owner >= 0)

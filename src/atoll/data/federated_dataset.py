@@ -22,9 +22,10 @@ SHOWN = 20  # clients in a notebook
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedDataset:
-    """Clients with their rows, as indices into the pool: the training part followed by the test part.
+    """A data set with the rows of every client.
 
-    All index arrays are sorted, and no row is in two of them.
+    Rows are indices into the training part followed by the test part. All index arrays are sorted, and no row is in two
+    of them.
     """
 
     dataset: Dataset
@@ -32,16 +33,17 @@ class FederatedDataset:
     train: tuple[Array, ...]  # int64 [n_i] for every client
     val: tuple[Array, ...]
     test: tuple[Array, ...]
-    public: Array  # int64: rows set aside for distillation; their labels are not to be used
-    notes: tuple[str, ...]  # what was mended or left out
-    name: str  # a short hash of everything that made it
-    recipe: str = ""  # the same in one line of text
+    public: Array  # int64: rows set aside for distillation, whose labels methods must not use
+    notes: tuple[str, ...]  # what was changed or left out to make the partition possible
+    name: str  # short hash of everything the division depends on
+    recipe: str = ""  # the same as one line of text
 
     def __post_init__(self) -> None:
         for client in self.clients:
             if any("\ud800" <= c <= "\udfff" for c in client):
                 raise AtollError(
-                    f"The name of client {client!r} has half a character, which no file can hold. Mend it."
+                    f"The name of client {client!r} contains half a character, which files cannot store. "
+                    "Rename the client."
                 )
 
     def __repr__(self) -> str:
@@ -56,13 +58,13 @@ class FederatedDataset:
         return html(repr(self)[1:-1], ("client", "train", *self.dataset.classes), rows)
 
     def plot(self) -> "Figure":
-        """Who holds what."""
+        """Draw the rows of each class that each client holds."""
         from ..report import plots  # drawing takes long to import
 
         return plots.holdings(self.counts().tolist(), self.clients, self.dataset.classes)
 
     def holdings(self) -> dict[str, Any]:
-        """Rows of each class by client and part, as holdings.json has them."""
+        """Return the number of rows of each class by client and part, as in holdings.json."""
         return {
             "name": self.name,
             "clients": list(self.clients),
@@ -72,10 +74,11 @@ class FederatedDataset:
         }
 
     def part(self, part: Part) -> tuple[Array, ...]:
+        """Return the row indices of every client in one part."""
         return {"train": self.train, "val": self.val, "test": self.test}[part]
 
     def parted(self, last: int) -> tuple["FederatedDataset", "FederatedDataset"]:
-        """The clients without the last so many, and these; both know the public rows."""
+        """Split off the last ``last`` clients; return the others first. Both keep the public rows."""
         count = len(self.clients)
         if not 0 < last < count:
             raise AtollError(
@@ -97,19 +100,20 @@ class FederatedDataset:
         )
 
     def counts(self, part: Part = "train") -> Array:
-        """Rows of each class that each client holds, [clients, classes]."""
+        """Return the number of rows of each class for each client, [clients, classes]."""
         return holdings(self.part(part), _pool_labels(self.dataset), self.dataset.num_classes)
 
     def rows(self, indices: Array) -> Array:
-        """The inputs at these indices, without joining the two parts in memory."""
+        """Return the inputs at these indices without joining the two parts in memory."""
         return _gather(self.dataset.x_train, self.dataset.x_test, indices)
 
     def labels(self, indices: Array) -> Array:
+        """Return the labels at these indices."""
         return _gather(self.dataset.y_train, self.dataset.y_test, indices)
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """A short hash of everything a data set holds, its name apart."""
+    """Return a short hash of the content of a data set, without its name."""
     digest = sha256(repr(dataset.classes).encode())
     for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
         _feed(digest, array)
@@ -141,7 +145,7 @@ def _pool_owners(dataset: Dataset) -> Array | None:
 
 
 def _gather(first: Array, second: Array, indices: Array) -> Array:
-    """``concatenate([first, second])[indices]`` at the cost of the result only."""
+    """Return ``concatenate([first, second])[indices]`` without making the concatenation."""
     later = indices >= len(first)
     if not later.any():
         return np.asarray(first[indices])

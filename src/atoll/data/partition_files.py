@@ -1,4 +1,4 @@
-"""A data set with its clients: who owns which rows, and for what."""
+"""Store divisions of data sets: export and import them as JSON, and keep them in a cache."""
 
 import json
 import os
@@ -23,11 +23,11 @@ from .split import ClientSplits, gaps
 
 if TYPE_CHECKING:
     pass
-VERSION = 1  # of the divisions and of their files: raised when the same request would give other rows
+VERSION = 1  # raised when the same request gives other rows, or when the format of the files changes
 
 
 def export(federation: FederatedDataset, path: Path) -> None:
-    """Writes who owns what to a JSON file that the partition ``file:PATH`` reads back."""
+    """Write the rows of every client to a JSON file, which the partition ``file:PATH`` reads."""
     head = _head(federation, fingerprint(federation.dataset))
     owned = [
         {"id": client} | {part: federation.part(part)[i].tolist() for part in PARTS}
@@ -38,13 +38,13 @@ def export(federation: FederatedDataset, path: Path) -> None:
         _write(path, json.dumps(body).encode())
 
 
-def _imported(dataset: Dataset, content: str, path: Path, clients: int | None, public: int) -> FederatedDataset:
+def _read_partition(dataset: Dataset, content: str, path: Path, clients: int | None, public: int) -> FederatedDataset:
     where = f"Partition 'file:{path}'"
     try:
-        body = _body(path, dataset, content)
+        body = _read_body(path, dataset, content)
         ids = tuple(client["id"] for client in body["clients"])
         rows = {part: [client[part] for client in body["clients"]] for part in PARTS}
-        federation = _assembled(dataset, content, body, ids, rows | {"public": [body["public"]]}, where)
+        federation = _build(dataset, content, body, ids, rows | {"public": [body["public"]]}, where)
     except OSError as error:
         raise AtollError(f"{where} cannot be read: {error.strerror}. Check the path.") from None
     except (KeyError, TypeError, ValueError) as error:
@@ -61,8 +61,8 @@ def _imported(dataset: Dataset, content: str, path: Path, clients: int | None, p
     return federation
 
 
-def _body(path: Path, dataset: Dataset, content: str) -> Any:
-    """What the file says, in our form. FL-bench's pickles name rows alone, also of clients without training rows."""
+def _read_body(path: Path, dataset: Dataset, content: str) -> Any:
+    """Read a partition file. Pickles of FL-bench are converted; their clients without training rows are left out."""
     if path.suffix != ".pkl":
         return from_json(path.read_text(encoding="utf-8"))
     told = division(path)
@@ -71,7 +71,7 @@ def _body(path: Path, dataset: Dataset, content: str) -> Any:
     return head | {"notes": [], "public": [], "clients": clients}
 
 
-def _assembled(
+def _build(
     dataset: Dataset,
     content: str,
     head: Mapping[str, Any],
@@ -79,7 +79,7 @@ def _assembled(
     stored: Mapping[str, Sequence[Any]],
     where: str,
 ) -> FederatedDataset:
-    """A federation from stored rows, if they are sound. It keeps its stored name only if they are unchanged."""
+    """Build a federated data set from stored rows after checking them; keep its stored name if they are unchanged."""
     if head["version"] != VERSION:
         raise AtollError(f"{where} has format {head['version']}, not {VERSION}. Export the partition again.")
     if head["fingerprint"] != content:
@@ -93,7 +93,7 @@ def _assembled(
         (part, client): rows for part in PARTS for client, rows in zip(ids, stored[part], strict=True)
     }
     lists["public", "rows"] = stored["public"][0]
-    sound = _sound(lists, len(dataset.y_train) + len(dataset.y_test), where)
+    sound = _checked_rows(lists, len(dataset.y_train) + len(dataset.y_test), where)
     train, val, test = (tuple(sound[part, client] for client in ids) for part in PARTS)
     public = sound["public", "rows"]
     notes = tuple(str(note) for note in head["notes"])
@@ -105,8 +105,12 @@ def _assembled(
     return replace(same, notes=notes, name=_short(VERSION, recipe), recipe=recipe)
 
 
-def _sound(lists: Mapping[tuple[str, str], Any], size: int, where: str) -> dict[tuple[str, str], Array]:
-    """The lists of rows as sorted arrays; refuses rows that do not exist or are used twice, and empty clients."""
+def _checked_rows(lists: Mapping[tuple[str, str], Any], size: int, where: str) -> dict[tuple[str, str], Array]:
+    """Return the lists of rows as sorted arrays.
+
+    Raises:
+        AtollError: if a row does not exist or is listed twice, or if a client has no training rows.
+    """
     taken: dict[int, str] = {}
     sound = {}
     for (part, client), values in lists.items():
@@ -126,8 +130,8 @@ def _sound(lists: Mapping[tuple[str, str], Any], size: int, where: str) -> dict[
     return sound
 
 
-def _keep(federation: FederatedDataset, content: str, cache: Path) -> None:
-    """Stores a federation as NAME.npz and NAME.json; the latter comes last and makes the pair valid."""
+def _store(federation: FederatedDataset, content: str, cache: Path) -> None:
+    """Store a federated data set as NAME.npz and NAME.json. The JSON file is written last and makes the pair valid."""
     arrays = {"public": federation.public}
     for part in PARTS:
         arrays[part] = np.concatenate(federation.part(part))
@@ -140,8 +144,8 @@ def _keep(federation: FederatedDataset, content: str, cache: Path) -> None:
         _write(cache / f"{federation.name}.json", json.dumps(head, indent=1).encode())
 
 
-def _recall(dataset: Dataset, content: str, cache: Path, name: str) -> FederatedDataset | None:
-    """The stored federation of that name; None if there is none, or if it is damaged and must be made again."""
+def _load_cached(dataset: Dataset, content: str, cache: Path, name: str) -> FederatedDataset | None:
+    """Return the cached federated data set of that name, or None if it is missing or damaged."""
     try:
         head = from_json((cache / f"{name}.json").read_text(encoding="utf-8"))
         with np.load(cache / f"{name}.npz", allow_pickle=False) as stored:
@@ -149,7 +153,7 @@ def _recall(dataset: Dataset, content: str, cache: Path, name: str) -> Federated
                 part: np.split(stored[part], np.cumsum(stored[f"{part}_sizes"])[:-1]) for part in PARTS
             }
             rows["public"] = [stored["public"]]
-        kept = _assembled(dataset, content, head, tuple(head["clients"]), rows, name)
+        kept = _build(dataset, content, head, tuple(head["clients"]), rows, name)
     except (OSError, ValueError, KeyError, TypeError, BadZipFile, AtollError):
         return None
     return kept if kept.name == name else None
@@ -168,7 +172,7 @@ def _head(federation: FederatedDataset, content: str) -> dict[str, Any]:
 
 
 def _digest(federation: FederatedDataset) -> str:
-    """A short hash of who has which rows."""
+    """Return a short hash of the rows of every client."""
     digest = sha256(repr(federation.clients).encode())
     for rows in (*federation.train, *federation.val, *federation.test, federation.public):
         _feed(digest, rows)
@@ -177,7 +181,7 @@ def _digest(federation: FederatedDataset) -> str:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Makes the folder, and says so if it cannot be written to."""
+    """Create the folder, and turn an OSError inside the context into an AtollError that names it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -186,7 +190,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Replaces a file in one step, so that nobody ever reads half of it."""
+    """Replace a file atomically, so that a reader never sees a part of it."""
     draft = path.with_name(f".{uuid4().hex}")
     draft.write_bytes(content)
     os.replace(draft, path)

@@ -1,16 +1,12 @@
 """Independent streams of random numbers for dividing and sampling data."""
 
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.random import Generator
 
-if TYPE_CHECKING:
-    pass
-
 
 def stream(seed: int, *purpose: str) -> Generator:
-    """An independent stream of random numbers for every seed and purpose."""
+    """Return a generator that is independent for every seed and purpose."""
     text = "\x1f".join((str(seed), *purpose))
     return np.random.default_rng(int.from_bytes(sha256(text.encode()).digest()[:16], "little"))

@@ -1,4 +1,4 @@
-"""Parts of data sets: fewer rows for a quick trial, and rows of another data set that serve as public data."""
+"""Draw rows from data sets: a smaller data set for a quick trial, or public rows from another data set."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from .split import apportion, pick, shares
 
 
 def subsample(data: Dataset, rows: int, rng: Generator) -> Dataset:
-    """So many rows of a data set, drawn from both of its parts and all of its classes in proportion."""
+    """Draw ``rows`` rows of a data set, in proportion from its training and test part and from its classes."""
     parts = np.array([len(data.y_train), len(data.y_test)])
     if not data.num_classes <= rows <= parts.sum():
         raise AtollError(
@@ -40,19 +40,26 @@ def _proportional(labels: Array, rows: int, rng: Generator) -> Array:
 
 
 def sample_public_rows(data: Dataset, rows: int, shape: tuple[int, ...], rng: Generator) -> Array:
-    """Training rows of another data set, evenly over its classes, brought to the ``shape`` of the clients' rows."""
+    """Draw public rows from the training part of another data set.
+
+    Args:
+        data: the data set to draw from, evenly over its classes.
+        rows: number of rows.
+        shape: shape of the clients' rows; images are resized and their channels converted to it.
+        rng: source of randomness.
+    """
     totals = np.bincount(data.y_train, minlength=data.num_classes)
     if not 0 < rows <= totals.sum():
         raise AtollError(
-            f"How many rows of data set {data.name!r} are public? It has {totals.sum()} training rows: add --public "
-            f"with 1 to {totals.sum()}."
+            f"--public-data {data.name!r} needs a number of rows. Add --public with 1 to {totals.sum()}, the number of "
+            "its training rows."
         )
     even = apportion(np.array([rows]), (totals > 0)[None].astype(int), totals[None], rng.random((1, len(totals))))[0]
-    return _like(data.x_train[pick(data.y_train, even, rng)], shape, data.name)
+    return _to_shape(data.x_train[pick(data.y_train, even, rng)], shape, data.name)
 
 
-def _like(x: Array, shape: tuple[int, ...], name: str) -> Array:
-    """Images in another size, grey for coloured or coloured for grey; other rows only as they are."""
+def _to_shape(x: Array, shape: tuple[int, ...], name: str) -> Array:
+    """Convert images to another size and number of channels; refuse other rows of another shape."""
     if x.shape[1:] == shape:
         return x
     if len(shape) != 3 or x.ndim != 4 or x.dtype != np.uint8:

@@ -279,7 +279,7 @@ def test_mistakes_are_named():
     ],
 )
 def test_fit_gives_the_size_it_promises(shape, least, most, shape_after):
-    fit = models.Fit(shape, least, most)
+    fit = models.FitImage(shape, least, most)
     assert fit.shape == shape_after
     assert fit(torch.randn(2, *shape)).shape == (2, *shape_after)
 
@@ -288,17 +288,17 @@ def test_fit_pads_enlarges_and_averages():
     """1 2 / 3 4 to 5 pixels: every pixel twice, then one row and one column of zeros, right and below."""
     x = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
     rows = [[1.0, 1, 2, 2, 0], [1, 1, 2, 2, 0], [3, 3, 4, 4, 0], [3, 3, 4, 4, 0], [0, 0, 0, 0, 0]]
-    assert torch.equal(models.Fit((1, 2, 2), 5, 5)(x), torch.tensor([[rows]]))
-    assert models.Fit((1, 2, 2), 1, 1)(x).item() == 2.5
-    padded = models.Fit((1, 28, 28), 32, 32)(torch.ones(1, 1, 28, 28))
+    assert torch.equal(models.FitImage((1, 2, 2), 5, 5)(x), torch.tensor([[rows]]))
+    assert models.FitImage((1, 2, 2), 1, 1)(x).item() == 2.5
+    padded = models.FitImage((1, 28, 28), 32, 32)(torch.ones(1, 1, 28, 28))
     assert padded.sum() == 28 * 28
     assert padded[0, 0, 2:30, 2:30].min() == 1
 
 
 def test_fit_is_the_identity_where_the_size_fits():
     x = torch.randn(1, *CIFAR)
-    assert models.Fit(CIFAR, 32, 32)(x) is x
-    assert models.Fit(CIFAR, 16)(x) is x
+    assert models.FitImage(CIFAR, 32, 32)(x) is x
+    assert models.FitImage(CIFAR, 16)(x) is x
 
 
 # Parts of the larger networks ----------------------------------------------------------------------------------------
