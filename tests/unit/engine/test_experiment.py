@@ -319,7 +319,7 @@ def test_a_client_that_always_sends_nan_might_as_well_be_absent(
         return [i for i in sample_cohort(clients, rate, seed, t) if i != k]
 
     for module in ("atoll.engine.round", "atoll.engine.experiment"):
-        monkeypatch.setattr(sys.modules[module], "sample", others)
+        monkeypatch.setattr(sys.modules[module], "sample_cohort", others)
     absent = run(Poisoned(OPTIM, bad=rows), **options)
     assert broken.summary["digest"] == absent.summary["digest"]
     assert json.dumps(broken.clients) == json.dumps(absent.clients)
