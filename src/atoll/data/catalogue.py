@@ -1,4 +1,4 @@
-"""What is known of each data set that can be loaded by name: its facts, its official files, how to read these."""
+"""The data sets that can be loaded by name: facts, official files and how to read them."""
 
 import string
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from .readers.text import LENGTH
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the catalogue."""
+    """One line of the printed catalogue."""
 
     name: str
     kind: Kind
@@ -33,7 +33,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """How to get a data set of the catalogue."""
+    """Where to find and how to read a data set of the catalogue."""
 
     entry: Entry
     files: tuple[File, ...]
@@ -47,7 +47,7 @@ def _mnist_files(folder: str, base: str, sums: Sequence[tuple[str, int]]) -> tup
 
 
 def _digits(*_: object) -> RawDataset:
-    """Scikit-learn's digits, 0 to 16 scaled to 0 to 255. In each class every fifth row is a test row."""
+    """Load scikit-learn's digits, scaled from 0..16 to 0..255. Every fifth row of each class is a test row."""
     package = find_spec("sklearn")  # its file is read without it: importing it takes longer than a first round
     assert package is not None
     assert package.submodule_search_locations is not None
@@ -58,7 +58,7 @@ def _digits(*_: object) -> RawDataset:
 
 
 def every_fifth(y: Array) -> Array:
-    """A mask of the fifth, tenth, ... row of each class."""
+    """Return a mask of the fifth, tenth, ... row of each class."""
     mask = np.zeros(len(y), dtype=bool)
     for label in np.unique(y):
         mask[np.flatnonzero(y == label)[4::5]] = True

@@ -1,4 +1,4 @@
-"""What a client learns from, chooses with and is tested on.
+"""Split each client's rows into training, validation and test rows.
 
     client_811    train : validation : test = 8 : 1 : 1 of everything a client owns
     client_82     8 : 2, then an eighth of the training rows for validation
@@ -18,12 +18,12 @@ from .dataset import Array, Dataset
 from .partition import ROUNDING, deal
 
 SPLITS = ("client_811", "client_82", "official")
-TESTABLE = 3  # from so many rows of a class on, a client is tested on it
+TESTABLE = 3  # a client with at least this many rows of a class has a test row of it
 
 
 @dataclass(frozen=True)
 class ClientSplits:
-    """Rows of every client by purpose: sorted and disjoint."""
+    """Training, validation and test rows of every client, sorted and disjoint."""
 
     train: tuple[Array, ...]
     val: tuple[Array, ...]
@@ -31,7 +31,7 @@ class ClientSplits:
 
 
 def check(split: str, dataset: Dataset) -> None:
-    """Refuses a split nobody knows, or one this data set cannot serve."""
+    """Raise AtollError if the split is unknown or needs a test part that the data set does not have."""
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     if split == "official" and len(dataset.y_test) == 0:
@@ -41,7 +41,15 @@ def check(split: str, dataset: Dataset) -> None:
 
 
 def split_clients(rows: Sequence[Array], labels: Array, num_classes: int, split: str, rng: Generator) -> ClientSplits:
-    """Splits what each client owns; for ``official`` that is only training rows, so nothing is kept for the test."""
+    """Split the rows of each client.
+
+    Args:
+        rows: row indices of each client; for ``official`` only training rows, so that none become test rows here.
+        labels: labels of all rows.
+        num_classes: number of classes.
+        split: name of the split, see the top of this module.
+        rng: source of randomness.
+    """
     counts = holdings(rows, labels, num_classes)
     test, val = held_out(counts, split, rng)
     owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
@@ -60,7 +68,10 @@ def split_clients(rows: Sequence[Array], labels: Array, num_classes: int, split:
 
 
 def held_out(counts: Array, split: str, rng: Generator) -> tuple[Array, Array]:
-    """Rows of what clients own for test and for validation, [clients, classes] each: totals first, then classes."""
+    """Return the numbers of test and of validation rows, [clients, classes] each.
+
+    The total of each client is fixed first and then divided over its classes.
+    """
     owned = counts.sum(1)
     if split == "official":
         test = np.zeros_like(counts)
@@ -76,7 +87,7 @@ def held_out(counts: Array, split: str, rng: Generator) -> tuple[Array, Array]:
 
 
 def mirror(counts: Array, totals: Array, labels: Array, rng: Generator) -> tuple[Array, ...]:
-    """Test rows for every client in the mix of its training rows, as positions in ``labels``.
+    """Choose test rows for every client in the proportions of its training rows; return positions in ``labels``.
 
     Client i gets round(n_test^c * n_i^c / n_train^c) rows of class c. Where the rounded numbers exceed what there is,
     those that were rounded up furthest give way, so that no row is used twice. A client that would get nothing is given
@@ -87,7 +98,14 @@ def mirror(counts: Array, totals: Array, labels: Array, rng: Generator) -> tuple
 
 
 def mirrored(counts: Array, totals: Array, stock: Array, rng: Generator) -> Array:
-    """The rounded numbers of ``mirror``, [clients, classes]; ``totals`` are the training rows of each class."""
+    """Return the rounded numbers of :func:`mirror`, [clients, classes].
+
+    Args:
+        counts: training rows of each client and class.
+        totals: training rows of each class.
+        stock: test rows of each class.
+        rng: breaks ties.
+    """
     quota = counts * stock / np.maximum(totals, 1)
     given: Array = np.floor(quota + ROUNDING).astype(np.int64)
     rest = quota - given
@@ -97,10 +115,10 @@ def mirrored(counts: Array, totals: Array, stock: Array, rng: Generator) -> Arra
 
 
 def gaps(parts: ClientSplits, labels: Array, num_classes: int) -> tuple[str, ...]:
-    """Notes on what a client lacks to be trained, checked or tested in full."""
+    """Return notes about clients without test rows, validation rows, or training rows of a tested class."""
     train, test = (holdings(rows, labels, num_classes) for rows in (parts.train, parts.test))
     lacking = {
-        "without a test row, to be left out of personal accuracies": sum(len(rows) == 0 for rows in parts.test),
+        "without a test row, left out of personal accuracies": sum(len(rows) == 0 for rows in parts.test),
         "without a validation row": sum(len(rows) == 0 for rows in parts.val),
         "with test rows of a class they have no training row of": ((test > 0) & (train == 0)).any(1).sum(),
     }
@@ -108,16 +126,20 @@ def gaps(parts: ClientSplits, labels: Array, num_classes: int) -> tuple[str, ...
 
 
 def shares(total: Array, *weights: int) -> tuple[Array, ...]:
-    """Totals divided by weights, largest remainders first; a tie goes to the weight named first."""
+    """Divide each total in proportion to the weights by largest remainders; ties go to the earlier weight."""
     wide = np.broadcast_to(weights, (len(total), len(weights)))
     room = np.broadcast_to(total[:, None], wide.shape)
     return tuple(apportion(total, wide, room, np.broadcast_to(np.arange(len(weights)), wide.shape)).T)
 
 
 def apportion(totals: Array, weights: Array, room: Array, ties: Array) -> Array:
-    """Every row's total in proportion to its weights by largest remainders, no entry above its room; all [N, C].
+    """Divide the total of each row in proportion to its weights by largest remainders.
 
-    Of equal remainders the one with the lower tie goes first. A total that exceeds the room of its row is cut to it.
+    Args:
+        totals: what to divide, [N].
+        weights: proportions, [N, C].
+        room: largest value of each entry, [N, C]; a total above the sum of its row is cut to it.
+        ties: of equal remainders the entry with the lower value comes first, [N, C].
     """
     quota = totals[:, None] * weights / np.maximum(weights.sum(1, keepdims=True), 1)
     given: Array = np.minimum(np.floor(quota + ROUNDING).astype(np.int64), room)
@@ -129,14 +151,14 @@ def apportion(totals: Array, weights: Array, room: Array, ties: Array) -> Array:
 
 
 def holdings(rows: Sequence[Array], labels: Array, num_classes: int) -> Array:
-    """How many rows of each class each client has, [clients, classes]."""
+    """Count the rows of each class for each client, [clients, classes]."""
     owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
     cells = owner * num_classes + labels[np.concatenate(rows)]
     return np.bincount(cells, minlength=len(rows) * num_classes).reshape(len(rows), num_classes)
 
 
 def pick(labels: Array, numbers: Array, rng: Generator) -> Array:
-    """So many rows of each class, drawn at random, sorted."""
+    """Draw ``numbers[c]`` rows of each class c at random; return sorted positions."""
     totals = np.bincount(labels, minlength=len(numbers))
     order = np.lexsort((rng.random(len(labels)), labels))
     place = np.arange(len(order)) - np.repeat(np.cumsum(totals) - totals, totals)
@@ -144,7 +166,7 @@ def pick(labels: Array, numbers: Array, rng: Generator) -> Array:
 
 
 def grouped(rows: Array, owner: Array, clients: int) -> tuple[Array, ...]:
-    """Rows by owner, sorted."""
+    """Group rows by owner and sort each group."""
     order = np.lexsort((rows, owner))
     ends = np.cumsum(np.bincount(owner, minlength=clients))[:-1]
     return tuple(np.split(rows[order], ends))
@@ -155,7 +177,7 @@ def _tested(counts: Array, total: Array, rng: Generator) -> Array:
 
 
 def _drawn(counts: Array, total: Array, rng: Generator) -> Array:
-    """Rows taken out of each class. The last row of a class stays, unless a client has too few others."""
+    """Return the rows to take from each class. The last row of a class stays unless the others are too few."""
     ties = rng.random(counts.shape)
     taken = apportion(total, counts, np.maximum(counts - 1, 0), ties)
     left = counts - taken
@@ -163,17 +185,20 @@ def _drawn(counts: Array, total: Array, rng: Generator) -> Array:
 
 
 def _places(claims: Array, ties: Array) -> Array:
-    """Where each entry comes in its row when the largest goes first; rounded, so that equal claims are equal."""
+    """Rank the entries of each row, largest first. Claims are rounded, so that equal ones tie."""
     return np.lexsort((ties, -claims.round(9)), axis=1).argsort(1)
 
 
 def _rescued(given: Array, counts: Array, stock: Array) -> Array:
-    """A row for every client without one, of the class it owns most of: a spare one, else from who has most of it."""
+    """Give one test row to every client without any, of the class that it owns most of.
+
+    The row is a spare one, otherwise it is taken from the client with most test rows of the class.
+    """
     given = given.copy()
     for i in np.flatnonzero(given.sum(1) == 0):
         for c in np.argsort(-counts[i], kind="stable")[: np.count_nonzero(counts[i])]:
             spare = stock[c] > given[:, c].sum()
-            # Who gives keeps a row: of this class, and so of something.
+            # The donor keeps at least one row of this class.
             donor = int(given[:, c].argmax())
             if spare or given[donor, c] > 1:
                 given[donor, c] -= not spare

@@ -1,4 +1,4 @@
-"""From raw rows to tensors, once when data are loaded, and random changes of image batches while training.
+"""Turn raw rows into tensors once after loading, and augment batches of images during training.
 
 ========== ============================================================================================================
 plain      images are normalised by the mean and standard deviation of the data set
@@ -49,7 +49,7 @@ _FEDDW = _KNOWN | {"fashion_mnist": _MNIST, "emnist": _MNIST}
 
 @dataclass(frozen=True)
 class Transform:
-    """How rows become tensors (`prepare`), and what training adds to them (`augment`)."""
+    """Normalisation of rows (:meth:`prepare`) and random changes of training batches (:meth:`augment`)."""
 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
@@ -57,22 +57,25 @@ class Transform:
     transpose: bool = False
     flip: bool = False  # left to right, every second image on average
     erase: bool = False  # a rectangle set to 0, in every second image on average
-    crop: int = 0  # shift by up to so many pixels in each direction
-    turn: float = 0.0  # by up to so many degrees either way
-    black: bool = False  # what moves in from outside is black; otherwise 0, the mean colour
+    crop: int = 0  # largest shift in pixels, in each direction
+    turn: float = 0.0  # largest rotation in degrees, in each direction
+    black: bool = False  # fill pixels from outside the image with black, otherwise with 0, the mean colour
 
     @property
     def augments(self) -> bool:
+        """Return True if training batches are changed at random."""
         return bool(self.flip or self.erase or self.crop or self.turn)
 
     def prepare(self, x: Array) -> Tensor:
-        """Raw rows as a tensor: uint8 images normalised, token ids as int64; floats count as already scaled and stay
-        as they are."""
+        """Convert raw rows to a tensor.
+
+        Images of type uint8 are normalised and token ids become int64; floats are taken as already scaled.
+        """
         if np.issubdtype(x.dtype, np.floating):
             return torch.from_numpy(x.astype(np.float32))
         if x.ndim == 2:
             return torch.from_numpy(x.astype(np.int64))
-        # Channels last in memory: convolutions want it so, and putting it right once costs less than batch by batch.
+        # Convolutions are fastest with channels last in memory, and one conversion costs less than one for each batch.
         images = torch.from_numpy(x.transpose(0, 2, 3, 1).astype(np.float32, order="C")).permute(0, 3, 1, 2).div_(255)
         if self.transpose:
             images = images.mT.contiguous()
@@ -81,7 +84,7 @@ class Transform:
         return images.sub_(_channels(self.mean, images)).div_(_channels(self.std, images))
 
     def augment(self, x: Tensor, k: Key) -> Tensor:
-        """Prepared images [B, C, H, W] changed at random.
+        """Change prepared images [B, C, H, W] at random.
 
         What happens to image i depends on ``k`` and i alone, not on B; works under vmap with a batch of keys.
         """
@@ -102,7 +105,7 @@ class Transform:
         return self._take(x, row + down, column + right)
 
     def _turned(self, x: Tensor, k: Key) -> Tensor:
-        """Turned about the centre; each pixel takes the value of the nearest one."""
+        """Rotate images about their centre; each pixel takes the value of the nearest one."""
         angle = (2 * uniform(k, len(x), 1, 1) - 1) * math.radians(self.turn)
         row, column = _grid(x)
         middle_row, middle_column = (x.shape[-2] - 1) / 2, (x.shape[-1] - 1) / 2
@@ -112,7 +115,7 @@ class Transform:
         return self._take(x, source_row.round().long(), source_column.round().long())
 
     def _take(self, x: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """The pixels at these places, each of shape [B, H, W]; the outside colour where there is none."""
+        """Return the pixels at given rows and columns, [B, H, W] each; outside the image, the fill colour."""
         height, width = x.shape[-2:]
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
@@ -126,7 +129,7 @@ class Transform:
 
 
 def preset(name: str, dataset_name: str, shape: Sequence[int]) -> Transform:
-    """The transform of that name for a data set and the shape of its rows."""
+    """Return the transform called ``name``, with the statistics of a data set and for rows of ``shape``."""
     presets = {"plain": _plain, "none": _none, "liping_aug": _liping_aug, "feddw": _feddw}
     if name not in presets:
         raise unknown("transform", name, presets)
@@ -150,7 +153,7 @@ def _none(dataset: str, shape: tuple[int, ...]) -> Transform:
 
 
 def _liping_aug(dataset: str, shape: tuple[int, ...]) -> Transform:
-    """Images of 28 by 28 pixels get a black border of 2: the networks of these papers expect 32 by 32."""
+    """Add a black border of 2 to images of 28 by 28 pixels: the networks of these papers expect 32 by 32."""
     border = 2 if shape[1:] == (28, 28) else 0
     colour = shape[0] > 1
     return Transform(*_statistics(_LIPING, dataset), border=border, flip=colour, erase=True, crop=_reach(shape, border))
@@ -168,7 +171,7 @@ def _statistics(known: dict[str, _Statistics], dataset: str) -> _Statistics:
 
 
 def _reach(shape: tuple[int, ...], border: int = 0) -> int:
-    """4 pixels of 32, and the same share of other sizes."""
+    """Return the largest shift: 4 pixels for a side of 32, in proportion for other sides."""
     return max(1, (min(shape[1:]) + 2 * border) // 8)
 
 
@@ -181,14 +184,14 @@ def _each(mask: Tensor) -> Tensor:
 
 
 def _grid(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column of every pixel, as [H, W]."""
+    """Return row and column of every pixel, [H, W] each."""
     height, width = x.shape[-2:]
     row, column = torch.arange(height, device=x.device), torch.arange(width, device=x.device)
     return row[:, None].expand(height, width), column[None].expand(height, width)
 
 
 def _rectangle(x: Tensor, k: Key) -> Tensor:
-    """A mask [B, 1, H, W] of the rectangle to erase, empty in every second image on average."""
+    """Draw the mask [B, 1, H, W] of the rectangle to erase; in every second image on average it is empty."""
     height, width = x.shape[-2:]
     count = len(x)
     low, high = ERASE_AREA

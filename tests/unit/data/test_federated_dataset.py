@@ -186,7 +186,7 @@ def test_clients_that_cannot_be_tested_are_counted():
     """Two test rows cannot reach four clients."""
     got = federate(dataset([40], [2]), 4, "iid", "official")
     assert sorted(len(r) for r in got.test) == [0, 0, 1, 1]
-    assert got.notes == ("Clients without a test row, to be left out of personal accuracies: 2.",)
+    assert got.notes == ("Clients without a test row, left out of personal accuracies: 2.",)
 
 
 # -- federations

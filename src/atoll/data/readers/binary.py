@@ -1,4 +1,4 @@
-"""Files of arrays: idx, CIFAR binary, npz, folders with one file per client, and the IMDB archive."""
+"""Read files of arrays: idx, CIFAR binary, npz, folders with one file per client, and the IMDB archive."""
 
 import gzip
 import tarfile
@@ -21,7 +21,7 @@ _BROKEN = (OSError, EOFError, ValueError, KeyError, zlib.error, tarfile.TarError
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Turns what readers raise on a broken file into one sentence that names the file."""
+    """Turn errors of a broken file inside the context into one AtollError that names the file."""
     try:
         yield
     except _BROKEN as error:
@@ -31,7 +31,7 @@ def reading(path: Path | str) -> Iterator[None]:
 
 
 def idx(path: Path, data: bytes) -> Array:
-    """An array of bytes in the idx format of MNIST: two zeros, the type (8), the rank, big-endian sizes, values."""
+    """Parse the idx format of MNIST: two zeros, the type (8), the rank, big-endian sizes, values."""
     start = 4 + 4 * data[3] if len(data) > 3 else 4
     if data[:3] != b"\0\0\x08" or len(data) < start:
         raise AtollError(f"{path} is not an idx file of bytes: replace it.")
@@ -42,7 +42,7 @@ def idx(path: Path, data: bytes) -> Array:
 
 
 def idx_parts(paths: Sequence[Path]) -> RawDataset:
-    """Four gzipped idx files: training images and labels, test images and labels."""
+    """Read four gzipped idx files: training images and labels, test images and labels."""
     arrays = []
     for path in paths:
         with reading(path), gzip.open(path) as file:
@@ -51,7 +51,7 @@ def idx_parts(paths: Sequence[Path]) -> RawDataset:
 
 
 def emnist_parts(path: Path, variant: str, first_label: int) -> RawDataset:
-    """One variant of EMNIST from its zip of gzipped idx files; images are stored transposed, which is undone here."""
+    """Read one variant of EMNIST from its zip of gzipped idx files; its images are stored transposed."""
     with reading(path), zipfile.ZipFile(path) as archive:
 
         def member(part: str, content: str) -> Array:
@@ -66,7 +66,7 @@ def emnist_parts(path: Path, variant: str, first_label: int) -> RawDataset:
 
 
 def cifar_parts(path: Path, train: Sequence[str], test: str, label_bytes: int) -> RawDataset:
-    """CIFAR's binary archive: records of ``label_bytes`` labels, of which the last is the class, and 3,072 pixels."""
+    """Read CIFAR's binary archive: records of ``label_bytes`` labels, the last one the class, and 3,072 pixels."""
     found: dict[str, bytes] = {}
     with reading(path), tarfile.open(path, "r|gz") as archive:
         for member in archive:
@@ -88,7 +88,7 @@ def cifar_parts(path: Path, train: Sequence[str], test: str, label_bytes: int) -
 
 
 def imdb_parts(path: Path) -> RawDataset:
-    """The archive of IMDB reviews, one text file each; files in the order of their names."""
+    """Read the archive of IMDB reviews, one text file each, in the order of their names."""
     texts: dict[str, dict[str, tuple[str, int]]] = {"train": {}, "test": {}}
     with reading(path), tarfile.open(path, "r|gz") as archive:
         for member in archive:
@@ -107,8 +107,11 @@ def imdb_parts(path: Path) -> RawDataset:
 
 
 def npz_parts(path: Path) -> RawDataset:
-    """Plain arrays x_train, y_train, x_test, y_test, or x, y; and, if there, owner (or owner_train, owner_test) and
-    classes (names; labels are then indices)."""
+    """Read an npz file with plain arrays.
+
+    The arrays are called x_train, y_train, x_test, y_test, or x and y. Optional are owner (or owner_train and
+    owner_test) and classes, the names of the labels, which are then indices.
+    """
     arrays = npz(path)
     classes = tuple(str(name) for name in arrays["classes"]) if "classes" in arrays else None
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
@@ -121,7 +124,7 @@ def npz_parts(path: Path) -> RawDataset:
 
 
 def npz(path: Path) -> dict[str, Array]:
-    """All arrays of a file; pickled objects are refused."""
+    """Read all arrays of an npz file; refuse pickled objects."""
     with reading(path):
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -133,13 +136,12 @@ def npz(path: Path) -> dict[str, Array]:
 
 
 def client_part(path: Path) -> RawSplit:
-    """One client's file of plain x and y."""
+    """Read one client's file with plain arrays x and y."""
     return _xy(path, npz(path))
 
 
 def client_parts(folder: Path, read: Callable[[Path], RawSplit] = client_part) -> RawDataset:
-    """A folder with one npz file per client, or with such folders ``train`` and ``test``; the file's name is the
-    owner."""
+    """Read a folder with one npz file per client, or its folders ``train`` and ``test``; file names are the owners."""
     if not (folder / "train").is_dir():
         return RawDataset(_joined(folder, read))
     test = folder / "test"
@@ -166,7 +168,7 @@ def _joined(folder: Path, read: Callable[[Path], RawSplit]) -> RawSplit:
 
 
 def _natural(path: Path) -> tuple[int, str]:
-    """Numbered files by number, then the others by name."""
+    """Sort numbered files by number, then the others by name."""
     return (int(path.stem), "") if path.stem.isdecimal() else (2**63, path.stem)
 
 

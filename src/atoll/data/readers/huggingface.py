@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, by the optional package ``datasets``."""
+"""Read data sets of the Hugging Face hub with the optional package ``datasets``."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,7 +24,7 @@ def hub_parts(
     owner: str | None = None,
     size: int | None = None,
 ) -> RawDataset:
-    """The splits ``train`` and ``test`` (else ``validation``) of a data set with an image or a text column.
+    """Read the splits ``train`` and ``test`` (else ``validation``) of a data set with an image or a text column.
 
     The label is the column asked for, otherwise the first of `LABELS`, otherwise the first column of named classes.
     """

@@ -1,4 +1,4 @@
-"""Image files: folders with one folder per class, and iNaturalist.
+"""Read image files: folders with one folder per class, and iNaturalist.
 
 All images of a set get one layout. Channels: one if every image is greyscale, otherwise three (RGB, transparency
 dropped). Size: the common size of all images if there is one; otherwise, or if a size is asked for, each image is
@@ -27,7 +27,7 @@ SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", 
 
 
 class Source(NamedTuple):
-    """An image that is opened when it is needed."""
+    """An image file, opened when it is needed."""
 
     name: str
     open: Callable[[], Image.Image]
@@ -40,7 +40,7 @@ class Layout(NamedTuple):
 
 
 def layout(sources: Iterable[Source], size: int | None) -> Layout:
-    """The layout that fits all images; only headers are read."""
+    """Return the layout that fits all images, from their headers alone."""
     sizes, grey = set(), True
     for source in sources:
         with reading(source.name), source.open() as image:
@@ -51,7 +51,7 @@ def layout(sources: Iterable[Source], size: int | None) -> Layout:
 
 
 def stack(sources: Sequence[Source], to: Layout) -> Array:
-    """The images as uint8 [N, channels, H, W]."""
+    """Decode the images to one array of uint8 [N, channels, H, W]."""
     x = np.empty((len(sources), to.channels, to.height, to.width), np.uint8)
     for row, source in zip(x, sources, strict=True):
         row[:] = pixels(source, to)
@@ -59,7 +59,7 @@ def stack(sources: Sequence[Source], to: Layout) -> Array:
 
 
 def pixels(source: Source, to: Layout) -> Array:
-    """One image in the given layout."""
+    """Decode one image in the given layout."""
     with reading(source.name), source.open() as image:
         if image.mode[0] in "IF":  # Pillow would clip such values without a word
             raise AtollError(
@@ -74,7 +74,7 @@ def pixels(source: Source, to: Layout) -> Array:
 
 
 def folder_parts(root: Path, size: int | None) -> RawDataset:
-    """``root/class/image`` files, or ``root/train/class/image`` and ``root/test/class/image``."""
+    """Read ``root/class/image`` files, or ``root/train/class/image`` and ``root/test/class/image``."""
     split = (root / "train").is_dir() and (root / "test").is_dir()
     found = [_class_files(root / part) for part in ("train", "test")] if split else [_class_files(root)]
     sources = [[Source(str(path), partial(Image.open, path)) for path in files] for files in found]
@@ -123,7 +123,7 @@ def _annotations(path: Path, name: str) -> Any:
 
 
 def _decode(images: Path, targets: dict[str, Array], to: Layout) -> None:
-    """Fill each target with the pixels of the file it is named after."""
+    """Decode each file into the target array that carries its name."""
     missing = set(targets)
 
     def fill(name: str, file: Path | IO[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""PFLlib's client files, which hold pickles, read without running what a pickle may ask for."""
+"""Read the pickled client files of PFLlib and FL-bench without running code that a pickle may contain."""
 
 import io
 import pickle
@@ -15,14 +15,14 @@ from .binary import reading
 
 
 def _latin1(data: str, encoding: str) -> bytes:
-    """How old pickles spell bytes."""
+    """Decode bytes as old pickles spell them."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"bytes in the encoding {encoding}")
     return data.encode("latin1")
 
 
 class _Type:
-    """What stands for a NumPy type: a name, then a byte order. NumPy would believe a pickle more than that."""
+    """A NumPy type in a pickle: a name, then a byte order. NumPy itself would accept more from a pickle."""
 
     def __init__(self, name: str, *_: object):
         self.name, self.order = name, "|"
@@ -41,7 +41,7 @@ class _Type:
 
 
 class _Array:
-    """What stands for a NumPy array until its state is known."""
+    """A NumPy array in a pickle whose content is not read yet."""
 
     def __init__(self, *_: object):
         self.value: Any = None
@@ -68,7 +68,7 @@ def _scalar(kind: _Type, content: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays in place of what stands for them."""
+    """Replace placeholders by the arrays that they stand for."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -90,7 +90,7 @@ for _core in ("numpy.core", "numpy._core"):
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Builds arrays of numbers and plain containers; any other name is refused before it is imported."""
+    """An unpickler of arrays of numbers and plain containers; it refuses any other name before importing it."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -102,7 +102,7 @@ PARTS = ("train", "val", "test")
 
 
 def client_part(path: Path) -> RawSplit:
-    """One client's rows: an npz file whose array ``data`` is a pickled dictionary of x and y."""
+    """Read one client's rows: an npz file whose array ``data`` is a pickled dictionary of x and y."""
     with reading(path), zipfile.ZipFile(path) as archive:
         if "data.npy" not in archive.namelist():
             raise AtollError(f"{path} has no array 'data'. PFLlib's files have one; else leave out 'pfllib:'.")
@@ -114,7 +114,7 @@ def client_part(path: Path) -> RawSplit:
 
 
 def division(path: Path) -> list[dict[str, list[int]]]:
-    """FL-bench's partition.pkl: for every client its rows to train, validate and test, counted as we count them."""
+    """Read FL-bench's partition.pkl: the training, validation and test rows of every client, as row numbers."""
     try:
         told = _plain(_ArraysOnly(io.BytesIO(path.read_bytes())).load())
         clients = [{part: np.asarray(own[part]).tolist() for part in PARTS} for own in told["data_indices"]]

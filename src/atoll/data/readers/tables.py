@@ -1,4 +1,4 @@
-"""Tables from CSV and Parquet files.
+"""Read tables from CSV and Parquet files.
 
 The label is the column asked for, otherwise ``label``, ``y`` or the last one. ``owner`` says who owns a row, ``split``
 ("train" or "test") which part it belongs to; both are optional. A ``text`` column of strings makes a text data set; it
@@ -23,7 +23,7 @@ from .binary import reading
 
 
 def table_parts(path: Path, label: str | None = None, owner: str | None = None, standardise: bool = True) -> RawDataset:
-    """The training and test rows of a table."""
+    """Read the training and test rows of a table."""
     table = _table(path)
     owner = _chosen(path, table, owner) or ("owner" if "owner" in table.column_names else None)
     label = _chosen(path, table, label) or _label(path, table, owner)
@@ -68,7 +68,7 @@ def _label(path: Path, table: Any, owner: str | None) -> str:
 
 
 def _training_rows(path: Path, table: Any) -> Array:
-    """A mask; all rows, where the table has no ``split``."""
+    """Return the mask of the training rows: all rows if the table has no column ``split``."""
     if "split" not in table.column_names:
         return np.ones(table.num_rows, dtype=bool)
     split = _values(path, table, "split")

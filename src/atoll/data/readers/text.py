@@ -1,4 +1,4 @@
-"""Text to token ids.
+"""Convert texts to token ids.
 
 A word is a run of letters and digits in lower case, which may hold apostrophes inside.
 """
@@ -20,14 +20,16 @@ _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
 def encode(train: Sequence[str], test: Sequence[str]) -> tuple[Array, Array]:
-    """Token ids [N, LENGTH] of both parts, by the most frequent training words; shorter texts are padded at the end,
-    longer ones cut there."""
+    """Return token ids [N, LENGTH] of both parts.
+
+    The vocabulary is the most frequent training words. Shorter texts are padded at the end, longer ones are cut.
+    """
     index = vocabulary(train)
     return _ids(train, index), _ids(test, index)
 
 
 def vocabulary(texts: Sequence[str]) -> dict[str, int]:
-    """The id of each of the most frequent words; equally frequent ones in alphabetical order."""
+    """Number the most frequent words; equally frequent ones in alphabetical order."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(_WORD.findall(text.lower()))
