@@ -24,8 +24,8 @@ import yaml
 from ..errors import AtollError, unknown
 from ..utils.files import write_whole
 from . import pki
+from .addresses import join
 
-PORT = 8443
 LOOPBACK = ("localhost", "127.0.0.1")  # always in the certificate: the gate itself speaks to the loopback
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -299,19 +299,6 @@ def check_private(path: Path) -> None:
         raise AtollError(
             f"Other accounts can get at {str(path)!r} (mode {mode:o}). Close it first: chmod {right} {path}"
         )
-
-
-def join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def split(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[v6]:port``."""
-    host, _, port = address.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not host or not port.isdigit() or not 0 < int(port) < 65536 or any(c in host for c in "/ []"):
-        raise AtollError(f"{address!r} is not an address: give HOST:PORT, such as server.example.org:{PORT}.")
-    return host, int(port)
 
 
 def _with(federation: FederationFile, site: RegisteredSite) -> FederationFile:

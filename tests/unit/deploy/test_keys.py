@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key, load_ssh_private_key
 
 from atoll.deploy import pki
-from atoll.deploy.federation_dir import FederationDir, SiteFolder, check_private, join, split, write_private
+from atoll.deploy.addresses import join, split
+from atoll.deploy.federation_dir import FederationDir, SiteFolder, check_private, write_private
 from atoll.errors import AtollError
 
 Atoll = Callable[..., Any]

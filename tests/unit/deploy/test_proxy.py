@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from atoll.deploy import pki
+from atoll.deploy import addresses, flower_adapter, pki
 from atoll.deploy.federation_dir import FederationDir
 from atoll.deploy.server import proxy
 
@@ -123,7 +123,7 @@ def test_every_operation_of_flower_is_known_here() -> None:
     paths: set[Any] = {getattr(route, "path", None) for route in router.routes}
     assert paths == {f"/v1/fleet/{name}" for name in (
         "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run",
-        "get-fab", "push-object", "pull-object", "confirm-message-received", *proxy.NOT_FOR_SITES,
+        "get-fab", "push-object", "pull-object", "confirm-message-received", *flower_adapter.NODE_MANAGEMENT,
     )}  # fmt: skip
 
 
@@ -172,11 +172,11 @@ def test_who_is_accepted_follows_the_file_at_once(home: FederationDir) -> None:
 
 def test_the_health_check_tells_a_site_whether_its_key_is_good(home: FederationDir) -> None:
     keeper = proxy.KeyChecker(home)
-    keeper.check_key(proxy.HEALTH, None)
-    keeper.check_key(proxy.HEALTH, key_of(home, "north"))
+    keeper.check_key(flower_adapter.HEALTH, None)
+    keeper.check_key(flower_adapter.HEALTH, key_of(home, "north"))
     home.revoke("north")
     with pytest.raises(proxy.Refusal, match="revoked"):
-        keeper.check_key(proxy.HEALTH, key_of(home, "north"))
+        keeper.check_key(flower_adapter.HEALTH, key_of(home, "north"))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_what_the_loopback_is(host: str, inside: bool, monkeypatch: pytest.Monke
             raise socket.gaierror
 
         monkeypatch.setattr(socket, "getaddrinfo", fail)
-    assert proxy.is_loopback(host) is inside
+    assert addresses.is_loopback(host) is inside
 
 
 # -- through a real socket --------------------------------------------------------------------------------------------

@@ -201,12 +201,6 @@ def test_the_app_for_flower_holds_no_code(tmp_path: Path) -> None:
     assert 'clientapp = "atoll.deploy.site.app:app"' in (folder / "pyproject.toml").read_text()
 
 
-def test_without_flower_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower, "find_spec", lambda name: None)
-    with pytest.raises(AtollError, match=r"pip install \"atoll\[flower\]\""):
-        flower.require()
-
-
 # -- the worker as a process ------------------------------------------------------------------------------------------
 
 Start = Callable[[str], BaseProcess]

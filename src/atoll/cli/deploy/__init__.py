@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ...deploy.transport.flower import require
+from ...deploy import flower_adapter
 from ...errors import AtollError
 
 DIR = click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
@@ -38,7 +38,7 @@ class Deploy(click.Group):
             formatter.write_dl([(name, about[name]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        require()
+        flower_adapter.require()
         return super().invoke(ctx)
 
 
@@ -55,7 +55,8 @@ def deploy() -> None:
 @DAYS
 def init(folder: Path, sites: str, server_name: str | None, port: int | None, days: int) -> None:
     """Make a federation: certificates, keys, and a folder for each site to carry there."""
-    from ...deploy.federation_dir import PORT, FederationDir
+    from ...deploy.addresses import PORT
+    from ...deploy.federation_dir import FederationDir
 
     directory = FederationDir(folder)
     federation = directory.create(_words(sites), _words(server_name or "localhost"), port or PORT, days)

@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from ...config import Config
+from ...deploy import flower_adapter
 from ...deploy.federation_dir import FederationDir, private_folder, write_private
 from ...deploy.server.flower_control import Control
 from ...deploy.server.monitor import Book, Tail, follow, going_on
 from ...deploy.server.processes import reached, running
 from ...deploy.server.run import EVENTS, DeploymentJob
 from ...deploy.site.privacy_rules import FLOOR
-from ...deploy.transport.flower import require, write_app
+from ...deploy.transport.flower import write_app
 from ...errors import AtollError
 from ...experiments.planning import configs, safe
 from ...report import table
@@ -59,7 +60,7 @@ def run(
 
     The same command again goes on from the last checkpoint of a run that was interrupted.
     """
-    require()
+    flower_adapter.check()
     directory = FederationDir(folder)
     values = {
         "data": "sites",

@@ -1,7 +1,7 @@
 """Flower's control interface on the loopback: who is registered, which runs there are.
 
-The one place that knows how Flower is spoken to. The requests are those of Flower's own command line, sent by its own
-client; that command line itself takes seconds to load for every call.
+The requests are those of Flower's own command line, sent by its own client; that command line itself takes seconds to
+load for every call.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import AtollError
+from ..flower_adapter import internals
 
 T = TypeVar("T")
 
@@ -40,14 +41,13 @@ class Control:
     """A connection to the SuperLink of this machine."""
 
     def __init__(self, port: int, ca: Path | None):
-        from flwr.supercore.control import ControlHttpClient
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-        self._client: Any = ControlHttpClient.from_server_address(
+        flower = internals()
+        self._requests = flower.requests
+        self._client: Any = flower.ControlHttpClient.from_server_address(
             server_address=f"127.0.0.1:{port}",
             insecure=ca is None,
             root_certificates=ca.read_bytes() if ca else None,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            interceptors=[flower.RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
         )
 
     def close(self) -> None:
@@ -57,34 +57,26 @@ class Control:
 
     def nodes(self) -> list[Node]:
         """Those that are registered, and those that were."""
-        from flwr.proto.control_pb2 import ListNodesRequest
-
-        found = _answer(lambda: self._client.ListNodes(ListNodesRequest()).nodes_info)
+        found = _answer(lambda: self._client.ListNodes(self._requests.ListNodesRequest()).nodes_info)
         return [Node(n.node_id, n.public_key, n.status) for n in found]
 
     def register(self, key: bytes, name: str) -> int:
-        from flwr.proto.control_pb2 import RegisterNodeRequest
-
-        answer = _answer(lambda: self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name)))
+        answer = _answer(
+            lambda: self._client.RegisterNode(self._requests.RegisterNodeRequest(public_key=key, name=name))
+        )
         return int(answer.node_id)
 
     def unregister(self, node: int) -> None:
-        from flwr.proto.control_pb2 import UnregisterNodeRequest
-
-        _answer(lambda: self._client.UnregisterNode(UnregisterNodeRequest(node_id=node)))
+        _answer(lambda: self._client.UnregisterNode(self._requests.UnregisterNodeRequest(node_id=node)))
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def start(self, app: Path, run_config: dict[str, Any]) -> int:
         """Start a run of the app in a folder; returns its number."""
-        from flwr.cli.build import build_fab_from_disk
-        from flwr.common.serde import fab_to_proto, user_config_to_proto
-        from flwr.proto.control_pb2 import StartRunRequest
-        from flwr.supercore.fab import Fab
-
-        content = build_fab_from_disk(app)
-        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
-        request = StartRunRequest(fab=fab_to_proto(fab), override_config=user_config_to_proto(run_config))
+        flower = internals()
+        content = flower.build_fab_from_disk(app)
+        fab = flower.fab_to_proto(flower.Fab(hashlib.sha256(content).hexdigest(), content, {}))
+        request = flower.requests.StartRunRequest(fab=fab, override_config=flower.user_config_to_proto(run_config))
         answer = _answer(lambda: self._client.StartRun(request))
         if not answer.HasField("run_id"):
             raise AtollError("Flower did not start the run. See the log of the server.")
@@ -92,29 +84,25 @@ class Control:
 
     def runs(self) -> list[RunStatus]:
         """Latest first."""
-        from flwr.proto.control_pb2 import ListRunsRequest
-
-        found = _answer(lambda: self._client.ListRuns(ListRunsRequest()).run_dict)
+        found = _answer(lambda: self._client.ListRuns(self._requests.ListRunsRequest()).run_dict)
         latest = sorted(found.values(), key=lambda run: run.pending_at, reverse=True)
         return [_status(run) for run in latest]
 
     def run(self, number: int) -> RunStatus:
-        from flwr.proto.control_pb2 import ListRunsRequest
-
-        return _status(_answer(lambda: self._client.ListRuns(ListRunsRequest(run_id=number)).run_dict[number]))
+        return _status(
+            _answer(lambda: self._client.ListRuns(self._requests.ListRunsRequest(run_id=number)).run_dict[number])
+        )
 
     def stop(self, number: int) -> None:
-        from flwr.proto.control_pb2 import StopRunRequest
-
-        if not _answer(lambda: self._client.StopRun(StopRunRequest(run_id=number))).success:
+        if not _answer(lambda: self._client.StopRun(self._requests.StopRunRequest(run_id=number))).success:
             raise AtollError(f"Flower could not stop run {number}. See the log of the server.")
 
     def log(self, number: int) -> str:
         """What the server's part of a finished run said. Flower then drops the messages that it kept of the run."""
-        from flwr.proto.control_pb2 import StreamLogsRequest
-
         pieces = _answer(
-            lambda: [piece.log_output for piece in self._client.StreamLogs(StreamLogsRequest(run_id=number))]
+            lambda: [
+                piece.log_output for piece in self._client.StreamLogs(self._requests.StreamLogsRequest(run_id=number))
+            ]
         )
         return "".join(pieces)
 
@@ -135,12 +123,11 @@ def _status(run: Any) -> RunStatus:
 def _answer(call: Callable[[], T]) -> T:
     """An answer, or a mistake that names Flower's reason."""
     import httpx
-    from flwr.supercore.error import FlowerError
 
     try:
         return call()
     except httpx.HTTPStatusError as reason:
-        known = FlowerError.from_json(reason.response.text)
+        known = internals().FlowerError.from_json(reason.response.text)
         text = known.message if known else f"status {reason.response.status_code}"
         raise AtollError(f"Flower refused: {text}") from reason
     except httpx.HTTPError as reason:

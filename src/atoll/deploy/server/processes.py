@@ -15,14 +15,14 @@ from typing import Any
 
 from ...errors import AtollError
 from ...utils.files import to_json, write_whole
-from .. import pki
-from ..federation_dir import FederationDir, FederationFile, join, private_folder, write_private
+from .. import flower_adapter, pki
+from ..addresses import is_loopback, join
+from ..federation_dir import FederationDir, FederationFile, private_folder, write_private
+from ..flower_adapter import environment, program
 from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port, is_held, wait_for_port
 from . import flower_control
-from .proxy import is_loopback
 
 OLD_PROCESSES = 40.0  # seconds for those of a killed server to be gone
-POLL = "0.3"  # seconds between looks of Flower's executor for something to start; its own default is 1
 WARN_DAYS = 30
 
 
@@ -35,24 +35,6 @@ class Running:
     host: str  # of the gate
     gate: int
     insecure: bool
-
-
-def flower_env(directory: Path) -> dict[str, str]:
-    """Flower keeps to its folder, calls nobody, installs nothing, and finds its own programs."""
-    programs = str(Path(sys.executable).parent)
-    return os.environ | {
-        "FLWR_HOME": str(directory),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL,
-        "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
-    }
-
-
-def program(name: str) -> str:
-    """One of Flower's programs, from the environment that Atoll runs in."""
-    return str(Path(sys.executable).parent / name)
 
 
 class ServerProcesses:
@@ -109,7 +91,7 @@ class ServerProcesses:
 
     def _child(self, name: str, command: list[str]) -> ManagedProcess:
         # At its usual level Flower writes a line for every request, and sites ask every few seconds.
-        env = flower_env(self.directory.state / "flwr") | {"FLWR_LOG_LEVEL": "WARNING"}
+        env = environment(self.directory.state / "flwr") | {"FLWR_LOG_LEVEL": "WARNING"}
         return ManagedProcess(name, command, env, self.directory.logs / f"{name.lower()}.log")
 
     def _flower_answers(self) -> str | None:
@@ -150,6 +132,7 @@ class ServerProcesses:
 
 def serve(directory: FederationDir, host: str | None, port: int | None, insecure: bool, say: Say) -> None:
     """Start the server of a federation and keep it running."""
+    flower_adapter.check()
     federation = directory.read()
     host = host or default_host(federation)
     if insecure and not is_loopback(host):
@@ -163,7 +146,7 @@ def serve(directory: FederationDir, host: str | None, port: int | None, insecure
     with alone(directory.state / "server.lock", f"A server of {str(directory.path)!r} is running already."):
         chosen = port or federation.port
         wait_for_port(host, chosen, OLD_PROCESSES, say)
-        os.environ.update(flower_env(directory.state / "flwr"))  # for Flower's client in this process
+        os.environ.update(environment(directory.state / "flwr"))  # for Flower's client in this process
         ServerProcesses(directory, host, chosen, insecure, say).run()
 
 
@@ -221,6 +204,6 @@ def reached(directory: FederationDir, timeouts: float = 30.0) -> Iterator[flower
                 f"No server of this federation is running here. Start it: atoll deploy server {directory.path}"
             )
         time.sleep(0.3)
-    os.environ.update(flower_env(directory.state / "flwr"))
+    os.environ.update(environment(directory.state / "flwr"))
     with flower_control.connected(found.port, None if found.insecure else directory.ca) as flower:
         yield flower

@@ -11,10 +11,7 @@ stranger reaches Flower as it came. Bodies pass through in pieces.
 
 import argparse
 import asyncio
-import ipaddress
-import re
 import signal
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -26,12 +23,9 @@ import httpx
 
 from ...errors import AtollError
 from .. import pki
+from ..addresses import is_loopback
 from ..federation_dir import FederationDir, RegisteredSite
-
-OPERATION = re.compile(r"/v1/fleet/([a-z]+(?:-[a-z]+)*)")
-NOT_FOR_SITES = {"register-node", "unregister-node"}  # the server registers sites; none does it itself
-HEALTH = "/health"
-KEY = "flwr-public-key"
+from ..flower_adapter import HEADER_PREFIXES, HEALTH, NODE_MANAGEMENT, OPERATION, PUBLIC_KEY_HEADER
 
 MAX_BODY = 64 * 2**20  # Flower cuts what it sends into pieces of 5 MB
 MAX_HEAD = 16 * 2**10
@@ -44,7 +38,6 @@ CHUNK = 2**16
 # What may pass from one side to the other. Framing and connection headers belong to each side alone.
 UP = {"content-type", "accept", "accept-encoding", "user-agent"}
 DOWN = {"content-type", "content-encoding", "date"}
-PREFIXES = ("flwr-", "x-flwr-")
 
 
 class Refusal(Exception):
@@ -60,7 +53,7 @@ def check_path(method: str, target: str) -> None:
     if method == "GET" and target == HEALTH:
         return
     found = OPERATION.fullmatch(target)
-    if method != "POST" or found is None or found[1] in NOT_FOR_SITES:
+    if method != "POST" or found is None or found[1] in NODE_MANAGEMENT:
         raise Refusal(403, "closed")
 
 
@@ -128,7 +121,7 @@ class ReverseProxy:
         while (head := await connection.head()) is not None:
             try:
                 check_path(head.method, head.target)
-                self._key_checker.check_key(head.target, head.headers.get(KEY))
+                self._key_checker.check_key(head.target, head.headers.get(PUBLIC_KEY_HEADER))
                 _check_length(head)
                 await self._forward(head, connection)
             except Refusal as refusal:
@@ -162,7 +155,7 @@ def _check_length(head: Head) -> None:
 
 
 def _passing(headers: dict[str, str], allowed: set[str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name in allowed or name.startswith(PREFIXES)}
+    return {name: value for name, value in headers.items() if name in allowed or name.startswith(HEADER_PREFIXES)}
 
 
 class Connection:
@@ -243,15 +236,6 @@ class Connection:
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
-
-
-def is_loopback(host: str) -> bool:
-    """Whether every address of a host is on this machine alone."""
-    try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
-    except OSError:
-        return False
-    return bool(found) and all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in found)
 
 
 def server_context(directory: FederationDir) -> ssl.SSLContext:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import AtollError
-from .. import pki
-from ..federation_dir import SiteFolder, private_folder, split, write_private
-from ..server.processes import flower_env, program
-from ..server.proxy import KEY, is_loopback
+from .. import flower_adapter, pki
+from ..addresses import is_loopback, split
+from ..federation_dir import SiteFolder, private_folder, write_private
+from ..flower_adapter import CONNECTED, HEALTH, PUBLIC_KEY_HEADER, STILL_CONNECTED, environment, program
 from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port
 
 TIMEOUT = 10.0
-IN, STILL_THERE = "SuperNode ID:", "[code: 2004]"  # what Flower's node says of itself
 
 
 class SiteProcesses:
@@ -62,7 +61,7 @@ class SiteProcesses:
 
     def _child(self, name: str, command: list[str]) -> ManagedProcess:
         return ManagedProcess(
-            name, command, flower_env(self.site.state / "flwr"), self.site.logs / f"{name.lower()}.log"
+            name, command, environment(self.site.state / "flwr"), self.site.logs / f"{name.lower()}.log"
         )
 
     def _may_connect(self) -> str | None:
@@ -72,14 +71,14 @@ class SiteProcesses:
 
     def _tick(self) -> None:
         """Say so once the server has taken this site in."""
-        if self._node.alive and self._told != self._node.began and IN in self._node.said():
+        if self._node.alive and self._told != self._node.began and CONNECTED in self._node.said():
             self._told = self._node.began
             self.say(f"Connected to {self.server}. Ctrl-C ends the site.")
 
 
 def _why(said: str) -> str | None:
     """Flower ends a node whose last connection has not lapsed; to wait is all there is to do."""
-    if STILL_THERE in said:
+    if STILL_CONNECTED in said:
         return "The server still has this site's last connection on its books, for about a minute"
     return None
 
@@ -90,7 +89,7 @@ def knock(site: SiteFolder, server: str, insecure: bool) -> str | None:
     public = pki.public_of(site.key.read_bytes())
     try:
         connection = _connection(site, host, port, insecure)
-        connection.request("GET", "/health", headers={KEY: pki.header(public)})
+        connection.request("GET", HEALTH, headers={PUBLIC_KEY_HEADER: pki.header(public)})
         answer = connection.getresponse()
         text = answer.read(200).decode("utf-8", "replace").strip()
         connection.close()
@@ -134,6 +133,7 @@ class Given(NamedTuple):
 
 def take_part(folder: Path, given: Given, insecure: bool, say: Say) -> None:
     """Start a site and keep it running."""
+    flower_adapter.check()
     site = SiteFolder(folder)
     name = site.name()
     site.check()

@@ -3,20 +3,19 @@
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
 from ...errors import AtollError
 from ...typing import ClientId
+from ..flower_adapter import LOST_CODES
 from .base import Arrival, Ticket
 from .protocol import Frame, ProtocolError, pack, unpack
 
 RECORD = "atoll"
 POLL = 0.2  # seconds between two looks for replies
 LIFE = 7 * 86400.0  # seconds for which a message is kept for a site
-_LOST = frozenset({3, 4, 5, 8})  # Flower's codes for messages and nodes that are gone, and for apps that crashed
 
 _PROJECT = """\
 [project]
@@ -36,14 +35,6 @@ clientapp = "atoll.deploy.site.app:app"
 [tool.flwr.app.config]
 job = ""
 """
-
-
-def require() -> None:
-    """Say what to do if Flower is not there."""
-    if find_spec("flwr") is None:
-        raise AtollError(
-            'Real federations need Flower, which is not installed. Install it with: pip install "atoll[flower]"'
-        )
 
 
 def write_app(folder: Path) -> Path:
@@ -127,7 +118,7 @@ class FlowerTransport:
         self._open.discard(ticket)
         code = None
         if message.has_error():
-            code = "offline" if message.error.code in _LOST else "failed"
+            code = "offline" if message.error.code in LOST_CODES else "failed"
         if ticket in self._asking:
             self._take_name(self._asking.pop(ticket), b"" if code else unwrapped(message.content))
             return None

@@ -1,0 +1,53 @@
+"""The private parts of Flower that Atoll needs: present in the installed version, and named when they are missing."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import atoll
+from atoll.deploy import flower_adapter
+from atoll.errors import AtollError
+
+
+def test_check_accepts_the_installed_flower() -> None:
+    flower_adapter.check()
+
+
+def test_check_without_flower_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower_adapter, "find_spec", lambda name: None)
+
+    with pytest.raises(AtollError, match=r"pip install \"atoll\[flower\]\""):
+        flower_adapter.check()
+
+
+@pytest.mark.parametrize(("place", "name"), [("flwr.supercore.nowhere", "Fab"), ("flwr.supercore.fab", "NoSuchName")])
+def test_check_names_a_missing_private_name_and_the_expected_versions(
+    place: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(flower_adapter._PLACES, name, place)
+
+    with pytest.raises(AtollError, match=rf"lacks {re.escape(place)}\.{name}\. Atoll expects Flower 1\.41 or 1\.42"):
+        flower_adapter.check()
+
+
+def test_check_names_a_missing_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower_adapter, "PROGRAMS", ("flower-superlink", "flower-nothing"))
+
+    with pytest.raises(AtollError, match="lacks flower-nothing"):
+        flower_adapter.check()
+
+
+def test_no_other_module_imports_private_parts_of_flower() -> None:
+    """Flower promises to keep flwr.app, flwr.clientapp and flwr.serverapp."""
+    public = {"flwr", "flwr.app", "flwr.clientapp", "flwr.serverapp"}
+    root = Path(atoll.__file__).parent
+    found = {
+        f"{path.relative_to(root)}: {node.module}"
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flwr") and node.module not in public
+    }
+
+    assert found == set()
