@@ -139,7 +139,7 @@ def test_shots_are_rows_of_each_class_and_larger_ones_hold_the_smaller(host: tup
     assert [(r["shots"], r["repeat"], r["rows"]) for r in rows] == [
         (shots, repeat, expected[shots]) for repeat in (0, 1) for shots in ("1", "3", "all")
     ]
-    one, three = (adapt(host[0], shots=k).models.moment(made.models.clients[0])[3] for k in (1, 3))
+    one, three = (adapt(host[0], shots=k).models.source(made.models.clients[0])[3] for k in (1, 3))
     held = {tuple(x.flatten().tolist()) for x in three.x}
     assert all(tuple(x.flatten().tolist()) in held for x in one.x)
 
@@ -239,7 +239,7 @@ def test_prototypes_of_few_rows_predict_the_same_when_opened_again(tmp_path: Pat
     made = adapt(folder, shots=1, out=tmp_path / "later")
     again = open_adapted(tmp_path / "later")
     assert torch.equal(predictions(made), again.personal("3")(again.pool.test[0].x))
-    assert len(again.moment("3")[3].y) == made.table["rows"][0].as_py()
+    assert len(again.source("3")[3].y) == made.table["rows"][0].as_py()
 
 
 def test_the_command_wants_data_or_newcomers(host: tuple[Path, Result], refused: Any) -> None:
