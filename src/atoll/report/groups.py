@@ -1,4 +1,4 @@
-"""Which runs are seeds of one another, and what to call them."""
+"""Group runs that differ only in their seeds, and name the groups."""
 
 import json
 from collections import defaultdict
@@ -18,7 +18,7 @@ LONGEST = 24  # characters of a value in a name
 
 @dataclass(frozen=True)
 class Group:
-    """The seeds of one method in one configuration."""
+    """The runs of one method in one configuration, one for each seed."""
 
     name: str
     runs: tuple[Run, ...]  # by seed
@@ -28,14 +28,14 @@ class Group:
         return tuple(run.seed for run in self.runs)
 
     def stat(self, dotted: str) -> Stat | None:
-        """Mean and deviation of a summary entry; None unless every seed has it (a mean of survivors misleads)."""
+        """Return mean and deviation of a summary entry; None unless every seed has it: a mean over some misleads."""
         values = [value(run.summary, dotted) for run in self.runs]
         known = [v for v in values if v is not None]
         return spread(known) if len(known) == len(values) else None
 
 
 def groups(runs: Iterable[Run]) -> list[Group]:
-    """Runs that differ only in the seed, together; the best personal accuracy first."""
+    """Group runs that differ only in the seed, the best personal accuracy first."""
     alike: dict[tuple[str, str, int], list[Run]] = defaultdict(list)
     repeats: dict[tuple[str, str, int], int] = defaultdict(int)
     for run in sorted(runs, key=lambda r: (r.seed, str(r.path))):
@@ -48,7 +48,7 @@ def groups(runs: Iterable[Run]) -> list[Group]:
 
 
 def settings(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
-    """Runs split into those whose accuracies may be compared."""
+    """Split runs into sets whose accuracies may be compared."""
     apart: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
         apart[tuple(str(run.summary[field]) for field in SETTING)].append(run)
@@ -61,7 +61,7 @@ def _rank(group: Group) -> tuple[bool, float, str]:
 
 
 def _identity(run: Run) -> dict[str, Any]:
-    """Everything that tells this run from others but the seed, flat."""
+    """Return everything that identifies a run except its seed, as a flat mapping."""
     said = {field: run.summary[field] for field in (*SETTING, "models")}
     return said | dict(_flat({k: v for k, v in run.config.items() if k not in INCIDENTAL}))
 
@@ -86,7 +86,7 @@ def _named(members: Sequence[tuple[Run, ...]]) -> list[Group]:
 
 
 def _names(label: str, peers: Sequence[tuple[Run, ...]]) -> list[str]:
-    """The label alone if nobody shares it; otherwise with what differs, or in the last resort the directory."""
+    """Return a name for each group: the label if it is unique, otherwise with the differences or the directory."""
     if len(peers) == 1:
         return [label]
     flat = [_identity(runs[0]) for runs in peers]
@@ -98,7 +98,7 @@ def _names(label: str, peers: Sequence[tuple[Run, ...]]) -> list[str]:
 
 
 def _differences(flat: Document, keys: Iterable[str]) -> list[str]:
-    """`leaf=value` for each key, once: a summary and a configuration often say the same."""
+    """Return `leaf=value` for each key without repetitions: summary and configuration often agree."""
     return list(dict.fromkeys(f"{key.rsplit('.', 1)[-1]}={_shown(flat, key)}" for key in keys))
 
 

@@ -1,4 +1,4 @@
-"""One HTML file that tells what was run and how it came out, without a single request to anywhere."""
+"""Write the report of runs as one self-contained HTML file that requests nothing from other hosts."""
 
 import os
 from collections import Counter
@@ -25,7 +25,7 @@ LISTED = 5  # rejected uploads named in a note before the rest is only counted
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure, drawn for a wide window and again for a narrow one."""
+    """A figure, drawn once for a wide window and once for a narrow one."""
 
     wide: Markup
     narrow: Markup
@@ -33,7 +33,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Chapter:
-    """The runs whose accuracies may be compared."""
+    """Runs whose accuracies may be compared, with their tables and figures."""
 
     title: str
     about: str
@@ -51,7 +51,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Holding:
-    """Who holds what in one split of the data."""
+    """The rows of each client and class in one division of the data."""
 
     title: str
     picture: Picture
@@ -76,7 +76,7 @@ def write(run_dirs: list[Path], out: Path, figures: Sequence[FigureSpec] = ()) -
 
 
 def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) -> str:
-    """The page; directories are told as seen from `base`."""
+    """Return the page. Directories are shown relative to `base`."""
     comparable = settings(runs)
     chapters = [_chapter(members, f"c{i}") for i, members in enumerate(comparable)]
     columns = table.columns([row for chapter in chapters for row in chapter.rows])
@@ -169,7 +169,7 @@ def _about(found: Sequence[Group]) -> str:
 
 
 def _standing(rows: Sequence[table.Row]) -> str:
-    """Who leads, by how much, and whether that is more than chance over seeds."""
+    """Return the leading method, its lead, and whether the lead exceeds chance over seeds."""
     ranked = [row for row in rows if row.best_by_val]
     if not ranked or not (first := ranked[0].best_by_val):
         return "No run has an accuracy chosen by validation yet."
@@ -200,7 +200,7 @@ def _cards(rows: Sequence[table.Row]) -> list[tuple[str, str, str]]:
 
 
 def _extra(found: Sequence[Group]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Every metric the runs kept for the round chosen by validation, in percent."""
+    """Return every metric of the round that validation selected, in percent."""
     where = "personal.metrics.best_by_val"
     kept = [run.summary["personal"].get("metrics", {}).get("best_by_val") or {} for g in found for run in g.runs]
     names = list(dict.fromkeys(name for metrics in kept for name in metrics))
@@ -216,7 +216,7 @@ def _state(runs: Sequence[Run]) -> str:
 
 
 def _notes(runs: Sequence[Run]) -> list[str]:
-    """What a reader of the numbers must know: runs cut short, uploads refused, partitions mended, privacy."""
+    """Return notes on unfinished runs, rejected uploads, changed partitions and privacy."""
     return [*_cut_short(runs), *_refused(runs), *_mended(runs), *_private(runs)]
 
 
@@ -246,7 +246,7 @@ def _mended(runs: Sequence[Run]) -> list[str]:
 
 
 def _private(runs: Sequence[Run]) -> list[str]:
-    """What is guaranteed, and what is not, wherever anything was done for privacy."""
+    """Return what is guaranteed and what is not for runs with a privacy mechanism."""
     stated = ((run, run.summary.get("privacy") or {}) for run in runs)
     return [
         f"{run.label}, seed {run.seed}: {' '.join(privacy['statement'])}"
@@ -256,7 +256,7 @@ def _private(runs: Sequence[Run]) -> list[str]:
 
 
 def _plain(entry: object) -> str:
-    """A rejected upload: the client, and where it is known what was wrong with it."""
+    """Describe a rejected upload: the client and, if known, the reason."""
     if not isinstance(entry, dict):
         return f"client {entry}"
     why = ": ".join(str(entry[name]) for name in ("field", "reason") if entry.get(name))
@@ -267,7 +267,7 @@ def _plain(entry: object) -> str:
 
 
 def _holdings(runs: Sequence[Run]) -> list[Holding]:
-    """One for each split of the data; the further seeds of a setting are folded away."""
+    """Return one figure for each division of the data; further seeds of a setting are folded."""
     seen: set[str] = set()
     found = []
     for i, members in enumerate(_partitions(runs)):
@@ -278,7 +278,7 @@ def _holdings(runs: Sequence[Run]) -> list[Holding]:
 
 
 def _partitions(runs: Iterable[Run]) -> list[list[Run]]:
-    """The runs by the split of the data they share."""
+    """Group runs by the division of the data that they share."""
     owners: dict[str, list[Run]] = {}
     for run in runs:
         owners.setdefault(str(run.holdings["name"]), []).append(run)
@@ -328,7 +328,7 @@ def _pointer(run: Run, base: Path) -> dict[str, str]:
 
 
 def _swatch(i: int) -> Markup:
-    """The colour of the i-th method as its lines have it."""
+    """Return the colour of the i-th method, the same as that of its lines."""
     return Markup('<i class="swatch" style="background: var(--series-{})"></i>').format(i % len(style.SERIES))
 
 
@@ -337,7 +337,7 @@ def _many(n: int, noun: str) -> str:
 
 
 def _span(numbers: Sequence[int], noun: str) -> str:
-    """`3 rounds`, or `3 to 5 rounds`."""
+    """Return `3 rounds` or `3 to 5 rounds`."""
     return _many(numbers[0], noun) if len(numbers) == 1 else f"{numbers[0]:,} to {_many(numbers[-1], noun)}"
 
 

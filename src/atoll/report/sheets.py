@@ -1,4 +1,4 @@
-"""Tables as files: Markdown, CSV and LaTeX, by the ending of the name."""
+"""Write tables as Markdown, CSV or LaTeX, by the ending of the file name."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ def as_csv(sheet: Sheet) -> str:
 
 
 def latex(sheet: Sheet) -> str:
-    """A tabular for the booktabs package."""
+    """Return a LaTeX tabular for the booktabs package."""
     lines = [" & ".join(c.translate(_TEX) for c in row) + r" \\" for row in (sheet.columns, *sheet.rows)]
     form = "l" + "r" * (len(sheet.columns) - 1)
     return "\n".join(

@@ -1,4 +1,4 @@
-"""Whether two methods differ, judged client by client: what clients and seeds share cancels in differences."""
+"""Test whether two methods differ, by paired differences over clients and seeds."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from ..storage.run_reader import Run
 
 
 class Paired(NamedTuple):
-    """Accuracy of one method minus that of another, in points, over all clients and seeds that both have."""
+    """The difference in accuracy between two methods, in percentage points, over common clients and seeds."""
 
     difference: float
     pairs: int
@@ -20,7 +20,7 @@ class Paired(NamedTuple):
 
 
 def paired(ours: Sequence[Run], theirs: Sequence[Run]) -> Paired | None:
-    """The first method against the second; None if they have no client of the same seed in common."""
+    """Compare the first method with the second; return None if they share no client of the same seed."""
     gaps: list[float] = []
     others = {run.seed: run for run in theirs}
     for run in ours:
@@ -35,7 +35,7 @@ def paired(ours: Sequence[Run], theirs: Sequence[Run]) -> Paired | None:
 
 
 def accuracies(run: Run) -> dict[str, float]:
-    """Of each client in the round that validation chose, or else the last one."""
+    """Return the accuracy of each client in the round that validation selected, otherwise in the last round."""
     chosen = run.summary["personal"].get("best_by_val_round", run.summary["rounds"])
     rows = run.clients.filter(pc.equal(run.clients["round"], chosen)).to_pylist()
     return {str(row["client"]): row["accuracy"] for row in rows if row["accuracy"] == row["accuracy"]}

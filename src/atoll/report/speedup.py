@@ -1,4 +1,4 @@
-"""What training without waiting is worth: time to a target, taken apart into rounds and time per round."""
+"""Compare the time to a target accuracy with and without waiting, as rounds times seconds per round."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ MEASURES = ("weighted", "accuracy")
 
 
 class Arrival(NamedTuple):
-    """When personal models first reached a target, in simulated seconds."""
+    """The first round in which personal models reached a target, and its simulated time in seconds."""
 
     label: str
     clock: str
@@ -30,12 +30,12 @@ class Speedup(NamedTuple):
 
     @property
     def rounds(self) -> float:
-        """Fewer rounds to the target."""
+        """Return the speed-up from fewer rounds to the target."""
         return self.waiting.rounds / self.wait_free.rounds
 
     @property
     def round_time(self) -> float:
-        """Shorter rounds: by overlap alone, less than 2."""
+        """Return the speed-up from shorter rounds; overlap alone gives less than 2."""
         return self.waiting.round_time / self.wait_free.round_time
 
     @property
@@ -44,7 +44,7 @@ class Speedup(NamedTuple):
 
 
 def arrival(run: Run, clock: str, target: float, measure: str = "weighted") -> Arrival:
-    """The first evaluated round whose personal accuracy is at least ``target``."""
+    """Return the first evaluated round whose personal accuracy is at least ``target``."""
     for line in run.metrics:
         if (value(line, f"personal.post.{measure}") or 0.0) >= target:
             seconds = value(line, f"clock.{clock}.personal")

@@ -1,4 +1,4 @@
-"""How every figure looks: colours, sizes, fonts, and how a figure becomes a file or a piece of a page."""
+"""The common style of all figures, and their conversion to files and to parts of a page."""
 
 import hashlib
 import io
@@ -82,7 +82,7 @@ def mark(i: int) -> str:
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """A drawing function that draws in the house style and leaves matplotlib's settings alone."""
+    """Decorate a drawing function to draw in the common style without changing matplotlib's settings."""
 
     @wraps(draw)
     def inner(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -110,7 +110,7 @@ def save(fig: Figure, path: Path) -> Path:
 
 
 def inline_svg(fig: Figure, name: str | None = None) -> str:
-    """The figure as an `<svg>` element for a page.
+    """Return the figure as an `<svg>` element for a page.
 
     Its ids start with `name` (by default a digest of the picture), so several pictures share a page. Text stays text in
     the page's font, and colours are the page's variables (see `variables`), so it follows a dark page.
@@ -122,7 +122,7 @@ def inline_svg(fig: Figure, name: str | None = None) -> str:
 
 
 def variables(dark: bool) -> dict[str, str]:
-    """The colours a page must define for its pictures."""
+    """Return the CSS variables that a page must define for its figures."""
     return {f"--{name}": pair[dark] for name, pair in COLOURS.items()}
 
 
@@ -136,7 +136,7 @@ def _render(fig: Figure) -> str:
 
 
 def _without_prose(svg: str) -> str:
-    """Only the picture: no XML prologue, comments, metadata or style that would leak into the page."""
+    """Keep only the drawing: remove XML prologue, comments, metadata and styles that would leak into the page."""
     svg = svg[svg.index("<svg") :]
     return re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The comparison as a table: one row for each method, means over seeds, the best first."""
+"""Build and print the comparison table: one row for each method, means over seeds, the best first."""
 
 import math
 import statistics
@@ -26,7 +26,7 @@ NAME = 14  # letters of a method's name before it folds, in a terminal
 
 @dataclass(frozen=True)
 class Row:
-    """Accuracies in percent; costs are means over seeds."""
+    """A row of the table. Accuracies are in percent, costs are means over seeds."""
 
     name: str
     seeds: tuple[int, ...]
@@ -47,7 +47,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """`field` of a row; `title` for a page, `short` for a terminal; in a tight place the highest `spare` goes first."""
+    """A column: `field` of a row, `title` on a page, `short` in a terminal.
+
+    If a terminal is too narrow, columns with the highest `spare` are dropped first.
+    """
 
     field: str
     title: str
@@ -75,7 +78,7 @@ COLUMNS = (
 
 
 def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """All columns, with one for each metric of the user's own."""
+    """Return all columns, including one for each metric that the user added."""
     names = dict.fromkeys(name for row in rows for name in row.own)
     return (*COLUMNS, *(Column(f"{METRIC}{name}", name, name, OWN, 7) for name in names))
 
@@ -105,12 +108,12 @@ def row(group: Group) -> Row:
 
 
 def _metrics(group: Group) -> list[str]:
-    """The names of the user's metrics in a group: they have the same in all its runs."""
+    """Return the names of the metrics that the user added; all runs of a group have the same."""
     return [name for name in group.runs[0].summary["personal"]["metrics"]["best_by_val"] if name not in KNOWN]
 
 
 def remark(group: Group) -> str:
-    """Which of the runs did not finish, and how many clients were poisoned."""
+    """Return which runs did not finish and how many clients were byzantine."""
     counts = Counter(run.status for run in group.runs if run.status != "finished")
     total = f" of {len(group.runs)}" if len(group.runs) > 1 else ""
     unfinished = [f"{n}{total} {status}" if total else status for status, n in counts.items()]
@@ -118,7 +121,7 @@ def remark(group: Group) -> str:
 
 
 def _poisoned(group: Group) -> list[str]:
-    """Runs of a group differ in their seeds alone, so they have the same number of liars."""
+    """Describe byzantine clients. The runs of a group differ only in their seeds, so all have the same number."""
     summary = group.runs[0].summary
     if not (byzantine := len(summary.get("poisoned", []))):
         return []
@@ -137,7 +140,7 @@ def _cost(group: Group, dotted: str, unit: float) -> float | None:
 
 
 def cell(row: Row, column: Column, sign: str = " ± ") -> str:
-    """The text of one cell."""
+    """Return the text of one cell."""
     if column.field.startswith(METRIC):
         return _measure(row.own.get(column.field.removeprefix(METRIC)), sign)
     entry: Stat | float | None = getattr(row, column.field)
@@ -153,14 +156,14 @@ def accuracy(stat: Stat | None, sign: str = " ± ") -> str:
 
 
 def _measure(stat: Stat | None, sign: str) -> str:
-    """Four digits: nobody knows of what size a user's metric is."""
+    """Format a metric that the user added with four digits, because its scale is unknown."""
     if stat is None:
         return NONE
     return f"{stat.mean:.4g}" + ("" if stat.std is None else f"{sign}{stat.std:.2g}")
 
 
 def quantity(x: float | None) -> str:
-    """Three significant digits without an exponent: 0.00123, 1.20, 345, 12.3k, 4.56M."""
+    """Format a number with three significant digits and no exponent: 0.00123, 1.20, 345, 12.3k, 4.56M."""
     if x is None:
         return NONE
     for unit, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -178,7 +181,7 @@ def _digits(x: float) -> str:
 
 
 def leaders(rows: Sequence[Row], column: Column) -> set[str]:
-    """The names of the rows that lead an accuracy column, ties as they are printed; nobody leads alone."""
+    """Return the names of the rows that lead an accuracy column; equal printed values tie, one row alone never leads."""
     if column.field.startswith(METRIC):  # whether more of it is better, only its author knows
         return set()
     entries = {row.name: stat for row in rows if isinstance(stat := getattr(row, column.field), Stat)}
@@ -189,7 +192,7 @@ def leaders(rows: Sequence[Row], column: Column) -> set[str]:
 
 
 def print_table(console: Console, rows: Sequence[Row]) -> None:
-    """Print the rows; on a terminal too narrow for all columns the least telling ones are left out, and named."""
+    """Print the rows. If the terminal is too narrow, drop the least informative columns and name them."""
     shown, left_out = [c for c in columns(rows) if c.printed], list[Column]()
     while _width(console, rows, shown) > console.width and any(c.spare for c in shown):
         left_out.append(shown.pop(max(range(len(shown)), key=lambda i: shown[i].spare)))
@@ -222,12 +225,12 @@ def _bold(text: str, lead: bool) -> str:
 
 
 def _width(console: Console, rows: Sequence[Row], columns: Sequence[Column]) -> int:
-    """What the table would take if the terminal were wide."""
+    """Return the width of the table without a limit."""
     return Measurement.get(console, console.options.update(max_width=1000), _rich_table(rows, columns)).maximum
 
 
 def sheet(runs: Iterable[Run]) -> Sheet:
-    """All columns as text for a file, and of each method whether it differs from the best one, client by client."""
+    """Return all columns as text for a file, with a paired test of each method against the best one."""
     found = groups(runs)
     made = [row(group) for group in found]
     against = ["", *(_against(paired(found[0].runs, group.runs)) for group in found[1:])]

@@ -1,4 +1,4 @@
-"""The figures: plain data in, a matplotlib figure out, all in one style; a module for each family."""
+"""Drawing functions: plain data in, a matplotlib figure out. One module for each kind of figure."""
 
 from ..style import inline_svg, save
 from .boxes import Box, boxes

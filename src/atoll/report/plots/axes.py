@@ -1,4 +1,4 @@
-"""What the families of figures share: names, legends, and panels side by side."""
+"""Common parts of figures: panels, names, legends, axes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ def is_wide(width: float) -> bool:
 
 
 def columns(panels: int, width: float) -> int:
-    """How many panels stand side by side; four look better as two by two."""
+    """Return the number of panels in a row; four panels are drawn two by two."""
     if not is_wide(width):
         return 1
     return 2 if panels == 4 else min(panels, ABREAST)
@@ -37,7 +37,7 @@ def columns(panels: int, width: float) -> int:
 def grid(
     panels: int, width: float, height: float, extra: float = 0.0, abreast: int | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, each of the given height; ``extra`` inches are for a legend below."""
+    """Make a figure with ``panels`` panels of the given height; ``extra`` inches are for a legend below."""
     across = abreast or columns(panels, width)
     down = math.ceil(panels / across)
     fig = figure(width, height * down + extra)
@@ -48,13 +48,13 @@ def grid(
 
 
 def entitle(ax: Axes, title: str) -> None:
-    """The name of a panel, as much of it as there is room for; a lone one has none."""
+    """Write the name of a panel, shortened to the room there is; a single panel has no name."""
     if title:
         ax.set_title(short(title, _room(ax)), fontsize=9.5, color=INK, loc="left")
 
 
 def _room(ax: Axes) -> int:
-    """Letters that fit above a panel."""
+    """Return the number of letters that fit above a panel."""
     spec, fig = ax.get_subplotspec(), ax.get_figure(root=True)
     assert spec is not None
     assert fig is not None
@@ -65,7 +65,7 @@ def _room(ax: Axes) -> int:
 
 
 def label(fig: Figure, axes: Sequence[Axes], across: str, up: str, width: float) -> None:
-    """Once, where all panels share it; below a narrow figure there is the legend, so the last panel has it."""
+    """Write an axis label once for all panels; in a narrow figure on the last panel, because the legend is below."""
     if len(axes) == 1 or not is_wide(width):
         axes[-1].set_xlabel(across)
     else:
@@ -77,7 +77,7 @@ def label(fig: Figure, axes: Sequence[Axes], across: str, up: str, width: float)
 
 
 def look(i: int, points: int) -> dict[str, Any]:
-    """Colour, and about eight marks on the line, at other places than its neighbours' marks."""
+    """Return the style of a line: colour, and about eight markers at other places than those of its neighbours."""
     step = max(1, points // 8)
     return {
         "color": colour(i),
@@ -94,7 +94,7 @@ def handle(i: int, name: str, **changes: Any) -> Line2D:
 
 
 def legend(fig: Figure, entries: Sequence[Line2D], width: float, spacing: float = 0.5) -> None:
-    """At the right of a wide figure, below a narrow one; ``spacing`` between entries is in letters."""
+    """Draw the legend, at the right of a wide figure or below a narrow one; ``spacing`` is in letters."""
     if not entries:
         return
     if is_wide(width):
@@ -110,7 +110,7 @@ def legend(fig: Figure, entries: Sequence[Line2D], width: float, spacing: float 
 
 
 def legend_height(names: Sequence[str], width: float) -> float:
-    """Inches to add to a narrow figure for the legend below it."""
+    """Return the inches to add to a narrow figure for the legend below it."""
     if is_wide(width):
         return 0.0
     return LINE * (2 + math.ceil(len(names) / _legend_columns([short(name, NAME) for name in names])))
@@ -121,7 +121,7 @@ def _legend_columns(names: Sequence[str]) -> int:
 
 
 def log_ticks(ax: Axes, most: int, form: Callable[[float], str] | None = None) -> None:
-    """Powers of ten, or 1, 2 and 5 of each where there are few of them on the axis."""
+    """Set ticks at powers of ten, or at 1, 2 and 5 times them if there are few."""
     low, high = ax.get_xlim()
     steps = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
     ax.xaxis.set_major_locator(LogLocator(subs=steps, numticks=most))
@@ -131,14 +131,14 @@ def log_ticks(ax: Axes, most: int, form: Callable[[float], str] | None = None) -
 
 
 def percent(ax: Axes) -> None:
-    """An axis of percents: plain numbers, and no further than there is anything."""
+    """Format an axis in percent and limit it to the data."""
     low, high = ax.get_ylim()
     ax.set_ylim(max(low, -1.0), min(high, 101.0))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
 def short(name: str, longest: int = LONGEST) -> str:
-    """A long name without its middle: the ends tell names apart."""
+    """Shorten a long name in its middle, because names differ at their ends."""
     if len(name) <= longest:
         return name
     tail = longest // 2 - 1
@@ -146,7 +146,7 @@ def short(name: str, longest: int = LONGEST) -> str:
 
 
 def size(n: float) -> str:
-    """A number of bytes for people: 1 kB is 1,000 bytes."""
+    """Format a number of bytes; 1 kB is 1,000 bytes."""
     return quantity(n, "B")
 
 

@@ -1,4 +1,4 @@
-"""Box plots: one quantity over clients."""
+"""Draw box plots of one quantity over clients."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Box(NamedTuple):
 
 @styled
 def boxes(found: Sequence[Box], quantity: str, width: float = WIDE) -> Figure:
-    """Quartiles in percent, whiskers to 1.5 times the box, a diamond at the mean; a panel for each case."""
+    """Draw quartiles in percent, whiskers to 1.5 times the box, a diamond at the mean; a panel for each case."""
     panels = list(dict.fromkeys(box.panel for box in found))
     names = list(dict.fromkeys(box.name for box in found))
     fig, axes = grid(len(panels), width, 0.9 + 0.42 * len(names) + 0.2 * (len(panels) > 1))

@@ -1,4 +1,4 @@
-"""Features in the plane: rows as points of the colour of their class, and the weight vectors of classes as crosses."""
+"""Draw features in the plane: rows as points in the colour of their class, class weight vectors as crosses."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ LONE = 7.8  # inches: a single map is no wider, as it is about half as high
 
 
 class Cloud(NamedTuple):
-    """What one model makes of some rows."""
+    """The features of some rows under one model."""
 
     title: str
     note: str  # in numbers, below the panel
@@ -27,7 +27,7 @@ class Cloud(NamedTuple):
 
 @styled
 def points(clouds: Sequence[Cloud], classes: Sequence[str], width: float = WIDE) -> Figure:
-    """A panel for each model; axes have no scale, as these maps keep neighbourhoods alone."""
+    """Draw a panel for each model. Axes have no scale, because such maps preserve only neighbourhoods."""
     held = sorted({int(c) for cloud in clouds for c in cloud.labels})
     names = [classes[c] for c in held]
     if len(clouds) == 1:

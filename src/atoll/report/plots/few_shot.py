@@ -1,4 +1,4 @@
-"""The curve of newcomers: accuracy by rows of each class."""
+"""Draw the accuracy of new clients against their rows of each class."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ LOOKS = {"personal": "-", "alone": "-", "shared": "--"}
 
 @styled
 def curve(points: Sequence["Point"], width: float = WIDE) -> Figure:
-    """A line for each kind of model; bars are a deviation over repeats to either side."""
+    """Draw a line for each kind of model; error bars are one standard deviation over repeats."""
     fig = figure(width, 4.2)
     ax = fig.add_subplot()
     at = range(len(points))

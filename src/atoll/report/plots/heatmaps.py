@@ -1,4 +1,4 @@
-"""Tables of classes by classes as heat maps."""
+"""Draw tables of classes by classes as heat maps."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Matrix(NamedTuple):
 
 @styled
 def matrices(groups: Sequence[Sequence[Matrix]], classes: Sequence[str], width: float = WIDE) -> Figure:
-    """Each group is a column of a wide figure and a row of a narrow one; all maps share their shades."""
+    """Draw each group as a column of a wide figure or a row of a narrow one; all maps share one colour scale."""
     across = is_wide(width) and len(groups) <= ABREAST
     table = [list(column) for column in zip(*groups, strict=True)] if across else [list(group) for group in groups]
     step = (width - 0.9) / len(table[0])
@@ -41,7 +41,7 @@ def matrices(groups: Sequence[Sequence[Matrix]], classes: Sequence[str], width: 
 
 
 def _map(ax: Axes, matrix: Matrix, names: list[str], chosen: list[int], norm: PowerNorm, first: bool) -> QuadMesh:
-    """Cells as paths: a picture inside a picture would be one more thing for a page to load."""
+    """Draw cells as paths: an embedded image would be one more thing for a page to load."""
     cells = matrix.values[chosen][:, chosen]
     shown = ax.pcolormesh(cells, cmap=SHADES, norm=norm, edgecolors="none", linewidth=0)
     every = -(-len(names) // 20)

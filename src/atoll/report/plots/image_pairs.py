@@ -1,4 +1,4 @@
-"""Images and what was made of them, side by side."""
+"""Draw images beside the output of a network for them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ TILE = 0.85  # inches
 
 
 class Pair(NamedTuple):
-    """Images of one client as they are, and as a network makes them: [rows, height, width, 1 or 3], from 0 to 1."""
+    """Images of one client and the output of a network for them: [rows, height, width, 1 or 3], from 0 to 1."""
 
     title: str
     before: Array
@@ -22,7 +22,7 @@ class Pair(NamedTuple):
 
 @styled
 def pixels(pairs: Sequence[Pair], before: str, after: str, width: float = WIDE) -> Figure:
-    """Two rows of images for each client."""
+    """Draw two rows of images for each client."""
     count = max(1, min(max(len(pair.before) for pair in pairs), int((width - 1.6) / TILE)))
     fig = figure(min(width, 1.2 + 1.08 * TILE * count), 2 * TILE * len(pairs) + 0.3 * len(pairs))
     axes = fig.subplots(2 * len(pairs), count, squeeze=False)

@@ -1,4 +1,4 @@
-"""Lines: one quantity against another, with the spread over seeds."""
+"""Draw one quantity against another as lines, with the spread over seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ FEW = 8  # points of which each is marked, and has a tick of its own
 
 
 class Line(NamedTuple):
-    """Shares by seed and place; without places it is a level across the panel."""
+    """A line: values by seed and position; without positions, a horizontal level."""
 
     name: str
     x: Sequence[float]
@@ -48,7 +48,7 @@ def lines(
     width: float = WIDE,
     height: float | None = None,
 ) -> Figure:
-    """Means over seeds in percent, each with a band from the lowest seed to the highest.
+    """Draw means over seeds in percent, with a band from the lowest to the highest seed.
 
     Lines of one name have one colour in all panels. ``kinds`` tell what dashes mean: ``{"dashed": "generic"}``.
     """
@@ -74,7 +74,7 @@ def lines(
 
 
 def _entry(i: int, name: str, panels: Sequence[Panel]) -> Line2D:
-    """As the lines of that name look: those that are all levels have no marks."""
+    """Return the legend entry of a name; a line that is only a level has no markers."""
     level = all(line.dash == "dotted" for panel in panels for line in panel.lines if line.name == name)
     return handle(i, name, linestyle=":", marker="") if level else handle(i, name)
 

@@ -1,4 +1,4 @@
-"""Who holds what: a bubble for every client and class."""
+"""Draw the rows that each client holds of each class, as bubbles."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def holdings(
     width: float = WIDE,
     title: str = "",
 ) -> Figure:
-    """A bubble for every client and class, its area in proportion to the rows held.
+    """Draw a bubble for every client and class whose area is proportional to the rows held.
 
     Wide charts have clients across, narrow ones down. Beyond 150 clients or classes an even choice of them is shown.
     """
@@ -73,7 +73,7 @@ def _bubbles(table: Array, across: _Axis, down: _Axis, width: float, title: str)
 
 
 def _largest(table: Array, cell: float) -> float:
-    """The diameter of the largest bubble, in inches.
+    """Return the diameter of the largest bubble, in inches.
 
     It fills its cell. Where cells are small and nine bubbles in ten much smaller than the largest, it may overlap its
     neighbours so that the others can be seen.
@@ -107,7 +107,7 @@ def _bubble(diameter: float) -> dict[str, Any]:
 
 
 def _sizes(fig: Figure, top: float, largest: float) -> None:
-    """A legend of three sizes: the largest bubble, and about a quarter and a twentieth of it."""
+    """Draw a legend of three sizes: the largest bubble, about a quarter and about a twentieth of it."""
     shown = sorted({max(1, round(top / part)) for part in (20, 4, 1)})
     handles = [
         Line2D([], [], label=f"{n:,} row{'s' if n > 1 else ''}", **_bubble(largest * math.sqrt(n / top))) for n in shown

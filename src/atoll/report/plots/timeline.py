@@ -1,4 +1,4 @@
-"""Who does what when: bars in time."""
+"""Draw the work of server and clients as bars in time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ class Bar(NamedTuple):
 
 @styled
 def timeline(bars: Sequence[Bar], ends: Mapping[str, Sequence[float]], width: float = WIDE) -> Figure:
-    """A panel for each way of working, above one another on one scale of time; ``ends`` are those of rounds."""
+    """Draw a panel for each schedule on one scale of time; ``ends`` are the ends of rounds."""
     panels = list(dict.fromkeys(bar.panel for bar in bars))
     rows = list(dict.fromkeys(bar.row for bar in bars))
     fig = figure(width, 0.75 + len(panels) * (0.45 + 0.34 * len(rows)) + (0 if is_wide(width) else 0.4))
@@ -51,7 +51,7 @@ def timeline(bars: Sequence[Bar], ends: Mapping[str, Sequence[float]], width: fl
 
 
 def _panel(ax: Axes, bars: Sequence[Bar], rows: Sequence[str]) -> None:
-    """Messages are thinner and lower than work, as both may be under way at the same time."""
+    """Draw one panel. Messages are thinner and lower than work, because both may overlap in time."""
     for bar in bars:
         moving = bar.what in MOVING
         at, height = rows.index(bar.row) + (0.25 if moving else -0.12), 0.24 if moving else 0.46

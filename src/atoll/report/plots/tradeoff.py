@@ -1,4 +1,4 @@
-"""What it costs to be right: accuracy against bytes, with operations as the size of a mark."""
+"""Draw accuracy against bytes, with operations as the size of a marker."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ TICKS = 6  # of a logarithmic axis
 
 
 class Dot(NamedTuple):
-    """What one method spent, and what it reached by it."""
+    """The costs of one method and the accuracy that it reached."""
 
     panel: str
     name: str
@@ -28,7 +28,7 @@ class Dot(NamedTuple):
 
 @styled
 def trade_off(dots: Sequence[Dot], across: str, width: float = WIDE) -> Figure:
-    """Further left and smaller is cheaper, further up is better; a hollow mark did not reach its target."""
+    """Draw one marker for each method: left and small is cheap, up is accurate, hollow did not reach the target."""
     panels = list(dict.fromkeys(dot.panel for dot in dots)) or [""]
     names = list(dict.fromkeys(dot.name for dot in dots))
     top = max((dot.operations for dot in dots), default=0.0) or 1.0
@@ -70,7 +70,7 @@ def _axis(ax: Axes) -> None:
 
 
 def _diameter(operations: float, top: float) -> float:
-    """The area of a mark is in proportion to operations, but none is too small to be seen."""
+    """Return the diameter of a marker, whose area is proportional to operations and never too small to see."""
     return max(SMALLEST, LARGEST * math.sqrt(operations / top))
 
 

@@ -1,4 +1,4 @@
-"""Lengths of class weight vectors against the shares of their classes."""
+"""Draw the norms of class weight vectors against the shares of their classes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ AREA = 420.0  # square points, of the circle of the largest share
 
 
 class Draw(NamedTuple):
-    """One model that was trained on classes of these shares; both rows sum to 1."""
+    """Class shares and weight norms of one model; both sum to 1."""
 
     panel: str
     shares: Array  # [classes]
@@ -25,14 +25,14 @@ class Draw(NamedTuple):
 
     @property
     def contrary(self) -> NDArray[np.bool_]:
-        """Classes that are more frequent than average with longer vectors, or rarer with shorter ones."""
+        """Count classes that are more frequent than average with a longer vector, or rarer with a shorter one."""
         middle = 1 / len(self.shares)
         return (self.shares - middle) * (self.moduli - middle) > 0
 
 
 @styled
 def moduli(draws: Sequence[Draw], classes: Sequence[str], width: float = WIDE) -> Figure:
-    """The first draws, circle by circle, and all of them as points: a row for each panel."""
+    """Draw the first models as circles and all of them as points, one row for each panel."""
     panels = list(dict.fromkeys(draw.panel for draw in draws))
     wide = is_wide(width)
     down, across = (len(panels), 2) if wide else (2 * len(panels), 1)
@@ -47,7 +47,7 @@ def moduli(draws: Sequence[Draw], classes: Sequence[str], width: float = WIDE) -
 
 
 def _circles(ax: Axes, draws: Sequence[Draw], classes: Sequence[str], title: str, digits: int) -> None:
-    """The number below a circle is the class's share of the sum of lengths."""
+    """Draw the classes of one model as circles; the number below is the class's share of all norms."""
     top = max(float(draw.shares.max()) for draw in draws)
     small = len(classes) > 12
     for row, draw in enumerate(draws):
