@@ -1,4 +1,4 @@
-"""The dashboard over HTTP: read-only, for the browser on this machine and for nobody else."""
+"""Serve the dashboard over HTTP: read-only, and only to the browser on this machine."""
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -37,7 +37,7 @@ Answer = Callable[[Request], Any]
 
 
 def make_app(catalogue: RunIndex, port: int) -> ASGIApp:
-    """The application; ``port`` is the one it will be reached at."""
+    """Build the web application. ``port`` is the port that it will be reached at."""
     files = _files()
     routes = [
         Route("/", lambda request: _tagged(request, *files["index.html"])),
@@ -75,7 +75,7 @@ def _comparison(catalogue: RunIndex, ids: str) -> dict[str, Any]:
 
 
 def _api(answer: Answer) -> Callable[[Request], Response]:
-    """JSON; a mistake becomes a message, and so does whatever a damaged file leads to."""
+    """Answer with JSON; user mistakes and damaged files become messages."""
 
     def respond(request: Request) -> Response:
         try:
@@ -95,7 +95,7 @@ def _refusal(code: int, message: str) -> Response:
 
 
 def _tagged(request: Request, body: bytes, kind: str) -> Response:
-    """The body, unless the browser has the same one already."""
+    """Answer with the body, or with "not modified" if the browser has the same one."""
     tag = f'"{sha256(body).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
@@ -106,7 +106,7 @@ def _tagged(request: Request, body: bytes, kind: str) -> Response:
 
 
 def _files() -> dict[str, tuple[bytes, str]]:
-    """All files there are to serve, by name, with their kinds: nothing else can be asked for."""
+    """Return every file that may be served, by name, with its media type."""
     folder = resources.files(__package__) / "page"
     found = {f.name: (f.read_bytes(), KINDS[f.name.rpartition(".")[2]]) for f in folder.iterdir()}
     return found | {"colours.css": (_colours().encode(), "text/css")}
@@ -118,7 +118,7 @@ def _file(request: Request, files: Mapping[str, tuple[bytes, str]]) -> Response:
 
 
 def _colours() -> str:
-    """The house colours; the system decides between light and dark, unless the page's switch says which."""
+    """Return the colours as CSS. The system decides between light and dark unless the page's switch does."""
     light, dark = (
         " ".join(f"{name}: {colour};" for name, colour in style.variables(dark=is_dark).items())
         for is_dark in (False, True)
@@ -134,7 +134,7 @@ def _colours() -> str:
 
 
 class Guard:
-    """Lets in requests of our own page only.
+    """Middleware that accepts only requests of the dashboard's own page.
 
     A foreign site can point a name of its own at 127.0.0.1, but the browser then sends that name as the host; and a
     request that another page makes says so.

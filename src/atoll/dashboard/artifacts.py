@@ -1,4 +1,4 @@
-"""What else lies in a run directory: the audit log, manifests of checkpoints and exported models, events of sites."""
+"""Summarise the audit log, checkpoints, exported models and site events of a run directory."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ def contents(run: Run) -> dict[str, Any]:
 
 
 def audit(run: Run) -> dict[str, Any] | None:
-    """The latest contributions, and whether the chain of hashes holds; None if the run kept no log."""
+    """Return the latest uploads and whether the chain of hashes holds; None if the run has no log."""
     path = run.path / audit_log.NAME
     try:
         latest = list(_records(_lines(path)))
@@ -57,7 +57,7 @@ def _verdict(run: Run, path: Path) -> tuple[bool, str]:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """The last whole lines of a log."""
+    """Return the last complete lines of a log."""
     return read_ordinary(path, TAIL, end=True).splitlines()[-LISTED:]
 
 
@@ -98,7 +98,7 @@ def _checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def _exports(path: Path) -> Iterator[dict[str, Any]]:
-    """Models that were taken out of the run, by `atoll export`."""
+    """Return the models that `atoll export` wrote."""
     folder = path / "export"
     found = sorted(folder.glob(f"*/*/{MANIFEST}")) if folder.is_dir() and not folder.is_symlink() else []
     for file in found[:MOST_EXPORTS]:
@@ -132,7 +132,7 @@ def _size(file: Path) -> int | None:
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    """What happened between the sites of a real federation, the latest first."""
+    """Return the events of a deployed run, the latest first."""
     try:
         lines = _lines(path / "events.jsonl")
     except OSError:

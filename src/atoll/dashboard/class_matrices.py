@@ -1,4 +1,4 @@
-"""What a server knows of how classes relate: soft labels (SL), class relations (CR), and matrices like them."""
+"""Read class matrices from the server state of a checkpoint: soft labels (SL), class relations (CR) and others."""
 
 import os
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Matrix(NamedTuple):
 
 
 def matrices(run: Run) -> dict[str, Any]:
-    """Those of the latest checkpoint, with its round."""
+    """Return the matrices of the latest checkpoint and its round."""
     kept = checkpoints(run.path)
     if not kept:
         return {"round": None, "matrices": []}
@@ -47,7 +47,7 @@ def _read(file: Path, run: Run) -> list[Matrix]:
 
 
 def _matrices(tensors: Any, run: Run) -> Iterator[Matrix]:
-    """Only what will be shown is loaded."""
+    """Load only the tensors that will be shown."""
     classes, clients = ([str(n) for n in run.holdings[name]] for name in ("classes", "clients"))
     meanings = server_fields(run)
     for name in sorted(tensors.keys()):
@@ -64,7 +64,7 @@ def _matrices(tensors: Any, run: Run) -> Iterator[Matrix]:
 
 
 def relations(weights: NDArray[Any]) -> NDArray[Any]:
-    """A(W) of FedDW's paper, whatever method the head is of."""
+    """Compute A(W) of FedDW's paper from the head of any method."""
     products = weights.astype(np.float64) @ weights.astype(np.float64).T
     shares = np.exp(products - products.max(1, keepdims=True))
     return np.asarray(shares / shares.sum(1, keepdims=True))

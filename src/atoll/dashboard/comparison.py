@@ -1,4 +1,4 @@
-"""Several runs side by side: seeds of one another together, with their spread."""
+"""Compare several runs: group those that differ only in their seeds, with their spread."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ MOST = 60  # runs
 
 
 def compare(chosen: Mapping[str, PartialRun]) -> dict[str, Any]:
-    """Curves and a table of the runs, by id."""
+    """Return curves and a table of the runs with these ids."""
     if len(chosen) > MOST:
         raise AtollError(f"{len(chosen)} runs are too many to tell apart. Choose at most {MOST}.")
     runs = [seen.run for seen in chosen.values()]
@@ -49,7 +49,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
 
 
 def _curves(group: Group) -> dict[str, dict[str, Any]]:
-    """For each measure and kind of model: mean, lowest and highest seed in the rounds that every seed has reached."""
+    """Return mean, lowest and highest seed by measure and kind of model, for rounds that every seed has reached."""
     each = [curves(run) for run in group.runs]
     made: dict[str, dict[str, Any]] = {}
     for measure in dict.fromkeys(name for one in each for name in one["measures"]):
@@ -76,7 +76,7 @@ def _spread(seeds: Sequence[Mapping[int, float]], rounds: Sequence[int]) -> dict
 
 
 def _bytes(group: Group) -> dict[int, float]:
-    """Bytes up and down until each round, the mean over seeds."""
+    """Return bytes up and down until each round, as means over seeds."""
     totals = [
         {int(m["round"]): (value(m, "bytes.up") or 0.0) + (value(m, "bytes.down") or 0.0) for m in run.metrics}
         for run in group.runs

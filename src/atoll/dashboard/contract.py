@@ -1,4 +1,4 @@
-"""What a run's method declares: the fields that may travel, and those that its server keeps."""
+"""List the fields that a run's method declares for messages and for the server's state."""
 
 from dataclasses import fields
 from typing import Any
@@ -11,7 +11,7 @@ from ..storage.run_reader import Run
 
 
 def contract(run: Run) -> list[dict[str, str]] | None:
-    """Every field that may travel; None if the method is not an installed one."""
+    """Return every field of the messages; None if the method is not installed."""
     types = _types(run)
     return types and [
         {"way": way, "field": f.name, "type": _kind(kinds_of(cls)[f.name]), "meaning": str(f.metadata.get("about", ""))}
@@ -21,13 +21,16 @@ def contract(run: Run) -> list[dict[str, str]] | None:
 
 
 def server_fields(run: Run) -> dict[str, str]:
-    """What the server keeps, and what that means."""
+    """Return the fields of the server's state with their meanings."""
     types = _types(run)
     return {f.name: str(f.metadata.get("about", "")) for f in fields(types.server)} if types else {}
 
 
 def _types(run: Run) -> Contract | None:
-    """A method from a file of somebody's is not asked: to look at a run must not run code that it names."""
+    """Return the payload types of an installed method.
+
+    A file that a run names is never imported: looking at a run must not run code.
+    """
     name = str(run.config.get("method", "")).partition(":")[0]
     return contract_of(methods()[name]()) if name in methods() else None
 

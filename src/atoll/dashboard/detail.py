@@ -1,4 +1,4 @@
-"""One run in full, as plain data for the page."""
+"""Collect everything about one run as plain data for the page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def detail(row: Mapping[str, Any], seen: PartialRun) -> dict[str, Any]:
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    """Single numbers worth a place at the top."""
+    """Return the numbers shown at the top."""
     last: Document = run.metrics[-1] if run.metrics else {}
     return {
         "now": value(last, "personal.post.accuracy"),
@@ -58,7 +58,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def curves(run: Run) -> dict[str, Any]:
-    """For each measure, each kind of model that has it: a value for each evaluated round."""
+    """Return curves: for each measure and kind of model, a value for each evaluated round."""
     found: dict[str, dict[str, list[float | None]]] = {}
     for kind, where in SCORES.items():
         for measure in _measures(run.metrics, where):
@@ -69,7 +69,7 @@ def curves(run: Run) -> dict[str, Any]:
 
 
 def _measures(metrics: Sequence[Document], where: str) -> list[str]:
-    """The names of all numbers there, in the order in which they first appear; not how many rows there were."""
+    """Return the names of all measures in the order of first appearance, without the number of rows."""
     outer, inner = where.split(".")
     scores = ((line.get(outer) or {}).get(inner) for line in metrics)
     names = dict.fromkeys(name for score in scores if isinstance(score, Mapping) for name in score)
@@ -77,7 +77,7 @@ def _measures(metrics: Sequence[Document], where: str) -> list[str]:
 
 
 def _traffic(metrics: Sequence[Document]) -> dict[str, Any]:
-    """Bytes since the line before, for each line."""
+    """Return the bytes between consecutive lines."""
     made: dict[str, Any] = {"rounds": [int(line["round"]) for line in metrics]}
     for way in ("up", "down"):
         totals = [value(line, f"bytes.{way}") or 0.0 for line in metrics]
@@ -86,7 +86,7 @@ def _traffic(metrics: Sequence[Document]) -> dict[str, Any]:
 
 
 def _incidents(metrics: Sequence[Document]) -> dict[str, Any]:
-    """What went wrong in a run that went on all the same: how often, and the latest."""
+    """Return the number of rejected, dropped and other failed uploads, and the latest of them."""
     found = [entry for line in metrics for entry in _of_line(line)]
     counts = {kind: sum(entry["kind"] == kind for entry in found) for kind in ("rejected", "dropped", "spoilt")}
     excluded = metrics[-1].get("excluded") or [] if metrics else []
@@ -108,7 +108,7 @@ def _of_line(line: Document) -> Iterator[dict[str, Any]]:
 
 
 def _privacy(run: Run) -> dict[str, Any] | None:
-    """The budget: what was allowed and what is spent, by round; None if nothing was done for privacy."""
+    """Return the privacy budget and its use by round; None without a privacy mechanism."""
     spent = [[int(line["round"]), value(line, "privacy.epsilon")] for line in run.metrics]
     spent = [point for point in spent if point[1] is not None]
     stated = run.summary.get("privacy")
@@ -127,7 +127,7 @@ def _privacy(run: Run) -> dict[str, Any] | None:
 
 
 def _clients(run: Run) -> dict[str, Any]:
-    """The latest accuracy of every client, and over rounds that of an even choice of them."""
+    """Return the latest accuracy of every client, and the curves of an even choice of clients."""
     table = run.clients
     rounds, names = table["round"].to_pylist(), [str(name) for name in table["client"].to_pylist()]
     accuracy = table["accuracy"].to_pylist()
@@ -146,12 +146,12 @@ def _clients(run: Run) -> dict[str, Any]:
 
 
 def _natural(name: str) -> tuple[int, int, str]:
-    """Client 10 comes after client 9."""
+    """Return a sort key that puts client 10 after client 9."""
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
 def _holdings(holdings: Document) -> dict[str, Any]:
-    """Rows of each client and class; of many, an even choice."""
+    """Return the rows of each client and class, or of an even choice of many clients."""
     clients, classes = [str(c) for c in holdings["clients"]], [str(c) for c in holdings["classes"]]
     some, few = even(range(len(clients))), even(range(len(classes)))
     return {
@@ -165,7 +165,7 @@ def _holdings(holdings: Document) -> dict[str, Any]:
 
 
 def even(things: Sequence[Any]) -> list[Any]:
-    """All of them, or an even choice of as many as a chart can show, first and last included."""
+    """Return all items, or an even choice of as many as a chart can show, with the first and the last."""
     if len(things) <= MOST:
         return list(things)
     return [things[int(i)] for i in np.linspace(0, len(things) - 1, MOST).round()]

@@ -1,4 +1,4 @@
-"""One line of the list of runs."""
+"""Build one line of the list of runs."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from ..storage.tolerant_reader import PartialRun
 
 
 def row(identity: str, name: str, seen: PartialRun) -> dict[str, Any]:
-    """Plain values; what is not known is None."""
+    """Return the line of a run as plain values; unknown ones are None."""
     run, summary = seen.run, seen.run.summary
     done, planned = int(summary["rounds"]), max(int(summary["rounds"]), run.planned)
     return {
@@ -33,7 +33,7 @@ def row(identity: str, name: str, seen: PartialRun) -> dict[str, Any]:
 
 
 def broken(identity: str, name: str, problem: str) -> dict[str, Any]:
-    """The line of a run of which nothing could be read."""
+    """Return the line of a run that could not be read."""
     unknown = (
         "data",
         "partition",
@@ -52,12 +52,12 @@ def broken(identity: str, name: str, problem: str) -> dict[str, Any]:
 
 
 def accuracy(run: Run) -> float | None:
-    """Of personal models, in the round chosen by validation."""
+    """Return the accuracy of personal models in the round that validation selected."""
     chosen = value(run.summary, "personal.best_by_val")
     return value(run.summary, "personal.final") if chosen is None else chosen
 
 
 def left(run: Run, done: int, planned: int) -> float | None:
-    """Seconds until the end, if rounds go on taking as long as they did."""
+    """Estimate the seconds until the end from the mean time of a round."""
     seconds = value(run.summary, "seconds")
     return (planned - done) * seconds / done if seconds is not None and done else None

@@ -1,4 +1,4 @@
-"""The runs below a folder: found anew at every look, read again when their files change."""
+"""Find the runs below a folder, and read a run again when its files change."""
 
 import os
 from collections import OrderedDict
@@ -18,11 +18,11 @@ KEPT = 32  # runs whose every line is remembered; of the others only the row is
 
 
 class Unknown(AtollError):
-    """No run has this id."""
+    """Raised for an id that no run has."""
 
 
 class RunIndex:
-    """Safe to use from several threads. An id is derived from a path, and never turned back into one."""
+    """An index of runs, safe for several threads. An id is a hash of a path and is never turned back into one."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -32,7 +32,7 @@ class RunIndex:
         self._seen: OrderedDict[str, tuple[Stamp, PartialRun]] = OrderedDict()
 
     def rows(self) -> list[dict[str, Any]]:
-        """All runs, by name."""
+        """Return all runs, sorted by name."""
         with self._lock:
             self._refresh()
             return [self._row(identity) for identity in self._paths]
@@ -43,7 +43,7 @@ class RunIndex:
             return self._row(identity)
 
     def seen(self, identity: str) -> PartialRun:
-        """All that can be read of one run."""
+        """Return everything that can be read of one run."""
         with self._lock:
             path = self._path(identity)
             return self._look(identity, path, stamp(path))
@@ -63,7 +63,7 @@ class RunIndex:
                 del known[gone]
 
     def name(self, path: Path) -> str:
-        """A run as seen from the root; the root itself by its own name."""
+        """Return the path of a run relative to the root; the root itself has its own name."""
         inside = path.relative_to(self.root).as_posix()
         return self.root.resolve().name if inside == "." else inside
 
@@ -96,7 +96,7 @@ def identity_of(name: str) -> str:
 
 
 def find(root: Path) -> Iterator[Path]:
-    """Run directories at and below ``root``. Links are not followed, and runs are not looked into."""
+    """Yield run directories at and below ``root``, without following links and without searching inside runs."""
     for looked, (folder, below, files) in enumerate(os.walk(root)):
         if any(mark in files for mark in MARKS):
             yield Path(folder)

@@ -1,4 +1,4 @@
-"""Open the dashboard: a port on the loopback, a server, a browser."""
+"""Start the dashboard: bind a port on the loopback, run the server, open a browser."""
 
 import errno
 import importlib.util
@@ -17,7 +17,7 @@ NEEDED = ("starlette", "uvicorn")
 
 
 def serve(root: Path, port: int, browse: bool, tell: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C; port 0 takes any that is free."""
+    """Serve until Ctrl-C. Port 0 takes any free port."""
     check_extra()
     if not root.is_dir():
         raise AtollError(f"There is no folder {str(root)!r}. Give the one that holds your runs: atoll ui RUNS_DIR")
@@ -33,7 +33,7 @@ def check_extra() -> None:
 
 
 def bound(port: int) -> socket.socket:
-    """A listening socket that only this machine can reach."""
+    """Return a listening socket that only this machine can reach."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or the port would rest for a minute after each use
     try:
@@ -69,5 +69,5 @@ def _opened(address: str, browse: bool, tell: Callable[[str], None]) -> None:
 
 
 def _has_desktop() -> bool:
-    """Without one, a text browser would take over the terminal."""
+    """Return True if a graphical browser can open; a text browser would take over the terminal."""
     return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -181,7 +181,7 @@ def _digits(x: float) -> str:
 
 
 def leaders(rows: Sequence[Row], column: Column) -> set[str]:
-    """Return the names of the rows that lead an accuracy column; equal printed values tie, one row alone never leads."""
+    """Return the names of the rows that lead an accuracy column; equal printed values tie, one row never leads."""
     if column.field.startswith(METRIC):  # whether more of it is better, only its author knows
         return set()
     entries = {row.name: stat for row in rows if isinstance(stat := getattr(row, column.field), Stat)}

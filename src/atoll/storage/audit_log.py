@@ -1,4 +1,4 @@
-"""The audit log of a run: a line for each contribution, chained by hashes.
+"""Write and verify the audit log of a run: one line for each upload, chained by hashes.
 
 Every line holds the hash of the line before it and its own, so that a line that was changed, removed, added or moved
 does not fit any more. The hash of the last line, the head, stands for the whole log: it is kept in checkpoints and, at
@@ -23,11 +23,11 @@ _MOST_WORDS = 1000  # characters kept of a reason or a field, in which a hostile
 
 
 class AuditError(AtollError):
-    """An audit log that is not what its run wrote."""
+    """Raised for an audit log that differs from what its run wrote."""
 
 
 class Record(NamedTuple):
-    """One contribution."""
+    """One upload in the log."""
 
     seq: int  # from 1, without gaps
     round: int  # from 1
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A place in a log: what a checkpoint keeps."""
+    """A position in a log, as a checkpoint stores it."""
 
     records: int = 0
     size: int = 0  # bytes
@@ -50,7 +50,7 @@ class Mark(NamedTuple):
 
 
 class AuditLog:
-    """Appends to the log of one run, from a mark on: what comes after it in the file is dropped."""
+    """The log of one run. Opening it at a mark drops the lines after the mark."""
 
     def __init__(self, path: Path, mark: Mark = Mark()):
         self.path, self._mark = path, mark
@@ -65,7 +65,7 @@ class AuditLog:
     def add(
         self, round: int, phase: int, client: ClientId, nbytes: int, digest: str, flaw: tuple[str, str] | None = None
     ) -> Record:
-        """Write down one contribution: accepted, or rejected for a flaw, which is (field, reason)."""
+        """Append one upload: accepted, or rejected for an error (field, reason)."""
         field, reason = (words[:_MOST_WORDS] for words in flaw) if flaw else (None, None)
         at, verdict = self._mark, "rejected" if flaw else "accepted"
         record = Record(at.records + 1, round, phase, client, nbytes, digest, verdict, field, reason, at.head)
@@ -76,11 +76,11 @@ class AuditLog:
         return record
 
     def mark(self) -> Mark:
-        """Where the log stands."""
+        """Return the current end of the log."""
         return self._mark
 
     def sync(self) -> None:
-        """See to it that all of it is on the disk."""
+        """Flush the log to disk."""
         with self.path.open("ab") as file:
             os.fsync(file.fileno())
 
@@ -90,7 +90,7 @@ def hash_of(record: Record) -> str:
 
 
 def line_of(record: Record) -> bytes:
-    """The only spelling of a record."""
+    """Return the canonical line of a record."""
     return _body(record)[:-1] + b',"hash":"%s"}\n' % hash_of(record).encode()
 
 
@@ -99,7 +99,7 @@ def _body(record: Record) -> bytes:
 
 
 def _leads_to(file: Any, mark: Mark) -> bool:
-    """Whether the line that ends at the mark is the one it names; the lines before it are for :func:`verify`."""
+    """Return True if the line at the mark is the one that the mark names; :func:`verify` checks the others."""
     if mark.records == 0:
         return mark == Mark()
     start = max(0, mark.size - LONGEST)
@@ -117,7 +117,7 @@ def _leads_to(file: Any, mark: Mark) -> bool:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The records of a log, checked one by one: what comes after a break of the chain is not looked at."""
+    """Yield the records of a log, each checked against the chain; stop with AuditError at the first break."""
     before, count = START, 0
     try:
         with path.open("rb") as file:
@@ -136,7 +136,7 @@ def read(path: Path) -> Iterator[Record]:
 
 
 def verify(path: Path, records: int | None = None, head: str | None = None) -> Mark:
-    """Check the whole chain and, if they are known, how many records it has and where it ends; the mark of its end."""
+    """Check the whole chain and, if known, its length and its last hash; return the mark of its end."""
     count, last, size = 0, START, 0
     for record in read(path):
         count, last, size = record.seq, hash_of(record), size + len(line_of(record))
@@ -156,7 +156,7 @@ def _at_line(path: Path, number: int, line: bytes) -> Record:
 
 
 def _parsed(line: bytes) -> Record:
-    """The record that is spelt exactly so."""
+    """Parse a line; refuse any that is not in canonical form."""
     try:
         values = json.loads(line)
         values.pop("hash")

@@ -1,4 +1,4 @@
-"""Checkpoints: one directory each, with a manifest of SHA-256 sums; whole, or not there.
+"""Save and load checkpoints: one directory each, with a manifest of SHA-256 sums, renamed into place when complete.
 
 Client states are content-addressed objects shared by all checkpoints of a run, so only what changed is written.
 """
@@ -25,7 +25,7 @@ _PARTS = ("server.safetensors", "progress.json", "states.json", "desks.json", "c
 
 @dataclass
 class Snapshot:
-    """All that a resumed run needs."""
+    """Everything that a resumed run needs."""
 
     round: int  # rounds completed
     server: Any
@@ -38,14 +38,14 @@ class Snapshot:
 
 
 class Checkpoints:
-    """Those of one run; ``identity`` is what decides its numbers, and a checkpoint of another one is not loaded."""
+    """The checkpoints of one run. Those of another ``identity`` (the settings that decide numbers) are refused."""
 
     def __init__(self, run_dir: Path, types: Contract, identity: Mapping[str, Any] | None = None):
         self._folder, self._objects, self._types = run_dir / "checkpoints", run_dir / "objects", types
         self._config = sha256(to_json(dict(sorted((identity or {}).items()))).encode()).hexdigest()
 
     def put_state(self, state: Any) -> str:
-        """Store a state (or a desk) once; the name is the digest of its bytes."""
+        """Store a state once, under the digest of its bytes, and return that name."""
         data = encode(state)
         name = sha256(data).hexdigest()
         path = self._objects / name
@@ -66,7 +66,7 @@ class Checkpoints:
         return decode(kind, data, OWN)
 
     def save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint beside the others, then let go of the oldest, and of later ones that were passed over."""
+        """Write a checkpoint, then delete the oldest ones and later ones that were skipped as damaged."""
         make_folder(self._folder)
         self._clear_drafts()
         fresh, final = self._folder / f"new-{snapshot.round:06d}", self._folder / _name(snapshot.round)
@@ -81,7 +81,7 @@ class Checkpoints:
         self._keep_up_to(final)
 
     def tidy(self, done: int) -> None:
-        """What ``save`` does last, for a process that ended before it came to that; ``done`` is the latest round."""
+        """Delete old checkpoints, as :meth:`save` does at its end; ``done`` is the latest round."""
         self._clear_drafts()
         self._keep_up_to(self._folder / _name(done))
 
@@ -103,7 +103,7 @@ class Checkpoints:
                 sync_folder(full)
 
     def load(self, warn: Callable[[str], None]) -> Snapshot | None:
-        """The latest good checkpoint; a damaged one is passed over with a warning. None if there never was one."""
+        """Return the latest intact checkpoint, skipping damaged ones with a warning; None if there are none."""
         found, harm = self._all(), []
         for folder in reversed(found):
             try:
@@ -119,7 +119,7 @@ class Checkpoints:
         return None
 
     def held(self) -> set[tuple[ClientId, str]]:
-        """Clients and the objects that hold their states, over all checkpoints that a run may go back to."""
+        """Return the names of the stored states of clients over all checkpoints that a run may go back to."""
         return {of for folder in self._all() for of in _names(folder, "states").items()}
 
     def _read(self, folder: Path) -> Snapshot:
@@ -144,7 +144,7 @@ class Checkpoints:
         return sorted(self._folder.glob("round-*"), key=lambda folder: (len(folder.name), folder.name))
 
     def _clear_drafts(self) -> None:
-        """What a process left behind that ended while it wrote."""
+        """Delete files of a process that ended while it was writing."""
         for draft in self._folder.glob("new-*"):
             shutil.rmtree(draft)
 
@@ -175,7 +175,7 @@ def _short(digest: str) -> str:
 
 
 def _states(folder: Path) -> set[str]:
-    """The objects a checkpoint needs; none if it is damaged, for then it cannot be loaded."""
+    """Return the stored objects that a checkpoint needs; none if it is damaged, because it cannot be loaded."""
     return {name for part in ("states", "desks") for name in _names(folder, part).values()}
 
 

@@ -1,4 +1,4 @@
-"""A run directory: what is in it, and who may write to it."""
+"""Create, lock and write a run directory."""
 
 import fcntl
 import io
@@ -25,11 +25,11 @@ _PATIENCE = 0.5  # seconds until a run that has just taken the lock has signed i
 
 
 class InUse(AtollError):
-    """A run directory that another run has."""
+    """Raised if another process is using the run directory."""
 
 
 class RunDir:
-    """Opened by one run at a time; the lock falls with the process, however it ends."""
+    """A run directory, open in one process at a time. The lock is released when the process ends, however it ends."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -59,14 +59,14 @@ class RunDir:
         return self
 
     def _sign(self) -> None:
-        """Say who holds the lock. It holds without that, even on a full disk."""
+        """Write the holder of the lock into the lock file; the lock holds even if that fails."""
         assert self._lock is not None
         with suppress(OSError):
             os.ftruncate(self._lock.fileno(), 0)
             os.write(self._lock.fileno(), str(os.getpid()).encode())
 
     def _check_links(self) -> None:
-        """The directory may be reached by a link, but nothing of a run inside it: what is written stays in it."""
+        """Refuse links inside the directory, so that nothing is written elsewhere; the directory itself may be one."""
         for name in (*_FOLDERS, *_FILES, ".lock", "config.yaml"):
             if (self.path / name).is_symlink():
                 raise AtollError(
@@ -85,7 +85,7 @@ class RunDir:
     # -- before a run -------------------------------------------------------------------------------------------------
 
     def start(self, config: Config, resume: bool, force: bool) -> None:
-        """Make the directory ready, without touching a run that nobody gave up."""
+        """Prepare the directory for a run; keep an existing run unless it is resumed or replaced by request."""
         if resume and force:
             raise AtollError("--resume continues a run and --force replaces it. Give one of them.")
         if not (resume or force):
@@ -135,7 +135,7 @@ class RunDir:
         write_whole(self.path / name, data)
 
     def sync(self) -> None:
-        """Make what was written survive a power cut."""
+        """Flush the directory to disk."""
         sync_folder(self.path)
 
 
@@ -143,7 +143,7 @@ _held: WeakSet[RunDir] = WeakSet()
 
 
 def _let_go_of_all() -> None:
-    """In a forked worker: a lock has to fall with the process that took it, even if its workers live on."""
+    """Close inherited locks in a forked worker, so that a lock ends with the process that took it."""
     for run_dir in list(_held):
         run_dir.let_go()
 
@@ -152,7 +152,7 @@ os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 def _holder(lock: IO[bytes]) -> str:
-    """Who holds a lock, for a message; the name of a process that is gone is that of an earlier holder."""
+    """Return the holder of a lock for a message; the entry of a process that is gone is ignored."""
     give_up = time.monotonic() + _PATIENCE
     while time.monotonic() < give_up:
         signed = os.pread(lock.fileno(), 20, 0)
@@ -173,7 +173,7 @@ def _lives(process: int) -> bool:
 
 
 def holder(path: Path) -> int | None:
-    """The process that has a run directory; found out without its lock, as a run that starts meanwhile needs that."""
+    """Return the process that uses a run directory, without taking the lock, which a starting run may need."""
     try:
         signed, inode = read_ordinary(path / ".lock", 20), (path / ".lock").stat().st_ino
         process = int(signed) if signed.isdigit() else None
@@ -183,7 +183,7 @@ def holder(path: Path) -> int | None:
 
 
 def _locks(process: int, inode: int) -> bool:
-    """Whether the process, and not another of the same number, holds the lock: as far as the system tells."""
+    """Return True if process ``pid`` still holds the lock, guarding against reused ids where the system allows."""
     try:
         known = Path("/proc/locks").read_text().split("\n")
     except OSError:  # not Linux
@@ -193,7 +193,7 @@ def _locks(process: int, inode: int) -> bool:
 
 
 def check_free(path: Path) -> None:
-    """A run that is there already stays, unless the user says otherwise."""
+    """Raise AtollError if the directory holds a run and the user asked neither to resume nor to replace it."""
     if _taken(path):
         raise AtollError(
             f"{str(path)!r} already holds a run. "

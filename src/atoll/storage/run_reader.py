@@ -65,7 +65,7 @@ CLIENTS = ("round", "client", "accuracy")
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its directory tells it."""
+    """A finished run, read from its directory."""
 
     path: Path
     summary: Document
@@ -88,7 +88,7 @@ class Run:
 
     @property
     def planned(self) -> int:
-        """The rounds asked for; the summary counts the rounds reached."""
+        """Return the number of rounds asked for; the summary has the number reached."""
         return int(self.config.get("rounds", self.summary["rounds"]))
 
 
@@ -110,7 +110,7 @@ def load(run_dir: Path) -> Run:
 
 
 def find(paths: Iterable[Path]) -> list[Path]:
-    """The run directories among and below `paths`, each once, in order."""
+    """Return the run directories at and below `paths`, each once, in order."""
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         below = _below(path, DEPTH)
@@ -125,7 +125,7 @@ def find(paths: Iterable[Path]) -> list[Path]:
 
 
 def value(document: Document | None, dotted: str) -> float | None:
-    """The finite number at a dotted path, or None if there is none."""
+    """Return the finite number at a dotted path, or None."""
     here: Any = document
     for step in dotted.split("."):
         if not isinstance(here, Mapping) or step not in here:
@@ -220,7 +220,7 @@ def _config(file: Path) -> Document:
 
 
 def checked(document: Any, shape: Mapping[str, Kinds], file: Path, where: str | None = None) -> Document:
-    """`document` if it holds everything in `shape`; otherwise an error naming the file and the entry."""
+    """Return `document` if it has everything in `shape`; otherwise raise an error that names file and entry."""
     where = where or str(file)
     if not isinstance(document, dict):
         raise AtollError(f"{where} is damaged: it does not hold named entries. {_again(file)}")

@@ -1,4 +1,4 @@
-"""A run as far as it can be read: going on, cut short or damaged; what could not be read is told."""
+"""Read a run that may be unfinished or damaged, and report what could not be read."""
 
 import io
 import math
@@ -27,7 +27,7 @@ NOWHERE: Document = {"name": "", "clients": [], "classes": [], **{part: [] for p
 
 
 class Stamp(NamedTuple):
-    """Changes whenever a file of a run does."""
+    """A value that changes whenever a file of a run changes."""
 
     files: tuple[tuple[str, int, int, int], ...]  # name, inode, size, time of change
     process: int | None  # that has the run
@@ -35,7 +35,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class PartialRun:
-    """What one look at a run directory found."""
+    """The readable part of a run directory at one moment."""
 
     run: Run
     problems: tuple[str, ...]
@@ -46,7 +46,7 @@ class PartialRun:
 
 
 def stamp(path: Path) -> Stamp:
-    """Cheap: nothing is opened but the lock."""
+    """Return the stamp of a run directory. No file is opened but the lock."""
     names = (
         "config.yaml",
         "metrics.jsonl",
@@ -67,7 +67,7 @@ def stamp(path: Path) -> Stamp:
 
 
 def look(path: Path, process: int | None) -> PartialRun:
-    """Everything that tables and curves need; ``process`` is the one that has the run, if any."""
+    """Read everything that tables and curves need. ``process`` is the process that uses the run, if any."""
     problems: list[str] = []
     config = _part(problems, path / "config.yaml", _config, EMPTY)
     metrics = _metrics(path / "metrics.jsonl", problems)
@@ -82,7 +82,7 @@ def look(path: Path, process: int | None) -> PartialRun:
 
 
 def _part(problems: list[str], file: Path, read: Callable[[Path], T], otherwise: T) -> T:
-    """A file that is not there yet is no problem; one that cannot be read is."""
+    """Read one file: a missing one is no problem, an unreadable one is reported."""
     try:
         return read(file)
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def _is_counts(row: Any, columns: int) -> bool:
 
 
 def _metrics(file: Path, problems: list[str]) -> tuple[Document, ...]:
-    """The lines that are whole. One that is being written has no end yet and is left for the next look."""
+    """Read the complete lines; an incomplete last line is left for the next time."""
     whole = _part(problems, file, text, "")
     read = list[Document]()
     for i, line in enumerate(whole[: whole.rfind("\n") + 1].splitlines(), start=1):
@@ -141,13 +141,13 @@ def _line(number: int, line: str, file: Path) -> Document:
 
 
 def clients_file(path: Path) -> Path:
-    """The table of clients; while a run goes on, that of its latest checkpoint."""
+    """Return the path of the table of clients; for a running run, that of its latest checkpoint."""
     final, latest = path / "clients.parquet", checkpoints(path)
     return final if final.exists() or not latest else latest[-1] / "clients.parquet"
 
 
 def checkpoints(path: Path) -> list[Path]:
-    """Those of a run, the latest last."""
+    """Return the checkpoints of a run, the latest last."""
     folder = path / "checkpoints"
     if folder.is_symlink():
         return []
@@ -170,7 +170,7 @@ def _clients(file: Path) -> pyarrow.Table:
 
 
 def so_far(config: Document, metrics: Sequence[Document], clients: int, status: str) -> Document:
-    """What summary.json would say if the run ended here; nothing that only the end can tell."""
+    """Return the parts of summary.json that are known before the run ends."""
     last: Document = metrics[-1] if metrics else {}
     return {
         "label": label_of(str(config.get("method", "unknown")), [str(term) for term in config.get("terms") or ()]),
@@ -201,7 +201,7 @@ def _generic(metrics: Sequence[Document]) -> Document | None:
 
 
 def _selected(history: Sequence[tuple[int, Document]]) -> dict[str, Any]:
-    """A selection as summaries have it; of no rounds at all, one without values."""
+    """Return a selection in the form of a summary; without rounds, one without values."""
     numbers = [(t, {k: math.nan if v is None else v for k, v in score.items()}) for t, score in history]
     if not numbers:
         return {"final": None, "best": None, "best_by_val": None, "worst_decile": None}
