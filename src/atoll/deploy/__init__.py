@@ -1,4 +1,4 @@
-"""Real federations: sites that keep their rows and their states, and a server that coordinates them.
+"""Run federations between real machines: sites keep their data and states, a server coordinates them.
 
 `protocol` is what is said, `line` how it gets there, `caller` how long the server waits for it. `site` describes
 a site; its `worker` answers, takes part in a run as `engagement` says and keeps its work on a `shelf`; `personal` is

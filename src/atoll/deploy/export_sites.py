@@ -1,4 +1,4 @@
-"""A simulated federation as files for sites: a deployed run then has exactly the rows of the simulated one."""
+"""Write a simulated federation as one file per site, so that a deployed run has the rows of the simulated one."""
 
 from pathlib import Path
 

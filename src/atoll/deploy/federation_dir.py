@@ -1,4 +1,4 @@
-"""What is where: the federation's folder on the server's machine, and the folder that each site carries home.
+"""Create and read the federation's folder on the server and the folder of each site.
 
 ::
 
@@ -57,7 +57,7 @@ server: "{server}"
 
 @dataclass(frozen=True)
 class RegisteredSite:
-    """A site, as the server knows it."""
+    """A site as the server has registered it."""
 
     name: str
     key: str  # the public line of its key
@@ -66,7 +66,7 @@ class RegisteredSite:
     revoked: str | None = None
 
     def refusal(self, now: datetime | None = None) -> str | None:
-        """Why its key is not accepted, or None."""
+        """Return why the site's key is not accepted, or None if it is."""
         if self.revoked:
             return f"revoked on {self.revoked[:10]}"
         return f"expired on {self.expires[:10]}" if datetime.fromisoformat(self.expires) <= (now or _now()) else None
@@ -74,7 +74,7 @@ class RegisteredSite:
 
 @dataclass(frozen=True)
 class FederationFile:
-    """What federation.yaml holds."""
+    """The content of federation.yaml."""
 
     names: tuple[str, ...]  # of the server, the first one for the sites
     port: int
@@ -90,12 +90,12 @@ class FederationFile:
         return self.sites[name]
 
     def accepted(self) -> dict[str, RegisteredSite]:
-        """The sites whose keys are good now."""
+        """Return the sites whose keys are accepted now."""
         return {name: site for name, site in self.sites.items() if site.refusal() is None}
 
 
 class FederationDir:
-    """The federation's folder on the server's machine."""
+    """The folder of a federation on the server's machine."""
 
     def __init__(self, path: Path):
         self.path = path.absolute()
@@ -135,7 +135,7 @@ class FederationDir:
     # -- making and changing ------------------------------------------------------------------------------------------
 
     def create(self, sites: Sequence[str], names: Sequence[str], port: int, days: int) -> FederationFile:
-        """A new federation; an old one is never touched."""
+        """Create a federation; refuse a folder that already holds one."""
         if self.file.exists():
             raise AtollError(
                 f"{str(self.path)!r} already holds a federation, and its keys are in use. Choose another folder, "
@@ -162,7 +162,7 @@ class FederationDir:
         return self._keep(self._admit(federation, name, days))
 
     def reissue_site(self, name: str, days: int) -> FederationFile:
-        """A new key; the old one is worth nothing any more."""
+        """Replace the key of a site; the old one is no longer accepted."""
         federation = self.read()
         federation.site(name)
         return self._keep(self._admit(federation, name, days))
@@ -207,7 +207,7 @@ class FederationDir:
 
 
 class SiteFolder:
-    """What a site has: its key, the federation's authority, its settings, and its state."""
+    """The folder of a site: its key, the federation's authority, its settings and its state."""
 
     def __init__(self, path: Path):
         self.path = path.absolute()
@@ -241,7 +241,7 @@ class SiteFolder:
         return found
 
     def set(self, file: Path, **entries: str) -> None:
-        """Put values into one of the site's files and leave its comments where they are."""
+        """Write values into one of the site's files and keep its comments."""
         text = file.read_text()
         for name, value in entries.items():
             line = yaml.safe_dump({name: value}, width=10_000).strip()
@@ -250,7 +250,7 @@ class SiteFolder:
         write_private(file, text.encode())
 
     def check(self) -> None:
-        """Everything there, and nothing readable by other accounts of this machine."""
+        """Raise AtollError if a file is missing or readable by other accounts of this machine."""
         for file in (self.ca, self.key, self.file, self.gate):
             if not file.exists():
                 raise AtollError(f"The site's folder lacks {file.name}. Carry the whole folder here again.")
@@ -274,13 +274,13 @@ def _check_days(days: int) -> None:
 
 
 def private_folder(path: Path) -> None:
-    """Make it if need be, for this account alone."""
+    """Create a folder that only this account can read."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o700)
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that was never readable by others, whole or not at all."""
+    """Write a file atomically that other accounts can never read."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -292,7 +292,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def check_private(path: Path) -> None:
-    """Refuse what other accounts may read or change."""
+    """Raise AtollError for a file that other accounts can read or change."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         right = "700" if path.is_dir() else "600"

@@ -1,4 +1,4 @@
-"""Short digests of what server and sites must have in common, so that a difference shows before anything runs."""
+"""Digests of method, models and public rows, which server and sites compare before a run."""
 
 import inspect
 import json
@@ -39,13 +39,13 @@ def method_digest(method: AnyMethod) -> str:
 
 
 def models_digest(models: Iterable[Model | None]) -> str:
-    """Of the form of models: names, types and shapes of their parameters, in their order."""
+    """Digest the names, types and shapes of the parameters of models, in order."""
     forms = [{} if model is None else model.init() for model in models]
     return _digest([[(name, str(v.dtype), list(v.shape)) for name, v in form.items()] for form in forms])
 
 
 def rows_digest(rows: Array | None) -> str | None:
-    """Of public rows as their file holds them."""
+    """Digest public rows as they are stored."""
     if rows is None:
         return None
     head = f"{rows.dtype.str} {rows.shape}\n".encode()

@@ -1,4 +1,4 @@
-"""Keys and certificates of a federation: one authority of its own, the server's certificate, a key for each site.
+"""Create keys and certificates: the federation's authority, the server's certificate, a key pair for each site.
 
 Bytes in, bytes out; where they are kept is the business of ``layout``. The server proves itself by a certificate of the
 federation's own authority, so no public authority has a say. A site proves itself by a P-384 key in OpenSSH form, which
@@ -22,14 +22,14 @@ AUTHORITY_DAYS = 3650
 
 
 class Pair(NamedTuple):
-    """A private part, which stays where it is, and the public part that goes with it."""
+    """A private key, which never leaves its machine, and its public part."""
 
     private: bytes
     public: bytes
 
 
 def make_authority(name: str, days: int = AUTHORITY_DAYS, start: datetime | None = None) -> Pair:
-    """A certificate authority that signs servers and nothing below them."""
+    """Create a certificate authority that may sign servers only."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     usage = _usage(key_cert_sign=True, crl_sign=True)
@@ -42,7 +42,7 @@ def make_authority(name: str, days: int = AUTHORITY_DAYS, start: datetime | None
 
 
 def make_server(authority: Pair, names: Sequence[str], days: int, start: datetime | None = None) -> Pair:
-    """A server certificate for these host names and addresses."""
+    """Create a server certificate for host names and addresses."""
     signer = serialization.load_pem_private_key(authority.private, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     issuer = x509.load_pem_x509_certificate(authority.public)
@@ -62,7 +62,7 @@ def make_server(authority: Pair, names: Sequence[str], days: int, start: datetim
 
 
 def make_site() -> Pair:
-    """A site's key pair; the public part is one line, as in an authorized_keys file."""
+    """Create a site's key pair; the public part is one line, as in an authorized_keys file."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -72,24 +72,24 @@ def make_site() -> Pair:
 
 
 def public_of(private: bytes) -> bytes:
-    """The public line of a site's private key."""
+    """Return the public line of a site's private key."""
     key = serialization.load_ssh_private_key(private, None)
     return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
 def spki(public: bytes) -> bytes:
-    """A site's public key as Flower stores it: PEM."""
+    """Convert a site's public key to PEM, the form that Flower stores."""
     key = serialization.load_ssh_public_key(public)
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def header(public: bytes) -> str:
-    """A site's public key as its requests carry it."""
+    """Convert a site's public key to the header value of its requests."""
     return base64.b64encode(spki(public)).decode()
 
 
 def fingerprint(public: bytes) -> str:
-    """Of a certificate or a site's public line, short enough to be read out over the telephone."""
+    """Return a fingerprint of a certificate or public key, short enough to read out over the telephone."""
     if public.startswith(b"-----BEGIN CERTIFICATE"):
         body = x509.load_pem_x509_certificate(public).public_bytes(serialization.Encoding.DER)
     else:
@@ -102,7 +102,7 @@ def expiry(certificate: bytes) -> datetime:
 
 
 def names_of(certificate: bytes) -> list[str]:
-    """The host names and addresses that a server certificate is for."""
+    """Return the host names and addresses of a server certificate."""
     extension = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
         x509.SubjectAlternativeName
     )

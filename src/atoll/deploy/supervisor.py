@@ -1,4 +1,4 @@
-"""Processes that belong together: started, watched, started again when they die, and ended with their keeper."""
+"""Start processes, restart them when they die, and end them with this process."""
 
 import ctypes
 import errno
@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass
 class ManagedProcess:
-    """A process and how to start it."""
+    """A process, with its command, its log and its conditions for starting."""
 
     name: str
     command: Sequence[str]
@@ -52,7 +52,7 @@ class ManagedProcess:
         return self.process is not None and self.process.poll() is None
 
     def said(self) -> str:
-        """What it has written since it was started, as far as it matters: the last of it."""
+        """Return the end of the log since the last start."""
         with self.log.open("rb") as f:
             f.seek(max(self._log_at, self.log.stat().st_size - TAIL))
             return f.read(TAIL).decode("utf-8", "replace")
@@ -86,14 +86,14 @@ class ManagedProcess:
 
 
 class Supervisor:
-    """Keeps groups of processes alive; the members of a group are started in order and die together."""
+    """Keeps groups of processes alive. The members of a group start in order and end together."""
 
     def __init__(self, groups: Sequence[Sequence[ManagedProcess]], say: Say):
         self.groups, self.say = groups, say
         self._told: dict[str, str] = {}
 
     def run(self, tick: Callable[[], None] = lambda: None) -> None:
-        """Until a signal comes or somebody gives up with an AtollError."""
+        """Run until a signal arrives or a process gives up with an AtollError."""
         with ended_by_signals():
             try:
                 while True:
@@ -152,7 +152,7 @@ class Supervisor:
 
 
 def _end_with_parent(parent: int) -> Callable[[], None] | None:
-    """For the child, before it becomes another program: to be told to end when its keeper dies, however that dies."""
+    """Ask the kernel to end this child when its parent dies. Runs in the child before it becomes another program."""
     if not sys.platform.startswith("linux"):
         return None
     library = ctypes.CDLL(None, use_errno=True)
@@ -174,14 +174,14 @@ def _how(code: int) -> str:
 
 
 def _turn_over(log: Path) -> None:
-    """Keep the latest log and the one before it."""
+    """Rotate the log: keep the latest and the one before it."""
     if log.exists() and log.stat().st_size > LOG_LIMIT:
         log.replace(log.with_name(log.name + ".1"))
 
 
 @contextmanager
 def alone(path: Path, busy: str) -> Iterator[IO[str]]:
-    """Hold a lock that falls with this process, however it ends. Children do not inherit it."""
+    """Hold a lock until the process ends, however it ends. Children do not inherit the lock."""
     handle = path.open("a+")
     try:
         try:
@@ -196,7 +196,7 @@ def alone(path: Path, busy: str) -> Iterator[IO[str]]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds the lock."""
+    """Return True if a process holds the lock."""
     if not path.exists():
         return False
     with path.open("r") as handle:
@@ -208,14 +208,14 @@ def is_held(path: Path) -> bool:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody has."""
+    """Return a free port of the loopback."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
 
 
 def wait_for_port(host: str, port: int, seconds: float, say: Say) -> None:
-    """Until a listener can have the port: what died a moment ago may still hold it."""
+    """Wait until the port is free: a process that just died may still hold it."""
     deadline, told = time.monotonic() + seconds, False
     while not _is_free(host, port):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Flower's app at the server: a run from a job file, whose path is in the run's configuration."""
+"""Flower's server app: runs the deployment job whose file is named in the run's configuration."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Flower's control interface on the loopback: who is registered, which runs there are.
+"""Use Flower's control interface on the loopback: register nodes, start, list and stop runs.
 
 The requests are those of Flower's own command line, sent by its own client; that command line itself takes seconds to
 load for every call.
@@ -19,7 +19,7 @@ GONE = "unregistered"
 
 
 class Node(NamedTuple):
-    """A site, as Flower sees it."""
+    """A node of Flower: a site."""
 
     id: int
     key: bytes  # PEM
@@ -56,7 +56,7 @@ class Control:
     # -- sites --------------------------------------------------------------------------------------------------------
 
     def nodes(self) -> list[Node]:
-        """Those that are registered, and those that were."""
+        """Return registered and unregistered nodes."""
         found = _answer(lambda: self._client.ListNodes(self._requests.ListNodesRequest()).nodes_info)
         return [Node(n.node_id, n.public_key, n.status) for n in found]
 
@@ -72,7 +72,7 @@ class Control:
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def start(self, app: Path, run_config: dict[str, Any]) -> int:
-        """Start a run of the app in a folder; returns its number."""
+        """Start a run of the app in a folder; return its number."""
         flower = internals()
         content = flower.build_fab_from_disk(app)
         fab = flower.fab_to_proto(flower.Fab(hashlib.sha256(content).hexdigest(), content, {}))
@@ -83,7 +83,7 @@ class Control:
         return int(answer.run_id)
 
     def runs(self) -> list[RunStatus]:
-        """Latest first."""
+        """Return all runs, the latest first."""
         found = _answer(lambda: self._client.ListRuns(self._requests.ListRunsRequest()).run_dict)
         latest = sorted(found.values(), key=lambda run: run.pending_at, reverse=True)
         return [_status(run) for run in latest]
@@ -98,7 +98,7 @@ class Control:
             raise AtollError(f"Flower could not stop run {number}. See the log of the server.")
 
     def log(self, number: int) -> str:
-        """What the server's part of a finished run said. Flower then drops the messages that it kept of the run."""
+        """Return the server's log of a finished run. Flower then deletes its messages of the run."""
         pieces = _answer(
             lambda: [
                 piece.log_output for piece in self._client.StreamLogs(self._requests.StreamLogsRequest(run_id=number))
@@ -121,7 +121,7 @@ def _status(run: Any) -> RunStatus:
 
 
 def _answer(call: Callable[[], T]) -> T:
-    """An answer, or a mistake that names Flower's reason."""
+    """Return the answer of a call, or raise AtollError with Flower's reason."""
     import httpx
 
     try:
@@ -137,4 +137,4 @@ def _answer(call: Callable[[], T]) -> T:
 
 
 class Unreachable(AtollError):
-    """Nobody answers on the loopback."""
+    """Raised if Flower does not answer on the loopback."""

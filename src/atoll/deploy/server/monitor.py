@@ -20,7 +20,7 @@ LOST = 60.0  # seconds without an answer from Flower after which it is gone for 
 
 
 class Tail:
-    """Whole lines of JSON that a file has gained; from the beginning again if it was written anew."""
+    """Reads new complete JSON lines of a growing file; starts again if the file was replaced."""
 
     def __init__(self, path: Path, skip: bool = False):
         self._path, self._at, self._inode = path, 0, -1
@@ -45,7 +45,7 @@ class Tail:
 
 
 def follow(flower: Control, number: int, look: Callable[[], None]) -> RunStatus:
-    """Until the run is over, one way or the other; a short absence of Flower is borne."""
+    """Wait until the run is over, calling ``look`` meanwhile; tolerate a short absence of Flower."""
     asked = answered = time.monotonic()
     while True:
         look()
@@ -65,7 +65,7 @@ def follow(flower: Control, number: int, look: Callable[[], None]) -> RunStatus:
 
 
 class Book:
-    """Which run of Flower works on which run directory."""
+    """A file that maps runs of Flower to run directories."""
 
     def __init__(self, directory: FederationDir):
         self._path = directory.state / "runs.json"
@@ -82,7 +82,11 @@ class Book:
 
 
 def going_on(flower: Control, book: Book, out: str) -> int | None:
-    """The run that works on this directory now. Any other is a reason to wait: sites do one thing at a time."""
+    """Return the active run of this directory, or None.
+
+    Raises:
+        AtollError: if another run is active, because sites take part in one run at a time.
+    """
     going = [run for run in flower.runs() if not run.over]
     for run in going:
         if book.read().get(str(run.id)) == out:
@@ -97,7 +101,7 @@ LATEST = 5  # runs shown
 
 
 def report(folder: Path) -> dict[str, Any]:
-    """Whether the server runs, what Flower says of each site, and the latest runs."""
+    """Return the status of a federation: server, sites and latest runs."""
     directory = FederationDir(folder)
     federation = directory.read()
     sites = {name: site.refusal() or "unknown" for name, site in federation.sites.items()}

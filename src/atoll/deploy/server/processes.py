@@ -1,4 +1,4 @@
-"""What runs on the server's machine: Flower's SuperLink on the loopback, its executor, and the gate."""
+"""Run the processes of a server: Flower's SuperLink and executor on the loopback, and the reverse proxy."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class Running:
 
 
 class ServerProcesses:
-    """One federation's server in progress."""
+    """The running server of a federation."""
 
     def __init__(self, directory: FederationDir, host: str, port: int, insecure: bool, say: Say):
         self.directory, self.host, self.gate_port, self.insecure, self.say = directory, host, port, insecure, say
@@ -48,7 +48,7 @@ class ServerProcesses:
         self._ready = False
 
     def run(self) -> None:
-        """Until it is told to end."""
+        """Run until a signal arrives."""
         secret = self.directory.state / "executor.secret"
         write_private(secret, secrets.token_bytes(32))  # new for each start: what an older server left is locked out
         link, executor, gate = self._superlink(secret), self._executor(secret), self._gate()
@@ -100,7 +100,7 @@ class ServerProcesses:
     # -- who may take part --------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """Tell Flower whom it may know, whenever that has changed or Flower has been started again."""
+        """Register the accepted sites with Flower whenever they change or Flower restarts."""
         mark = (self.directory.file.stat().st_mtime_ns, self._link.began)
         if mark == self._synced or not self._link.alive or not answers(self.port, self.ca):
             return
@@ -151,7 +151,7 @@ def serve(directory: FederationDir, host: str | None, port: int | None, insecure
 
 
 def default_host(federation: FederationFile) -> str:
-    """All addresses, if sites come from elsewhere; else the loopback alone."""
+    """Return the address to listen on: all addresses if sites are on other machines, else the loopback."""
     return "127.0.0.1" if all(is_loopback(name) for name in federation.names) else "0.0.0.0"
 
 
@@ -163,7 +163,7 @@ def _warn(directory: FederationDir, federation: FederationFile, say: Say) -> Non
 
 
 def expiring(directory: FederationDir, federation: FederationFile) -> Iterator[tuple[int, str, str]]:
-    """Days left, what it is, and the option that renews it."""
+    """Yield certificates and keys that expire soon: days left, name, and the option that renews them."""
     from datetime import UTC, datetime
 
     now = datetime.now(UTC)
@@ -174,7 +174,7 @@ def expiring(directory: FederationDir, federation: FederationFile) -> Iterator[t
 
 
 def answers(port: int, ca: Path | None) -> bool:
-    """Whether Flower is up."""
+    """Return True if Flower answers."""
     context = ssl.create_default_context(cafile=str(ca)) if ca else None
     try:
         with urllib.request.urlopen(f"http{'s' if ca else ''}://127.0.0.1:{port}/health", timeout=5, context=context):
@@ -184,7 +184,7 @@ def answers(port: int, ca: Path | None) -> bool:
 
 
 def running(directory: FederationDir) -> Running | None:
-    """The server of a federation, if there is one."""
+    """Return the running server of a federation, or None."""
     if not is_held(directory.state / "server.lock"):
         return None
     try:
@@ -195,7 +195,7 @@ def running(directory: FederationDir) -> Running | None:
 
 @contextmanager
 def reached(directory: FederationDir, timeouts: float = 30.0) -> Iterator[flower_control.Control]:
-    """Flower's control interface, of a server that runs."""
+    """Connect to Flower's control interface; raise AtollError if the server does not run."""
     directory.read()
     deadline = time.monotonic() + timeouts
     while (found := running(directory)) is None or not answers(found.port, None if found.insecure else directory.ca):

@@ -1,4 +1,4 @@
-"""The gate: the only thing of a federation that listens to the outside.
+"""The reverse proxy in front of Flower: the only part of a federation that listens to other machines.
 
 Behind it, on the loopback, Flower has one port for everything, and whoever reaches that may register nodes and start
 runs. The gate lets through what sites need (the fleet operations and the health check) from keys that the federation
@@ -41,7 +41,7 @@ DOWN = {"content-type", "content-encoding", "date"}
 
 
 class Refusal(Exception):
-    """What the gate answers in place of Flower."""
+    """An answer of the proxy itself in place of Flower."""
 
     def __init__(self, status: int, reason: str):
         super().__init__(reason)
@@ -49,7 +49,7 @@ class Refusal(Exception):
 
 
 def check_path(method: str, target: str) -> None:
-    """Let pass the operations of sites, by their exact names: no query, no escapes, no dots."""
+    """Raise Refusal unless the request is an operation of sites, spelt exactly: no query, no escapes, no dots."""
     if method == "GET" and target == HEALTH:
         return
     found = OPERATION.fullmatch(target)
@@ -58,7 +58,7 @@ def check_path(method: str, target: str) -> None:
 
 
 class KeyChecker:
-    """Knows which keys are accepted; looks again when federation.yaml has changed."""
+    """Checks keys against federation.yaml, which it reads again when the file changes."""
 
     def __init__(self, directory: FederationDir):
         self._directory = directory
@@ -66,7 +66,10 @@ class KeyChecker:
         self._sites: dict[str, RegisteredSite] = {}
 
     def check_key(self, target: str, key: str | None) -> None:
-        """Every operation needs an accepted key; the health check does not, but a key that is shown must be good."""
+        """Raise Refusal unless the key is accepted.
+
+        The health check needs no key, but a key that is shown must be valid.
+        """
         if key is None and target == HEALTH:
             return
         site = self._known().get(key or "")
@@ -84,14 +87,14 @@ class KeyChecker:
 
 
 class AnyKey(KeyChecker):
-    """On the loopback without TLS, where Flower knows no keys."""
+    """Accepts any key: for trials on the loopback without TLS."""
 
     def check_key(self, target: str, key: str | None) -> None:
         return
 
 
 class Head(NamedTuple):
-    """A request before its body."""
+    """The head of a request."""
 
     method: str
     target: str
@@ -99,7 +102,7 @@ class Head(NamedTuple):
 
 
 class ReverseProxy:
-    """Serves connections; each carries requests one after the other."""
+    """Serves connections, each with one request after the other."""
 
     def __init__(self, key_checker: KeyChecker, upstream: httpx.AsyncClient):
         self._key_checker, self._upstream, self._open = key_checker, upstream, 0
@@ -159,14 +162,14 @@ def _passing(headers: dict[str, str], allowed: set[str]) -> dict[str, str]:
 
 
 class Connection:
-    """One connection from outside, spoken to by way of h11."""
+    """A connection from outside, parsed by h11."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._reader, self._writer = reader, writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
 
     async def head(self) -> Head | None:
-        """The next request, or None when the visitor has left."""
+        """Return the head of the next request, or None if the peer has closed the connection."""
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 event = await self._event()
@@ -181,7 +184,7 @@ class Connection:
         return Head(event.method.decode("ascii"), event.target.decode("latin-1"), headers)
 
     async def body(self) -> AsyncIterator[bytes]:
-        """Pieces of the request's body, as they come in."""
+        """Yield pieces of the request's body as they arrive."""
         size, deadline = 0, asyncio.get_running_loop().time() + BODY_SECONDS
         while True:
             async with asyncio.timeout_at(deadline):
@@ -205,7 +208,7 @@ class Connection:
         await self._send(h11.EndOfMessage())
 
     async def answer(self, status: int, text: str) -> None:
-        """The gate's own answer; the connection ends with it, because the body may not have been read."""
+        """Send the proxy's own answer and close the connection, because the body may not have been read."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             raise ConnectionResetError("half an answer is out already")
         body = text.encode() + b"\n"
@@ -214,7 +217,7 @@ class Connection:
             await self._send(event)
 
     def next(self) -> bool:
-        """Ready for another request on the same connection."""
+        """Prepare for another request on the same connection."""
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
@@ -246,7 +249,7 @@ def server_context(directory: FederationDir) -> ssl.SSLContext:
 
 
 async def run(directory: FederationDir, host: str, port: int, upstream: int, insecure: bool) -> None:
-    """Listen until the process is told to end."""
+    """Listen until a signal arrives."""
     context = None if insecure else server_context(directory)
     scheme, verify = ("http", False) if insecure else ("https", ssl.create_default_context(cafile=str(directory.ca)))
     limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=32)

@@ -1,4 +1,4 @@
-"""Flower's app at a site: hands each message to the site's worker. It loads neither torch nor any data."""
+"""Flower's client app: passes each message to the site's worker. Loads neither torch nor data."""
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -11,7 +11,7 @@ app = ClientApp()
 
 @app.train()  # type: ignore[untyped-decorator, unused-ignore]
 def pass_on(message: Message, context: Context) -> Message:
-    """Whatever happens, what leaves is the worker's reply or a code: the text of an exception would travel."""
+    """Return the worker's reply or an error code, never an exception, whose text would travel."""
     try:
         reply = call(str(context.node_config["worker"]), unwrapped(message.content))
     except Exception:

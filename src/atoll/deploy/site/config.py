@@ -1,4 +1,4 @@
-"""A site: who it is, what rows it has, which model it wants. Read from SITE_DIR/site.yaml.
+"""Read the configuration of a site from SITE_DIR/site.yaml: name, data, model, privacy.
 
     name: north                # as the server knows it
     data: rows.npz             # beside site.yaml or anywhere; everything that --data reads from disk
@@ -42,7 +42,7 @@ PARTS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """What site.yaml says, and the rows it points to."""
+    """The content of site.yaml and the rows that it names."""
 
     folder: Path
     name: ClientId
@@ -54,7 +54,7 @@ class SiteConfig:
 
     @property
     def state(self) -> Path:
-        """Where the site keeps what must outlive its worker."""
+        """Return the folder for everything that outlives the worker."""
         return self.folder / "state"
 
     @property
@@ -74,16 +74,16 @@ class SiteConfig:
         return self.model or default_model(self.rows.data)
 
     def federation(self, config: Config) -> FederatedDataset:
-        """The site as the only client there is."""
+        """Return a federated data set with the site as its only client."""
         return self.rows.divided(self.name, config)
 
     def method_file(self, name: str) -> Path | None:
-        """The site's own copy of a method file."""
+        """Return the site's own copy of a method file."""
         own = [self.folder / path for path in self.methods]
         return next((path for path in own if path.name == Path(name).name), None)
 
     def card(self, config: Config) -> dict[str, Any]:
-        """What the site tells of itself: forms and numbers of rows, nothing of what is in them."""
+        """Return what the site tells the server: forms and numbers of rows, never their content."""
         data, parts = self.rows.data, self.federation(config)
         return {
             "site": self.name,
@@ -100,13 +100,13 @@ class SiteConfig:
         }
 
     def _at(self, text: str) -> str:
-        """A path as seen from site.yaml; options that follow it stay."""
+        """Resolve a path relative to site.yaml and keep options that follow it."""
         beside = self.folder / text.partition("?")[0]
         return str(self.folder / text) if beside.exists() else text
 
 
 def read_site(folder: Path) -> SiteConfig:
-    """The site whose folder this is."""
+    """Read the site in a folder."""
     path = folder / "site.yaml"
     values = read_yaml(path)
     known = {f.name for f in fields(SiteConfig)} - {"folder"}
@@ -131,13 +131,13 @@ def read_site(folder: Path) -> SiteConfig:
 
 @dataclass(frozen=True)
 class SiteData:
-    """A data set, and how its owner divided it: sizes of train, validation and test rows, which follow each other."""
+    """A data set with the sizes of its training, validation and test rows, which follow each other."""
 
     data: Dataset
     given: tuple[int, int, int] | None
 
     def divided(self, name: ClientId, config: Config) -> FederatedDataset:
-        """The rows by purpose, as the owner gave them or by the run's split."""
+        """Split the rows as the owner did, or by the run's split."""
         if self.given is None:
             train, val, test = self._split(name, config)
         else:
@@ -154,7 +154,7 @@ class SiteData:
 
 
 def read_rows(text: str) -> SiteData:
-    """Rows from a file or folder; files that divide them into train, validation and test are taken at their word."""
+    """Read rows from a file or folder; keep the division of files that have training, validation and test rows."""
     path = Path(text)
     arrays = npz(path) if path.suffix == ".npz" and path.exists() else {}
     if {f"{letter}_{part}" for letter in "xy" for part in PARTS} <= arrays.keys():
@@ -174,7 +174,7 @@ def _divided(name: str, arrays: Mapping[str, Array]) -> SiteData:
 
 
 def read_public(text: str) -> Array:
-    """Public rows: an array x, or the training rows of whatever can be loaded."""
+    """Read public rows: an array x, or the training rows of any data set."""
     path = Path(text)
     arrays = npz(path) if path.suffix == ".npz" and path.exists() else {}
     if "x" in arrays:
@@ -183,7 +183,7 @@ def read_public(text: str) -> Array:
 
 
 def write_rows(path: Path, federation: FederatedDataset, client: int) -> None:
-    """One client's rows in a file that :func:`read_rows` reads back just so."""
+    """Write one client's rows to a file that :func:`read_rows` reads."""
     arrays: dict[str, Array] = {"classes": np.array(federation.dataset.classes)}
     for part in PARTS:
         rows = federation.part(part)[client]  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a site keeps of a run on its own disk: each exchange in a folder of its own, whole or not there, with checksums.
+"""Store a site's exchanges of a run on disk, each atomically in its own folder with checksums.
 
 runs/RUN/begin.json             what the server said of the run
 runs/RUN/000003-0-KEY/          round 3 (from 0), exchange 0; the key says what was asked
@@ -28,7 +28,7 @@ _ANSWERED, _CONCLUDED = "answered.json", "concluded.json"
 
 
 class StateRef(NamedTuple):
-    """Which state is meant: what came of an exchange, and its digest."""
+    """A reference to a state: the exchange that made it, and its digest."""
 
     round: int  # from 0
     phase: int
@@ -37,12 +37,12 @@ class StateRef(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredExchange:
-    """One exchange."""
+    """One stored exchange."""
 
     folder: Path
 
     def begin(self, request: bytes, made: bytes) -> None:
-        """Note what was asked and what the method made of it; nothing has left yet."""
+        """Store the request and the upload before anything leaves the site."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for mark in (_ANSWERED, _CONCLUDED):  # of something that turned out to be damaged
             (self.folder / mark).unlink(missing_ok=True)
@@ -59,7 +59,7 @@ class StoredExchange:
 
     @property
     def answered(self) -> bool:
-        """Whether the reply is there, undamaged."""
+        """Return True if the reply is stored and intact."""
         return self._sound(_ANSWERED)
 
     @property
@@ -73,7 +73,7 @@ class StoredExchange:
         return dict(json.loads(self.read(_CONCLUDED)))
 
     def digest(self) -> str | None:
-        """Of the state that came of it; None if there is none yet."""
+        """Return the reference to the state of this exchange, or None if there is none yet."""
         try:
             return str(json.loads(self.read(_CONCLUDED))["state.safetensors"])
         except (OSError, ValueError, KeyError):
@@ -97,7 +97,7 @@ class StoredExchange:
 
 
 class ExchangeStore:
-    """All that a site keeps of one run."""
+    """Everything that a site keeps of one run."""
 
     def __init__(self, folder: Path, run: str):
         if not RUN.fullmatch(run):
@@ -110,7 +110,7 @@ class ExchangeStore:
         sync_folder(self.folder)
 
     def document(self) -> dict[str, Any]:
-        """What the server said when the run began here."""
+        """Return the server's announcement of the run."""
         try:
             return dict(json.loads((self.folder / "begin.json").read_bytes()))
         except (OSError, ValueError) as reason:
@@ -120,7 +120,7 @@ class ExchangeStore:
         return StoredExchange(self.folder / f"{round:06d}-{phase}-{key[:16]}")
 
     def find(self, state_ref: StateRef) -> StoredExchange:
-        """The exchange that a state came of. A state that is not there, or not as it was, is refused."""
+        """Return the exchange of a state; refuse a state that is missing or damaged."""
         for round, phase, entry in self.entries():
             if (round, phase, entry.digest()) == state_ref and entry.concluded:
                 return entry
@@ -132,7 +132,7 @@ class ExchangeStore:
                 yield int(match[1]), int(match[2]), StoredExchange(path)
 
     def tidy(self, needed: Collection[StateRef], round: int | None = None) -> None:
-        """Drop everything but the exchanges of a round and those whose states are needed."""
+        """Delete all exchanges except those of a round and those whose states are needed."""
         for t, phase, entry in list(self.entries()):
             digest = entry.digest()
             if t != round and (digest is None or StateRef(t, phase, digest) not in needed):

@@ -1,4 +1,4 @@
-"""What a site has of a run in the end: its own personalised model."""
+"""Open the personalised model of a site after a run."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from .participation import Participation
 
 
 class Personal(NamedTuple):
-    """The model as it was after the last round that counted."""
+    """The personalised model after the last completed round."""
 
     model: Model
     params: Params
@@ -26,13 +26,13 @@ class Personal(NamedTuple):
 
 
 def runs(folder: Path) -> list[str]:
-    """Runs that a site has taken part in, the latest last."""
+    """Return the runs of a site, the latest last."""
     places = (folder / "state" / "runs").glob("*/begin.json")
     return [place.parent.name for place in sorted(places, key=lambda place: place.stat().st_mtime)]
 
 
 def personal_model(folder: Path, run: str | None = None) -> Personal:
-    """The site's model and its params, of a run or of the latest one."""
+    """Return the site's model and params of a run, by default the latest."""
     found = open_site(folder, run)
     if type(found.method).own is Method.own:
         raise AtollError(f"{found.config.label} predicts by more than one model. Use predictor() for its predictions.")
@@ -41,13 +41,13 @@ def personal_model(folder: Path, run: str | None = None) -> Personal:
 
 
 def predictor(folder: Path, run: str | None = None) -> Predictor:
-    """How the site predicts: prepared rows to logits."""
+    """Return the predictor of the site: prepared rows to logits."""
     found = open_site(folder, run)
     return found.personal(found.name)
 
 
 class SiteModels(TrainedModels):
-    """The one model that a site has of a run."""
+    """The model of a site, in the form of the models of a run."""
 
     def __init__(self, part: Participation, entry: StoredExchange):
         self.name, self.run, self._part, self._entry = part.site.name, part.run, part, entry
@@ -56,7 +56,7 @@ class SiteModels(TrainedModels):
         self.round = unpack(entry.read("request.frame")).head["round"] + 1
 
     def source(self, i: ClientId) -> ModelSource:
-        """The message, the upload and the state that the model follows from."""
+        """Return the download, upload and state that the model follows from."""
         client, types, entry = self.pool.client(self.client(i)), self._part.types, self._entry
         download = decode(types.download, unpack(entry.read("request.frame")).body)
         made = decode(types.upload, entry.read("made.safetensors"), OWN)
@@ -80,7 +80,7 @@ class SiteModels(TrainedModels):
 
 
 def open_site(folder: Path, run: str | None = None) -> SiteModels:
-    """What a site has of a run, or of the latest one."""
+    """Open the model of a site, of a run or of the latest one."""
     site, found = read_site(folder), runs(folder)
     if run is None and not found:
         raise AtollError(f"Site {site.name!r} has not taken part in a run yet: there is no model in {str(folder)!r}.")
@@ -93,7 +93,7 @@ def open_site(folder: Path, run: str | None = None) -> SiteModels:
 
 
 def _entry(exchanges: ExchangeStore, last: Any, site: SiteConfig) -> StoredExchange:
-    """The exchange that the server named at the end; in a run that goes on, the latest."""
+    """Return the exchange that the server named at the end; for a running run, the latest."""
     if last is not None:
         return exchanges.find(StateRef(*last))
     done = [entry for _, _, entry in exchanges.entries() if entry.concluded and entry.answered]

@@ -1,4 +1,4 @@
-"""A site's own rules for what may leave it, whatever the server asks for: the entry `privacy` in site.yaml.
+"""Apply a site's own privacy rules, whatever the server asks for: the entry `privacy` in site.yaml.
 
 The gate is on unless the site says `privacy: off`. Of what the site and the server ask for, the stricter holds.
 """
@@ -17,20 +17,20 @@ STRICTNESS = ("client", "diag", "none", "means")  # of what becomes of covarianc
 
 
 class SitePrivacyRules(NamedTuple):
-    """What the site asks of its own gate."""
+    """The disclosure rules of a site."""
 
     min_class_count: int = FLOOR
     cov_source: str | None = None  # default: as strict as the method can be
 
     def combined(self, config: Config, method: AnyMethod) -> Config:
-        """The run's options with the stricter of what the server asks for and what the site does."""
+        """Return the run's options with the stricter of the server's and the site's rules."""
         asked = gate_of(config, method)
         own = gate_of(replace(config, **self._asdict()), method)
         strict = max(asked.cov_source, own.cov_source, key=STRICTNESS.index)
         return replace(config, min_class_count=max(asked.least, own.least), cov_source=strict)
 
     def check(self, config: Config, method: AnyMethod) -> None:
-        """Refuse a run that needs what stays here: a gate can hold uploads back, but not change the server's part."""
+        """Raise AtollError for a run whose server needs what the site's rules withhold."""
         wanted, asked = self.combined(config, method).cov_source, gate_of(config, method).cov_source
         if wanted == "means" != asked and sends_covariances(method):
             raise Refusal("covariances", "The server asks for covariances of features, which site.yaml keeps here.")
@@ -40,7 +40,7 @@ OFF = SitePrivacyRules(0, "client")
 
 
 def read_rules(value: Any, where: str) -> SitePrivacyRules:
-    """The rules that an entry stands for; YAML reads `off` and `on` as false and true."""
+    """Read the rules from an entry; YAML reads `off` and `on` as false and true."""
     if value is None or value is True:
         return SitePrivacyRules()
     if value is False or value == "off":

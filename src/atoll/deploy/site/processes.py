@@ -1,4 +1,4 @@
-"""What runs at a site: its worker, which has the data and the models, and Flower's SuperNode, which has the wire."""
+"""Run the processes of a site: its worker, with data and models, and Flower's SuperNode, with the connection."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ TIMEOUT = 10.0
 
 
 class SiteProcesses:
-    """One site in progress."""
+    """The running processes of a site."""
 
     def __init__(self, site: SiteFolder, name: str, server: str, insecure: bool, say: Say):
         self.site, self.name, self.server, self.insecure, self.say = site, name, server, insecure, say
@@ -70,21 +70,21 @@ class SiteProcesses:
         return knock(self.site, self.server, self.insecure)
 
     def _tick(self) -> None:
-        """Say so once the server has taken this site in."""
+        """Report the connection once the server has accepted this site."""
         if self._node.alive and self._told != self._node.began and CONNECTED in self._node.said():
             self._told = self._node.began
             self.say(f"Connected to {self.server}. Ctrl-C ends the site.")
 
 
 def _why(said: str) -> str | None:
-    """Flower ends a node whose last connection has not lapsed; to wait is all there is to do."""
+    """Explain why a node ended: Flower refuses a node whose last connection has not expired yet."""
     if STILL_CONNECTED in said:
         return "The server still has this site's last connection on its books, for about a minute"
     return None
 
 
 def knock(site: SiteFolder, server: str, insecure: bool) -> str | None:
-    """Ask the gate whether it would let this site in: None, or why that has to wait. A refusal is an error."""
+    """Ask the proxy whether it accepts this site; return None or the reason to wait, raise AtollError if refused."""
     host, port = split(server)
     public = pki.public_of(site.key.read_bytes())
     try:
@@ -123,7 +123,7 @@ def _distrust(server: str, reason: ssl.SSLCertVerificationError) -> str:
 
 
 class Given(NamedTuple):
-    """What is said at the start of a site, and kept for the next one."""
+    """Options of a site that are stored for the next start."""
 
     data: str | None = None
     model: str | None = None
@@ -150,7 +150,7 @@ def take_part(folder: Path, given: Given, insecure: bool, say: Say) -> None:
 
 
 def _settle(site: SiteFolder, given: Given) -> None:
-    """Keep what was given, so that the next start needs no options."""
+    """Store the given options in the folder of the site."""
     places = {name: _lasting(text) for name in ("data", "public") if (text := getattr(given, name))}
     own = places | ({"model": given.model} if given.model else {})
     if own:
@@ -162,7 +162,7 @@ def _settle(site: SiteFolder, given: Given) -> None:
 
 
 def _lasting(data: str) -> str:
-    """A path that stays right wherever the site is started from; other names are left to the loader."""
+    """Make a path absolute, so that the site can start from any folder; other names stay as they are."""
     path = Path(data).expanduser()
     return str(path.absolute()) if path.exists() else data
 

@@ -1,4 +1,4 @@
-"""The worker of a site: a process that holds rows, model and states, and carries out what the server asks for.
+"""The worker of a site: a process that holds data, model and states, and carries out requests of the server.
 
 ``python -m atoll.deploy.site.worker SITE_DIR`` listens on SITE_DIR/state/worker.sock until it is told to stop.
 """
@@ -34,14 +34,14 @@ class Answer(NamedTuple):
 
 
 class RequestHandler:
-    """Takes requests for one site, one at a time."""
+    """Handles the requests to one site, one at a time."""
 
     def __init__(self, site: SiteConfig):
         self.site = site
         self._engaged: dict[str, Participation] = {}
 
     def handle(self, data: bytes) -> Answer:
-        """Whatever goes wrong, what leaves is a code; the reason stays in the site's own log."""
+        """Answer a request. Errors leave as codes; their reasons stay in the site's own log."""
         try:
             request = unpack(data)
             return self._serve(request, data)
@@ -104,7 +104,7 @@ class RequestHandler:
         return self._engaged.get(run) or self._engage(ExchangeStore(self.site.state, run).document())
 
     def _record(self, participation: Participation, request: Frame, reply: Frame, again: bool) -> None:
-        """The site's own book of everything that left it."""
+        """Return the site's own log of everything that left it."""
         scores = {name: reply.head[name] for name in ("before", "after") if reply.head.get(name)}
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -124,7 +124,7 @@ class RequestHandler:
 
 
 def local(site: SiteConfig) -> Callable[[bytes], bytes]:
-    """The site as a function of packed frames, without process and socket."""
+    """Return the site as a function of packed frames, without process and socket."""
     per_client = RequestHandler(site)
 
     def answer(data: bytes) -> bytes:
@@ -137,7 +137,7 @@ def local(site: SiteConfig) -> Callable[[bytes], bytes]:
 
 
 def serve(site: SiteConfig) -> None:
-    """Answer one request after the other; personal training goes on between a reply and the next request."""
+    """Answer one request after the other; continue personal training between a reply and the next request."""
     per_client = RequestHandler(site)
     with _listener(site.socket) as listener:
         _tell(f"site {site.name!r} is ready: {to_json(site.rows.given)}")
@@ -163,7 +163,7 @@ def _converse(per_client: RequestHandler, line: socket.socket) -> Afterwards | N
 
 
 def _go_on(afterwards: Afterwards) -> None:
-    """What fails here is done again, and told, when the server asks for it."""
+    """Continue personal training. A failure is repeated and reported when the server asks for the result."""
     try:
         afterwards()
     except Exception:

@@ -1,4 +1,4 @@
-"""How frames reach sites and come back: whatever carries them looks like this to the rest."""
+"""The interface of a transport, which carries frames to sites and back."""
 
 import time
 from collections import deque
@@ -12,7 +12,7 @@ Ticket = str
 
 
 class Arrival(NamedTuple):
-    """A reply, or the code of what became of the request."""
+    """A reply, or the code of the error that a request met."""
 
     ticket: Ticket
     data: bytes = b""
@@ -20,23 +20,23 @@ class Arrival(NamedTuple):
 
 
 class Transport(Protocol):
-    """Carries packed frames to sites by name. Replies may come in any order, late or never."""
+    """Carries packed frames to sites by name. Replies may arrive in any order, late or never."""
 
     def present(self) -> Collection[ClientId]:
-        """The sites that can be reached now."""
+        """Return the sites that can be reached now."""
         ...
 
     def send(self, requests: Mapping[ClientId, bytes]) -> dict[ClientId, Ticket]:
-        """Send to several sites at once; a site that has no ticket was not sent anything."""
+        """Send frames to several sites; return a ticket for each site that a frame was sent to."""
         ...
 
     def receive(self, wait: float) -> list[Arrival]:
-        """What has come in of everything that was ever sent, waiting so long for a first one."""
+        """Return replies to anything that was sent, waiting up to ``wait`` seconds for the first."""
         ...
 
 
 class LocalTransport:
-    """Sites of this machine, each a function of packed frames; one is answered whenever somebody listens."""
+    """A transport to sites in this process, each a function of packed frames."""
 
     def __init__(self, sites: Mapping[ClientId, Callable[[bytes], bytes]]):
         self.sites = dict(sites)

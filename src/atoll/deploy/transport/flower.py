@@ -1,4 +1,4 @@
-"""Frames over Flower: each is one array of bytes in a message, so that Flower cuts large ones into pieces."""
+"""Carry frames over Flower, each as one array of bytes, which Flower sends in pieces."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -38,14 +38,14 @@ job = ""
 
 
 def write_app(folder: Path) -> Path:
-    """The app that Flower sends to sites: a description that points into the installed package, and no code."""
+    """Write the app that Flower sends to sites: a description that names the installed package, without code."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(_PROJECT.format(version=__version__))
     return folder
 
 
 def wrapped(data: bytes) -> Any:
-    """A packed frame as the content of a message."""
+    """Wrap a packed frame as the content of a Flower message."""
     from flwr.app import Array, ArrayRecord, RecordDict
 
     return RecordDict({RECORD: ArrayRecord({RECORD: Array("uint8", (len(data),), RECORD, data)})})
@@ -56,7 +56,7 @@ def unwrapped(content: Any) -> bytes:
 
 
 class FlowerTransport:
-    """Sites behind a SuperLink. ``keys`` says who is who: the public key of each site's node, in OpenSSH's form.
+    """The transport to sites behind a SuperLink. ``keys`` maps sites to the public keys of their nodes (OpenSSH).
 
     A node that no key is known of is asked for its name, and may only be a site without a key: that is for federations
     on one machine. Whoever has a key is known by nothing else.
@@ -113,7 +113,7 @@ class FlowerTransport:
         return {node: tickets[0] for node, tickets in pushed.items() if tickets and tickets[0]}
 
     def _read(self, message: Any) -> Arrival | None:
-        """What a reply means; None for those that tell a name."""
+        """Return the arrival that a reply stands for; None for replies that only name a site."""
         ticket = message.metadata.reply_to_message_id  # who sent an error of Flower's own does not show otherwise
         self._open.discard(ticket)
         code = None
@@ -132,7 +132,7 @@ class FlowerTransport:
 
 
 def normal_key(text: str) -> bytes:
-    """A public key as Flower tells it, from what ``ssh-keygen`` writes."""
+    """Convert a public key from the form of ``ssh-keygen`` to that of Flower."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
     try:

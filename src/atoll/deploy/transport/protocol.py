@@ -1,4 +1,4 @@
-"""What server and sites say to each other: frames of a small JSON header and raw bytes, never pickle.
+"""The protocol between server and sites: frames of a small JSON header and raw bytes, without pickle.
 
 A frame is ``ATL1``, the lengths of its two parts (4 and 8 bytes, big-endian), the header and the body. Bodies are
 payloads as :func:`atoll.core.serialization.encode` makes them; whoever receives one says which class it must be.
@@ -51,11 +51,11 @@ AWAY = PASSING | {"silent"}
 
 
 class ProtocolError(AtollError):
-    """Bytes that are not a frame."""
+    """Raised for bytes that are not a frame."""
 
 
 class Refusal(AtollError):
-    """A request that a site does not carry out, by code."""
+    """Raised for a request that a site refuses; ``code`` says why."""
 
     def __init__(self, code: str, reason: str = ""):
         super().__init__(reason or CODES[code])
@@ -71,12 +71,12 @@ class Frame(NamedTuple):
 
     @property
     def code(self) -> str | None:
-        """Why there is nothing, if so."""
+        """Return the error code of a frame without content, or None."""
         return known_code(self.head.get("code")) if self.kind == "error" else None
 
 
 def answers(run: str, site: str, round: int, phase: int) -> dict[str, Any]:
-    """What an upload says of itself, so that none passes for the answer to another question, or for another site's."""
+    """Return the entries that identify an upload, so that it cannot pass for the answer to another request or site."""
     return {"run": run, "site": site, "round": round, "phase": phase}
 
 
@@ -85,7 +85,7 @@ def error(code: str) -> Frame:
 
 
 def known_code(code: Any) -> str:
-    """Whatever a site may have sent, one of our codes."""
+    """Return a known error code, whatever a site sent."""
     return code if isinstance(code, str) and code in CODES else "failed"
 
 
@@ -124,7 +124,7 @@ def _frame(head: bytes, body: bytes) -> Frame:
 
 
 def call(address: str | Path, data: bytes, timeouts: float | None = None) -> bytes:
-    """Pass a packed frame to the worker that listens there; its packed reply, or the code of an error."""
+    """Send a packed frame to the worker at a socket; return its packed reply or an error frame."""
     with socket.socket(socket.AF_UNIX) as line, contextlib.suppress(OSError, ProtocolError):
         line.settimeout(timeouts)
         line.connect(str(address))
@@ -134,7 +134,7 @@ def call(address: str | Path, data: bytes, timeouts: float | None = None) -> byt
 
 
 def receive(line: socket.socket) -> bytes:
-    """One packed frame."""
+    """Receive one packed frame."""
     prefix = _exactly(line, _PREFIX.size)
     return prefix + _exactly(line, sum(_lengths(prefix)))
 

@@ -1,4 +1,4 @@
-"""Asking many sites at once: who is waited for, how long, and what becomes of those who do not answer."""
+"""Send a request to many sites at once, wait with time limits, and report sites that do not answer."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ Say = Callable[[str], None]
 
 
 class Timeouts(NamedTuple):
-    """How long the server waits. All in seconds."""
+    """How long the server waits, in seconds."""
 
     timeout: float = 600.0  # after which it goes on without those who have not answered, if enough have
     limit: float = 3600.0  # after which it gives up if not enough have
@@ -26,7 +26,7 @@ class Timeouts(NamedTuple):
 
 @dataclass
 class _Call:
-    """One site's part of a question."""
+    """A request to one site."""
 
     site: ClientId
     data: bytes
@@ -39,7 +39,7 @@ class _Call:
 
 @dataclass
 class _Question:
-    """All sites' parts of a question, and how far it has come."""
+    """A request to several sites and its progress."""
 
     calls: dict[ClientId, _Call]
     least: int
@@ -53,7 +53,7 @@ class _Question:
             self.answered.append((site, error(str(self.calls.pop(site).code))))
 
     def settled(self, late: bool) -> bool:
-        """Whether nothing more is worth waiting for."""
+        """Return True if no further reply is worth waiting for."""
         if self.good < self.least:
             return False
         hopeful = [call for call in self.calls.values() if call.code is None or call.code in PASSING]
@@ -61,7 +61,7 @@ class _Question:
 
 
 class SiteRequests:
-    """Asks sites through a line. A request may be sent again: sites carry each out once."""
+    """Sends requests to sites through a transport. A request may be sent again; a site carries it out once."""
 
     def __init__(self, line: Transport, timeouts: Timeouts, say: Say, clock: Callable[[], float] = time.monotonic):
         self.line, self.timeouts = line, timeouts
@@ -71,7 +71,7 @@ class SiteRequests:
         self._tickets: dict[Ticket, _Call] = {}
 
     def announce(self, frames: Mapping[ClientId, Frame]) -> None:
-        """What to tell a site that does not know the run, before it is asked again."""
+        """Set the announcement for sites that do not know the run."""
         self.announcements = {site: pack(frame) for site, frame in frames.items()}
 
     def ask(
@@ -82,7 +82,7 @@ class SiteRequests:
         timeouts: Timeouts | None = None,
         strict: bool = False,
     ) -> Iterator[tuple[ClientId, Frame]]:
-        """Replies as they come; at the end, errors for the sites that gave none.
+        """Yield replies as they arrive; at the end, errors for sites without a reply.
 
         Over when all have answered, or at the timeout if at least ``least`` have. Until then sites that cannot be
         reached are tried again, and later, while fewer than that have answered, those that failed as well; when
@@ -107,7 +107,7 @@ class SiteRequests:
             yield site, error(call.code or "silent")
 
     def _dispatch(self, question: _Question, terms: Timeouts) -> None:
-        """Send what is not under way to everybody who can be reached."""
+        """Send pending requests to all sites that can be reached."""
         now, present = self._clock(), set(self.line.present())
         due = []
         for call in question.calls.values():
@@ -153,7 +153,7 @@ class SiteRequests:
         call.code, call.rest_until = code, self._clock() + pause
 
     def _watch(self, question: _Question, waited: float, what: str, terms: Timeouts) -> None:
-        """Say that there is a delay, and give up after the limit."""
+        """Report a delay, and give up after the limit."""
         missing = [call for call in question.calls.values() if call.ticket is None or waited >= terms.timeout]
         if not missing:
             return
@@ -177,7 +177,7 @@ def _read(arrival: Arrival) -> Frame:
 
 
 def _reasons(calls: list[_Call]) -> str:
-    """Why sites are missing, those with one reason together."""
+    """Return the reasons for missing sites, grouped."""
     sites: dict[str, list[str]] = {}
     for call in calls:
         sites.setdefault(call.code or "silent", []).append(repr(call.site))
