@@ -62,7 +62,7 @@ def given(options: dict[str, Any], config_file: Path | None) -> dict[str, Any]:
     for name, value in options.items():
         if name == "settings":
             if value:
-                values[name] = {**values.get(name, {}), **dict(parse_pair(text) for text in value)}
+                values[name] = {**values.get(name, {}), **dict(parse_pair(flag(name), text) for text in value)}
         elif value is not None and value != ():
             values[name] = list(value) if isinstance(value, tuple) else value
     return values

@@ -17,12 +17,14 @@ from ..report import figures, html, table
 from ..report.figures.base import by_case
 from ..storage import run_reader
 from ..utils.files import to_json
+from ..utils.parsing import Field, Spec, several
 from ..utils.signals import Stopped, stoppable
 from .console import console, follow, progress, quiet_option
 from .options import config_options, given
 
 F = TypeVar("F", bound=Callable[..., Any])
 DIVERGED, DIVERGED_CODE = "diverged", 3
+SEEDS = Spec("SEED,SEED,..., such as 0,1,2", several(Field("SEED", "a whole number", int), ","))
 
 
 def shared_options(command: F) -> F:
@@ -155,13 +157,8 @@ def _check_place(config: Config, resume: bool) -> None:
 
 
 def read_seeds(text: str | None) -> list[int]:
-    """None but the one of the configuration, unless several are given."""
-    if text is None:
-        return []
-    try:
-        return [int(s) for s in text.split(",")]
-    except ValueError:
-        raise AtollError(f"--seeds wants whole numbers such as 0,1,2, not {text!r}.") from None
+    """Read a value of ``--seeds``; none means the seed of the configuration."""
+    return [] if text is None else list(SEEDS.parse("--seeds", text)[0])
 
 
 def fresh(name: str) -> Path:
