@@ -9,12 +9,12 @@ import click
 
 from ..config import Config, read_yaml
 from ..errors import AtollError
+from ..experiments.comparison import run_placed
 from ..experiments.planning import configs, place, safe
-from ..experiments.runner import run_all
+from ..experiments.runner import run_one
 from ..methods import _registry
 from ..methods._factory import make, split_variant
-from ..report import figures, html, table
-from ..report.figures.base import by_case
+from ..report import table
 from ..storage import run_reader
 from ..utils.files import to_json
 from ..utils.parsing import Field, Spec, several
@@ -112,36 +112,36 @@ def _end(finished: Sequence[run_reader.Run], failed: bool) -> None:
 
 def _launch(
     planned: Sequence[Config], root: Path, resume: bool, force: bool, quiet: bool, as_json: bool
-) -> list[run_reader.Run]:
+) -> Sequence[run_reader.Run]:
+    """Run one configuration in ``root``, or several below it, and print the table or the summaries."""
     for sentence in dict.fromkeys(map(_reductions, planned)):  # once for all seeds
         if sentence:
             click.echo(f"Warning: {sentence}", err=True)
+    single = [c.out for c in planned] == [str(root)]
     try:
         with stoppable(), progress(quiet or as_json) as bars:
             watches = [follow(bars, f"{c.label} seed {c.seed}", c.rounds) for c in planned]
-            notes = run_all(planned, watches, resume, force, planned[0].workers or 1)
+            if single:
+                finished, notes = run_one(planned[0], watches[0], resume, force)
+            else:
+                comparison = run_placed(planned, watches, root, resume, force)
+                finished, notes = list(comparison.runs), list(comparison.notes)
     except KeyboardInterrupt as stopped:
         click.echo(f"Interrupted. The last finished round is kept in {root}: continue with --resume.", err=True)
         raise click.exceptions.Exit(stopped.code if isinstance(stopped, Stopped) else 130) from None
     for note in notes:
         click.echo(f"Note: {note}", err=True)
-    folders = [Path(str(c.out)) for c in planned]
-    where = root / "report.html"
-    loaded = [run_reader.load(folder) for folder in folders]
-    if folders != [root]:  # a single run has written its own
-        html.write(folders, where)
-        figures.write(figures.usual(by_case(loaded)), root / "figures")
     if as_json:
-        summaries = [dict(r.summary) for r in loaded]
-        click.echo(to_json(summaries[0] if folders == [root] else summaries, indent=1))
+        summaries = [dict(r.summary) for r in finished]
+        click.echo(to_json(summaries[0] if single else summaries, indent=1))
     elif not quiet:
-        table.print_table(console(), table.rows(loaded))
-        click.echo(f"Report: {where}")
-    return loaded
+        table.print_table(console(), table.rows(finished))
+        click.echo(f"Report: {root / 'report.html'}")
+    return finished
 
 
 def _reductions(config: Config) -> str | None:
-    """A sentence if the settings turn the method into a simpler one."""
+    """Return a sentence if the settings turn the method into a simpler one."""
     return make(config.method, config.settings, config.terms, config.optimiser_options).reduces_to()
 
 
@@ -162,7 +162,7 @@ def read_seeds(text: str | None) -> list[int]:
 
 
 def fresh(name: str) -> Path:
-    """A directory under runs/ that does not exist yet."""
+    """Return a directory under runs/ that does not exist yet."""
     path, at = Path("runs") / name, 2
     while path.exists():
         path, at = Path("runs") / f"{name}-{at}", at + 1
