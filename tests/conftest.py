@@ -37,10 +37,10 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than a small run."""
 
-    def write(folders: Any, path: Path, own: Any = ()) -> Path:
+    def write(runs: Any, path: Path, own: Any = ()) -> Path:
         return path
 
-    monkeypatch.setattr(html, "write", write)
+    monkeypatch.setattr(html, "write_runs", write)
     monkeypatch.setattr(figures, "write", lambda drawn, folder: [])
 
 

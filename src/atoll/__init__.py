@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from .engine.result import Result
     from .errors import AtollError
     from .experiments.comparison import Comparison, open_compare, run_compare
+    from .experiments.reproduction import PaperResult, run_paper
     from .experiments.sweep import Sweep, run_sweep
     from .inference.adaptation import adapt
 __all__ = [
-    "AtollError", "Client", "Comparison", "Dataset", "Method", "Model", "Result", "Sweep", "Task", "__version__",
-    "adapt", "open_compare", "run", "run_compare", "run_sweep",
+    "AtollError", "Client", "Comparison", "Dataset", "Method", "Model", "PaperResult", "Result", "Sweep", "Task",
+    "__version__", "adapt", "open_compare", "run", "run_compare", "run_paper", "run_sweep",
 ]  # fmt: skip
 
 # Loaded when first asked for: most commands need little of it, and torch alone takes seconds.
@@ -30,12 +31,14 @@ _HOMES = {
     "Dataset": "data.dataset",
     "Method": "core",
     "Model": "core",
+    "PaperResult": "experiments.reproduction",
     "Result": "engine.result",
     "Sweep": "experiments.sweep",
     "Task": "core",
     "adapt": "inference.adaptation",
     "open_compare": "experiments.comparison",
     "run_compare": "experiments.comparison",
+    "run_paper": "experiments.reproduction",
     "run_sweep": "experiments.sweep",
     "run": "api",
 }

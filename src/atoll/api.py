@@ -1,9 +1,9 @@
-"""The same runs from Python."""
+"""Run one method from Python."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -16,10 +16,12 @@ from .engine import loggers
 from .engine.experiment import Watch, run_experiment
 from .engine.result import Result
 from .engine.run_state import RoundMetrics
-from .engine.setup import build_setup
+from .engine.setup import Setup, build_setup
 from .errors import AtollError
 from .methods._factory import settings_of
+from .storage import run_reader
 from .storage.run_dir import RunDir
+from .storage.run_reader import Run
 
 
 def run(
@@ -34,10 +36,28 @@ def run(
     watch: Watch | None = None,
     **options: Any,
 ) -> Result:
-    """Run one method; ``options`` are those of the command line, such as ``clients=20`` or ``partition="iid"``.
+    """Run one method, like ``atoll run``.
 
-    Names may be replaced by objects: a method, a data set, networks with ``body`` and ``head`` (see ``models.split``),
-    metrics (functions of logits and labels). With ``out``, everything is also written to a run directory.
+    Args:
+        method: a name such as ``"fedavg"`` or ``"dcpfl:no-al"``, or a method.
+        data: a name or path, or a data set.
+        models: names of architectures, or networks with ``body`` and ``head`` (see ``atoll.models.split``).
+        metric: further metrics: names, or functions of logits and labels.
+        out: run directory for everything that ``atoll run`` writes; without it nothing is written.
+        resume: continue the run that is in ``out``.
+        force: replace the run that is in ``out``.
+        watch: called with the number of rounds done and, after an evaluation, its metrics.
+        options: the options of the command line, such as ``clients=20`` or ``partition="iid"``.
+
+    Returns:
+        The numbers of the run, and the models that gave them.
+
+    Raises:
+        AtollError: if an option is wrong, or if the method does not fit data and models.
+
+    Example:
+        >>> result = atoll.run("dcpfl", "digits", clients=5, rounds=3)
+        >>> result.summary["personal"]["best_by_val"]
     """
     if not isinstance(method, str):
         _check_unused(options, method)
@@ -65,7 +85,7 @@ def run(
 
 
 def _measures(given: Sequence[str | Metric]) -> dict[str, Metric] | None:
-    """Metrics by name, if some are objects."""
+    """Return metrics by name if some are objects, else None."""
     found: dict[str, Metric] = {}
     for metric in given:
         if isinstance(metric, str):
@@ -77,7 +97,7 @@ def _measures(given: Sequence[str | Metric]) -> dict[str, Metric] | None:
 
 
 def _check_unused(options: Mapping[str, Any], method: AnyMethod) -> None:
-    """A method given as an object has its settings already."""
+    """Refuse options that a method given as an object would ignore."""
     for name in ("settings", "terms", "optimiser", "lr", "epochs", "batch_size"):
         if name in options:
             raise AtollError(f"{name} would change nothing: set it in {type(method).__name__}(...) instead.")
@@ -86,26 +106,51 @@ def _check_unused(options: Mapping[str, Any], method: AnyMethod) -> None:
 def run_config(
     config: Config, *, resume: bool = False, force: bool = False, watch: Watch | None = None, **objects: Any
 ) -> Result:
-    """Run a configuration; with ``config.out``, in a run directory that ends with a report."""
-    setup = build_setup(config, **objects)
+    """Build the setup of a configuration and run it; see :func:`run_setup`."""
+    return run_setup(build_setup(config, **objects), resume=resume, force=force, watch=watch).result
+
+
+class Finished(NamedTuple):
+    """A run that has ended: its models and numbers, and its directory as read back, if there is one."""
+
+    result: Result
+    run: Run | None
+
+
+def run_setup(setup: Setup, *, resume: bool = False, force: bool = False, watch: Watch | None = None) -> Finished:
+    """Run what was set up; with ``out`` in the configuration, in a run directory that ends with a report.
+
+    Args:
+        setup: data, clients, models and method of the run.
+        resume: continue the run that is in the directory.
+        force: replace the run that is in the directory.
+        watch: called with the number of rounds done and, after an evaluation, its metrics.
+
+    Raises:
+        AtollError: if the directory holds a run and neither ``resume`` nor ``force`` is set.
+    """
+    config = setup.config
     if config.out is None:
-        return run_experiment(setup, watch=watch)
+        return Finished(run_experiment(setup, watch=watch), None)
     from .report import html  # drawing takes long to import, and runs without a directory draw nothing
 
     loggers.check(config.track)
     with RunDir(Path(config.out)) as run_dir:
-        run_dir.start(setup.config, resume, force)
+        run_dir.start(config, resume, force)
         notes: list[str] = []
-        tracking = loggers.Tracking(setup.config, run_dir.path, notes.append)
+        tracking = loggers.Tracking(config, run_dir.path, notes.append)
         try:
             result = run_experiment(setup, run_dir, _both(tracking.watch, watch))
         finally:
             tracking.close()
-        html.write([run_dir.path], run_dir.path / "report.html")
-    return replace(result, notes=[*result.notes, *notes])
+        run = run_reader.load(run_dir.path)
+        html.write_runs([run], run_dir.path / "report.html")
+    return Finished(replace(result, notes=[*result.notes, *notes]), run)
 
 
 def _both(first: Watch, second: Watch | None) -> Watch:
+    """Call two watches, of which the second may be missing."""
+
     def watch(done: int, line: RoundMetrics | None) -> None:
         first(done, line)
         if second is not None:

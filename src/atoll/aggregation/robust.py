@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain, islice
-from math import inf
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -22,6 +21,7 @@ from ..core.method import Method, declared
 from ..core.payload import Params
 from ..core.tree import flat, unflat
 from ..errors import AtollError, unknown
+from ..utils.parsing import Spec, number, whole
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ def by_columns(f: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor) -> T
 class Rule:
     """How uploads become one."""
 
-    form: ClassVar[str]  # how to write it, for messages
+    form: ClassVar[Spec]  # how to write it
     clips: ClassVar[bool] = False  # whether it measures from where the server is, and bounds clients in place of a vote
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Median(Rule):
-    form: ClassVar[str] = "median, and nothing else"
+    form: ClassVar[Spec] = Spec("median, and nothing else")
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
         return by_columns(median, x, w)
@@ -139,7 +139,7 @@ class Median(Rule):
 
 @dataclass(frozen=True)
 class Geometric(Rule):
-    form: ClassVar[str] = "geometric, and nothing else"
+    form: ClassVar[Spec] = Spec("geometric, and nothing else")
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
         return geometric(x, w)
@@ -148,10 +148,10 @@ class Geometric(Rule):
 @dataclass(frozen=True)
 class Trimmed(Rule):
     share: float
-    form: ClassVar[str] = "trimmed:SHARE, with the share to leave out at either end, from 0 to 0.49"
-
-    def __post_init__(self) -> None:
-        _require(0 <= self.share <= 0.49)
+    form: ClassVar[Spec] = Spec(
+        "trimmed:SHARE, with the share to leave out at either end, such as trimmed:0.2",
+        number("SHARE", least=0, most=0.49),
+    )
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
         return by_columns(lambda columns, mass: trimmed(columns, mass, self.share), x, w)
@@ -166,10 +166,11 @@ class Trimmed(Rule):
 class Krum(Rule):
     f: int
     most: int | None = None
-    form: ClassVar[str] = "krum:F, with the number of attackers, or krum:F:M, to average the M clients it ranks first"
-
-    def __post_init__(self) -> None:
-        _require(self.f >= 0 and (self.most is None or self.most >= 1))
+    form: ClassVar[Spec] = Spec(
+        "krum:F, with the number of attackers, or krum:F:M, to average the M clients it ranks first, such as krum:2",
+        whole("F"),
+        whole("M", least=1, optional=True),
+    )
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
         chosen = krum(x, self.f, self.most)
@@ -183,11 +184,10 @@ class Krum(Rule):
 @dataclass(frozen=True)
 class Clip(Rule):
     norm: float
-    form: ClassVar[str] = "clip:NORM, with the length, above 0, to which updates are cut"
+    form: ClassVar[Spec] = Spec(
+        "clip:NORM, with the length to which updates are cut, such as clip:1", number("NORM", above=0)
+    )
     clips: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _require(0 < self.norm < inf)
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
         return weighted(clipped(x, around, self.norm), w)
@@ -206,23 +206,12 @@ RULES: dict[str, type[Rule]] = {
 
 
 def parse(text: str) -> Rule:
-    """The rule that ``--robust`` names, such as ``trimmed:0.2``."""
-    name, *words = text.split(":")
+    """Make the rule that a value of ``--robust`` names, such as ``trimmed:0.2``."""
+    name = text.partition(":")[0]
     if name not in RULES:
         raise unknown("rule for --robust", name, RULES)
-    kind: Any = RULES[name]
-    readers = [float if f.type is float else int for f in fields(kind)]
-    try:
-        _require(len(words) <= len(readers))
-        rule: Rule = kind(*(read(word) for read, word in zip(readers, words, strict=False)))
-    except (TypeError, ValueError):  # a number too few is a TypeError
-        raise AtollError(f"--robust cannot be {text!r}. Write {kind.form}.") from None
+    rule: Rule = RULES[name](*RULES[name].form.parse("--robust", text, skip=1))
     return rule
-
-
-def _require(right: bool) -> None:
-    if not right:
-        raise ValueError
 
 
 def masses(w: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def adapt(
         raise AtollError("Whose models? Give --data with the rows of newcomers, or --newcomers for those of the run.")
     with progress(quiet or as_json) as bars:
         watch = counted(bars, "newcomers")
-        changes = dict(parse_pair(text) for text in settings)
+        changes = dict(parse_pair("--set", text) for text in settings)
         made = adapt_run(run, data, settings=changes, out=out or run / "adapt", watch=watch, **options)
     for note in made.notes:
         click.echo(f"Note: {note}", err=True)

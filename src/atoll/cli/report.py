@@ -50,8 +50,7 @@ def report(
     asked = [figures.asked(kind) for kind in kinds]
     for path in files:
         sheets.check_form(path)
-    found = run_reader.find(paths)
-    loaded = [run_reader.load(path) for path in found]
+    loaded = [run_reader.load(path) for path in run_reader.find(paths)]
     if as_json:
         click.echo(to_json([dict(run.summary) for run in loaded], indent=1))
         return
@@ -64,7 +63,7 @@ def report(
     if folder:
         figures.write([*own, *figures.usual(shown)], folder)
         click.echo(f"Figures: {folder}")
-    click.echo(f"Report: {html.write(found, target, own)}")
+    click.echo(f"Report: {html.write_runs(loaded, target, own)}")
 
 
 @click.command("speedup")

@@ -9,20 +9,22 @@ import click
 
 from ..config import Config, read_yaml
 from ..errors import AtollError
+from ..experiments.comparison import run_placed
 from ..experiments.planning import configs, place, safe
-from ..experiments.runner import run_all
+from ..experiments.runner import run_one
 from ..methods import _registry
 from ..methods._factory import make, split_variant
-from ..report import figures, html, table
-from ..report.figures.base import by_case
+from ..report import table
 from ..storage import run_reader
 from ..utils.files import to_json
+from ..utils.parsing import Field, Spec, several
 from ..utils.signals import Stopped, stoppable
 from .console import console, follow, progress, quiet_option
-from .options import config_options, given
+from .options import ConfigCommand, config_options, given
 
 F = TypeVar("F", bound=Callable[..., Any])
 DIVERGED, DIVERGED_CODE = "diverged", 3
+SEEDS = Spec("SEED,SEED,..., such as 0,1,2", several(Field("SEED", "a whole number", int), ","))
 
 
 def shared_options(command: F) -> F:
@@ -37,7 +39,7 @@ def shared_options(command: F) -> F:
     return command
 
 
-@click.command()
+@click.command(cls=ConfigCommand)
 @click.argument("method", required=False)
 @config_options("method")
 @click.option("--resume", is_flag=False, flag_value="", metavar="[DIR]", help="Continue the run in DIR, or in --out.")
@@ -64,7 +66,7 @@ def run(
     _end(finished, any(r.status == DIVERGED for r in finished))
 
 
-@click.command()
+@click.command(cls=ConfigCommand)
 @click.argument("names", nargs=-1, required=True, metavar="METHOD...")
 @config_options("method")
 @click.option("--resume", is_flag=True, help="Continue what was interrupted in --out.")
@@ -110,36 +112,36 @@ def _end(finished: Sequence[run_reader.Run], failed: bool) -> None:
 
 def _launch(
     planned: Sequence[Config], root: Path, resume: bool, force: bool, quiet: bool, as_json: bool
-) -> list[run_reader.Run]:
+) -> Sequence[run_reader.Run]:
+    """Run one configuration in ``root``, or several below it, and print the table or the summaries."""
     for sentence in dict.fromkeys(map(_reductions, planned)):  # once for all seeds
         if sentence:
             click.echo(f"Warning: {sentence}", err=True)
+    single = [c.out for c in planned] == [str(root)]
     try:
         with stoppable(), progress(quiet or as_json) as bars:
             watches = [follow(bars, f"{c.label} seed {c.seed}", c.rounds) for c in planned]
-            notes = run_all(planned, watches, resume, force, planned[0].workers or 1)
+            if single:
+                finished, notes = run_one(planned[0], watches[0], resume, force)
+            else:
+                comparison = run_placed(planned, watches, root, resume, force)
+                finished, notes = list(comparison.runs), list(comparison.notes)
     except KeyboardInterrupt as stopped:
         click.echo(f"Interrupted. The last finished round is kept in {root}: continue with --resume.", err=True)
         raise click.exceptions.Exit(stopped.code if isinstance(stopped, Stopped) else 130) from None
     for note in notes:
         click.echo(f"Note: {note}", err=True)
-    folders = [Path(str(c.out)) for c in planned]
-    where = root / "report.html"
-    loaded = [run_reader.load(folder) for folder in folders]
-    if folders != [root]:  # a single run has written its own
-        html.write(folders, where)
-        figures.write(figures.usual(by_case(loaded)), root / "figures")
     if as_json:
-        summaries = [dict(r.summary) for r in loaded]
-        click.echo(to_json(summaries[0] if folders == [root] else summaries, indent=1))
+        summaries = [dict(r.summary) for r in finished]
+        click.echo(to_json(summaries[0] if single else summaries, indent=1))
     elif not quiet:
-        table.print_table(console(), table.rows(loaded))
-        click.echo(f"Report: {where}")
-    return loaded
+        table.print_table(console(), table.rows(finished))
+        click.echo(f"Report: {root / 'report.html'}")
+    return finished
 
 
 def _reductions(config: Config) -> str | None:
-    """A sentence if the settings turn the method into a simpler one."""
+    """Return a sentence if the settings turn the method into a simpler one."""
     return make(config.method, config.settings, config.terms, config.optimiser_options).reduces_to()
 
 
@@ -155,17 +157,12 @@ def _check_place(config: Config, resume: bool) -> None:
 
 
 def read_seeds(text: str | None) -> list[int]:
-    """None but the one of the configuration, unless several are given."""
-    if text is None:
-        return []
-    try:
-        return [int(s) for s in text.split(",")]
-    except ValueError:
-        raise AtollError(f"--seeds wants whole numbers such as 0,1,2, not {text!r}.") from None
+    """Read a value of ``--seeds``; none means the seed of the configuration."""
+    return [] if text is None else list(SEEDS.parse("--seeds", text)[0])
 
 
 def fresh(name: str) -> Path:
-    """A directory under runs/ that does not exist yet."""
+    """Return a directory under runs/ that does not exist yet."""
     path, at = Path("runs") / name, 2
     while path.exists():
         path, at = Path("runs") / f"{name}-{at}", at + 1

@@ -11,16 +11,14 @@ from ..config import Config
 from ..errors import AtollError
 from ..experiments.planning import configs, safe
 from ..experiments.search import MODELS, Bayes, Grid, Random, Search, axis
-from ..experiments.sweep import SweepPlan, Trial, best, document, is_matrix, run_search
-from ..report import html
-from ..report.sheets import Sheet, as_csv
-from ..utils.files import to_json, write_whole
+from ..experiments.sweep import SweepPlan, Trial, best, document, is_matrix, run_plan
+from ..utils.files import to_json
 from .console import console, follow, progress
-from .options import config_options, given
+from .options import ConfigCommand, config_options, given
 from .run import fresh, read_seeds, shared_options
 
 
-@click.command()
+@click.command(cls=ConfigCommand)
 @click.argument("method")
 @click.option(
     "--grid",
@@ -67,14 +65,11 @@ def sweep(
     search = _search([axis(text) for text in axes], draws, trials, base)
     request = SweepPlan(base, tuple(numbers), root, model, resume, force)
     with progress(quiet or as_json) as bars:
-        found = run_search(search, request, lambda c: follow(bars, Path(str(c.out)).name, c.rounds))
-    html.write(found.folders, root / "report.html")
-    results = found.results
-    _write(root, results, model)
+        found = run_plan(search, request, lambda c: follow(bars, Path(str(c.out)).name, c.rounds))
     if as_json:
-        click.echo(to_json(document(results, model), indent=1))
+        click.echo(to_json(document(found.tried, model), indent=1))
     elif not quiet:
-        _show(results, model)
+        _show(found.tried, model)
         click.echo(f"Report: {root / 'report.html'}")
 
 
@@ -87,13 +82,6 @@ def _search(axes: Sequence[Any], draws: int | None, trials: int | None, base: Co
     if draws is not None:
         return Random(axes, draws, base.seed)
     return Grid(axes) if trials is None else Bayes(axes, trials, base.seed, base.workers or 1)
-
-
-def _write(root: Path, results: Sequence[Trial], model: str) -> None:
-    write_whole(root / "sweep.json", (to_json(document(results, model), indent=1) + "\n").encode())
-    measured = ("val", "val_std", "test", "test_std", "finished")
-    rows = [[*t.point.values(), *(str(getattr(t, name)) for name in measured)] for t in results]
-    write_whole(root / "sweep.csv", as_csv(Sheet("", [*results[0].point, *measured], rows)).encode())
 
 
 def _show(results: Sequence[Trial], model: str) -> None:

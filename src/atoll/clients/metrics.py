@@ -14,16 +14,21 @@ from pathlib import Path
 from torch import Tensor
 
 from ..errors import AtollError, unknown
+from ..utils.parsing import refusal
 from ..utils.user_code import entry
 
 Metric = Callable[[Tensor, Tensor], float]  # (logits [N, C], labels [N]) of one client's test rows, N > 0
 
 
 def metrics(texts: Sequence[str], taken: Sequence[str]) -> dict[str, Metric]:
-    """The measures of these names; those ``taken`` are the program's own."""
+    """Load the metrics that values of ``--metric`` name; names that are ``taken`` are refused."""
     found: dict[str, Metric] = {}
     for text in texts:
         source, colon, name = text.rpartition(":")
+        if colon and not (source and name):
+            raise refusal(
+                "--metric", text, "FILE or FUNCTION is missing", "NAME or FILE:FUNCTION, such as ./scores.py:f1"
+            )
         metric = entry(Path(source), name, "Metric file") if colon else _named(text)
         check_name(name, [*taken, *found])
         found[name] = metric

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import AtollError, unknown
+from ..utils.parsing import parse_pairs, refusal
 from .arrays import RawDataset, assemble
 from .catalogue import ALIASES, KNOWN, CatalogueEntry, Entry
 from .dataset import Dataset
@@ -34,6 +35,10 @@ from .readers.binary import client_parts, npz_parts
 from .readers.huggingface import hub_parts
 from .readers.images import SIZE, folder_parts
 from .readers.tables import table_parts
+
+WHERE = "The data set"
+FORM = "NAME?OPTION=VALUE&OPTION=VALUE, such as table.csv?label=diagnosis&owner=hospital"
+CLASSES = "NAME@CLASSES, such as cifar100@0-9 or mnist@0,3,7, with each class once"
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,13 @@ class _Request:
     def size(self) -> int | None:
         value = self.options.get("size")
         if value is not None and not (value.isdecimal() and int(value) > 0):
-            raise AtollError(f"Data set {self.text!r}: size must be a number of pixels, not {value!r}.")
+            raise refusal(WHERE, self.text, f"size must be a number of pixels, not {value!r}", FORM)
         return None if value is None else int(value)
 
     def switch(self, name: str) -> bool:
         value = self.options.get(name, "yes")
         if value not in ("yes", "no"):
-            raise AtollError(f"Data set {self.text!r}: {name} must be yes or no, not {value!r}.")
+            raise refusal(WHERE, self.text, f"{name} must be yes or no, not {value!r}", FORM)
         return value == "yes"
 
     def order(self) -> Sequence[str] | None:
@@ -69,7 +74,7 @@ class _Request:
         span = re.fullmatch(r"(\d+)-(\d+)", value)
         names = [str(i) for i in range(int(span[1]), int(span[2]) + 1)] if span else value.split(",")
         if not names or "" in names or len(set(names)) < len(names):
-            raise AtollError(f"Data set {self.text!r}: {value!r} is no list of classes. Write a,b,c or 0-9.")
+            raise refusal(WHERE, self.text, f"{value!r} is no list of classes", "classes=a,b,c or classes=0-9")
         return names
 
 
@@ -100,30 +105,30 @@ def base_name(name: str) -> str:
 
 
 def _request(text: str) -> _Request:
+    """Split a value of ``--data`` into name, options and classes; an existing path is a name as a whole."""
     if Path(text).exists():
         return _Request(text, text, {}, None)
     rest, at, subset = text.rpartition("@")
     if not at or "/" in subset or "." in subset:  # part of a path
         rest, subset = text, ""
     base, _, query = rest.partition("?")
-    options = {}
-    for item in query.split("&") if query else []:
-        key, equals, value = item.partition("=")
-        if not (key and equals and value):
-            raise AtollError(f"Data set {text!r}: {item!r} is no option. Write '?label=column&owner=column'.")
-        options[key] = value
+    options = parse_pairs(WHERE, text, query, "&", FORM)
+    for name, value in options.items():
+        if not value:
+            raise refusal(WHERE, text, f"{name} has no value", FORM)
     return _Request(text, base, options, _labels(text, subset) if rest != text else None)
 
 
 def _labels(text: str, subset: str) -> tuple[int, ...]:
+    """Read the classes after ``@``: numbers and spans of numbers, with commas between them."""
     labels: list[int] = []
     for item in subset.split(","):
         span = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
         if not span or int(span[2] or span[1]) < int(span[1]):
-            raise AtollError(f"Data set {text!r}: {item!r} is no choice of classes. Write '@0-9' or '@0,3,7'.")
+            raise refusal(WHERE, text, f"{item!r} is no choice of classes", CLASSES)
         labels += range(int(span[1]), int(span[2] or span[1]) + 1)
     if len(set(labels)) < len(labels):
-        raise AtollError(f"Data set {text!r} names a class twice after '@'. Name each once.")
+        raise refusal(WHERE, text, "it names a class twice after '@'", CLASSES)
     return tuple(labels)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.random import Generator
 
 from ..errors import AtollError, unknown
+from ..utils.parsing import Field, Spec, number, whole, word
 from .dataset import Array
 
 FLOOR = 2  # rows every client needs: one to learn from, one to be tested on
@@ -297,14 +298,13 @@ class Natural:
 
 
 def parse(spec: str) -> Scheme | File:
-    """The scheme a spec such as ``dirichlet:0.5:capped`` names."""
-    head, _, rest = spec.strip().partition(":")
-    if head not in _PARSERS:
-        raise unknown("partition", head, _PARSERS)
-    scheme = _PARSERS[head](rest)
-    if scheme is None:
-        raise AtollError(f"Partition {spec!r} is malformed. Write {_FORMS[head]}.")
-    return scheme
+    """Make the scheme that a value of ``--partition`` names, such as ``dirichlet:0.5:capped``."""
+    text = spec.strip()
+    name = text.partition(":")[0]
+    if name not in _SCHEMES:
+        raise unknown("partition", name, _SCHEMES)
+    make, form = _SCHEMES[name]
+    return make(*form.parse("--partition", text, skip=1))
 
 
 def numbered(clients: int) -> tuple[str, ...]:
@@ -429,68 +429,52 @@ def _text(value: float) -> str:
     return repr(value).removesuffix(".0")
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+def _pathological(classes: int, mode: str = "strict") -> Scheme:
+    return Pathological(classes, mode == "code")
 
 
-def _iid(rest: str) -> Scheme | None:
-    return None if rest else Iid()
+def _dirichlet(beta: float, make: Callable[[float], Scheme] = Dirichlet) -> Scheme:
+    return make(beta)
 
 
-def _natural(rest: str) -> Scheme | None:
-    return None if rest else Natural()
+def _mode(text: str) -> Callable[[float], Scheme]:
+    """Read the last field of a Dirichlet partition: the variant, as a function of BETA."""
+    kind, sign, value = text.partition("=")
+    if kind == "masked" and sign:
+        share = _TAKES_PART.read(value)
+        return lambda beta: Masked(beta, share)
+    plain: dict[str, Callable[[float], Scheme]] = {"capped": Capped, "client": ByClient}
+    if text not in plain:
+        raise ValueError(text)
+    return plain[text]
 
 
-def _file(rest: str) -> File | None:
-    return File(Path(rest)) if rest else None
-
-
-def _pathological(rest: str) -> Scheme | None:
-    number, _, mode = rest.partition(":")
-    if not number.isdecimal() or len(number) > 9 or int(number) < 1 or mode not in ("", "strict", "code"):
-        return None
-    return Pathological(int(number), mode == "code")
-
-
-def _dirichlet(rest: str) -> Scheme | None:
-    number, _, mode = rest.partition(":")
-    beta = _number(number)
-    if beta is None:
-        return None
-    if not 0 < beta <= LARGEST_BETA:
-        raise AtollError(
-            f"Partition 'dirichlet:{number}': the concentration must be above 0 and at most {LARGEST_BETA:g}. "
-            "Use for example dirichlet:0.5; for equal clients use iid."
-        )
-    kind, _, value = mode.partition("=")
-    share = _number(value)
-    if kind == "masked" and share is not None:
-        if not 0 < share <= 1:
-            raise AtollError(
-                f"Partition 'dirichlet:{rest}': the probability of taking part must be above 0 and at most 1, "
-                "for example masked=0.7."
-            )
-        return Masked(beta, share)
-    plain: dict[str, Callable[[float], Scheme]] = {"": Dirichlet, "capped": Capped, "client": ByClient}
-    return plain[mode](beta) if mode in plain else None
-
-
-_PARSERS: dict[str, Callable[[str], Scheme | File | None]] = {
-    "iid": _iid,
-    "pathological": _pathological,
-    "dirichlet": _dirichlet,
-    "natural": _natural,
-    "file": _file,
-}
-_FORMS = {
-    "iid": "iid",
-    "pathological": "pathological:K or pathological:K:code, with K classes per client, for example pathological:2",
-    "dirichlet": "dirichlet:BETA, dirichlet:BETA:capped, dirichlet:BETA:masked=P or dirichlet:BETA:client, "
-    "for example dirichlet:0.5",
-    "natural": "natural",
-    "file": "file:PATH, with the file an exported partition, or a partition.pkl of FL-bench, is in",
+_TAKES_PART = number("P", above=0, most=1)
+_SCHEMES: dict[str, tuple[Callable[..., Scheme | File], Spec]] = {
+    "iid": (Iid, Spec("iid")),
+    "pathological": (
+        _pathological,
+        Spec(
+            "pathological:K or pathological:K:code, with K classes per client, such as pathological:2",
+            whole("K", least=1, most=10**9 - 1),
+            word("MODE", ("strict", "code"), optional=True),
+        ),
+    ),
+    "dirichlet": (
+        _dirichlet,
+        Spec(
+            "dirichlet:BETA, dirichlet:BETA:capped, dirichlet:BETA:masked=P or dirichlet:BETA:client, such as "
+            "dirichlet:0.5; for equal clients, iid",
+            number("BETA", above=0, most=LARGEST_BETA),
+            Field("MODE", f"capped, client or masked=P, with P {_TAKES_PART.wanted}", _mode, optional=True),
+        ),
+    ),
+    "natural": (Natural, Spec("natural")),
+    "file": (
+        File,
+        Spec(
+            "file:PATH, with the file of an exported partition, or a partition.pkl of FL-bench",
+            Field("PATH", "a path", Path),
+        ),
+    ),
 }

@@ -18,9 +18,15 @@ from ..data.dataset import Dataset
 from ..data.federated_dataset import FederatedDataset
 from ..errors import AtollError
 from ..typing import ClientId
-from ..utils.parsing import parse_options
+from ..utils.parsing import Spec, anything, parse_options, several, whole
 
 SMALL_IMAGE = 16  # up to this side, and for tables, a small network of linear layers is the default
+MODEL_FORM = "NAME:OPTION=VALUE&OPTION=VALUE, such as mlp:hidden=32"
+PROXY = Spec(
+    "FILTERS or FILTERS:OPTION=VALUE&OPTION=VALUE, such as 8, 8-16 or 8-16:kernel=5&activation=elu",
+    several(whole("FILTERS", least=1), "-"),
+    anything("OPTIONS", optional=True),
+)
 
 
 @dataclass(frozen=True)
@@ -95,10 +101,10 @@ class ModelFactory:
 
 
 def _parts(name: str) -> tuple[str, dict[str, Any]]:
-    """``mlp:hidden=8`` as name and options; a network from elsewhere has two names before them."""
+    """Split ``mlp:hidden=8`` into name and options; a network from elsewhere has two names before them."""
     words = name.split(":")
     count = 2 if models.is_foreign(name) else 1
-    return ":".join(words[:count]), parse_options(":".join(words[count:]))
+    return ":".join(words[:count]), parse_options("--models", name, ":".join(words[count:]), MODEL_FORM)
 
 
 def from_modules(nets: Sequence[nn.Module], federation: FederatedDataset) -> dict[ClientId, Model]:
@@ -112,18 +118,13 @@ def from_modules(nets: Sequence[nn.Module], federation: FederatedDataset) -> dic
 
 
 def proxy(config: Config, shape: tuple[int, ...]) -> Model:
-    """The proxy extractor, from a text such as ``8-16:kernel=5&activation=elu``."""
-    counts, _, text = config.proxy.partition(":")
-    try:
-        filters = tuple(int(f) for f in counts.split("-"))
-        if min(filters) < 1:
-            raise ValueError
-    except ValueError:
-        raise AtollError(f"--proxy wants filter counts such as 8 or 8-16, not {config.proxy!r}.") from None
+    """Build the proxy extractor from a value of ``--proxy``, such as ``8-16:kernel=5&activation=elu``."""
+    filters, *listed = PROXY.parse("--proxy", config.proxy)
+    options = parse_options("--proxy", config.proxy, "".join(listed), PROXY.form)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(key(config.seed, "model", "proxy")))
         try:
-            net = models.proxy(shape, filters, **parse_options(text))
+            net = models.proxy(shape, filters, **options)
         except TypeError as reason:
             raise AtollError(f"--proxy {config.proxy}: {reason}. Options: kernel, activation, final_relu.") from reason
     return Model(net, "proxy")

@@ -1,4 +1,4 @@
-"""Several runs from Python: methods side by side, and searches over settings."""
+"""Compare methods: run them on the same clients, and keep report and figures beside their directories."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ..config import Config
 from ..engine.experiment import Watch
 from ..report import table
 from ..storage import run_reader
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Finished runs, by method: means over seeds, the best first."""
+    """Finished runs by method: means over seeds, the best first."""
 
     runs: tuple[Run, ...]
     notes: tuple[str, ...] = ()
@@ -38,7 +39,7 @@ class Comparison:
         seeds = max(len(row.seeds) for row in rows)
         lead = table.accuracy(rows[0].best_by_val)
         data = ", ".join(dict.fromkeys(str(run.summary["data"]) for run in self.runs))
-        return f"<Comparison on {data}: {_many(len(rows), 'method')}, {_many(seeds, 'seed')}; {rows[0].name} {lead} %>"
+        return f"<Comparison on {data}: {count(len(rows), 'method')}, {count(seeds, 'seed')}; {rows[0].name} {lead} %>"
 
     def _repr_html_(self) -> str:
         rows = self.rows
@@ -47,15 +48,15 @@ class Comparison:
         return html(repr(self)[1:-1], ("method", "n", *(column.short for column in shown)), cells)
 
     def to_table(self) -> pa.Table:
-        """One row for each method; accuracies in percent, with their deviations over seeds beside them."""
+        """Return one row for each method; accuracies in percent, with their deviations over seeds beside them."""
         return pa.Table.from_pylist([_flat(row) for row in self.rows])
 
     def to_dataframe(self) -> Any:
-        """``to_table`` for pandas."""
+        """Return ``to_table`` as a pandas data frame."""
         return dataframe(self.to_table())
 
     def plot(self, kind: str = "curves") -> "Figure":
-        """Accuracy by round (``curves``), by client (``boxes``) or by bytes (``bytes``)."""
+        """Draw accuracy by round (``curves``), by client (``boxes``) or by bytes (``bytes``)."""
         from ..report.figures import draw  # takes long to import
 
         return draw(kind, self.runs)
@@ -72,27 +73,67 @@ def run_compare(
     watch: Watch | None = None,
     **options: Any,
 ) -> Comparison:
-    """Run several methods on the same clients; ``options`` are those of the command line.
+    """Run several methods on the same clients, like ``atoll compare``.
 
-    With ``out`` every run has a directory there; without it nothing is left on the disk.
+    Args:
+        methods: names, with variants and regularisers as on the command line: ``"fedavg+dw:mu=0.1"``; or ``["all"]``.
+        data: a data set by name or path.
+        seeds: one run of every method for each; without any, the seed of the options.
+        out: directory for everything that ``atoll compare`` writes: runs, report.html and figures. Without it nothing
+            is left on the disk.
+        resume: continue what was interrupted in ``out``.
+        force: replace the runs that are in ``out``.
+        watch: called with the number of rounds done by a run and, after an evaluation, its metrics.
+        options: the options of the command line, such as ``clients=20``; ``workers`` runs that many at the same time.
+
+    Returns:
+        The finished runs, ranked by personal accuracy.
+
+    Raises:
+        AtollError: before anything runs, if an option is wrong or a method does not fit.
+
+    Example:
+        >>> found = atoll.run_compare(["local", "fedavg"], "digits", seeds=[0, 1], rounds=3, out="runs/two")
+        >>> found.to_dataframe()
     """
     planned = configs([methods] if isinstance(methods, str) else methods, {**options, "data": data}, seeds)
-    with _folder(out) as root:
+    with folder_for(out) as root:
         placed = place(planned, root)
-        notes = run_all(placed, [watch or _silent] * len(placed), resume, force, placed[0].workers or 1)
-        return Comparison(tuple(run_reader.load(Path(str(c.out))) for c in placed), tuple(notes))
+        return run_placed(placed, [watch or silent] * len(placed), None if out is None else root, resume, force)
+
+
+def run_placed(
+    placed: Sequence[Config],
+    watches: Sequence[Watch],
+    root: Path | None,
+    resume: bool = False,
+    force: bool = False,
+) -> Comparison:
+    """Run configurations that have directories, and write the report and the figures of all into ``root``, if given."""
+    outcome = run_all(placed, watches, resume, force, placed[0].workers or 1)
+    if root is not None:
+        from ..report import figures, html  # takes long to import
+        from ..report.figures.base import by_case
+
+        html.write_runs(outcome.runs, root / "report.html")
+        figures.write(figures.usual(by_case(outcome.runs)), root / "figures")
+    return Comparison(tuple(outcome.runs), tuple(outcome.notes))
 
 
 def open_compare(*folders: str | Path) -> Comparison:
-    """Finished runs from their directories, or from directories of such."""
+    """Read finished runs from their directories, or from directories of runs.
+
+    Example:
+        >>> atoll.open_compare("runs/two").plot("boxes")
+    """
     return Comparison(
         tuple(run_reader.load(folder) for folder in run_reader.find([Path(folder) for folder in folders]))
     )
 
 
 @contextmanager
-def _folder(out: str | Path | None) -> Iterator[Path]:
-    """Where runs are written: a folder that stays, or one that goes when they have been read."""
+def folder_for(out: str | Path | None) -> Iterator[Path]:
+    """Give the folder that runs are written to: ``out``, or one that is deleted at the end."""
     if out is not None:
         yield Path(out)
         return
@@ -100,8 +141,8 @@ def _folder(out: str | Path | None) -> Iterator[Path]:
         yield Path(passing)
 
 
-def _silent(done: int, line: Any) -> None:
-    """Nobody asked."""
+def silent(done: int, line: Any) -> None:
+    """Watch a run without showing anything."""
 
 
 def _flat(row: table.Row) -> dict[str, Any]:
@@ -114,5 +155,5 @@ def _flat(row: table.Row) -> dict[str, Any]:
     return told | {name: stat and stat.mean for name, stat in row.own.items()}
 
 
-def _many(n: int, noun: str) -> str:
+def count(n: int, noun: str) -> str:
     return f"{n} {noun}{'s' * (n != 1)}"

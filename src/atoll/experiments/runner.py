@@ -3,50 +3,76 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from multiprocessing import active_children, get_context
 from multiprocessing.managers import SyncManager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..api import run_config
+from ..api import run_setup
 from ..config import Config, from_dict, read_yaml
 from ..data.dataset import Dataset
 from ..data.loading import load
 from ..engine.experiment import Watch
 from ..engine.run_state import RoundMetrics
-from ..engine.setup import build_setup, check_fit
+from ..engine.setup import Setup, build_setup, check_fit
 from ..errors import AtollError
+from ..storage import run_reader
 from ..storage.run_dir import check_free
+from ..storage.run_reader import Run
 
 PATIENCE = 3.0  # seconds that workers have to make a last checkpoint
 
 
+class Outcome(NamedTuple):
+    """Finished runs in the order of their configurations, and what is to be noted about them."""
+
+    runs: list[Run]
+    notes: list[str]
+
+
+def run_one(config: Config, watch: Watch, resume: bool = False, force: bool = False) -> Outcome:
+    """Run one configuration in its directory ``config.out``; one that is to be resumed and finished is only read."""
+    return _carry_out(build_setup(config), watch, resume, force)
+
+
 def run_all(
     configs: Sequence[Config], watches: Sequence[Watch], resume: bool = False, force: bool = False, workers: int = 1
-) -> list[str]:
-    """Run all of them; returns what there is to note. Refusals come before anything runs.
+) -> Outcome:
+    """Run configurations that differ in method and seed, each in its own directory.
 
-    With several ``workers`` and several runs, each worker takes whole runs; otherwise a run uses its own for clients.
+    Args:
+        configs: runs with like clients.
+        watches: one for each run; called with the number of rounds done.
+        resume: continue runs that were interrupted; finished ones are only read.
+        force: replace runs that are in the directories.
+        workers: processes. With several and several runs, each process takes whole runs; otherwise a run uses its own
+            processes for clients.
+
+    Raises:
+        AtollError: before anything runs, if a method does not fit or a directory holds a run.
     """
     data = load(configs[0].data, configs[0].data_dir)
-    _check(configs, data, resume or force)
-    if workers == 1 or len(configs) == 1:
-        pairs = zip(configs, watches, strict=True)
-        return [note for c, watch in pairs for note in _carry_out(c, resume, force, watch, data)]
-    return _in_processes([replace(c, workers=1) for c in configs], watches, resume, force, workers)
+    first = _check(configs, data, resume or force)
+    if workers > 1 and len(configs) > 1:
+        return _in_processes([replace(c, workers=1) for c in configs], watches, resume, force, workers)
+    ready = [first]
+    del first  # the list holds the only reference, so that memory is free once the run has ended
+    return _in_turn(configs, watches, resume, force, lambda config: data, ready)
 
 
-def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], Watch], workers: int = 1) -> list[str]:
-    """Several comparisons, each on clients of its own, in one queue; what is finished is not run again.
+def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], Watch], workers: int = 1) -> Outcome:
+    """Run several comparisons, each on clients of its own, in one queue; finished runs are only read.
 
-    All of them are checked before anything runs, and an error names the case.
+    All of them are checked before anything runs, and an error names the case. The setups of the checks are not kept:
+    the data of all cases together may not fit in memory.
     """
     for case, configs in cases.items():
         try:
@@ -59,25 +85,47 @@ def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], W
         return _in_processes(
             [replace(c, workers=1) for c in planned], watches, resume=True, force=False, workers=workers
         )
-    notes = []
-    for c, told in zip(planned, watches, strict=True):
-        notes += _carry_out(c, True, False, told, _load_once(c.data, c.data_dir))
-    return notes
+    return _in_turn(planned, watches, True, False, lambda config: _load_once(config.data, config.data_dir), [])
 
 
-def _check(configs: Sequence[Config], data: Dataset, replacing: bool) -> None:
-    """All runs of a comparison have like clients, so the first one's can tell whether every method fits."""
-    pool = build_setup(configs[0], data).pool
+def _check(configs: Sequence[Config], data: Dataset, replacing: bool) -> Setup:
+    """Refuse runs that cannot be carried out, and return the setup of the first.
+
+    All runs of a comparison have like clients, so the clients of the first tell whether every method fits.
+    """
+    setup = build_setup(configs[0], data)
     for c in configs[1:]:
-        check_fit(c, pool)
+        check_fit(c, setup.pool)
     for c in configs:
         if not replacing:
             check_free(Path(str(c.out)))
+    return setup
+
+
+def _in_turn(
+    configs: Sequence[Config],
+    watches: Sequence[Watch],
+    resume: bool,
+    force: bool,
+    data: Callable[[Config], Dataset],
+    ready: list[Setup],
+) -> Outcome:
+    """Run one after the other; ``ready`` holds the setup of the first if there is one, others are built in turn."""
+    return _joined(
+        _carry_out(ready.pop() if ready else build_setup(config, data(config)), watch, resume, force)
+        for config, watch in zip(configs, watches, strict=True)
+    )
+
+
+def _joined(outcomes: Iterable[Outcome]) -> Outcome:
+    """Put the runs and notes of several outcomes together."""
+    runs, notes = zip(*outcomes, strict=True)
+    return Outcome(list(chain(*runs)), list(chain(*notes)))
 
 
 def _in_processes(
     configs: Sequence[Config], watches: Sequence[Watch], resume: bool, force: bool, workers: int
-) -> list[str]:
+) -> Outcome:
     with (
         _manager() as manager,
         ProcessPoolExecutor(
@@ -89,7 +137,9 @@ def _in_processes(
         reader.start()
         futures = [pool.submit(_one, at, c, resume, force, events) for at, c in enumerate(configs)]
         try:
-            return [note for future in as_completed(futures) for note in future.result()]
+            for future in as_completed(futures):
+                future.result()  # the first failure ends all of them
+            return _joined(future.result() for future in futures)
         except BrokenProcessPool:
             raise AtollError(
                 "A worker process was ended from outside, perhaps for want of memory. "
@@ -105,14 +155,14 @@ def _in_processes(
 
 
 def _manager() -> SyncManager:
-    """The process that carries news; it outlives the workers, and ends with this process at the latest."""
+    """Start the process that relays progress; it outlives the workers, and ends with this process at the latest."""
     manager = SyncManager()
     manager.start(_begin_news, (os.getpid(),))
     return manager
 
 
 def _stop(workers: Collection[BaseProcess]) -> None:
-    """Each of them makes a checkpoint of its last whole round; who takes too long has an older one."""
+    """End worker processes; each writes a checkpoint of its last whole round unless that takes too long."""
     for worker in workers:
         worker.terminate()
     give_up = time.monotonic() + PATIENCE
@@ -124,45 +174,53 @@ def _stop(workers: Collection[BaseProcess]) -> None:
 
 
 def _begin_work(parent: int) -> None:
-    """A terminal interrupts the whole group of processes; the first one decides what becomes of the others.
+    """Let the parent process alone decide when a worker ends.
 
-    If it is gone without a word, nobody wants what they do any more.
+    A terminal interrupts the whole group of processes, so interrupts are ignored here; and a worker whose parent is
+    gone ends by itself.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _begin_news(parent: int) -> None:
+    """Let the process that relays progress outlive the workers."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _begin_work(parent)
 
 
 def _end_with(parent: int) -> None:
+    """End this process once its parent is gone."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
 
-def _one(at: int, config: Config, resume: bool, force: bool, events: Any) -> list[str]:
+def _one(at: int, config: Config, resume: bool, force: bool, events: Any) -> Outcome:
+    """Run one configuration in a worker process."""
+
     def watch(done: int, line: RoundMetrics | None) -> None:
         events.put((at, done, line))
 
     try:
-        return _carry_out(config, resume, force, watch, _load_once(config.data, config.data_dir))
+        return _carry_out(build_setup(config, _load_once(config.data, config.data_dir)), watch, resume, force)
     except KeyboardInterrupt:
         os._exit(1)  # or the pool would give this process the next run
 
 
-def _carry_out(config: Config, resume: bool, force: bool, watch: Watch, data: Dataset) -> list[str]:
-    """One run, unless it is to be resumed and has nothing left to do; returns what there is to note."""
-    if resume and _is_done(config, data):
+def _carry_out(setup: Setup, watch: Watch, resume: bool, force: bool) -> Outcome:
+    """Run what was set up, unless it is to be resumed and has nothing left to do."""
+    config = setup.config
+    if resume and _is_done(config):
         watch(config.rounds, None)
-        return []
-    return list(run_config(config, resume=resume, force=force, watch=watch, dataset=data).notes)
+        return Outcome([run_reader.load(Path(str(config.out)))], [])
+    result, run = run_setup(setup, resume=resume, force=force, watch=watch)
+    assert run is not None  # planned runs have directories
+    return Outcome([run], list(result.notes))
 
 
-def _is_done(config: Config, data: Dataset) -> bool:
-    """Whether the directory holds this very run, finished, with its report."""
+def _is_done(config: Config) -> bool:
+    """Return True if the directory holds the run of this configuration, finished, with its report."""
     path = Path(str(config.out))
     if not all((path / name).exists() for name in ("summary.json", "config.yaml", "report.html")):
         return False
@@ -170,15 +228,17 @@ def _is_done(config: Config, data: Dataset) -> bool:
         kept = from_dict(read_yaml(path / "config.yaml"))
     except AtollError:  # resuming will say what is wrong with it
         return False
-    return kept.rounds == config.rounds and kept.identity() == build_setup(config, data).config.identity()
+    return kept.rounds == config.rounds and kept.identity() == config.identity()
 
 
 @lru_cache(maxsize=1)  # runs on the same data follow one another
 def _load_once(name: str, data_dir: str | None) -> Dataset:
+    """Load a data set and keep it until another one is loaded."""
     return load(name, data_dir)
 
 
 def _relay(events: Any, watches: Sequence[Watch]) -> None:
+    """Call the watches of this process with the progress of the workers."""
     while (event := events.get()) is not None:
         at, done, line = event
         watches[at](done, line)

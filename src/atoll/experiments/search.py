@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from ..core.prng import key, uniform
 from ..errors import AtollError
+from ..utils.parsing import parse_pair, refusal
 
 Point = dict[str, str]  # settings as a user would write them: {"lam": "0.1"}
 
@@ -43,23 +44,30 @@ class Axis:
         return f"{self.low + (self.high - self.low) * share:.{DIGITS}g}"
 
 
+FORM = "NAME=VALUE,VALUE,... or NAME=LOW..HIGH, such as lam=0.1,1 or lam=0.001..10"
+
+
 def axis(text: str) -> Axis:
-    """``lam=0.01,0.1,1`` or ``lam=0.001..10``."""
-    name, sign, rest = text.partition("=")
-    if not sign or not name or not rest:
-        raise AtollError(f"Cannot read {text!r}: write name=value,value,... or name=low..high.")
-    if ".." not in rest:
-        values = tuple(filter(None, rest.split(",")))
-        if len(set(values)) < len(values):
-            raise AtollError(f"{text!r} names a value twice.")
-        return Axis(name, values)
+    """Read a value of ``--grid``: ``lam=0.01,0.1,1`` or ``lam=0.001..10``."""
+    name, listed = parse_pair("--grid", text, FORM)
+    values = tuple(filter(None, listed.split(",")))
+    if not values:
+        raise refusal("--grid", text, f"{name} has no values", FORM)
+    if ".." in listed:
+        return Axis(name, (), *_range(text, listed))
+    if len(set(values)) < len(values):
+        raise refusal("--grid", text, "it names a value twice", FORM)
+    return Axis(name, values)
+
+
+def _range(text: str, listed: str) -> tuple[float, float]:
     try:
-        low, high = (float(word) for word in rest.split(".."))
+        low, high = (float(end) for end in listed.split(".."))
     except ValueError:
-        raise AtollError(f"Cannot read {text!r}: a range is name=low..high, such as lam=0.001..10.") from None
+        raise refusal("--grid", text, "LOW and HIGH must be numbers", FORM) from None
     if not -math.inf < low < high < math.inf:
-        raise AtollError(f"{text!r} is no range: the first number must be below the second.")
-    return Axis(name, (), low, high)
+        raise refusal("--grid", text, "LOW must be below HIGH, and both finite", FORM)
+    return low, high
 
 
 class Search(Protocol):

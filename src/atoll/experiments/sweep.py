@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -13,10 +13,11 @@ import pyarrow as pa
 from ..config import NEUTRAL, Config
 from ..engine.experiment import Watch
 from ..errors import AtollError, unknown
-from ..storage import run_reader
+from ..report.sheets import Sheet, as_csv
 from ..storage.run_reader import Run, value
+from ..utils.files import to_json, write_whole
 from ..utils.notebook import dataframe, html
-from .comparison import Comparison, _folder, _many, _silent, open_compare
+from .comparison import Comparison, count, folder_for, silent
 from .planning import configs, safe
 from .runner import run_all
 from .search import MODELS, Axis, Grid, Point, Random, Search
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def at(config: Config, point: Point) -> Config:
-    """The configuration at a point: options of the command line by their names, settings of the method by theirs."""
+    """Return the configuration at a point, which names options of the command line or settings of the method."""
     options = {f.name for f in fields(Config)} - NEUTRAL - {"settings", "terms", "method", "seed"}
     plain = {name: v for name, v in point.items() if name in options}
     settings = config.settings | {name: v for name, v in point.items() if name not in options}
@@ -38,14 +39,14 @@ def at(config: Config, point: Point) -> Config:
 
 
 def folder(root: Path, point: Point, seed: int) -> Path:
-    """The directory of a run; names are cut to a length that file systems take, and a mark keeps them apart."""
+    """Return the directory of a run; long names are cut, and a mark keeps them apart."""
     words = ",".join(f"{name}={v}" for name, v in point.items())
     return root / f"{safe(words)}-{sha256(words.encode()).hexdigest()[:6]}-seed{seed}"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a point: means over seeds, in percent, with their standard deviations."""
+    """The accuracies of a point: means over seeds, in percent, with their standard deviations."""
 
     point: Point
     val: float
@@ -59,7 +60,7 @@ class Trial:
 
 
 def trial_of(point: Point, runs: Sequence[Run], model: str) -> Trial:
-    """Of each seed the round with the best validation accuracy; NaN where a run has none."""
+    """Average the runs of a point, each at the round with the best validation accuracy; NaN where a run has none."""
     val = [_percent(run, f"{model}.metrics.best_by_val.val") for run in runs]
     test = [_percent(run, f"{model}.best_by_val") for run in runs]
     done = all(run.status == "finished" for run in runs)
@@ -76,7 +77,7 @@ def _spread(numbers: Sequence[float]) -> float:
 
 
 def best(results: Sequence[Trial]) -> Trial:
-    """The highest validation accuracy among finished runs; the first one wins a tie."""
+    """Return the point with the highest validation accuracy among finished runs; the first one wins a tie."""
     judged = [t for t in results if t.finished and not math.isnan(t.val)]
     if not judged:
         raise AtollError(
@@ -87,7 +88,7 @@ def best(results: Sequence[Trial]) -> Trial:
 
 
 def is_matrix(points: Sequence[Mapping[str, str]]) -> bool:
-    """Whether the points are all combinations of two settings, so that a matrix shows them best."""
+    """Return True if the points are all combinations of two settings, so that a matrix shows them best."""
     names = list(points[0])
     if len(names) != 2:
         return False
@@ -95,11 +96,11 @@ def is_matrix(points: Sequence[Mapping[str, str]]) -> bool:
     return min(sides) > 1 and sides[0] * sides[1] == len(points)
 
 
-Follow = Callable[[Config], Watch]  # who watches a run
+Follow = Callable[[Config], Watch]  # makes the watch of a run
 
 
 class SweepPlan(NamedTuple):
-    """What all points share, and where they go."""
+    """The configuration that all points share, and the directory of their runs."""
 
     base: Config
     seeds: tuple[int, ...]
@@ -110,41 +111,42 @@ class SweepPlan(NamedTuple):
 
 
 class SweepOutcome(NamedTuple):
+    """The points that were tried, and the runs of all of them."""
+
     results: list[Trial]
-    folders: list[Path]  # of all runs
+    runs: list[Run]
 
 
 def run_search(search: Search, request: SweepPlan, follow: Follow) -> SweepOutcome:
-    """Run every point that the search asks for, each once, and tell it how they did."""
+    """Run every point that the search asks for, each once, and tell the search their validation accuracies."""
     results: dict[tuple[str, ...], Trial] = {}  # by the values of the point: a search may come back to one
+    runs: list[Run] = []
     for points in search.batches():
         fresh = {tuple(p.values()): p for p in points if tuple(p.values()) not in results}
-        _run(fresh.values(), request, follow)
-        for values, p in fresh.items():
-            results[values] = trial_of(p, [run_reader.load(path) for path in _folders(p, request)], request.model)
+        made = _run(list(fresh.values()), request, follow)
+        for values, point, members in zip(fresh, fresh.values(), made, strict=True):
+            results[values] = trial_of(point, members, request.model)
+            runs += members
         search.learn(points, [results[tuple(p.values())].val for p in points])
-    return SweepOutcome(list(results.values()), [path for t in results.values() for path in _folders(t.point, request)])
+    return SweepOutcome(list(results.values()), runs)
 
 
 def document(results: Sequence[Trial], model: str) -> dict[str, Any]:
-    """What sweep.json holds."""
+    """Return the contents of sweep.json."""
     tells = {"best": best(results).to_json(), "tried": [t.to_json() for t in results]}
     return {"by": f"validation accuracy, {model}", **tells}
 
 
-def _run(points: Iterable[Point], request: SweepPlan, follow: Follow) -> None:
-    base = request.base
+def _run(points: Sequence[Point], request: SweepPlan, follow: Follow) -> list[list[Run]]:
+    """Run points with all seeds; return the runs of each point."""
+    base, seeds = request.base, request.seeds
     planned = [
-        replace(at(base, p), seed=seed, out=str(folder(request.root, p, seed)))
-        for p in points
-        for seed in request.seeds
+        replace(at(base, p), seed=seed, out=str(folder(request.root, p, seed))) for p in points for seed in seeds
     ]
-    if planned:
-        run_all(planned, [follow(c) for c in planned], request.resume, request.force, base.workers or 1)
-
-
-def _folders(point: Point, request: SweepPlan) -> Iterator[Path]:
-    return (folder(request.root, point, seed) for seed in request.seeds)
+    if not planned:
+        return []
+    runs = run_all(planned, [follow(c) for c in planned], request.resume, request.force, base.workers or 1).runs
+    return [runs[at : at + len(seeds)] for at in range(0, len(runs), len(seeds))]
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,12 +159,13 @@ class Sweep:
 
     @property
     def best(self) -> Trial:
+        """The point with the highest validation accuracy."""
         return best(self.tried)
 
     def __repr__(self) -> str:
         words = ", ".join(f"{name}={v}" for name, v in self.best.point.items())
         told = f"validation {self.best.val:.2f} %, test {self.best.test:.2f} %"
-        return f"<Sweep over {_many(len(self.tried), 'point')}: best {words} ({told})>"
+        return f"<Sweep over {count(len(self.tried), 'point')}: best {words} ({told})>"
 
     def _repr_html_(self) -> str:
         columns = [*self.tried[0].point, "val", "test"]
@@ -170,16 +173,27 @@ class Sweep:
         return html(repr(self)[1:-1], columns, [[*t.point.values(), f"{t.val:.2f}", f"{t.test:.2f}"] for t in ranked])
 
     def to_table(self) -> pa.Table:
-        """One row for each point."""
+        """Return one row for each point."""
         told = document(self.tried, self.model)["tried"]
         return pa.Table.from_pylist([{**t["point"], **{k: v for k, v in t.items() if k != "point"}} for t in told])
 
     def to_dataframe(self) -> Any:
-        """``to_table`` for pandas."""
+        """Return ``to_table`` as a pandas data frame."""
         return dataframe(self.to_table())
 
     def plot(self, kind: str = "curves") -> "Figure":
+        """Draw a figure of all runs; see ``Comparison.plot``."""
         return self.comparison.plot(kind)
+
+    def write(self, root: Path) -> None:
+        """Write report.html, sweep.json and sweep.csv."""
+        from ..report import html  # takes long to import
+
+        html.write_runs(self.comparison.runs, root / "report.html")
+        write_whole(root / "sweep.json", (to_json(document(self.tried, self.model), indent=1) + "\n").encode())
+        measured = ("val", "val_std", "test", "test_std", "finished")
+        rows = [[*t.point.values(), *(str(getattr(t, name)) for name in measured)] for t in self.tried]
+        write_whole(root / "sweep.csv", as_csv(Sheet("", [*self.tried[0].point, *measured], rows)).encode())
 
 
 def run_sweep(
@@ -196,7 +210,32 @@ def run_sweep(
     watch: Watch | None = None,
     **options: Any,
 ) -> Sweep:
-    """Run a method over settings, such as ``{"lam": [0.1, 1]}``; with ``random``, at so many points drawn of them."""
+    """Run a method over settings and choose by validation accuracy, like ``atoll sweep``.
+
+    Args:
+        method: a name, with a variant and regularisers as on the command line.
+        grid: settings of the method, or options of a run, and their values, such as ``{"lam": [0.1, 1]}``.
+        data: a data set by name or path.
+        random: try this many points drawn at random, not all combinations.
+        by: the model whose validation accuracy decides: ``"personal"`` or ``"generic"``.
+        seeds: one run of every point for each; without any, the seed of the options.
+        out: directory for everything that ``atoll sweep`` writes: runs, report.html, sweep.json and sweep.csv. Without
+            it nothing is left on the disk.
+        resume: continue what was interrupted in ``out``.
+        force: replace the runs that are in ``out``.
+        watch: called with the number of rounds done by a run and, after an evaluation, its metrics.
+        options: the options of the command line, such as ``clients=20``.
+
+    Returns:
+        The points that were tried, and the best of them.
+
+    Raises:
+        AtollError: if an option is wrong, or, with ``out``, if no run has a validation accuracy to choose by.
+
+    Example:
+        >>> found = atoll.run_sweep("ditto", {"lam": [0.1, 1]}, "digits", rounds=3)
+        >>> found.best.point
+    """
     if by not in MODELS:
         raise unknown("model to choose by", by, MODELS)
     if not grid:
@@ -204,7 +243,20 @@ def run_sweep(
     base = configs([method], {**options, "data": data})[0]
     axes = [Axis(name, tuple(map(str, values))) for name, values in grid.items()]
     search: Search = Grid(axes) if random is None else Random(axes, random, base.seed)
-    with _folder(out) as root:
+    with folder_for(out) as root:
         request = SweepPlan(base, tuple(seeds) or (base.seed,), root, by, resume, force)
-        found = run_search(search, request, lambda config: watch or _silent)
-        return Sweep(tuple(found.results), by, open_compare(*found.folders))
+        found = _sweep(run_search(search, request, lambda config: watch or silent), by)
+    if out is not None:
+        found.write(root)
+    return found
+
+
+def run_plan(search: Search, request: SweepPlan, follow: Follow) -> Sweep:
+    """Run a search, and write report.html, sweep.json and sweep.csv into the root of the plan."""
+    found = _sweep(run_search(search, request, follow), request.model)
+    found.write(request.root)
+    return found
+
+
+def _sweep(found: SweepOutcome, model: str) -> Sweep:
+    return Sweep(tuple(found.results), model, Comparison(tuple(found.runs)))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from ..core import DPSGD, SGD, Adam, Method, Optimiser, Regulariser, Regularisers
 from ..errors import AtollError, unknown
-from ..utils.parsing import parse_pair
+from ..utils.parsing import parse_pairs
 from . import _registry
 
 T = TypeVar("T")
@@ -36,11 +36,11 @@ def make(
     return _add_terms(built, terms, base) if terms else built
 
 
-def changed(method: Method[Any, Any, Any, Any], settings: Mapping[str, Any], where: str) -> Method[Any, Any, Any, Any]:
-    """The method with other values in some of its fields."""
+def changed(target: T, settings: Mapping[str, Any], where: str) -> T:
+    """Return a method, or another dataclass, with other values in some of its fields."""
     for path, value in settings.items():
-        method = _set(method, path, value, where)
-    return method
+        target = _set(target, path, value, where)
+    return target
 
 
 def split_variant(name: str) -> tuple[str, str | None]:
@@ -149,16 +149,16 @@ def _add_terms(method: Any, terms: Sequence[str], base: str) -> Any:
 
 
 def regulariser(text: str) -> Regulariser:
-    """A regulariser from ``"dw:mu=0.1,form=ata"``."""
+    """Make a regulariser from a value of ``--with``, such as ``"dw:mu=0.1,form=ata"``."""
     name, _, options = text.partition(":")
-    return filled(_registry.regulariser(name)(), options, name)
+    form = "NAME:FIELD=VALUE,FIELD=VALUE, such as dw:mu=0.1"
+    return changed(_registry.regulariser(name)(), parse_pairs("--with", text, options, ",", form), name)
 
 
-def filled(value: T, options: str, where: str) -> T:
-    """``value`` with fields as in ``"mu=0.1,form=ata"``."""
-    for option in filter(None, options.split(",")):
-        value = _set(value, *parse_pair(option), where=where)
-    return value
+def filled(value: T, options: str, flag: str) -> T:
+    """Set fields of ``value`` from a value of the option ``flag``, such as ``"speed=1e9,spread=4"``."""
+    form = "FIELD=VALUE,FIELD=VALUE, such as speed=1e9,spread=4"
+    return changed(value, parse_pairs(flag, options, options, ",", form), flag)
 
 
 def value_of(method: Any, path: str) -> Any:

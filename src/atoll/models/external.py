@@ -16,17 +16,19 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from ..errors import AtollError
+from ..utils.parsing import refusal
 from ..utils.user_code import entry
 from .registry import Net, Shape
 from .split import adapted, split
 
 Options = dict[str, Any]
-PACKAGES = ("timm", "torchvision")
+EXAMPLES = {"timm": "resnet18", "torchvision": "resnet18"}  # packages, each with one of its networks
 
 
 def is_foreign(name: str) -> bool:
+    """Return True if a model name starts with a package or a Python file."""
     source = name.partition(":")[0]
-    return source in PACKAGES or source.endswith(".py")
+    return source in EXAMPLES or source.endswith(".py")
 
 
 def foreign(
@@ -41,7 +43,9 @@ def foreign(
     """The network of that name (without its options) for rows like ``sample``, a batch; torch's generator makes it."""
     source, _, of = name.partition(":")
     if not of:
-        raise AtollError(f"Model {name!r} names no network. Write {source}:NAME.")
+        raise refusal(
+            "--models", name, "NAME is missing", f"{source}:NAME, such as {source}:{EXAMPLES.get(source, 'Net')}"
+        )
     make = {"timm": _timm, "torchvision": _torchvision}.get(source, _own)
     try:
         net = make(source, of, shape, num_classes, options)

@@ -21,6 +21,7 @@ from ..core.params import BUFFERS
 from ..core.payload import Params, Role
 from ..core.schema import constraints_at, field_of, tensors_of
 from ..errors import AtollError
+from ..utils.parsing import Spec, number
 from ..utils.secure_random import Normal
 from .disclosure import WHERE, Declared, DisclosureControl, rows_of_classes, with_tensors
 
@@ -31,22 +32,19 @@ class Budgeted(NamedTuple):
     """What ``--dp`` says."""
 
     epsilon: float
-    delta: float
+    delta: float = 1e-5
 
 
-DELTA = 1e-5
+FORM = Spec(
+    "EPSILON or EPSILON:DELTA, such as 8:1e-5",
+    number("EPSILON", above=0),
+    number("DELTA", above=0, below=1, optional=True),
+)
 
 
 def parse(text: str) -> Budgeted:
-    """``"8"`` or ``"8:1e-6"``."""
-    first, _, second = text.partition(":")
-    try:
-        found = Budgeted(float(first), float(second or DELTA))
-    except ValueError:
-        raise AtollError(f"--dp wants EPSILON or EPSILON:DELTA, such as 8:1e-5, not {text!r}.") from None
-    if not (0 < found.epsilon < math.inf and 0 < found.delta < 1):
-        raise AtollError(f"--dp wants epsilon above 0 and delta between 0 and 1, not {text!r}.")
-    return found
+    """Read a value of ``--dp``: ``"8"`` or ``"8:1e-6"``."""
+    return Budgeted(*FORM.parse("--dp", text))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

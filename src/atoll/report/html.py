@@ -64,7 +64,11 @@ def write(run_dirs: list[Path], out: Path, figures: Sequence[FigureSpec] = ()) -
 
     `figures` come before all others: what the runs were made for.
     """
-    runs = [load(path) for path in find(run_dirs)]
+    return write_runs([load(path) for path in find(run_dirs)], out, figures)
+
+
+def write_runs(runs: Sequence[Run], out: Path, figures: Sequence[FigureSpec] = ()) -> Path:
+    """Write the report of runs that have been read to ``out``, a file or a directory; return the path of the file."""
     if not runs:
         raise AtollError("There is nothing to report on. Give the directory of a run or of a comparison.")
     out = Path(out)

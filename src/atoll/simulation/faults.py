@@ -7,15 +7,15 @@ The simulated server learns at once that a client is gone, unless it has a deadl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ..clients.tasks import SILENT, UNREACHED
 from ..core.client import Client
 from ..core.prng import Key, key, permutation, uniform
 from ..core.schema import FieldConstraints
-from ..errors import AtollError, unknown
+from ..errors import unknown
 from ..typing import ClientId
+from ..utils.parsing import Spec, anything, number, several, word
 from .byzantine import ALIE, KINDS, collude, corrupt
 from .clock import Times
 
@@ -52,53 +52,37 @@ NO_DROP, NO_LAG = Drop(), Lag(0.0, 1.0)
 # What users write
 
 
+SHARE = number("SHARE", least=0, most=1)
+DROPPED_CLIENTS = Spec("client:NAME, or several names with commas, such as client:3,7", several(anything("NAME"), ","))
+DROPPED_SHARE = Spec(
+    "SHARE, such as 0.3, with :before if the download is lost too; or client:NAME, for a client that never answers",
+    SHARE,
+    word("WHEN", tuple(WHEN), optional=True),
+)
+LAG = Spec("SHARE:FACTOR, such as 0.2:4, to take 4 times as long", SHARE, number("FACTOR", least=1))
+POISON = Spec(f"SHARE:KIND, such as 0.2:signflip; kinds: {', '.join(sorted(KINDS))}", SHARE, anything("KIND"))
+
+
 def read_drop(text: str) -> Drop:
-    """``0.3``, ``0.3:before``, ``0.3:after``, or ``client:3,7``."""
-    first, _, second = text.partition(":")
-    if first == "client" and all(second.split(",")):
-        return Drop(always=tuple(second.split(",")))
-    share = _number(first, 0, 1)
-    if share is None or (second or "after") not in WHEN:
-        raise AtollError(
-            f"--drop cannot be {text!r}. Write a share from 0 to 1, such as 0.3, with :before if the download is lost "
-            "too; or client:NAME, for a client that never answers, or several with commas."
-        )
-    return Drop(share, WHEN[second or "after"])
+    """Read a value of ``--drop``: ``0.3``, ``0.3:before``, ``0.3:after``, or ``client:3,7``."""
+    if text.partition(":")[0] == "client":
+        [names] = DROPPED_CLIENTS.parse("--drop", text, skip=1)
+        return Drop(always=names)
+    share, *when = DROPPED_SHARE.parse("--drop", text)
+    return Drop(share, WHEN[when[0] if when else "after"])
 
 
 def read_lag(flag: str, text: str) -> Lag:
-    """``0.2:4``: a share, and how many times as long it takes."""
-    first, _, second = text.partition(":")
-    share, factor = _number(first, 0, 1), _number(second, 1, inf)
-    if share is None or factor is None:
-        raise AtollError(
-            f"{flag} cannot be {text!r}. Write SHARE:FACTOR, such as 0.2:4: a share from 0 to 1, and how many times as "
-            "long it takes, at least 1."
-        )
-    return Lag(share, factor)
+    """Read a share and how many times as long it takes, such as ``0.2:4``, given to the option ``flag``."""
+    return Lag(*LAG.parse(flag, text))
 
 
 def read_poison(text: str) -> Poison:
-    """``0.2:signflip``."""
-    first, _, kind = text.partition(":")
-    share = _number(first, 0, 1)
-    if share is None or not kind:
-        raise AtollError(f"--poison cannot be {text!r}. Write SHARE:KIND, such as 0.2:signflip; kinds: {_kinds()}.")
+    """Read a value of ``--poison``, such as ``0.2:signflip``."""
+    share, kind = POISON.parse("--poison", text)
     if kind not in KINDS:
         raise unknown("kind of --poison", kind, KINDS)
     return Poison(share, kind)
-
-
-def _kinds() -> str:
-    return ", ".join(sorted(KINDS))
-
-
-def _number(text: str, low: float, high: float) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if low <= number <= high and number != inf else None
 
 
 @dataclass(frozen=True)

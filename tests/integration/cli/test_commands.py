@@ -32,11 +32,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Reports that would have been written."""
     paths: list[Path] = []
 
-    def write(folders: Any, path: Path) -> Path:
+    def write(runs: Any, path: Path) -> Path:
         paths.append(path)
         return path
 
-    monkeypatch.setattr(html, "write", write)
+    monkeypatch.setattr(html, "write_runs", write)
     return paths
 
 

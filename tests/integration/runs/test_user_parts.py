@@ -104,7 +104,7 @@ def test_a_run_with_models_of_a_file(here: Path, atoll: Atoll, without_report: N
         ("./nets.py:colour", r"cannot be used on rows of shape \(1, 8, 8\)"),
         ("./nets.py:number", "gives a int, not an nn.Module"),
         ("./nets.py:wide", "Did you mean 'Wide'"),
-        ("./nets.py", "names no network"),
+        ("./nets.py", "NAME is missing. Write ./nets.py:NAME"),
         ("./nets.py:Wide:depth=3", "cannot be used.*depth"),
         ("./missing.py:Wide", "no model file"),
     ],

@@ -301,7 +301,8 @@ def test_catalogue(tmp_path: Path) -> None:
         ("pfllib:gone", "no file or folder 'gone'"),
         ("", "Unknown data set"),
         ("digits?label=x", "takes no options"),
-        ("digits?label", "is no option"),
+        ("digits?label", "'label' has no name and '=' before its value. Write NAME\\?OPTION=VALUE"),
+        ("table.csv?label=", "label has no value"),
     ],
 )
 def test_wrong_names(tmp_path: Path, name: str, message: str) -> None:
@@ -320,7 +321,9 @@ def test_subsets_keep_and_renumber_classes() -> None:
 
 @pytest.mark.parametrize("subset", ["x", "", "3-1", "1,1", "0-2,1", "0,", "-1", "1-"])
 def test_bad_subsets(subset: str) -> None:
-    with pytest.raises(AtollError, match=r"no choice of classes|names a class twice"):
+    with pytest.raises(
+        AtollError, match=r"The data set cannot be .*(no choice of classes|names a class twice).* Write NAME@CLASSES"
+    ):
         load(f"digits@{subset}")
 
 

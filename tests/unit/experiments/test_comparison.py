@@ -13,11 +13,13 @@ import pytest
 
 from atoll.config import Config
 from atoll.core.method import Need
+from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.experiments import runner
 from atoll.experiments.planning import configs, place, safe
-from atoll.experiments.runner import run_all
+from atoll.experiments.runner import Outcome, run_all, run_one
 from atoll.methods import _registry
+from atoll.storage import run_reader
 
 pytestmark = pytest.mark.usefixtures("without_report")
 SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1}
@@ -33,7 +35,7 @@ def nobody(done: int, line: Any) -> None:
     """A watch that does not look."""
 
 
-def go(planned: list[Config], **options: Any) -> list[str]:
+def go(planned: list[Config], **options: Any) -> Outcome:
     return run_all(planned, [nobody] * len(planned), **options)
 
 
@@ -276,3 +278,69 @@ def test_a_worker_ends_with_its_parent() -> None:
     while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not Path(f"/proc/{worker}").exists()
+
+
+# -- what is done once ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Methods whose setups are built, in their order."""
+    methods: list[str] = []
+
+    def build(config: Config, *data: Any) -> Setup:
+        methods.append(config.method)
+        return build_setup(config, *data)
+
+    monkeypatch.setattr(runner, "build_setup", build)
+    return methods
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of run directories that are read, in their order."""
+    names: list[str] = []
+    load = run_reader.load
+
+    def note(path: Path) -> run_reader.Run:
+        names.append(path.name)
+        return load(path)
+
+    monkeypatch.setattr(run_reader, "load", note)
+    return names
+
+
+def test_a_single_run_is_set_up_and_read_once(tmp_path: Path, built: list[str], read: list[str]) -> None:
+    (planned,) = configs(["fedavg"], {**SMALL, "out": str(tmp_path / "one")})
+
+    outcome = run_one(planned, nobody)
+
+    assert built == ["fedavg"]
+    assert read == ["one"]
+    assert [run.summary["digest"] for run in outcome.runs] == digests([planned])
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_runs_of_a_comparison_are_set_up_and_read_once(
+    resume: bool, tmp_path: Path, built: list[str], read: list[str]
+) -> None:
+    planned = place(configs(["local", "fedavg"], SMALL, [0]), tmp_path)
+
+    outcome = go(planned, resume=resume)
+
+    assert built == ["local", "fedavg"]
+    assert read == ["local-seed0", "fedavg-seed0"]
+    assert [run.summary["digest"] for run in outcome.runs] == digests(planned)
+
+
+def test_a_finished_run_that_is_resumed_is_only_read(tmp_path: Path, built: list[str], read: list[str]) -> None:
+    (planned,) = configs(["local"], {**SMALL, "out": str(tmp_path / "one")})
+    run_one(planned, nobody)
+    (tmp_path / "one" / "report.html").touch()
+    before = (tmp_path / "one" / "metrics.jsonl").stat().st_mtime_ns
+
+    outcome = run_one(planned, nobody, resume=True)
+
+    assert outcome.runs[0].label == "local"
+    assert (built, read) == (["local"] * 2, ["one"] * 2)
+    assert (tmp_path / "one" / "metrics.jsonl").stat().st_mtime_ns == before

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from rich.progress import Progress
 
 from atoll.cli import main
-from atoll.cli.paper import _carry_out
+from atoll.cli.paper import follow_all
 from atoll.config import Config
 from atoll.errors import AtollError
 from atoll.experiments import papers, runner
 from atoll.experiments.papers import SCALES, Cell, Printed
-from atoll.experiments.runner import run_cases
+from atoll.experiments.runner import Outcome, run_cases
 from atoll.methods._factory import make, settings_of, split_variant
 from atoll.report import figures, html
 from atoll.storage.run_reader import Run
@@ -147,7 +147,7 @@ def test_the_smallest_scale_runs(name: str, tmp_path: Path, without_report: None
     "name", ["dcpfl/figure2", "feddw/figure5", "fedpd/figure2", "pfedes/figure3", "scd/figure2", "scd/figure3"]
 )
 def test_a_recipe_of_a_figure_makes_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "write", lambda folders, out, own=(): out)
+    monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): out)
     monkeypatch.setattr(figures, "usual", lambda shown: [])
     document = smoke(name, tmp_path)
     text = (tmp_path / "results.md").read_text()
@@ -161,8 +161,8 @@ def test_a_recipe_of_a_figure_makes_it(name: str, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_runs_at_its_smallest_scale(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With all figures and the report, but without a report for each single run."""
-    whole = html.write
-    monkeypatch.setattr(html, "write", lambda folders, out, own=(): whole(folders, out, own) if own else out)
+    whole = html.write_runs
+    monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): whole(runs, out, own) if own else out)
     document = smoke(name, tmp_path)
     assert all((tmp_path / name).stat().st_size > 0 for name in document["files"])
 
@@ -208,10 +208,10 @@ def test_all_cases_share_one_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     cases = by_case(papers.plan(recipe, recipe.scale("smoke"), tmp_path))
     queues: list[list[str | None]] = []
 
-    def note(configs: list[Config], watches: Any, **how: Any) -> list[str]:
+    def note(configs: list[Config], watches: Any, **how: Any) -> Outcome:
         queues.append([c.out for c in configs])
         assert how == {"resume": True, "force": False, "workers": 2}
-        return []
+        return Outcome([], [])
 
     monkeypatch.setattr(runner, "_in_processes", note)
     run_cases(cases, lambda config: lambda done, line: None, workers=2)
@@ -231,7 +231,7 @@ def test_the_bar_counts_rounds_and_runs(tmp_path: Path, without_report: None) ->
     recipe = papers.read("paper/table", shelve(tmp_path))
     planned = papers.plan(recipe, recipe.scale("full"), tmp_path / "out")
     with Progress(disable=True) as bars:
-        _carry_out(planned, bars, workers=1)
+        run_cases(by_case(planned), follow_all(bars, planned))
         (task,) = bars.tasks
     assert (task.completed, task.total, task.description) == (1, 1, "1 of 1 runs")
 

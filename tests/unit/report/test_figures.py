@@ -486,7 +486,7 @@ def test_a_page_begins_with_its_own_figures(
 def test_figures_of_runs_from_the_command_line(
     tmp_path: Path, ran: dict[str, Path], atoll: Any, refused: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(html, "write", lambda folders, out, own=(): out)
+    monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): out)
     monkeypatch.setattr(figures, "USUAL", ("boxes",))  # drawing takes long
     atoll("report", ran["dw"], "--figures", tmp_path / "f", "--figure", "relations", "--out", tmp_path / "r.html")
     assert "tsne" in refused("report", ran["dw"], "--figure", "tsen")
@@ -496,7 +496,7 @@ def test_figures_of_runs_from_the_command_line(
 
 
 def test_a_comparison_leaves_figures(tmp_path: Path, atoll: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "write", lambda folders, out, own=(): out)
+    monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): out)
     monkeypatch.setattr(figures, "USUAL", ("curves", "holdings"))
     monkeypatch.setattr(figures, "ENDINGS", (".svg",))
     words = ("--clients", 3, "--rounds", 1, "--epochs", 1, "--models", "mlp:hidden=8", "--quiet")

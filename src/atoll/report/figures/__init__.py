@@ -56,9 +56,10 @@ def wanted(said: Any, where: str) -> Wanted:
 
 
 def asked(text: str, where: str = "--figure") -> Wanted:
-    """As on the command line: ``tsne`` or ``tsne:client=3&rows=50``."""
+    """Read a value of ``--figure``: ``tsne`` or ``tsne:client=3&rows=50``."""
     kind, _, options = text.partition(":")
-    return wanted({"kind": kind, **parse_options(options)}, where)
+    form = "KIND:SETTING=VALUE&SETTING=VALUE, such as tsne:rows=50"
+    return wanted({"kind": kind, **parse_options(where, text, options, form)}, where)
 
 
 def made(figures: Iterable[Wanted], shown: RunsByCase) -> list[FigureSpec]:
