@@ -298,11 +298,11 @@ FORBIDDEN_CALLS = {
 }  # fmt: skip
 # A reader of foreign pickles that builds nothing but our own stand-ins, by a list of seven names. And the nodes of a
 # Ray cluster, who run what the machine sends that starts the simulation: that is what such a cluster is for.
-ALLOWED = {("data/pickles.py", "import pickle")} | {
-    ("backends/rays.py", fault) for fault in ("import pickle", "exec", "compile")
+ALLOWED = {("data/readers/pickles.py", "import pickle")} | {
+    ("backends/ray_backend.py", fault) for fault in ("import pickle", "exec", "compile")
 }
 # Pipes between this program and the workers that it forks itself; they pickle what they carry.
-PIPES = {"backends/line.py", "backends/process.py", "compare.py"}
+PIPES = {"backends/shared_memory.py", "backends/multiprocess.py", "experiments/runner.py"}
 
 
 def spelt(node: ast.expr) -> str:

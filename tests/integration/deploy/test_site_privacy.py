@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support import small_runs
 from support.local_sites import SMALL, Sites, Wire, personal
+from support.paths import ROOT
 
 from atoll.config import Config
 from atoll.core.serialization import decode
@@ -215,7 +216,7 @@ def test_a_budget_that_is_spent_lets_nothing_more_out(tmp_path: Path) -> None:
 
 def test_a_site_with_a_gate_refuses_a_method_whose_upload_declares_no_roles(tmp_path: Path) -> None:
     """The server asks for no gate, so the site's own rules decide, before anything leaves."""
-    example = Path(__file__).parents[1] / "examples" / "new_method.py"
+    example = ROOT / "examples" / "new_method.py"
     mine = tmp_path / "mine.py"
     mine.write_text(re.sub(r", role=Role\.\w+", "", example.read_text()))
     sites = guarded(tmp_path / "sites", str(mine), "off")
