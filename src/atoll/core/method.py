@@ -77,6 +77,7 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
         raise NotImplementedError
 
     def aggregate(self, server: ServerT, replies: Iterable[Reply[UpT]], task: Task, r: Round, k: Key) -> ServerT:
+        """Combine replies, which are read once and carry the rules of the round: hand them to ``mean`` as they are."""
         raise NotImplementedError
 
     def own(self, down: DownT, up: UpT | None, state: StateT, client: Client) -> Params:

@@ -59,12 +59,13 @@ def clip_by_norm(grads: Params, most: float) -> Params:
     return {name: g * scale for name, g in grads.items()}
 
 
+# A context variable and no argument: methods also build optimisers inside ``local``, where no argument reaches them.
 _idle: ContextVar[bool] = ContextVar("idle", default=False)
 
 
 @contextmanager
 def no_training() -> Iterator[None]:
-    """Optimisers return what they are given: for who wants to know the form of results, not their values."""
+    """Let optimisers return the params they are given, for dry runs that need the form of results, not their values."""
     token = _idle.set(True)
     try:
         yield
