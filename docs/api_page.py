@@ -90,6 +90,7 @@ SECTIONS = {
             "atoll.core.cross_entropy",
             "atoll.core.wmean",
             "atoll.aggregation.averaging.mean",
+            "atoll.core.with_policy_of",
             "atoll.core.add",
             "atoll.core.sub",
             "atoll.core.sqnorm",

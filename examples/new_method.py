@@ -69,7 +69,7 @@ class SharedHead(Method[Head, State, Head, Update]):
         return Update(part(params, "head"), client.n), State(params)
 
     def aggregate(self, server: Head, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Head:
-        return Head(mean((reply.upload for reply in replies), "params", weight="n"))
+        return Head(mean(replies, "params", weight="n"))
 
     def own(self, down: Head, up: Update | None, state: State, client: Client) -> Params:
         return state.params if up else state.params | down.params

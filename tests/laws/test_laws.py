@@ -22,6 +22,7 @@ from atoll.core.client import Client
 from atoll.core.method import Method, Need, contract
 from atoll.core.payload import equal, pack, unpack
 from atoll.core.prng import key
+from atoll.core.replies import Replies
 from atoll.core.serialization import decode, encode, schema
 from atoll.core.task import Reply, Round
 from atoll.engine.experiment import run_experiment
@@ -87,7 +88,7 @@ def test_clients_may_run_in_any_order(name: str) -> None:
                 backend.commit(results)
             replies = server_side.served(server, (Reply(i, uploads[i]) for i in forwards), r)
             with torch.no_grad():
-                server = made.method.aggregate(server, replies, task, r, key(0))
+                server = made.method.aggregate(server, Replies(replies), task, r, key(0))
             outcomes += [uploads[i] for i in forwards]
         outcomes += [server, *(backend.store.get(i) for i in forwards)]
     half = len(outcomes) // 2
@@ -166,7 +167,7 @@ def exchange(name: str) -> Exchanged:
         sent.append((down, outcome.upload))
         with torch.no_grad():
             replies = server_side.served(server, iter([Reply(i, outcome.upload)]), r)
-            server = method.aggregate(server, replies, task, r, key(0))
+            server = method.aggregate(server, Replies(replies), task, r, key(0))
     return Exchanged(sent, results.state, server, server_side.get(i))
 
 
@@ -208,7 +209,7 @@ def test_inputs_stay_bit_identical(name: str) -> None:
             sent = encode(up)
             if method.after_upload:
                 after = method.after_upload(down, up, after, client, k)
-            later = method.aggregate(server, server_side.served(server, iter([Reply(i, up)]), r), task, r, k)
+            later = method.aggregate(server, Replies(server_side.served(server, iter([Reply(i, up)]), r)), task, r, k)
         assert [encode(p) for p in given] == before
         assert encode(up) == sent
         server, state = later, after

@@ -16,6 +16,7 @@ from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.payload import Nothing, nbytes
 from atoll.core.prng import key, normal
+from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.errors import AtollError
 from atoll.methods.fd import FD, Means, Server, Teachers
@@ -41,7 +42,9 @@ class Office:
 
     def hear(self, **uploads: Means) -> None:
         replies = self.per_client_states.served(self.server, (Reply(i, up) for i, up in uploads.items()), Round(self.t))
-        self.server: Server = self.method.aggregate(self.server, replies, self.task, Round(self.t), key(self.t))
+        self.server: Server = self.method.aggregate(
+            self.server, Replies(replies), self.task, Round(self.t), key(self.t)
+        )
         self.t += 1
 
     def tell(self, i: str) -> Teachers:

@@ -17,6 +17,7 @@ from atoll.core.optim.base import gradient
 from atoll.core.params import BUFFERS
 from atoll.core.payload import Nothing, Params
 from atoll.core.prng import key, normal
+from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
@@ -47,7 +48,7 @@ def trained(model: Model, seed: int, n: float = 1.0) -> Update:
 def fused(method: FedDF, t: Task, uploads: dict[str, Update], server: Server | None = None) -> Server:
     server = server or method.init_server(t, key(0))
     with torch.no_grad():
-        return method.aggregate(server, (Reply(i, up) for i, up in uploads.items()), t, Round(0), key("server"))
+        return method.aggregate(server, Replies(Reply(i, up) for i, up in uploads.items()), t, Round(0), key("server"))
 
 
 def model_of(method: FedDF, server: Server, i: str, t: Task) -> Params:

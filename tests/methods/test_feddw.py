@@ -13,6 +13,7 @@ from atoll.core.optim.base import gradient
 from atoll.core.payload import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.regularisers import Regularisers
+from atoll.core.replies import Reports
 from atoll.errors import AtollError
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.feddw import DW, FedDW, Relation, relation
@@ -130,7 +131,7 @@ TASK = toy_models.task(toy_models.identity_body(), classes=2)
 def merged(dw: DW, *rounds: list[Params]) -> Params:
     kept = dw.start(TASK)
     for reports in rounds:
-        kept = dw.merge(kept, reports)
+        kept = dw.merge(kept, Reports(reports))
     return kept
 
 

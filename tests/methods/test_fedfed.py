@@ -16,6 +16,7 @@ from atoll.core.optim.adam import Adam
 from atoll.core.optim.base import gradient
 from atoll.core.payload import Nothing, Params, equal, nbytes
 from atoll.core.prng import key, normal
+from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round
 from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import run_round
@@ -202,7 +203,7 @@ def test_a_whole_course() -> None:
             )
             replies.append(Reply(i, served))
         with torch.no_grad():
-            server = method.aggregate(server, replies, TASK, r, key(t))
+            server = method.aggregate(server, Replies(replies), TASK, r, key(t))
         downs.append(down["a"])
         ups.append(replies[0].upload)
     has_q = [any(name.startswith("q.") for name in d.params) for d in downs]

@@ -18,6 +18,7 @@ from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.payload import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
+from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
@@ -52,7 +53,7 @@ def task() -> Task:
 
 def after(method: FedHeNN, server: Server, kernels: list[Tensor], t: int = 0) -> Server:
     replies = (Reply(i, Kernel(v)) for i, v in zip("ab", kernels, strict=False))
-    return method.aggregate(server, replies, task(), Round(t), key("server", t))
+    return method.aggregate(server, Replies(replies), task(), Round(t), key("server", t))
 
 
 # -- alignment --------------------------------------------------------------------------------------------------------

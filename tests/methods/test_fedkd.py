@@ -15,6 +15,7 @@ from atoll.core.model import Model
 from atoll.core.params import sub, weights
 from atoll.core.payload import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
+from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round
 from atoll.errors import AtollError
 from atoll.methods.fedavg import FedAvg, Global
@@ -297,7 +298,7 @@ def test_all_copies_of_the_mentee_agree_under_partial_participation() -> None:
             assert bool(downs[i].params) != bool(downs[i].change)
             replies.append(Reply(i, up))
         with torch.no_grad():
-            server = method.aggregate(server, iter(replies), t, Round(r), key(r))
+            server = method.aggregate(server, Replies(replies), t, Round(r), key(r))
     assert changed == [[], ["b"], ["b"], ["a", "b"], [], ["c"]]
 
 

@@ -17,6 +17,7 @@ from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.payload import Nothing, nbytes
 from atoll.core.prng import fold, key, normal
+from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
@@ -47,7 +48,7 @@ def pooled(method: FedMD, uploads: dict[str, Tensor], server: Server | None = No
     """The server after a first exchange with these logits."""
     server = server or method.init_server(task(), key(0))
     replies = (Reply(i, Scores(v)) for i, v in uploads.items())
-    return method.aggregate(server, replies, task(), Round(0), key("server"))
+    return method.aggregate(server, Replies(replies), task(), Round(0), key("server"))
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ def test_clients_train_first_until_an_answer_of_theirs_was_accepted() -> None:
     later = pooled(method, {"b": torch.zeros(10, 3)}, server)
     assert [method.broadcast(later, i, task(), Round(1)).first for i in "abc"] == [True, False, True]
     assert not bool(server.met.any())
-    done = method.aggregate(later, iter([Reply("b", Scores(None))]), task(), Round(0, 1), key(1))
+    done = method.aggregate(later, Replies([Reply("b", Scores(None))]), task(), Round(0, 1), key(1))
     assert torch.equal(done.met, later.met)
 
 
@@ -87,8 +88,8 @@ def test_all_clients_of_a_round_get_the_same_rows_and_the_next_round_others() ->
         assert all(down.rows is server.rows for down in downs)
         assert len(server.rows.unique()) == 6
         seen.append(server.rows.tolist())
-        server = method.aggregate(server, iter([Reply("a", Scores(torch.ones(6, 3)))]), task(), Round(t), key(t))
-        server = method.aggregate(server, iter([Reply("a", Scores(None))]), task(), Round(t, 1), key(t, "next"))
+        server = method.aggregate(server, Replies([Reply("a", Scores(torch.ones(6, 3)))]), task(), Round(t), key(t))
+        server = method.aggregate(server, Replies([Reply("a", Scores(None))]), task(), Round(t, 1), key(t, "next"))
         assert server.consensus is None
     assert seen[0] != seen[1] != seen[2]
     assert sorted(FedMD().init_server(task(), key(0)).rows.tolist()) == list(range(10))

@@ -20,6 +20,7 @@ from atoll.core.optim.sgd import SGD
 from atoll.core.params import sqnorm, sub
 from atoll.core.payload import Nothing
 from atoll.core.prng import key, normal
+from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.experiment import run_experiment
 from atoll.engine.round import run_round
@@ -66,7 +67,7 @@ def ensemble(
     server = method.init_server(t, key(0))
     for r, uploads in enumerate(rounds):
         replies = server_side.served(server, (Reply(i, Features(z)) for i, z in uploads.items()), Round(r))
-        server = method.aggregate(server, replies, t, Round(r), key(r))
+        server = method.aggregate(server, Replies(replies), t, Round(r), key(r))
     return server, {i: server_side.get(i) for i in t.clients}
 
 

@@ -16,6 +16,7 @@ from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.payload import Nothing
 from atoll.core.prng import key, normal
+from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
@@ -47,7 +48,7 @@ def taught(method: KTpFL, c: Tensor, uploads: dict[str, Tensor]) -> Server:
     """The server after a first exchange, its coefficients having been c."""
     server = replace(method.init_server(task(len(c)), key(0)), c=c)
     replies = (Reply(i, Predictions(v)) for i, v in uploads.items())
-    return method.aggregate(server, replies, task(len(c)), Round(0), key("server"))
+    return method.aggregate(server, Replies(replies), task(len(c)), Round(0), key("server"))
 
 
 def soft(name: str, rows: int = 10) -> Tensor:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from atoll.core.batch import Batch
 from atoll.core.losses import objective
 from atoll.core.model import Model
-from atoll.core.optim.base import gradient, weights
-from atoll.core.params import add, sub
+from atoll.core.optim.base import gradient
+from atoll.core.params import add, sub, weights
 from atoll.core.payload import Nothing, Params, equal
 from atoll.core.prng import fold, key
 from atoll.core.regularisers import Regularisers

@@ -15,6 +15,7 @@ from atoll.core.method import Method
 from atoll.core.model import Model
 from atoll.core.payload import Params
 from atoll.core.prng import key
+from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from support import toy_models
 
@@ -62,7 +63,7 @@ def rounds(
             uploads[i], states[i] = toy_models.participate(method, down, states[i], clients[i], key(t, i))
         with torch.no_grad():
             replies = (Reply(str(i), up) for i, up in uploads.items())
-            server = method.aggregate(server, replies, task, Round(t), key(t))
+            server = method.aggregate(server, Replies(replies), task, Round(t), key(t))
         played.append(Played(server, states, uploads))
     return played
 

@@ -15,6 +15,7 @@ from atoll.core.model import Model
 from atoll.core.optim.sgd import SGD
 from atoll.core.payload import Params, equal
 from atoll.core.prng import key, normal, randint
+from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.core.tree import stack, unstack
 from atoll.core.vmap import functional_gradients
@@ -118,10 +119,12 @@ def together(
     return list(zip(unstack(ups, len(keys)), unstack(after, len(keys)), strict=True))
 
 
-def aggregate(method: Method[Any, Any, Any, Any], server: Any, uploads: list[Any], t: Task, r: int = 0) -> Any:
+def aggregate(
+    method: Method[Any, Any, Any, Any], server: Any, uploads: list[Any], t: Task, r: int = 0, policy: Any = None
+) -> Any:
     with torch.no_grad():
         replies = (Reply(str(i), u) for i, u in enumerate(uploads))
-        return method.aggregate(server, replies, t, Round(r), key("server", r))
+        return method.aggregate(server, Replies(replies, policy), t, Round(r), key("server", r))
 
 
 def snapshot(tree: Any) -> Any:

@@ -9,9 +9,7 @@ sums the server still receives every upload. What is shown is that masked sums, 
 ones to the bit, so that a protocol could stand in their place. A sum of one contributor is what that one sent.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import shake_256
 
 import numpy as np
@@ -66,31 +64,15 @@ class Fixed:
             self._tell(f"--sums fixed: {words}")
 
 
-_in_force: ContextVar[Fixed | None] = ContextVar("sums", default=None)
-
-
-@contextmanager
-def using(fixed: Fixed | None) -> Iterator[None]:
-    """Let servers add up in fixed point, or as usual if there is nothing given."""
-    token = _in_force.set(fixed)
-    try:
-        yield
-    finally:
-        _in_force.reset(token)
-
-
-def note(kind: str, words: str) -> None:
-    """Tell the user something, if sums are fixed."""
-    fixed = _in_force.get()
-    if fixed is not None:
-        fixed.note(kind, words)
-
-
 class Sum:
-    """Adds up tensors of one shape, of which it holds one: in double precision or, if so decided, in fixed point."""
+    """A sum of tensors of one shape, of which one is held at a time.
 
-    def __init__(self) -> None:
-        self._fixed = _in_force.get() is not None
+    Args:
+        fixed: adds up in fixed point if given, and otherwise in double precision.
+    """
+
+    def __init__(self, fixed: Fixed | None = None) -> None:
+        self._fixed = fixed is not None
         self._total: Tensor | None = None
         self._reach = 0  # no entry of the sum can be further from 0; a whole number, so order does not matter to it
 
@@ -128,9 +110,9 @@ class Sum:
         return restored(self._total) if self._fixed else self._total
 
 
-def total(parts: Iterable[Tensor]) -> Tensor:
-    """The sum of all, in double precision; 0 if there are none."""
-    made = Sum()
+def total(parts: Iterable[Tensor], fixed: Fixed | None = None) -> Tensor:
+    """Return the sum of tensors, in double precision, added up in fixed point if ``fixed``; 0 if there are none."""
+    made = Sum(fixed)
     for part in parts:
         made.add(part)
     return made.value()

@@ -7,9 +7,7 @@ up to the median of all. So whatever they claim, no part of the clients has more
 an average has too few clients to withstand a single one of them, that is told.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain, islice
 from typing import Any, ClassVar, TypeVar
@@ -239,7 +237,7 @@ def _clients(w: Tensor) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The rule in force, while a server aggregates
+# The rule of a run
 
 
 class RobustAggregation:
@@ -259,8 +257,15 @@ class RobustAggregation:
         """How much clients count who claim so much."""
         return w if self.rule.clips else capped(w)
 
-    def receive(self, upload: Any) -> None:
-        """Remember which tensors an upload carries."""
+    def notice(self, uploads: Iterable[T]) -> Iterable[T]:
+        """Pass uploads on, and remember the fields of the first one for the notes of the rule."""
+        left = iter(uploads)
+        first = list(islice(left, 1))
+        for upload in first:
+            self._receive(upload)
+        return chain(first, left)
+
+    def _receive(self, upload: Any) -> None:
         for f in fields(upload) if is_dataclass(upload) else ():
             v = getattr(upload, f.name)
             if isinstance(v, Tensor) or (v and isinstance(v, dict)):
@@ -314,57 +319,22 @@ def guard_for(method: Method[Any, Any, Any, Any], rule: str, tell: Callable[[str
     return guard
 
 
-_in_force: ContextVar[tuple[RobustAggregation, Any] | None] = ContextVar("robust", default=None)
-
-
-@contextmanager
-def using(guard: RobustAggregation | None, server: Any) -> Iterator[None]:
-    """Let means follow the guard's rule; ``server`` is the state they are about to replace."""
-    token = _in_force.set(None if guard is None else (guard, server))
-    if guard is not None:
-        guard.used = True
-    try:
-        yield
-    finally:
-        _in_force.reset(token)
-
-
-def without_rule(items: Iterable[T]) -> Iterator[T]:
-    """The same items; what is done to get each of them, such as the work of clients, knows of no rule."""
-    left = iter(items)
-    while True:
-        with using(None, None):
-            try:
-                item = next(left)
-            except StopIteration:
-                return
-        yield item
-
-
-def guards(field: str) -> bool:
-    """Return True if a rule is in force that averages ``field``."""
-    now = _in_force.get()
-    return now is not None and field in now[0].declared
-
-
-def noticed(uploads: Iterable[T]) -> Iterable[T]:
-    """Pass uploads on. If a rule is in force, remember the fields of the first upload for the notes of the rule."""
-    now, left = _in_force.get(), iter(uploads)
-    if now is None:
-        return left
-    first = list(islice(left, 1))
-    for upload in first:
-        now[0].receive(upload)
-    return chain(first, left)
-
-
-def guarded_mean(uploads: Iterable[Any], field: str, weight: str | None, around: Params | None) -> Params:
-    """What the rule in force makes of one field of all uploads; integers take the largest.
+def guarded_mean(
+    guard: RobustAggregation, server: Any, uploads: Iterable[Any], field: str, weight: str | None, around: Params | None
+) -> Params:
+    """Combine one field of all uploads by a rule; integers take the largest.
 
     A model is one point: distances and lengths are those of all its tensors together, running statistics included.
+
+    Args:
+        guard: the rule.
+        server: the state of the server before the round.
+        uploads: uploads with Params in ``field``.
+        field: the field to combine.
+        weight: the field that clients count by; None if all count alike.
+        around: where a rule measures from; None for the field of the same name in ``server``.
     """
-    guard, server = _now()
-    sent = list(noticed(uploads))
+    sent = list(uploads)
     values = [getattr(up, field) for up in sent]
     claimed = torch.stack([torch.as_tensor(getattr(up, weight) if weight else 1.0).double() for up in sent])
     w = masses(guard.weights(claimed))
@@ -380,8 +350,10 @@ def guarded_mean(uploads: Iterable[Any], field: str, weight: str | None, around:
     return {name: out[name] for name in values[0]}
 
 
-def guarded_table(sent: Iterable[tuple[Tensor, Tensor]], around: Tensor) -> tuple[Tensor, Tensor]:
-    guard, _ = _now()
+def guarded_table(
+    guard: RobustAggregation, sent: Iterable[tuple[Tensor, Tensor]], around: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Combine class tables by a rule, each class for itself; see :func:`~atoll.aggregation.averaging.table_mean`."""
     tables, shares = (torch.stack(column).double() for column in zip(*sent, strict=True))
     means = torch.zeros_like(around)
     for c in (shares > 0).any(0).nonzero().flatten().tolist():
@@ -391,12 +363,6 @@ def guarded_table(sent: Iterable[tuple[Tensor, Tensor]], around: Tensor) -> tupl
         if guard.rule.weakness(w):
             guard.thin(c, len(w))
     return means, shares.clamp(min=0).sum(0)
-
-
-def _now() -> tuple[RobustAggregation, Any]:
-    now = _in_force.get()
-    assert now is not None
-    return now
 
 
 def _centre(guard: RobustAggregation, around: Params | None, like: Params, field: str) -> Tensor:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from ..clients import method_calls
 from ..clients.evaluation import DETAILS, Score, accuracy, measure, predict
@@ -15,6 +14,7 @@ from ..core.client import Client
 from ..core.method import AnyMethod, Method
 from ..core.model import Predictor
 from ..core.prng import Key, key
+from ..core.schema import tensors_of
 from ..core.tree import plain
 from ..typing import ClientId
 
@@ -102,7 +102,7 @@ def _lasts(method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Clie
     """Whether the client predicts by a model that is in its state, so that nothing it receives can change it."""
     if type(method).personal is not Method.personal:
         return False
-    own, kept = method.own(job.download, up, state, client), {id(v) for v in tree_leaves(state)}
+    own, kept = method.own(job.download, up, state, client), {id(v) for v in tensors_of(state).values()}
     return bool(own) and all(id(v) in kept for v in own.values())
 
 

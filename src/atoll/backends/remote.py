@@ -4,14 +4,13 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from torch.utils._pytree import tree_flatten
-
 from ..clients.evaluation import Score
 from ..clients.fingerprints import Fingerprint, fingerprint
 from ..clients.pool import ClientPool
 from ..clients.state_store import MemoryStore, Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient, UploadFilter, no_filter
 from ..core.method import AnyMethod
+from ..core.schema import static_form, tensors_of
 from .loop import LoopBackend
 
 
@@ -104,8 +103,8 @@ class RemoteBackend(LoopBackend):
         sizes = [self.pool.train.size(self.pool.position(job.client)) for job in jobs]
         for at in sorted(range(len(jobs)), key=lambda at: (-sizes[at], at)):
             job, state = jobs[at], self.store.get(jobs[at].client)
-            leaves, form = tree_flatten(job.download)
-            same = form, *(id(leaf) for leaf in leaves)  # the very same tensors, in whatever wrapping
+            tensors = tensors_of(job.download).values()
+            same = static_form(job.download), *map(id, tensors)  # the very same tensors, in whatever payload
             if same not in numbers:
                 numbers[same] = self._downloads
                 self._downloads += 1

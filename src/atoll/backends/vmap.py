@@ -7,17 +7,14 @@ from math import ceil
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from ..clients import method_calls
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadBatch, no_filter
 from ..core import vmap
 from ..core.client import Client
 from ..core.method import AnyMethod
-from ..core.payload import kinds_of
 from ..core.prng import keys
-from ..core.schema import not_finite
+from ..core.schema import not_finite, static_form, tensors_of
 from ..core.tree import lazy_rows, map_consecutive, stack, unstack
 from ..core.vmap import functional_gradients
 from ..typing import ClientId
@@ -58,7 +55,7 @@ class VmapBackend(LoopBackend):
         Batch statistics know no padding, so models with them need equal sizes.
         """
         alike: dict[Any, list[ClientTask]] = defaultdict(list)
-        for job, form in zip(jobs, map_consecutive(_form, [job.download for job in jobs]), strict=True):
+        for job, form in zip(jobs, map_consecutive(static_form, [job.download for job in jobs]), strict=True):
             alike[self.pool.models[job.client].name, form].append(job)
         for group in alike.values():
             if self.pool.client(group[0].client).has_buffers:
@@ -73,9 +70,9 @@ class VmapBackend(LoopBackend):
         """What a client of the group takes in a call: its padded rows, and all that training keeps of its tensors."""
         first = self.pool.client(group[0].client)
         rows = max(self.pool.train.size(self.pool.position(job.client)) for job in group)
-        tensors = tree_leaves((group[0].download, self.state(method, seed, group[0].client)))
+        payloads = group[0].download, self.state(method, seed, group[0].client)
         row = first.x[:1].nbytes + first.y[:1].nbytes
-        return int(rows * row + COPIES * sum(v.nbytes for v in tensors))
+        return int(rows * row + COPIES * sum(v.nbytes for p in payloads for v in tensors_of(p).values()))
 
     def _clients(self, ids: list[ClientId]) -> Client:
         if self._last_batch is None or self._last_batch[0] != ids:
@@ -106,9 +103,3 @@ class VmapBackend(LoopBackend):
                 sent = self.upload_filter(job, self.pool.client(job.client), uploads[at])
                 outcomes[at] = outcomes[at]._replace(upload=sent)
         return dict(zip(ids, zip(outcomes, results, strict=True), strict=True))
-
-
-def _form(p: Any) -> tuple[Any, ...]:
-    """What two payloads of one class have in common if they can be stacked: names of tensors, values of scalars."""
-    values = [getattr(p, name) for name in kinds_of(type(p))]
-    return tuple([tuple(v) if isinstance(v, dict) else ... if isinstance(v, Tensor) else v for v in values])

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ..aggregation import robust
+from ..aggregation.policy import AggregationPolicy
 from ..core.client import Client
 from ..core.method import AnyMethod
 from ..core.prng import key
+from ..core.replies import Replies
 from ..core.task import Reply, Round
 from ..typing import ClientId
 from . import method_calls
@@ -65,8 +67,9 @@ def dry_run(
                 with torch.no_grad(), meter(r, i, "personal"):
                     states[i] = method_calls.after_upload(method, down, uploads[i], states[i], client, k)
             yield Exchange(r, i, down, uploads[i], states[i])
-        with torch.no_grad(), meter(r, None, "server"), robust.using(guard, server):
-            replies = robust.without_rule(server_side.served(server, _replies(uploads, cohort), r))
+        with torch.no_grad(), meter(r, None, "server"):
+            served = server_side.served(server, _replies(uploads, cohort), r)
+            replies = Replies(served, AggregationPolicy(guard, server=server))
             server = method_calls.aggregate(method, server, replies, task, r, key(seed, "server", *r))
 
 

@@ -16,6 +16,7 @@ from .params import BUFFERS, add, part, sqnorm, sub, weights, zeros
 from .payload import Nothing, Params, Role, about, nbytes, pack, payload, unpack
 from .prng import Key, bits, fold, key, normal, permutation, randint, seed_of, uniform
 from .regularisers import Regulariser, Regularisers
+from .replies import Replies, Reports, with_policy_of
 from .task import Reply, Round, Task
 from .tree import stack
 from .vmap import is_batched
@@ -41,7 +42,9 @@ __all__ = [
     "Predictor",
     "Regulariser",
     "Regularisers",
+    "Replies",
     "Reply",
+    "Reports",
     "Role",
     "Round",
     "StateT",
@@ -78,6 +81,7 @@ __all__ = [
     "uniform",
     "unpack",
     "weights",
+    "with_policy_of",
     "within",
     "wmean",
     "zeros",

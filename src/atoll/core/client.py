@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from . import vmap
 from .batch import Batch
+from .batch_order import draw_epoch
+from .memory_layout import take_rows
 from .model import Model
 from .payload import Params
-from .prng import Key, fold, permutation
+from .prng import Key
 from .vmap import is_batched
 
 Augment = Callable[[Tensor, Key], Tensor]
@@ -41,13 +41,23 @@ class Client:
         return z * (self.bound / norms.clamp(min=self.bound))
 
     def batches(self, k: Key, epochs: int, size: int) -> Iterator[Batch]:
-        """Shuffled, augmented batches; their order is a function of the key alone."""
+        """Yield shuffled, augmented batches, whose order is a function of the key alone.
+
+        Args:
+            k: key of the order, of dropout and of augmentation.
+            epochs: passes over the rows.
+            size: rows of a batch; the last one of an epoch may be shorter.
+        """
         sizes = self._sizes(size)
-        full = not is_batched() and float(self.n) == len(self.x)
+        if is_batched():
+            yield from vmap.batches(self, k, epochs, sizes)
+            return
+        full = float(self.n) == len(self.x)
         for epoch in range(epochs):
-            for chosen, w, k_drop, k_change in vmap.on_stacked(partial(_drawn, epoch, sizes), k, self.n):
-                x, y = vmap.take([self.x, self.y], chosen)
-                yield Batch(x if self.augment is None else self.augment(x, k_change), y, w, k_drop, {}, full=full)
+            for rows, w, k_dropout, k_augment in draw_epoch(k, self.n, epoch, sizes):
+                x, y = take_rows(self.x, rows), take_rows(self.y, rows)
+                x = x if self.augment is None else self.augment(x, k_augment)
+                yield Batch(x, y, w, k_dropout, {}, full=full)
 
     def _sizes(self, size: int) -> list[int]:
         """Batches of ``size``, the last one shorter; with batch statistics, never of one row, which has no variance."""
@@ -67,18 +77,3 @@ class Client:
         real = torch.arange(len(self.y), device=self.y.device) < self.n
         classes = torch.arange(self.num_classes, device=self.y.device)
         return ((self.y[:, None] == classes) & real[:, None]).float()
-
-
-def _drawn(epoch: int, sizes: list[int], k: Key, n: Tensor) -> list[tuple[Tensor, Tensor, Key, Key]]:
-    """The batches of an epoch: which rows, which of them are real, keys for dropout and for what changes the rows.
-
-    All at once and by arrays: for so few numbers, torch would take several times as long.
-    """
-    arrays = [v.reshape(-1).cpu().numpy() for v in (k, n)]
-    order, others = fold(fold(arrays[0], epoch), np.arange(2)).T
-    chosen = permutation(order, sum(sizes), arrays[1])
-    real = (chosen < arrays[1][:, None]).astype(np.float32)
-    made = chosen, real, fold(others, np.arange(2 * len(sizes)))
-    rows, w, own = (torch.from_numpy(v).to(k.device).view(*k.shape, -1) for v in made)
-    keys = own.unbind(-1)
-    return list(zip(rows.split(sizes, -1), w.split(sizes, -1), keys[::2], keys[1::2], strict=True))

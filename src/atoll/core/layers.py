@@ -1,12 +1,12 @@
 """Layers of a network as they are run: dropout by key, faster equivalents of torch's own layers."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from itertools import pairwise
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,18 +14,14 @@ from . import vmap
 from .prng import Key, fold, uniform
 from .vmap import is_batched
 
-
-def to_layout(v: Tensor, layout: torch.memory_format) -> Tensor:
-    """An image or a kernel in a layout; other tensors have only one."""
-    return v.to(memory_format=layout) if v.ndim == 4 else v
-
-
+# A context variable and no argument: a dropout layer runs inside a network of the user's, whose ``forward`` takes
+# nothing but the rows.
 _current: ContextVar[Key | None] = ContextVar("noise", default=None)
 
 
 @contextmanager
 def noise(k: Key) -> Iterator[None]:
-    """Dropout layers inside draw from ``k``."""
+    """Let dropout layers draw from the key ``k`` while the context is open."""
     token = _current.set(k)
     try:
         yield
@@ -49,7 +45,7 @@ class KeyedDropout(nn.Module):
 
 
 def key_dropout(net: nn.Module) -> nn.Module:
-    """Replace every dropout layer of ``net`` by a keyed one, each with a stream of its own."""
+    """Replace every dropout layer of ``net``, in place, by a keyed one with a stream of its own."""
     stream = 0
     for parent in list(net.modules()):
         for name, child in parent.named_children():
@@ -60,7 +56,7 @@ def key_dropout(net: nn.Module) -> nn.Module:
 
 
 class Linear(nn.Linear):
-    """Has products of its own where clients are batched."""
+    """A linear layer that computes a product for each client where clients are batched."""
 
     def forward(self, x: Tensor) -> Tensor:
         run = vmap.linear if is_batched() else F.linear
@@ -68,9 +64,9 @@ class Linear(nn.Linear):
 
 
 class Sequence(nn.Sequential):
-    """Takes the largest of each window before it cuts off what is negative.
+    """Layers in a row, with max pooling before a ReLU that precedes it.
 
-    Both orders give the same numbers and the same gradients, and so there is a quarter as much to cut off, or less.
+    Both orders give the same numbers and the same gradients, and the ReLU has a quarter of the work, or less.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,7 +76,7 @@ class Sequence(nn.Sequential):
 
     @cached_property
     def order(self) -> tuple[nn.Module, ...]:
-        """Children stay in their own order, for who looks at them one by one."""
+        """The layers as they run. Children keep their own order, for code that reads them one by one."""
         return _pooled_first(list(self))
 
 
@@ -91,11 +87,29 @@ def _pooled_first(layers: list[nn.Module]) -> tuple[nn.Module, ...]:
     return tuple(layers)
 
 
-_KINDS = {nn.Linear: Linear, nn.Sequential: Sequence}
+_KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: Linear, nn.Sequential: Sequence}
 
 
 def optimise_layers(net: nn.Module) -> nn.Module:
-    """Let the layers of a network be run in these ways; only those that are torch's own, not what is built on them."""
-    for module in net.modules():
-        module.__class__ = _KINDS.get(type(module), type(module))
-    return net
+    """Return a copy of a network in which faster equivalents stand for torch's own layers.
+
+    Layers of other classes stay as they are, also those built on torch's own.
+    """
+    net = copy.deepcopy(net)
+    modules = dict(net.named_modules(remove_duplicate=False))  # a layer that is used twice has two names
+    faster = {id(module): _equivalent(module) for module in modules.values()}
+    for name, module in modules.items():
+        parent, _, child = name.rpartition(".")
+        if name:
+            setattr(modules[parent], child, faster[id(module)])
+    return faster[id(net)]
+
+
+def _equivalent(module: nn.Module) -> nn.Module:
+    """Return a module with the state of ``module`` (tensors, children, hooks) that runs faster, if there is one."""
+    kind = _KINDS.get(type(module))
+    if kind is None:
+        return module
+    made = kind.__new__(kind)
+    made.__dict__.update(module.__dict__)
+    return made

@@ -5,8 +5,6 @@ from functools import cache
 from inspect import signature
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
-from torch.utils import _pytree as pytree
-
 from ..errors import AtollError
 from ..typing import ClientId
 from .client import Client
@@ -14,13 +12,15 @@ from .model import Predictor
 from .payload import Nothing, Params
 from .prng import Key
 from .task import Reply, Round, Task, UpT
+from .torch_private import register_pytree_node
 
 ServerT = TypeVar("ServerT")
 StateT = TypeVar("StateT")
 DownT = TypeVar("DownT")
 
 
-pytree.register_pytree_node(
+# Registered so that vmap maps over a client's tensors and hands the rest on.
+register_pytree_node(
     Client,
     lambda c: ([c.x, c.y, c.n], (c.model, c.num_classes, c.proxy, c.public, c.augment, c.bound)),
     lambda leaves, static: Client(*leaves, *static),
@@ -77,6 +77,7 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
         raise NotImplementedError
 
     def aggregate(self, server: ServerT, replies: Iterable[Reply[UpT]], task: Task, r: Round, k: Key) -> ServerT:
+        """Combine replies, which are read once and carry the rules of the round: hand them to ``mean`` as they are."""
         raise NotImplementedError
 
     def own(self, down: DownT, up: UpT | None, state: StateT, client: Client) -> Params:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_type_hints
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree  # the registry that torch.func.vmap itself reads
+
+from .torch_private import register_pytree_node
 
 Params = dict[str, Tensor]
 Scalar = int | float | bool | str
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 _LEAVES = (Tensor, Tensor | None, Params)
 _STATIC = (int, float, bool, str)
-ROW = "_row"  # where a payload has its place in a stack, if it is in one: fields are taken from there when asked for
+SIZE = "_nbytes"  # entry of a payload's dictionary for the bytes of its packed form, if these are known already
 _MOST_CLASSES = 2**16  # a larger number in a message is damage, not a federation, and would only fill memory
 
 
@@ -85,20 +86,10 @@ def payload(cls: type[T]) -> type[T]:
         given = dict(zip(context[0], values, strict=True)) | dict(zip(static, context[1], strict=True))
         return made(**absent | given)
 
-    pytree.register_pytree_node(made, flatten, unflatten)
+    register_pytree_node(made, flatten, unflatten)
     made._kinds = kinds
-    made.__getattr__ = _from_stack
     made._dense = not any(f.metadata.get("rows") or f.metadata.get("symmetric") for f in fields(made))
     return made  # type: ignore[no-any-return]
-
-
-def _from_stack(p: Any, name: str) -> Any:
-    """A field that a payload does not have yet, as it is in a stack."""
-    row = p.__dict__.get(ROW)
-    if row is None or name not in p._kinds:
-        raise AttributeError(f"{type(p).__name__!r} object has no attribute {name!r}")
-    value = p.__dict__[name] = row.field(name)
-    return value
 
 
 def kinds_of(cls: type[Any]) -> dict[str, Any]:
@@ -265,11 +256,11 @@ def _check_room(like: Tensor, shape: Sequence[int], most: int) -> None:
 
 
 def nbytes(p: Any) -> int:
-    """Bytes of the packed form; which need not be made where nothing is left out of it."""
+    """Return the bytes of the packed form, without making it where nothing is left out of it."""
     if not p._dense:
         return pack(p).nbytes
-    if row := p.__dict__.get(ROW):
-        return int(row.stack.row_bytes)
+    if SIZE in p.__dict__:
+        return int(p.__dict__[SIZE])
     total = 0
     for name in p._kinds:
         value = getattr(p, name)

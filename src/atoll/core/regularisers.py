@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from .client import Client
 from .losses import Term
 from .payload import Params
+from .replies import Reports
 from .task import Task
 
 
@@ -30,7 +31,11 @@ class Regulariser:
         return {}
 
     def merge(self, kept: Params, reports: Sequence[Params]) -> Params:
-        """What the server keeps after a round."""
+        """Return what the server keeps after a round.
+
+        Sums over ``reports`` are taken in fixed point under ``--sums fixed``, by
+        ``atoll.aggregation.fixed_point.total(parts, policy_of(reports).fixed)``.
+        """
         return kept
 
 
@@ -54,7 +59,9 @@ class Regularisers(tuple[Regulariser, ...]):
         return self._file(r.report(params, client) for r in self)
 
     def merge(self, kept: Params, reports: Sequence[Params]) -> Params:
-        return self._file(r.merge(self._of(r, kept), [self._of(r, x) for x in reports]) for r in self)
+        return self._file(
+            r.merge(self._of(r, kept), Reports((self._of(r, x) for x in reports), like=reports)) for r in self
+        )
 
     def _of(self, r: Regulariser, p: Params) -> Params:
         prefix = type(r).__name__ + "."

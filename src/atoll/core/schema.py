@@ -84,6 +84,12 @@ def tensors_of(p: Any) -> Params:
     return found
 
 
+def static_form(p: Any) -> tuple[Any, ...]:
+    """Return what payloads of one class have in common if they can be stacked: names of tensors, values of scalars."""
+    values = [getattr(p, name) for name in kinds_of(type(p))]
+    return tuple([tuple(v) if isinstance(v, dict) else ... if isinstance(v, Tensor) else v for v in values])
+
+
 def form_of(p: Any) -> Form:
     return {name: Leaf(v.dtype, tuple(v.shape)) for name, v in tensors_of(p).items()}
 

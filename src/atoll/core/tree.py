@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from .payload import ROW, Params, nbytes
+from .payload import SIZE, Params, nbytes
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -105,36 +104,41 @@ def _across(columns: list[list[Any]], n: int) -> Iterable[tuple[Any, ...]]:
 # Rows: payloads that are still in the stack
 
 
-@dataclass(eq=False)
-class Stack:
-    """Payloads of several clients in one."""
-
-    whole: Any
-
-    @cached_property
-    def row_bytes(self) -> int:
-        return nbytes(mapped(lambda v: _entry(v, 0), self.whole))
+ROW = "_row"  # entry of a payload's dictionary for its place in a stack
 
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """The place of a payload in a stack."""
+    """The place of a payload in a stack of payloads."""
 
-    stack: Stack
+    stack: Any
     at: int
 
     def field(self, name: str) -> Any:
-        return mapped(lambda v: _entry(v, self.at), getattr(self.stack.whole, name))
+        return mapped(lambda v: _entry(v, self.at), getattr(self.stack, name))
 
 
 def lazy_rows(tree: T, n: int) -> list[T]:
-    """The payloads of ``n`` clients as views of the stack, made when they are first looked at."""
-    whole: Any = tree
-    common, empty = Stack(tree), {name: v for name in whole._kinds if not _has_tensors(v := getattr(tree, name))}
+    """Return the payloads of ``n`` clients as views of a stack. A field is made when it is first read."""
+    stack: Any = tree
+    known = {name: v for name in stack._kinds if not _has_tensors(v := getattr(stack, name))}
+    if stack._dense:
+        known[SIZE] = nbytes(mapped(lambda v: _entry(v, 0), stack))
+    if not hasattr(type(stack), "__getattr__"):  # which is called for fields that a payload lacks: those of lazy rows
+        type(stack).__getattr__ = _read_from_stack
     made = [object.__new__(type(tree)) for _ in range(n)]
     for at, row in enumerate(made):
-        row.__dict__.update(empty, **{ROW: Row(common, at)})
+        row.__dict__.update(known, **{ROW: Row(stack, at)})
     return made
+
+
+def _read_from_stack(p: Any, name: str) -> Any:
+    """Make a field of a lazy row, and keep it."""
+    row = p.__dict__.get(ROW)
+    if row is None or name not in p._kinds:
+        raise AttributeError(f"{type(p).__name__!r} object has no attribute {name!r}")
+    value = p.__dict__[name] = row.field(name)
+    return value
 
 
 def _has_tensors(field: Any) -> bool:
@@ -161,7 +165,7 @@ def _side_by_side(several: Sequence[Any]) -> tuple[Any, int]:
     stacks, start = {id(place.stack) for place in places}, places[0].at
     if len(stacks) > 1 or [place.at for place in places] != list(range(start, start + len(places))):
         return None, 0
-    return places[0].stack.whole, start
+    return places[0].stack, start
 
 
 def _together(values: list[Any]) -> Any:

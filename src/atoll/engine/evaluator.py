@@ -19,6 +19,7 @@ from ..core.method import AnyMethod, Method
 from ..core.model import Predictor
 from ..core.payload import Params
 from ..core.prng import key
+from ..core.replies import Replies
 from ..core.task import Round
 from ..typing import ClientId
 from .run_state import RunState
@@ -114,7 +115,7 @@ class Evaluator:
         if not cohort or not tells or len(self._pool.architectures()) > 1:
             return None
         with torch.no_grad():
-            params = mean((self._own(server, t, i) for i in cohort), "params", weight="n")
+            params = mean(Replies(self._own(server, t, i) for i in cohort), "params", weight="n")
         return lambda x: self._task.model(params, x)
 
     def _own(self, server: Any, t: int, i: ClientId) -> "_Own":

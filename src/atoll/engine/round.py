@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..aggregation import fixed_point, robust
+from ..aggregation.policy import AggregationPolicy
 from ..backends.base import Backend
 from ..clients import method_calls
 from ..clients.evaluation import Score
@@ -31,6 +32,7 @@ from ..clients.validation.validator import Validator
 from ..core.method import AnyMethod, contract
 from ..core.payload import nbytes
 from ..core.prng import key
+from ..core.replies import Replies
 from ..core.schema import UploadError, is_finite
 from ..core.task import Reply, Round, Task
 from ..core.tree import map_consecutive, plain
@@ -93,10 +95,8 @@ def run_round(
         replies = server_side.served(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
-            received: Iterator[Reply[Any]] = chain([first], replies)
-            if rules.guard:
-                received = robust.without_rule(received)
-            with torch.no_grad(), robust.using(rules.guard, server), fixed_point.using(rules.fixed):
+            received = Replies(chain([first], replies), AggregationPolicy(rules.guard, rules.fixed, server))
+            with torch.no_grad():
                 server = plain(method_calls.aggregate(method, server, received, task, r, key(seed, "server", *r)))
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
             pass

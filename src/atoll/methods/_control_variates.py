@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from ..aggregation import mean
-from ..aggregation.fixed_point import Sum
+from ..aggregation.policy import sum_for
 from ..core import (
     SGD,
     Batch,
@@ -22,6 +22,7 @@ from ..core import (
     payload,
     sub,
     weights,
+    with_policy_of,
     within,
 )
 from ..errors import AtollError
@@ -72,7 +73,7 @@ def walk(optim: Optimiser, loss: Loss, down: Global, own: Params, client: Client
 
 def merged(variate: Params, replies: Iterable[Reply[Update]], task: Task) -> tuple[Params, Params, float]:
     """The plain mean of the models, the variate plus 1/N of all changes, and the share of clients that took part."""
-    present, clients, changes = 0, len(task.clients), {name: Sum() for name in variate}
+    present, clients, changes = 0, len(task.clients), {name: sum_for(replies) for name in variate}
 
     def uploads() -> Iterator[Update]:
         nonlocal present
@@ -82,6 +83,6 @@ def merged(variate: Params, replies: Iterable[Reply[Update]], task: Task) -> tup
                 total.add(reply.upload.change[name])
             yield reply.upload
 
-    params = mean(uploads(), "params")
+    params = mean(with_policy_of(replies, uploads()), "params")
     moved = {name: (v + changes[name].value() / clients).to(v.dtype) for name, v in variate.items()}
     return params, moved, present / clients

@@ -70,8 +70,7 @@ class Mutual(Method[Shared, StateT, Shared, Update]):
         return server
 
     def aggregate(self, server: Shared, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Shared:
-        uploads = (reply.upload for reply in replies)
-        return Shared(mean(uploads, "params", weight=None if self.uniform else "n"))
+        return Shared(mean(replies, "params", weight=None if self.uniform else "n"))
 
     def generic(self, server: Shared, task: Task) -> Predictor:
         return lambda x: shared_model(task)(server.params, x)

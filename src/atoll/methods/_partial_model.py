@@ -65,7 +65,7 @@ class Sharing(Method[Shared, StateT, Shared, Update]):
         return server
 
     def aggregate(self, server: Shared, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Shared:
-        return Shared(mean((reply.upload for reply in replies), "params", weight="n"))
+        return Shared(mean(replies, "params", weight="n"))
 
 
 @dataclass(frozen=True)

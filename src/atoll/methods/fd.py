@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..aggregation.fixed_point import Sum
+from ..aggregation.policy import sum_for
 from ..core import (
     BUFFERS,
     SGD,
@@ -146,7 +146,7 @@ class FD(Method[Server, State, Teachers, Means]):
         return reply.upload, Desk(reply.upload.means, reply.upload.held, r.t)
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key) -> Server:
-        sums, n = Sum(), torch.zeros_like(server.n)
+        sums, n = sum_for(replies), torch.zeros_like(server.n)
         for reply in replies:
             sums.add(reply.upload.means)
             n = n + reply.upload.held

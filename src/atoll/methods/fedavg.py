@@ -24,6 +24,7 @@ from ..core import (
     Predictor,
     Regularisers,
     Reply,
+    Reports,
     Role,
     Round,
     StateT,
@@ -32,6 +33,7 @@ from ..core import (
     about,
     objective,
     payload,
+    with_policy_of,
 )
 
 
@@ -81,14 +83,14 @@ class Averaging(Method[Global, StateT, Global, Update]):
         return Update(params, client.n, self.terms().report(params, client))
 
     def aggregate(self, server: Global, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Global:
-        reports: list[Params] = []
+        reports = Reports((), like=replies)
 
         def uploads() -> Iterable[Update]:
             for reply in replies:
                 reports.append(reply.upload.extra)
                 yield reply.upload
 
-        params = mean(uploads(), "params", weight="n")
+        params = mean(with_policy_of(replies, uploads()), "params", weight="n")
         return Global(params, self.terms().merge(server.extra, reports))
 
     def generic(self, server: Global, task: Task) -> Predictor:

@@ -42,6 +42,7 @@ from ..core import (
     one_of,
     payload,
     setting,
+    with_policy_of,
     within,
 )
 from ._distillation import divergence, imitation, lessons, public
@@ -100,7 +101,10 @@ class FedDF(Method[Server, Nothing, Group, Update]):
         models, groups = _models(task), defaultdict[str, list[Update]](list)
         for sender, up in replies:
             groups[task.models[sender].name].append(up)
-        fused = {a: mean(ups, "params", weight="n", around=_of(server, a)) for a, ups in groups.items()}
+        fused = {
+            a: mean(with_policy_of(replies, ups), "params", weight="n", around=_of(server, a))
+            for a, ups in groups.items()
+        }
         if self.steps:
             target = self.target([models[a](up.params, public(task)) for a, ups in groups.items() for up in ups])
             fused = {a: self._distilled(models[a], params, public(task), target, k) for a, params in fused.items()}

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..aggregation.fixed_point import total as total_of
+from ..aggregation.policy import policy_of
 from ..core import Client, Params, Regulariser, Regularisers, Role, Step, Task, Term, one_of, setting, within
 from .fedavg import FedAvg
 
@@ -84,7 +85,7 @@ class DW(Relation, Regulariser):
         return {"sum": member.T @ client.model(params, client.x).softmax(1), "count": member.sum(0)}
 
     def merge(self, kept: Params, reports: Sequence[Params]) -> Params:
-        total, count = (total_of(r[name] for r in reports) for name in ("sum", "count"))
+        total, count = (total_of((r[name] for r in reports), policy_of(reports).fixed) for name in ("sum", "count"))
         merged = dict(kept)
         if self.sl_memory == "all":
             total, count = total + kept["sum"], count + kept["count"]

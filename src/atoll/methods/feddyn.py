@@ -30,6 +30,7 @@ from ..core import (
     setting,
     sub,
     weights,
+    with_policy_of,
     within,
     zeros,
 )
@@ -80,7 +81,7 @@ class FedDyn(Averaging[State]):
                 m += 1
                 yield reply._replace(upload=replace(reply.upload, n=torch.ones(())))
 
-        average = super().aggregate(server, equally(), task, r, k)
+        average = super().aggregate(server, with_policy_of(replies, equally()), task, r, k)
         change = sub(weights(average.params), server.params)
         h = sub(server.h, change, self.alpha * m / len(task.clients))
         params = sub(weights(average.params), h, 1 / self.alpha)

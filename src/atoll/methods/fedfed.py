@@ -211,7 +211,7 @@ class FedFed(Method[Global, State, Global, Update]):
             pools = [reply.upload.pool for reply in replies]
             pool = {name: torch.cat([p[name] for p in pools]) for name in pools[0]}
             return Global(_apart(server.params)[0], pool, server.rounds + 1, server.k)
-        params = mean((reply.upload for reply in replies), "params", weight="n")
+        params = mean(replies, "params", weight="n")
         return replace(server, params=params, rounds=server.rounds + 1)
 
     def generic(self, server: Global, task: Task) -> Predictor:

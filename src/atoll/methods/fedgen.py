@@ -50,6 +50,7 @@ from ..core import (
     payload,
     setting,
     stack,
+    with_policy_of,
     within,
     wmean,
 )
@@ -153,7 +154,7 @@ class FedGen(Method[Global, Nothing, Global, Update]):
                 counts.append(reply.upload.counts)
                 yield reply.upload
 
-        params, n = mean(uploads(), "params", weight="n"), torch.stack(counts)
+        params, n = mean(with_policy_of(replies, uploads()), "params", weight="n"), torch.stack(counts)
         present, start = n.sum(0) > 0, server.generator or self.generator(task).init(fold(k, 0))
         if not present.any():  # clients may keep classes with few rows to themselves
             return Global(params, server.generator, server.seen, server.left * self.fade)

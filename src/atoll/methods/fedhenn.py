@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..aggregation.fixed_point import Sum
+from ..aggregation.policy import sum_for
 from ..core import (
     SGD,
     Batch,
@@ -119,7 +119,7 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
         return term
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Kernel]], task: Task, r: Round, k: Key) -> Server:
-        total, count = Sum(), 0
+        total, count = sum_for(replies), 0
         for reply in replies:
             total.add(reply.upload.kernel)
             count += 1

@@ -46,6 +46,7 @@ from ..core import (
     one_of,
     payload,
     setting,
+    with_policy_of,
     within,
     wmean,
 )
@@ -153,7 +154,7 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
                 q.add(reply.upload.counts, reply.upload.predictions, None)
                 yield reply.upload
 
-        params = mean(uploads(), "params", weight="n")
+        params = mean(with_policy_of(replies, uploads()), "params", weight="n")
         now = h.n > 0
         features = torch.where(now[:, None], h.mu.float(), server.features)
         predictions = torch.where(now[:, None], q.mu.float(), server.predictions)

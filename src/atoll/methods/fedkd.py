@@ -46,6 +46,7 @@ from ..core import (
     sub,
     uniform,
     weights,
+    with_policy_of,
     within,
     wmean,
     zeros,
@@ -156,7 +157,7 @@ class FedKD(Method[Server, State, Mentee, Change]):
                 yield Update(restored(up.change, server.params) | up.buffers, up.n)
 
         none = zeros(weights(server.params)) | _buffers(server.params)
-        average = mean(updates(), "params", weight=None if self.uniform else "n", around=none)
+        average = mean(with_policy_of(replies, updates()), "params", weight=None if self.uniform else "n", around=none)
         change = compressed(weights(average), self.threshold(r))
         # Clients will add what they receive, so the server adds the same.
         return Server(moved(server.params, change, _buffers(average)), change, present)

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..aggregation.fixed_point import Sum
+from ..aggregation.policy import sum_for
 from ..core import (
     SGD,
     Adam,
@@ -114,7 +114,7 @@ class FedMD(Method[Server, State, Lesson, Scores]):
     def aggregate(self, server: Server, replies: Iterable[Reply[Scores]], task: Task, r: Round, k: Key) -> Server:
         if r.phase:
             return Server(choose(task, self.rows, k), server.met, None)
-        total, count, met = Sum(), 0, server.met.clone()
+        total, count, met = sum_for(replies), 0, server.met.clone()
         for sender, up in replies:
             assert up.logits is not None
             total.add(up.logits)

@@ -99,8 +99,8 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
     def aggregate(
         self, server: Prototypes, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key
     ) -> Prototypes:
-        uploads, equally = (reply.upload for reply in replies), self.aggregation != "weighted"
-        means, mass = table_mean(uploads, "means", weight="n", around=server.means, equally=equally)
+        equally = self.aggregation != "weighted"
+        means, mass = table_mean(replies, "means", weight="n", around=server.means, equally=equally)
         now = mass > 0
         if self.forget_absent:
             return Prototypes(means, now)

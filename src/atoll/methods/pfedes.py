@@ -100,7 +100,7 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
         return loss
 
     def aggregate(self, server: Proxy, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Proxy:
-        return Proxy(mean((reply.upload for reply in replies), "params", weight="n"))
+        return Proxy(mean(replies, "params", weight="n"))
 
     def own(self, down: Proxy, up: Update | None, state: State, client: Client) -> Params:
         return state.params

@@ -17,7 +17,7 @@ def split(module: nn.Module, head: str, num_classes: int | None = None, sample: 
     the layer's, puts a new layer in its place. A ``sample`` batch checks that nothing happens after the head.
     """
     layer = _linear(module, head)
-    net = Net(_without(module, head.split(".")), layer)
+    net = Net(_without(module, layer), layer)
     if sample is not None:
         _check_last(module, net, head, sample)
     if num_classes is not None and num_classes != layer.out_features:
@@ -53,14 +53,11 @@ def _linear(module: nn.Module, head: str) -> nn.Linear:
     return cast(nn.Linear, layers[head])
 
 
-def _without(module: nn.Module, path: list[str]) -> nn.Module:
-    """A copy of the modules along the path, ending in an identity; everything beside the path is shared."""
-    if not path:
-        return nn.Identity()
-    clone = copy.copy(module)
-    clone._modules = dict(module._modules)
-    clone._modules[path[0]] = _without(module.get_submodule(path[0]), path[1:])
-    return clone
+def _without(module: nn.Module, layer: nn.Linear) -> nn.Module:
+    """Return a copy of a module with an identity in the place of a layer. All tensors are shared with the module."""
+    copied: dict[int, object] = {id(v): v for v in (*module.parameters(), *module.buffers())}
+    copied[id(layer)] = nn.Identity()
+    return copy.deepcopy(module, copied)
 
 
 def _check_last(module: nn.Module, net: Net, head: str, sample: Tensor) -> None:

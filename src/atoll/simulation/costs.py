@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any, NamedTuple
 
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..clients.dry_run import dry_run, representatives
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
 from ..core.task import Round
+from ..core.torch_private import TorchDispatchMode, operator_family
 from ..typing import ClientId
 
 REPEATS = 5  # of a timed rehearsal: the median forgets what else the machine did
@@ -39,7 +39,7 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
+        formula = flop_registry.get(operator_family(func))
         if formula is not None:
             self.total += formula(*args, **(kwargs or {}), out_val=out)
         return out

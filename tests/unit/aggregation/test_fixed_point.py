@@ -21,8 +21,8 @@ from atoll.aggregation.fixed_point import (
     quantised,
     total,
     unmasked_sum,
-    using,
 )
+from atoll.aggregation.policy import AggregationPolicy
 from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.core.batch import Batch
@@ -32,6 +32,7 @@ from atoll.core.method import Method, Need
 from atoll.core.optim.sgd import SGD
 from atoll.core.payload import Nothing, Params, about, payload
 from atoll.core.prng import Key, fold, key, normal
+from atoll.core.replies import Replies, with_policy_of
 from atoll.core.schema import tensors_of
 from atoll.core.serialization import encode
 from atoll.core.task import Reply, Round, Task
@@ -48,8 +49,7 @@ ABLE = [name for name in METHODS if name not in UNABLE]
 
 
 def fixed(parts: list[Tensor]) -> Tensor:
-    with using(Fixed(lambda words: None)):
-        return total(parts)
+    return total(parts, Fixed(lambda words: None))
 
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
@@ -191,7 +191,8 @@ class IFCA(Method[Clusters, Nothing, Clusters, Choice]):
         chosen: dict[int, list[Choice]] = {0: [], 1: []}
         for reply in replies:
             chosen[int(reply.upload.cluster)].append(reply.upload)
-        means = {c: mean(uploads, "params", weight="n") for c, uploads in chosen.items() if uploads}
+        held = {c: with_policy_of(replies, uploads) for c, uploads in chosen.items() if uploads}
+        means = {c: mean(uploads, "params", weight="n") for c, uploads in held.items()}
         return Clusters(means.get(0, server.first), means.get(1, server.second))
 
     def own(self, down: Clusters, up: Choice | None, state: Nothing, client: Client) -> Params:
@@ -231,8 +232,9 @@ def test_the_order_of_replies_does_not_matter(name: str) -> None:
         replies.append(Reply(i, upload))
 
     def after(order: list[Any], how: Fixed | None) -> Any:
-        with torch.no_grad(), using(how):
-            return method.aggregate(server, server_side.served(server, iter(order), r), task, r, key(2))
+        served = Replies(server_side.served(server, iter(order), r), AggregationPolicy(fixed=how))
+        with torch.no_grad():
+            return method.aggregate(server, served, task, r, key(2))
 
     orders = [replies, replies[::-1], replies[2:] + replies[:2]]
     states = [after(order, Fixed(lambda words: None)) for order in orders]

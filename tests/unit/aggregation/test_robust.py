@@ -1,7 +1,6 @@
 """Robust averages: their arithmetic on paper, what they withstand, and which methods can have them."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from atoll.aggregation import robust
 from atoll.aggregation.averaging import mean, table_mean
+from atoll.aggregation.policy import AggregationPolicy
 from atoll.aggregation.robust import (
     RobustAggregation,
     by_columns,
@@ -26,7 +26,6 @@ from atoll.aggregation.robust import (
     median,
     parse,
     trimmed,
-    using,
 )
 from atoll.backends.loop import LoopBackend
 from atoll.clients.evaluation import accuracy, predict
@@ -34,6 +33,8 @@ from atoll.clients.pool import ClientPool
 from atoll.clients.state_store import MemoryStore, Store
 from atoll.core.payload import Params, about, equal, pack, payload, unpack
 from atoll.core.prng import fold, key, normal, uniform
+from atoll.core.replies import Replies, with_policy_of
+from atoll.core.task import Reply
 from atoll.engine.compatibility import check
 from atoll.engine.round import RoundPolicy, run_round
 from atoll.engine.setup import Setup
@@ -75,12 +76,15 @@ def sent(*values: Any, n: Any = None) -> list[Sent]:
     ]
 
 
-@contextmanager
-def rule(text: str, server: Any = None) -> Iterator[list[str]]:
-    """A rule in force; gives the notes."""
-    notes: list[str] = []
-    with using(RobustAggregation(text, ("params",), notes.append), server):
-        yield notes
+class Guarded:
+    """Puts uploads under a rule that guards params, and keeps the notes of the rule."""
+
+    def __init__(self, text: str, server: Any = None):
+        self.notes: list[str] = []
+        self._policy = AggregationPolicy(RobustAggregation(text, ("params",), self.notes.append), server=server)
+
+    def __call__(self, uploads: Iterable[Any]) -> Replies[Any]:
+        return Replies(uploads, self._policy)
 
 
 # -- the arithmetic ---------------------------------------------------------------------------------------------------
@@ -174,8 +178,8 @@ def test_krum_chooses_by_scores() -> None:
 
 def test_krum_averages_by_weight_what_it_chose() -> None:
     """Chosen are 3 (6 rows, of which the median of 4 counts) and 1 (2 rows): (12 + 2) / 6. 100 is left out."""
-    with rule("krum:1"):
-        got = mean(sent(100.0, 3.0, 0.0, 4.5, 1.0, n=[1e9, 6, 1, 4, 2]), "params", weight="n")
+    uploads = sent(100.0, 3.0, 0.0, 4.5, 1.0, n=[1e9, 6, 1, 4, 2])
+    got = mean(Guarded("krum:1")(uploads), "params", weight="n")
     assert got["w"].item() == pytest.approx(14 / 6)
 
 
@@ -206,15 +210,15 @@ def test_clipping() -> None:
 def test_clipping_measures_from_the_server() -> None:
     """Weights 1 and 3 from 10: 30 comes to 12, 11 stays; (12 + 3 * 11) / 4 = 11.25. Around 0: (2 + 3 * 2) / 4 = 2."""
     uploads = sent(30.0, 11.0, n=[1, 3])
-    with rule("clip:2", Sent({"w": torch.tensor(10.0)}, torch.tensor(0.0))):
-        assert mean(uploads, "params", weight="n")["w"].item() == 11.25
-        assert mean(uploads, "params", weight="n", around={"w": torch.tensor(0.0)})["w"].item() == 2
+    guarded = Guarded("clip:2", Sent({"w": torch.tensor(10.0)}, torch.tensor(0.0)))
+    assert mean(guarded(uploads), "params", weight="n")["w"].item() == 11.25
+    assert mean(guarded(uploads), "params", weight="n", around={"w": torch.tensor(0.0)})["w"].item() == 2
 
 
 @pytest.mark.parametrize("server", [None, Sent({"v": torch.tensor(1.0)}, torch.tensor(0.0))])
 def test_clipping_without_a_place_to_measure_from_is_refused(server: Any) -> None:
-    with rule("clip:2", server), pytest.raises(AtollError, match="does not hold the same tensors"):
-        mean(sent(1.0, 2.0), "params")
+    with pytest.raises(AtollError, match="does not hold the same tensors"):
+        mean(Guarded("clip:2", server)(sent(1.0, 2.0)), "params")
 
 
 def test_a_model_is_one_point_of_all_its_tensors() -> None:
@@ -223,12 +227,10 @@ def test_a_model_is_one_point_of_all_its_tensors() -> None:
         Sent({"a": torch.tensor([x]), "b": torch.tensor(y)}, torch.tensor(1.0)) for x, y in [(0, 0), (2, 1), (3, 9)]
     ]
     uploads = [Sent({name: v.float() for name, v in up.params.items()}, up.n) for up in uploads]
-    with rule("median"):
-        both = mean(uploads, "params")
-        assert (both["a"].tolist(), both["b"].item()) == ([2], 1)
-    with rule("krum:0"):  # squared distances: 5 between the first two, 65 and more to the third
-        one = mean(uploads, "params")
-        assert (one["a"].tolist(), one["b"].item()) == ([0], 0)
+    both = mean(Guarded("median")(uploads), "params")
+    assert (both["a"].tolist(), both["b"].item()) == ([2], 1)
+    one = mean(Guarded("krum:0")(uploads), "params")  # squared distances: 5 between the first two, 65 and more else
+    assert (one["a"].tolist(), one["b"].item()) == ([0], 0)
 
 
 def test_columns_in_pieces_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,42 +254,40 @@ def updates(*which: int) -> list[Update]:
 
 @pytest.mark.parametrize("text", RULES)
 def test_one_upload_comes_back_unchanged(text: str) -> None:
-    with rule(text, Global(model(9), {})):
-        got = mean(updates(4), "params", weight="n")
+    got = mean(Guarded(text, Global(model(9), {}))(updates(4)), "params", weight="n")
     assert list(got) == list(model(4))
     assert all(torch.equal(v, got[name]) and v.dtype == got[name].dtype for name, v in model(4).items())
 
 
 @pytest.mark.parametrize("text", RULES)
 def test_equal_uploads_give_the_same_again(text: str) -> None:
-    with rule(text, Global(model(9), {})):
-        got = mean(updates(4, 4, 4, 4, 4), "params", weight="n")
+    got = mean(Guarded(text, Global(model(9), {}))(updates(4, 4, 4, 4, 4)), "params", weight="n")
     assert gap(Global(got, {}), Global(model(4), {})) < 1e-7
 
 
 def test_nothing_trimmed_is_the_mean() -> None:
-    plain = mean(updates(1, 2, 3), "params")
-    with rule("trimmed:0"):
-        assert gap(Global(mean(updates(1, 2, 3), "params"), {}), Global(plain, {})) < 1e-6
+    plain = mean(Replies(updates(1, 2, 3)), "params")
+    trimmed = mean(Guarded("trimmed:0")(updates(1, 2, 3)), "params")
+    assert gap(Global(trimmed, {}), Global(plain, {})) < 1e-6
 
 
 @pytest.mark.parametrize("weight", ["n", None])
 def test_clipping_to_a_huge_norm_is_the_mean_to_the_bit(weight: str | None) -> None:
-    plain = mean(updates(1, 2, 3), "params", weight=weight)
-    with rule("clip:1e9", Global(model(9), {})):
-        assert equal(Global(mean(updates(1, 2, 3), "params", weight=weight), {}), Global(plain, {}))
+    plain = mean(Replies(updates(1, 2, 3)), "params", weight=weight)
+    clipped = mean(Guarded("clip:1e9", Global(model(9), {}))(updates(1, 2, 3)), "params", weight=weight)
+    assert equal(Global(clipped, {}), Global(plain, {}))
 
 
 @pytest.mark.parametrize("text", RULES)
 def test_counters_take_the_largest(text: str) -> None:
-    with rule(text, Sent({"w": torch.tensor(0.0)}, torch.tensor(0.0))):
-        assert mean(sent(1.0, 2.0, 3.0, 4.0, 5.0), "params")["count"].item() == 4
+    guarded = Guarded(text, Sent({"w": torch.tensor(0.0)}, torch.tensor(0.0)))
+    assert mean(guarded(sent(1.0, 2.0, 3.0, 4.0, 5.0)), "params")["count"].item() == 4
 
 
 def test_weights_that_make_no_sense_do_no_harm() -> None:
-    with rule("median"):
-        assert mean(sent(1.0, 2.0, 50.0, n=[1, 1, -9]), "params", weight="n")["w"].item() == 1.5
-        assert mean(sent(1.0, 2.0, 50.0, n=[0, 0, 0]), "params", weight="n")["w"].item() == 2
+    guarded = Guarded("median")
+    assert mean(guarded(sent(1.0, 2.0, 50.0, n=[1, 1, -9])), "params", weight="n")["w"].item() == 1.5
+    assert mean(guarded(sent(1.0, 2.0, 50.0, n=[0, 0, 0])), "params", weight="n")["w"].item() == 2
 
 
 # -- resistance -------------------------------------------------------------------------------------------------------
@@ -312,9 +312,8 @@ def outside(got: Params, honest: list[Update]) -> float:
 def test_one_attacker_of_five_cannot_lead_out_of_the_range_of_the_others(text: str) -> None:
     honest = [Update(model(i), torch.tensor(7.0), {}) for i in range(4)]
     uploads = [*honest, hostile(honest[0])]
-    with rule(text):
-        assert outside(mean(uploads, "params", weight="n"), honest) <= 1e-6
-    assert outside(mean(uploads, "params", weight="n"), honest) > 10
+    assert outside(mean(Guarded(text)(uploads), "params", weight="n"), honest) <= 1e-6
+    assert outside(mean(Replies(uploads), "params", weight="n"), honest) > 10
 
 
 class Saboteur(LoopBackend):
@@ -388,8 +387,8 @@ def merged(text: str, times: int = 1, **settings: Any) -> tuple[Prototypes, list
     notes: list[str] = []
     guard = guard_for(method, text, notes.append)
     for _ in range(times):
-        with using(guard, server):
-            got = toy_models.aggregate(method, server, list(TABLES), toy_models.task(toy_models.identity_body(2, 3)))
+        policy, t = AggregationPolicy(guard, server=server), toy_models.task(toy_models.identity_body(2, 3))
+        got = toy_models.aggregate(method, server, list(TABLES), t, policy=policy)
     guard.close(["cat", "dog", "fox"])
     return got, notes
 
@@ -462,9 +461,10 @@ def test_prototypes_are_clipped_around_the_servers() -> None:
     ],
 )
 def test_what_a_rule_cannot_withstand_is_told_once(text: str, rows: list[float], said: str | None) -> None:
-    with rule(text, Sent({"w": torch.tensor(0.0)}, torch.tensor(0.0))) as notes:
-        for _ in range(2):
-            mean(sent(*[1.0] * len(rows), n=rows), "params", weight="n")
+    guarded = Guarded(text, Sent({"w": torch.tensor(0.0)}, torch.tensor(0.0)))
+    for _ in range(2):
+        mean(guarded(sent(*[1.0] * len(rows), n=rows)), "params", weight="n")
+    notes = guarded.notes
     assert len(notes) == (said is not None)
     assert all(note.startswith(f"--robust {text}: the average of params is not guarded in full: ") for note in notes)
     assert said is None or said in notes[0]
@@ -486,8 +486,7 @@ def notes_on(upload: Update) -> list[str]:
     """What a run tells whose server takes the mean of such uploads."""
     notes: list[str] = []
     guard = RobustAggregation("median", ("params",), notes.append)
-    with using(guard, None):
-        assert mean([upload] * 3, "params", weight="n") == upload.params
+    assert mean(Replies([upload] * 3, AggregationPolicy(guard)), "params", weight="n") == upload.params
     guard.close([])
     return notes
 
@@ -499,31 +498,25 @@ def test_run_without_a_round_left_has_no_notes() -> None:
     assert notes == []
 
 
-# -- where a rule is in force -----------------------------------------------------------------------------------------
+# -- a rule is not lost on the way to a mean ---------------------------------------------------------------------------
 
 
-def test_a_rule_ends_with_the_aggregation_even_if_that_fails() -> None:
-    with rule("median"):
-        assert robust.guards("params")
-    assert not robust.guards("params")
-    with rule("clip:1"), pytest.raises(AtollError):
-        mean(sent(1.0), "params")
-    assert not robust.guards("params")
+@pytest.mark.parametrize("lost", [list, iter, tuple])
+def test_uploads_that_carry_no_policy_are_refused(lost: Any) -> None:
+    """As in an aggregate() that makes a list of its replies: the rule of the round would be lost."""
+    with pytest.raises(AtollError, match=r"does not say how .* mean\(replies, 'params'\)"):
+        mean(lost(updates(1, 2, 3)), "params")
+    with pytest.raises(AtollError, match="does not say how"):
+        table_mean(lost(TABLES), "means", "n", torch.zeros(3, 2))
 
 
-def test_clients_know_of_no_rule() -> None:
-    """They may run while the server collects replies, one by one; what they average on their own is their business."""
-    seen = []
+def test_changed_replies_carry_the_policy_on() -> None:
+    """Of 1, 2 and 60, each doubled, the median is 4; replies and uploads are taken alike."""
+    replies = Guarded("median")([Reply("a", up) for up in sent(1.0, 2.0, 60.0)])
+    doubled = (Sent({name: 2 * v for name, v in up.params.items()}, up.n) for _, up in replies)
 
-    def clients() -> Iterator[int]:
-        for i in range(3):
-            seen.append(robust.guards("params"))
-            yield i
-
-    with rule("median"):
-        for _ in robust.without_rule(clients()):
-            seen.append(robust.guards("params"))
-    assert seen == [False, True] * 3
+    assert mean(with_policy_of(replies, doubled), "params")["w"].item() == 4
+    assert mean(replies, "params")["w"].item() == 2
 
 
 # -- every method has robust averages, or is refused with the reason --------------------------------------------------
@@ -589,8 +582,8 @@ class Normalising(FedAvg):
     guards = ("params",)
 
     def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
-        uploads = [reply.upload for reply in replies]
-        params, tau = mean(uploads, "params", weight="n"), mean(uploads, "tau", weight="n")
+        kept = with_policy_of(replies, list(replies))
+        params, tau = mean(kept, "params", weight="n"), mean(kept, "tau", weight="n")
         return Global(params, tau)
 
 
@@ -602,8 +595,8 @@ def test_robust_rule_leaves_undeclared_fields_to_the_mean(text: str) -> None:
     uploads = [Steps({"w": torch.tensor(w)}, torch.tensor(n), {"steps": torch.tensor(steps)}) for w, n, steps in values]
     server, guard = Global({"w": torch.tensor(0.0)}, {}), guard_for(method, text, notes.append)
 
-    with using(guard, server):
-        got = toy_models.aggregate(method, server, uploads, toy_models.task(toy_models.mlp()))
+    policy = AggregationPolicy(guard, server=server)
+    got = toy_models.aggregate(method, server, uploads, toy_models.task(toy_models.mlp()), policy=policy)
     guard.close([])
 
     assert got.extra["steps"].item() == 17.375
@@ -617,9 +610,9 @@ def test_note_lists_no_field_that_a_later_mean_guards() -> None:
     guard = RobustAggregation("median", ("params", "features"), notes.append)
     uploads = [update_with_features(i) for i in range(3)]
 
-    with using(guard, None):
-        mean(uploads, "params", weight="n")
-        table_mean(uploads, "features", "counts", torch.zeros(1, 1))
+    replies = Replies(uploads, AggregationPolicy(guard))
+    mean(replies, "params", weight="n")
+    table_mean(replies, "features", "counts", torch.zeros(1, 1))
     guard.close(["cat"])
 
     assert notes == ["--robust median: it guards params and features alone. Not guarded: predictions."]
@@ -631,9 +624,8 @@ def update_with_features(i: int) -> Any:
 
 
 def test_undeclared_class_table_is_a_plain_mean() -> None:
-    with rule("median"):
-        means, mass = table_mean(TABLES, "means", "n", torch.zeros(3, 2))
-    plain, plain_mass = table_mean(TABLES, "means", "n", torch.zeros(3, 2))
+    means, mass = table_mean(Guarded("median")(TABLES), "means", "n", torch.zeros(3, 2))
+    plain, plain_mass = table_mean(Replies(TABLES), "means", "n", torch.zeros(3, 2))
     assert torch.equal(means, plain)
     assert torch.equal(mass, plain_mass)
 
@@ -641,8 +633,7 @@ def test_undeclared_class_table_is_a_plain_mean() -> None:
 def test_declared_field_that_is_never_averaged_is_told() -> None:
     notes: list[str] = []
     guard = RobustAggregation("median", ("parms",), notes.append)
-    with using(guard, None):
-        mean(updates(1, 2, 3), "params", weight="n")
+    mean(Replies(updates(1, 2, 3), AggregationPolicy(guard)), "params", weight="n")
     guard.close([])
     assert notes == [
         "--robust median: it guards nothing. Not guarded: params, n.",
@@ -659,7 +650,7 @@ class Mine(FedAvg):
 
     def aggregate(self, server, replies, task, r, k):
         {inside}
-        return Global({call}((reply.upload for reply in replies), "params"), {{}})
+        return Global({call}(replies, "params"), {{}})
 """
 
 

@@ -8,8 +8,8 @@ import torch
 from support import toy_models
 from torch import Tensor, nn
 
-from atoll.core import vmap
 from atoll.core.losses import objective
+from atoll.core.memory_layout import take_rows
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.optim.sgd import SGD
@@ -58,7 +58,7 @@ def test_convolutions_see_channels_last_in_training_and_in_evaluation() -> None:
     c = toy_models.random_client(6, 1, model, shape=SHAPE)
     SGD(epochs=1, batch_size=6).fit(objective(model), model.init(), c, key(0))
     model(model.init(), c.x)
-    seen = [m.last for net in (model._training, model.net) for m in net.modules() if isinstance(m, Seen)]
+    seen = [m.last for net in (model._run._training, model.net) for m in net.modules() if isinstance(m, Seen)]
     assert all(seen)
     assert all(chain(*seen))
 
@@ -130,7 +130,7 @@ def test_images_lie_with_channels_last_from_the_start_and_so_do_batches() -> Non
     raw = np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5)
     x = Transform().prepare(raw)
     assert torch.equal(x, torch.from_numpy(raw) / 255)
-    chosen, labels = vmap.take([x, torch.tensor([7, 8])], torch.tensor([1, 0, 1]))
+    chosen, labels = (take_rows(v, torch.tensor([1, 0, 1])) for v in (x, torch.tensor([7, 8])))
     assert torch.equal(chosen, x[[1, 0, 1]])
     assert labels.tolist() == [8, 7, 8]
     assert all(v.is_contiguous(memory_format=torch.channels_last) for v in (x, chosen))

@@ -26,6 +26,7 @@ from atoll.core.optim.sgd import SGD
 from atoll.core.params import add, sqnorm, sub, trainable, weights, zeros
 from atoll.core.payload import Params, about, payload
 from atoll.core.prng import Key, fold, key, normal
+from atoll.core.replies import Replies
 from atoll.core.tree import lazy_rows, stack, unstack
 from atoll.core.vmap import functional_gradients
 
@@ -373,7 +374,7 @@ class Sent:
 def test_mean() -> None:
     """(0, 4) with weights (3, 1): 1; without weights 2. Whole numbers take the largest."""
     sent = [Sent([0.0], 2, 3.0), Sent([4.0], 5, 1.0)]
-    weighted, plain = mean(sent, "params", weight="n"), mean(iter(sent), "params")
+    weighted, plain = mean(Replies(sent), "params", weight="n"), mean(Replies(iter(sent)), "params")
     assert (weighted["w"].item(), plain["w"].item()) == (1.0, 2.0)
     assert weighted["w"].dtype == torch.float32
     assert (weighted["count"].item(), weighted["count"].dtype) == (5, torch.int64)
@@ -382,9 +383,9 @@ def test_mean() -> None:
 def test_mean_is_exact_where_it_must_be() -> None:
     """One upload comes back bit for bit; a million and its negative leave 1/3 of what is beside them."""
     w = normal(key(0), 100).tolist()
-    assert torch.equal(mean([Sent(w, 0, 7.0)], "params", weight="n")["w"], torch.tensor(w))
+    assert torch.equal(mean(Replies([Sent(w, 0, 7.0)]), "params", weight="n")["w"], torch.tensor(w))
     three = [Sent([1e8], 0, 1.0), Sent([1.0], 0, 1.0), Sent([-1e8], 0, 1.0)]
-    assert mean(three, "params")["w"].item() == pytest.approx(1 / 3)
+    assert mean(Replies(three), "params")["w"].item() == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("handful", [0, 100, 2**20])
@@ -392,9 +393,9 @@ def test_in_whatever_portions_a_mean_is_taken_its_bits_are_the_same(
     handful: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = [Sent(normal(key(i), 10).tolist(), i, 0.1 + i) for i in range(9)]
-    at_once = mean(sent, "params", weight="n")
+    at_once = mean(Replies(sent), "params", weight="n")
     monkeypatch.setattr(averaging, "HANDFUL", handful)
-    again = mean(iter(sent), "params", weight="n")
+    again = mean(Replies(iter(sent)), "params", weight="n")
     assert all(torch.equal(v, again[name]) for name, v in at_once.items())
 
 
@@ -409,9 +410,9 @@ def test_the_mean_of_a_tensor_field_is_a_tensor(handful: int, monkeypatch: pytes
     monkeypatch.setattr(averaging, "HANDFUL", handful)
     sent = [SentTensors([0.0, 4.0], 1, 3.0), SentTensors([8.0, 0.0], 4, 1.0)]
 
-    assert torch.equal(mean(iter(sent), "v", weight="n"), torch.tensor([2.0, 3.0]))
-    assert torch.equal(mean(sent, "steps"), torch.tensor(2.5))
-    assert torch.equal(mean(sent, "n"), torch.tensor(2.0))
+    assert torch.equal(mean(Replies(iter(sent)), "v", weight="n"), torch.tensor([2.0, 3.0]))
+    assert torch.equal(mean(Replies(sent), "steps"), torch.tensor(2.5))
+    assert torch.equal(mean(Replies(sent), "n"), torch.tensor(2.0))
 
 
 def test_the_mean_of_a_tensor_field_of_stacked_uploads_is_a_tensor() -> None:
@@ -421,13 +422,13 @@ def test_the_mean_of_a_tensor_field_of_stacked_uploads_is_a_tensor() -> None:
 
     uploads = lazy_rows(Up(torch.tensor([[0.0, 4.0], [8.0, 0.0]])), 2)
 
-    assert torch.equal(mean(uploads, "v"), torch.tensor([4.0, 2.0]))
+    assert torch.equal(mean(Replies(uploads), "v"), torch.tensor([4.0, 2.0]))
 
 
 @pytest.mark.parametrize("weight", [None, "n"])
 def test_a_mean_of_no_uploads_is_refused(weight: str | None) -> None:
     with pytest.raises(ValueError, match="no mean of 'params': there are no uploads"):
-        mean(iter([]), "params", weight=weight)
+        mean(Replies(iter([])), "params", weight=weight)
 
 
 def test_a_mean_holds_one_large_upload_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,7 +443,7 @@ def test_a_mean_holds_one_large_upload_at_a_time(monkeypatch: pytest.MonkeyPatch
             yield sent
             del sent
 
-    assert mean(uploads(), "params")["w"].tolist() == [1.0, 2.0, 3.0]
+    assert mean(Replies(uploads()), "params")["w"].tolist() == [1.0, 2.0, 3.0]
 
 
 def test_arithmetic() -> None:

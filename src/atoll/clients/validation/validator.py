@@ -13,6 +13,7 @@ from ...core.method import contract
 from ...core.optim.base import no_training
 from ...core.payload import Params, nbytes
 from ...core.prng import key
+from ...core.replies import Replies
 from ...core.schema import _NO_CONSTRAINTS, FieldConstraints, UploadError, constraints_of, form_of, tensors_of
 from ...core.serialization import FROM_OUTSIDE, Limits
 from ...core.task import Reply, Round
@@ -183,4 +184,4 @@ class Validator:
         if method.keeps_per_client_state:
             per_client = method.init_per_client(self._task, sender, k)
             upload, _ = method.serve_client(server, per_client, Reply(sender, upload), self._task, r, k)
-        return method.aggregate(server, iter([Reply(sender, upload)]), self._task, r, k)
+        return method.aggregate(server, Replies([Reply(sender, upload)]), self._task, r, k)

@@ -1,7 +1,7 @@
 """The training loop and the gradient it follows."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,24 +13,27 @@ from .. import vmap
 from ..batch import Batch
 from ..client import Client
 from ..hyperparams import setting, within
-from ..layers import to_layout
 from ..losses import Loss
-from ..params import BUFFERS, weights, zeros
+from ..memory_layout import to_layout
+from ..params import BUFFERS
 from ..payload import Params
 from ..prng import Key, fold, permutation
+from ..torch_private import norm_of_each
 from ..vmap import is_batched
 
 Correct = Callable[[Params], Params]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Gradients: plain autograd by default, torch.func where a backend maps over clients.
-
-
 def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
-    """The gradient with respect to the weights, and the new running statistics."""
+    """Return the gradient of a loss with respect to the weights, and the new running statistics.
+
+    Args:
+        loss: function of params and a batch.
+        params: weights and buffers.
+        batch: the rows of the step; its ``stats`` are left as they are.
+    """
     if is_batched():
-        return _mapped_gradient(loss, params, batch)
+        return vmap.gradient(loss, params, batch)
     leaves = {name: v if name.startswith(BUFFERS) else _leaf(v) for name, v in params.items()}
     moving = {name: v for name, v in leaves.items() if v.requires_grad}
     stats: Params = {}
@@ -41,37 +44,33 @@ def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
 
 
 def _leaf(v: Tensor) -> Tensor:
-    """What a gradient is taken with respect to; in a training loop it stays the same from step to step."""
+    """Return a tensor that gradients are taken with respect to; one that is such already stays the same."""
     return v if v.requires_grad and v.is_leaf else v.detach().requires_grad_()
 
 
-def _mapped_gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
-    moving = weights(params)
-    fixed = {name: v for name, v in params.items() if name not in moving}
+def clip_by_norm(grads: Params, most: float) -> Params:
+    """Scale a gradient down to the norm ``most`` of all its tensors together, if it is longer."""
+    if is_batched():
+        return vmap.clip_by_norm(grads, most)
+    norm = torch.linalg.vector_norm(torch.stack(norm_of_each(list(grads.values())))) + 1e-6
+    if norm <= most:  # common, and spares a pass over memory
+        return grads
+    scale = (most / norm).clamp(max=1.0)
+    return {name: g * scale for name, g in grads.items()}
 
-    def with_stats(w: Params) -> tuple[Tensor, Params]:
-        b = batch._replace(stats={})
-        return loss(w | fixed, b), b.stats
 
-    grads, stats = vmap.gradient(with_stats, moving)
-    return grads, {name: v.detach() for name, v in stats.items()}
-
-
+# A context variable and no argument: methods also build optimisers inside ``local``, where no argument reaches them.
 _idle: ContextVar[bool] = ContextVar("idle", default=False)
 
 
 @contextmanager
 def no_training() -> Iterator[None]:
-    """Optimisers return what they are given: for who wants to know the form of results, not their values."""
+    """Let optimisers return the params they are given, for dry runs that need the form of results, not their values."""
     token = _idle.set(True)
     try:
         yield
     finally:
         _idle.reset(token)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Optimisers: values that minimise. What they remember dies with the call.
 
 
 @dataclass(frozen=True)
@@ -89,72 +88,56 @@ class Optimiser:
         within(self, 0, "lr", "epochs", "weight_decay", "clip")
 
     def fit(self, loss: Loss, params: Params, client: Client, k: Key, correct: Correct | None = None) -> Params:
-        """Train on a client's data."""
+        """Train on a client's data.
+
+        Args:
+            loss: function of params and a batch.
+            params: weights and buffers to start from; left as they are.
+            client: the client whose rows are trained on.
+            k: key of the training: it decides the order of the rows, dropout and augmentation.
+            correct: changes each gradient before it is used.
+
+        Returns:
+            The trained params.
+        """
         return self.run(loss, params, client.batches(k, self.epochs, self.batch_size), correct)
 
     def run(self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None = None) -> Params:
-        """Train on given batches; ``correct`` may change each gradient before it is used."""
-        params = params if is_batched() else _training_copy(params)
+        """Train on given batches, one step for each; see :meth:`fit`."""
+        if _idle.get():
+            batches = ()
+        if is_batched():
+            return vmap.run(self, loss, params, batches, correct)
+        params = _training_copy(params)
         memory: dict[str, Params] = {}
-        for at, batch in enumerate(batches if not _idle.get() else ()):
+        for batch in batches:
             grads, stats = self._gradient(loss, params, batch)
             grads = correct(grads) if correct else grads
-            if is_batched() and not at:  # not before: until now all clients may have shared one
-                params = vmap.copies(params)
-            if is_batched() and not vmap.all_clients_have_rows(batch.w):
-                params = self._masked(params, grads, stats, memory, batch)
-            else:
-                with torch.no_grad():
-                    self._apply(params, self._clipped(grads), memory)
-                params |= stats
+            with torch.no_grad():
+                self._apply(params, self._clipped(grads), memory)
+            params |= stats
         return {name: v.detach().contiguous() for name, v in params.items()}
 
     def _gradient(self, loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
-        """What a step goes by, and the new running statistics."""
+        """Return the gradient of a step, and the new running statistics."""
         return gradient(loss, params, batch)
 
     def batches(self, x: Tensor, y: Tensor, k: Key) -> Iterator[Batch]:
-        """Shuffled batches of data that is not a client's: public, or made by the server."""
+        """Yield shuffled batches of data that is not a client's: public, or made by the server."""
         for epoch in range(self.epochs):
             own = fold(k, epoch)
             for i, rows in enumerate(permutation(fold(own, 0), len(x)).split(self.batch_size)):
                 yield Batch(x[rows], y[rows], torch.ones(len(rows)), fold(fold(own, 1), i), {}, full=True)
 
-    def _masked(self, params: Params, grads: Params, stats: Params, memory: dict[str, Params], b: Batch) -> Params:
-        """One update that leaves a client whose batch is all padding as it was."""
-        live = b.w.sum() > 0
-        before = {slot: {name: v.clone() for name, v in values.items()} for slot, values in memory.items()}
-        after = {name: v.clone() for name, v in params.items()}
-        self._apply(after, self._clipped(grads), memory)
-        after |= stats
-        for slot, values in memory.items():
-            old = before.get(slot) or zeros(values)
-            memory[slot] = {name: torch.where(live, v, old[name]) for name, v in values.items()}
-        return {name: torch.where(live, v, params[name]) for name, v in after.items()}
-
     def _clipped(self, grads: Params) -> Params:
-        each = list(grads.values())
-        if self.clip <= 0 or (is_batched() and vmap.all_within(each, self.clip - 1e-6)):
-            return grads
-        size = _norm(each) + 1e-6
-        if not is_batched() and size <= self.clip:  # common, and spares a pass over memory
-            return grads
-        scale = (self.clip / size).clamp(max=1.0)
-        return {name: g * scale for name, g in grads.items()}
+        return clip_by_norm(grads, self.clip) if self.clip > 0 else grads
 
     @abstractmethod
     def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
         """Move the weights in ``params`` and the slots in ``memory``, in place: both belong to this call alone."""
 
 
-def _norm(each: Sequence[Tensor]) -> Tensor:
-    """That of all of them: one pass over memory, no copies."""
-    norms = vmap.norms(each) if is_batched() else torch._foreach_norm(list(each))
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(list(norms)))
-    return norm
-
-
 def _training_copy(params: Params) -> Params:
-    """Copies to write into, made once what they would otherwise be made at every step: laid out, and leaves."""
+    """Return copies to write into, made once as each step would make them: leaves, in the layout of convolutions."""
     copies = {name: to_layout(v.detach().clone(), torch.channels_last) for name, v in params.items()}
     return {name: v if name.startswith(BUFFERS) else _leaf(v) for name, v in copies.items()}

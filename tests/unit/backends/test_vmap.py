@@ -1,0 +1,110 @@
+"""Batched clients: which clients share a call, and what they share."""
+
+from typing import Any
+
+import pytest
+from support import small_runs
+
+from atoll.backends import vmap as vmap_backend
+from atoll.backends.vmap import COPIES, VmapBackend
+from atoll.clients.state_store import MemoryStore
+from atoll.clients.tasks import ClientTask
+from atoll.core.optim.sgd import SGD
+from atoll.core.payload import equal
+from atoll.core.prng import key
+from atoll.core.task import Round
+from atoll.engine.round import run_round
+from atoll.methods.fedavg import FedAvg
+
+
+def jobs(made: Any) -> list[ClientTask]:
+    task = made.pool.task()
+    server = made.method.init_server(task, key(0))
+    return [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.pool.ids]
+
+
+def batches(made: Any) -> list[list[str]]:
+    backend = VmapBackend(made.pool, MemoryStore())
+    return [[job.client for job in upload_batch] for upload_batch in backend._batches(made.method, 0, jobs(made))]
+
+
+def bytes_of_one(made: Any) -> int:
+    """Rows of 64 floats and a label up to the largest client, and six copies of 64 * 64 + 64 + 64 * 10 + 10 weights."""
+    rows = max(made.pool.train.size(at) for at in range(len(made.pool.ids)))
+    return int(rows * (64 * 4 + 8) + COPIES * 4 * (64 * 64 + 64 + 64 * 10 + 10))
+
+
+def test_all_share_a_call_if_there_is_room() -> None:
+    made = small_runs.setup("fedavg")
+    assert batches(made) == [list(made.pool.ids)]
+
+
+@pytest.mark.parametrize(
+    ("room", "sizes"), [(1.0, [1] * 5), (2.0, [1, 2, 2]), (3.9, [2, 3]), (4.9, [2, 3]), (5.0, [5])]
+)
+def test_parties_take_no_more_than_the_room(room: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five clients in as few calls as possible, of like sizes: 5 / 2 gives three calls, 5 / 3 and 5 / 4 two."""
+    made = small_runs.setup("fedavg")
+    monkeypatch.setattr(vmap_backend, "ROOM", int(room * bytes_of_one(made)))
+    found = batches(made)
+    assert [len(upload_batch) for upload_batch in found] == sizes
+    assert [i for upload_batch in found for i in upload_batch] == list(made.pool.ids)
+
+
+def test_a_client_that_is_too_large_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vmap_backend, "ROOM", 1)
+    assert [len(upload_batch) for upload_batch in batches(small_runs.setup("fedavg"))] == [1] * 5
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedrep"])
+def test_parties_change_nothing_but_the_last_digits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = small_runs.setup(name)
+    task = made.pool.task()
+    servers = []
+    for room in (2**28, 2 * bytes_of_one(made)):
+        monkeypatch.setattr(vmap_backend, "ROOM", room)
+        first = made.method.init_server(task, key(0))
+        server, log = run_round(made.method, task, VmapBackend(made.pool, MemoryStore()), first, 0, 0, 1.0, ())
+        assert log.accepted == list(made.pool.ids)
+        servers.append(server)
+    assert small_runs.gap(*servers) <= 1e-6
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_the_company_changes_no_bit_of_a_clients_upload(momentum: float) -> None:
+    """None of the ten numbers of a head's bias may know how many others there are, if padding stays the same."""
+    made, method = small_runs.setup("fedavg"), FedAvg(SGD(epochs=2, momentum=momentum))
+    everybody = sorted(jobs(made), key=lambda job: -made.pool.train.size(made.pool.position(job.client)))
+    uploads = [
+        {o.sender: o.upload for o in VmapBackend(made.pool, MemoryStore()).train(method, 0, some)}
+        for some in (everybody, everybody[:4], everybody[:3], [*everybody[1:3], everybody[0]])
+    ]
+    for fewer in uploads[1:]:
+        assert all(equal(upload, uploads[0][i]) for i, upload in fewer.items())
+
+
+def test_uploads_come_before_the_next_party_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no more than one party's uploads are in memory, if the server holds on to none."""
+    made, started = small_runs.setup("fedavg"), list[int]()
+    monkeypatch.setattr(vmap_backend, "ROOM", 2 * bytes_of_one(made))
+    real = VmapBackend._together
+
+    def together(self: VmapBackend, method: Any, seed: int, upload_batch: list[ClientTask]) -> Any:
+        started.append(len(upload_batch))
+        return real(self, method, seed, upload_batch)
+
+    monkeypatch.setattr(VmapBackend, "_together", together)
+    outcomes = VmapBackend(made.pool, MemoryStore()).train(made.method, 0, jobs(made))
+    assert [next(outcomes).sender, *started] == [made.pool.ids[0], 1]
+    next(outcomes)
+    assert started == [1, 2]
+
+
+def test_rows_are_put_together_once_for_the_same_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = small_runs.setup("fedavg")
+    backend, put = VmapBackend(made.pool, MemoryStore()), []
+    together = type(made.pool).together
+    monkeypatch.setattr(type(made.pool), "together", lambda pool, ids: put.append(ids) or together(pool, ids))
+    for some in (jobs(made), jobs(made), jobs(made)[1:]):
+        list(backend.train(made.method, 0, some))
+    assert put == [list(made.pool.ids), list(made.pool.ids)[1:]]
