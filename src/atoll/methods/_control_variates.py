@@ -6,25 +6,17 @@ import torch
 
 from ..aggregation import mean
 from ..aggregation.policy import sum_for
-from ..core import (
-    SGD,
-    Batch,
-    Client,
-    Key,
-    Loss,
-    Optimiser,
-    Params,
-    Reply,
-    Role,
-    Task,
-    about,
-    add,
-    payload,
-    sub,
-    weights,
-    with_policy_of,
-    within,
-)
+from ..core.batch import Batch
+from ..core.client import Client
+from ..core.hyperparams import within
+from ..core.losses import Loss
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import add, sub, weights
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key
+from ..core.replies import with_policy_of
+from ..core.task import Reply, Task
 from ..errors import AtollError
 
 

@@ -7,32 +7,20 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..aggregation import mean
-from ..core import (
-    BUFFERS,
-    SGD,
-    Batch,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Model,
-    Need,
-    Optimiser,
-    Params,
-    Predictor,
-    Reply,
-    Role,
-    Round,
-    StateT,
-    Step,
-    Task,
-    about,
-    part,
-    payload,
-    setting,
-    wmean,
-)
+from ..core.batch import Batch, Step
+from ..core.client import Client
+from ..core.hyperparams import setting
+from ..core.losses import wmean
+from ..core.method import Method, Need, StateT
+from ..core.model import Model, Predictor
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import BUFFERS, part
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key
+from ..core.task import Reply, Round, Task
 from ..errors import AtollError
+from ..typing import ClientId
 
 OWN, SHARED = "own", "shared"  # while both models move, their params are called so
 Losses = Callable[

@@ -7,27 +7,17 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..aggregation import mean
-from ..core import (
-    SGD,
-    Batch,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Reply,
-    Role,
-    Round,
-    StateT,
-    Task,
-    about,
-    cross_entropy,
-    objective,
-    part,
-    payload,
-)
+from ..core.batch import Batch
+from ..core.client import Client
+from ..core.losses import cross_entropy, objective
+from ..core.method import Method, Need, StateT
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import part
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 
 
 @payload

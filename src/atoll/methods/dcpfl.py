@@ -18,32 +18,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..core import (
-    SGD,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Pool,
-    Reply,
-    Role,
-    Round,
-    Task,
-    about,
-    class_means,
-    covariances,
-    draw,
-    fold,
-    objective,
-    one_of,
-    part,
-    payload,
-    setting,
-    within,
-)
+from ..core.class_statistics import Pool, class_means, covariances, draw
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import objective
+from ..core.method import Method, Need
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import part
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key, fold
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._prototypes import DISTANCES, PLAIN, head_loss, lessons, towards
 from .local import State
 

@@ -19,29 +19,19 @@ import torch
 from torch import Tensor
 
 from ..aggregation.policy import sum_for
-from ..core import (
-    BUFFERS,
-    SGD,
-    Batch,
-    Client,
-    ClientId,
-    Key,
-    Loss,
-    Method,
-    Optimiser,
-    Params,
-    Reply,
-    Role,
-    Round,
-    Task,
-    about,
-    class_means,
-    cross_entropy,
-    payload,
-    setting,
-    within,
-    wmean,
-)
+from ..core.batch import Batch
+from ..core.class_statistics import class_means
+from ..core.client import Client
+from ..core.hyperparams import setting, within
+from ..core.losses import Loss, cross_entropy, wmean
+from ..core.method import Method
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import BUFFERS
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from .local import State
 
 TALLY = BUFFERS + "tally"  # while a client trains, sums of its predictions travel with the params, like statistics

@@ -17,25 +17,15 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from ..core import (
-    Batch,
-    Client,
-    Key,
-    Loss,
-    Params,
-    about,
-    cross_entropy,
-    fold,
-    gradient,
-    is_batched,
-    one_of,
-    part,
-    payload,
-    permutation,
-    setting,
-    weights,
-    within,
-)
+from ..core.batch import Batch
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import Loss, cross_entropy
+from ..core.optim.base import gradient
+from ..core.params import part, weights
+from ..core.payload import Params, about, payload
+from ..core.prng import Key, fold, permutation
+from ..core.vmap import is_batched
 from .fedavg import Averaging, Global, Update
 
 

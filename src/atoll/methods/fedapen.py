@@ -20,21 +20,13 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import (
-    Client,
-    Key,
-    Params,
-    Predictor,
-    Step,
-    about,
-    cross_entropy,
-    one_of,
-    payload,
-    permutation,
-    setting,
-    within,
-    wmean,
-)
+from ..core.batch import Step
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import cross_entropy, wmean
+from ..core.model import Predictor
+from ..core.payload import Params, about, payload
+from ..core.prng import Key, permutation
 from ._mutual_learning import Losses, Mutual, Shared, Update, divergence, shared_model, train
 
 PREDICTORS = ("ensemble", "equal", "private", "shared")

@@ -11,30 +11,18 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..aggregation import mean
-from ..core import (
-    SGD,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Nothing,
-    Optimiser,
-    Params,
-    Predictor,
-    Regularisers,
-    Reply,
-    Reports,
-    Role,
-    Round,
-    StateT,
-    Task,
-    Term,
-    about,
-    objective,
-    payload,
-    with_policy_of,
-)
+from ..core.client import Client
+from ..core.losses import Term, objective
+from ..core.method import Method, Need, StateT
+from ..core.model import Predictor
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Nothing, Params, Role, about, payload
+from ..core.prng import Key
+from ..core.regularisers import Regularisers
+from ..core.replies import Reports, with_policy_of
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 
 
 @payload

@@ -20,31 +20,19 @@ import torch
 from torch import Tensor
 
 from ..aggregation import mean
-from ..core import (
-    SGD,
-    Adam,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Model,
-    Need,
-    Nothing,
-    Optimiser,
-    Params,
-    Predictor,
-    Reply,
-    Role,
-    Round,
-    Task,
-    about,
-    objective,
-    one_of,
-    payload,
-    setting,
-    with_policy_of,
-    within,
-)
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import objective
+from ..core.method import Method, Need
+from ..core.model import Model, Predictor
+from ..core.optim.adam import Adam
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Nothing, Params, Role, about, payload
+from ..core.prng import Key
+from ..core.replies import with_policy_of
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._distillation import divergence, imitation, lessons, public
 
 

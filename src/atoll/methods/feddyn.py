@@ -16,24 +16,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import (
-    Client,
-    Key,
-    Params,
-    Reply,
-    Round,
-    Step,
-    Task,
-    Term,
-    about,
-    payload,
-    setting,
-    sub,
-    weights,
-    with_policy_of,
-    within,
-    zeros,
-)
+from ..core.batch import Step
+from ..core.client import Client
+from ..core.hyperparams import setting, within
+from ..core.losses import Term
+from ..core.params import sub, weights, zeros
+from ..core.payload import Params, about, payload
+from ..core.prng import Key
+from ..core.replies import with_policy_of
+from ..core.task import Reply, Round, Task
 from .fedavg import Averaging, Global, Update
 from .fedprox import Proximal
 

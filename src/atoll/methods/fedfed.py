@@ -20,38 +20,20 @@ import torch
 from torch import Tensor
 
 from ..aggregation import mean
-from ..core import (
-    SGD,
-    Adam,
-    Batch,
-    Client,
-    ClientId,
-    Key,
-    Loss,
-    Method,
-    Model,
-    Need,
-    Optimiser,
-    Params,
-    Predictor,
-    Reply,
-    Role,
-    Round,
-    Task,
-    about,
-    bits,
-    cross_entropy,
-    fold,
-    normal,
-    objective,
-    payload,
-    permutation,
-    randint,
-    setting,
-    within,
-    wmean,
-)
+from ..core.batch import Batch
+from ..core.client import Client
+from ..core.hyperparams import setting, within
+from ..core.losses import Loss, cross_entropy, objective, wmean
+from ..core.method import Method, Need
+from ..core.model import Model, Predictor
+from ..core.optim.adam import Adam
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key, bits, fold, normal, permutation, randint
+from ..core.task import Reply, Round, Task
 from ..errors import AtollError
+from ..typing import ClientId
 from ._autoencoder import autoencoder, rebuilt
 
 DISTIL, SHARE, MIX = "distil", "share", "mix"  # the stages

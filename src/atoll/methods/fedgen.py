@@ -23,37 +23,22 @@ from torch import Tensor
 from torch.func import vmap
 
 from ..aggregation import mean
-from ..core import (
-    SGD,
-    Adam,
-    Batch,
-    Client,
-    ClientId,
-    Key,
-    Loss,
-    Method,
-    Need,
-    Nothing,
-    Optimiser,
-    Params,
-    Predictor,
-    Reply,
-    Role,
-    Round,
-    Step,
-    Task,
-    Term,
-    about,
-    fold,
-    objective,
-    part,
-    payload,
-    setting,
-    stack,
-    with_policy_of,
-    within,
-    wmean,
-)
+from ..core.batch import Batch, Step
+from ..core.client import Client
+from ..core.hyperparams import setting, within
+from ..core.losses import Loss, Term, objective, wmean
+from ..core.method import Method, Need
+from ..core.model import Predictor
+from ..core.optim.adam import Adam
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import part
+from ..core.payload import Nothing, Params, Role, about, payload
+from ..core.prng import Key, fold
+from ..core.replies import with_policy_of
+from ..core.task import Reply, Round, Task
+from ..core.tree import stack
+from ..typing import ClientId
 from ._generator import Generator, drawn
 
 LEAST = 1e-4  # below which alpha_t and beta_t do not fall, as in the released code

@@ -14,28 +14,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import (
-    SGD,
-    Batch,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Reply,
-    Role,
-    Round,
-    Task,
-    about,
-    class_means,
-    objective,
-    one_of,
-    part,
-    payload,
-    setting,
-)
+from ..core.batch import Batch
+from ..core.class_statistics import class_means
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting
+from ..core.losses import objective
+from ..core.method import Method, Need
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import part
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._prototypes import PLAIN, head_loss, lessons
 from .local import State
 

@@ -19,30 +19,17 @@ import torch
 from torch import Tensor
 
 from ..aggregation.policy import sum_for
-from ..core import (
-    SGD,
-    Batch,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Reply,
-    Role,
-    Round,
-    Step,
-    Task,
-    Term,
-    about,
-    fold,
-    objective,
-    payload,
-    permutation,
-    setting,
-    within,
-)
+from ..core.batch import Batch, Step
+from ..core.client import Client
+from ..core.hyperparams import setting, within
+from ..core.losses import Term, objective
+from ..core.method import Method, Need
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key, fold, permutation
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._distillation import choose, chosen
 from .local import State
 

@@ -21,35 +21,20 @@ import torch
 from torch import Tensor
 
 from ..aggregation import mean
-from ..core import (
-    SGD,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Pool,
-    Predictor,
-    Reply,
-    Role,
-    Round,
-    Step,
-    Task,
-    Term,
-    about,
-    class_means,
-    fold,
-    normal,
-    objective,
-    one_of,
-    payload,
-    setting,
-    with_policy_of,
-    within,
-    wmean,
-)
+from ..core.batch import Step
+from ..core.class_statistics import Pool, class_means
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import Term, objective, wmean
+from ..core.method import Method, Need
+from ..core.model import Predictor
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key, fold, normal
+from ..core.replies import with_policy_of
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._prototypes import DISTANCES, towards
 from .local import State
 

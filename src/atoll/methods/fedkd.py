@@ -23,34 +23,20 @@ import torch
 from torch import Tensor
 
 from ..aggregation import mean
-from ..core import (
-    SGD,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Predictor,
-    Reply,
-    Role,
-    Round,
-    Step,
-    Task,
-    about,
-    add,
-    cross_entropy,
-    payload,
-    setting,
-    sub,
-    uniform,
-    weights,
-    with_policy_of,
-    within,
-    wmean,
-    zeros,
-)
+from ..core.batch import Step
+from ..core.client import Client
+from ..core.hyperparams import setting, within
+from ..core.losses import cross_entropy, wmean
+from ..core.method import Method, Need
+from ..core.model import Predictor
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import add, sub, weights, zeros
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key, uniform
+from ..core.replies import with_policy_of
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._mutual_learning import Update, divergence, shared_model, train
 
 PROJECT = "project"  # W_k, while it is trained with the mentee

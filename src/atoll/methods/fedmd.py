@@ -18,28 +18,17 @@ import torch
 from torch import Tensor
 
 from ..aggregation.policy import sum_for
-from ..core import (
-    SGD,
-    Adam,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Reply,
-    Role,
-    Round,
-    Task,
-    about,
-    fold,
-    objective,
-    one_of,
-    payload,
-    setting,
-    within,
-)
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import objective
+from ..core.method import Method, Need
+from ..core.optim.adam import Adam
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key, fold
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._distillation import Apart, choose, chosen, imitation, lessons, still
 from .local import State
 

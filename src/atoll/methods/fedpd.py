@@ -22,40 +22,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import (
-    BUFFERS,
-    SGD,
-    Adam,
-    Batch,
-    Client,
-    ClientId,
-    Key,
-    Loss,
-    Method,
-    Model,
-    Need,
-    Optimiser,
-    Params,
-    Reply,
-    Role,
-    Round,
-    Task,
-    about,
-    add,
-    cross_entropy,
-    fold,
-    objective,
-    one_of,
-    part,
-    payload,
-    permutation,
-    setting,
-    sqnorm,
-    sub,
-    weights,
-    within,
-)
+from ..core.batch import Batch
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import Loss, cross_entropy, objective
+from ..core.method import Method, Need
+from ..core.model import Model
+from ..core.optim.adam import Adam
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import BUFFERS, add, part, sqnorm, sub, weights
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key, fold, permutation
+from ..core.task import Reply, Round, Task
 from ..errors import AtollError
+from ..typing import ClientId
 
 ALPHA = BUFFERS + "alpha"  # while a client trains, its coefficients travel with the params, like running statistics
 

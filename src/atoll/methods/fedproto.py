@@ -18,28 +18,18 @@ import torch
 from torch import Tensor
 
 from ..aggregation import table_mean
-from ..core import (
-    SGD,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Predictor,
-    Reply,
-    Role,
-    Round,
-    Task,
-    about,
-    class_means,
-    objective,
-    one_of,
-    payload,
-    setting,
-    within,
-)
+from ..core.class_statistics import class_means
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import objective
+from ..core.method import Method, Need
+from ..core.model import Predictor
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._prototypes import DISTANCES, towards
 from .local import State
 

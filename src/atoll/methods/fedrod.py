@@ -16,23 +16,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ..core import (
-    SGD,
-    Batch,
-    Client,
-    Key,
-    Optimiser,
-    Params,
-    Step,
-    about,
-    add,
-    cross_entropy,
-    part,
-    payload,
-    setting,
-    within,
-    zeros,
-)
+from ..core.batch import Batch, Step
+from ..core.client import Client
+from ..core.hyperparams import setting, within
+from ..core.losses import cross_entropy
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import add, part, zeros
+from ..core.payload import Params, about, payload
+from ..core.prng import Key
 from .fedavg import Averaging, Global, Update
 
 OWN = "own."  # while both heads move, the personal one is called so

@@ -19,30 +19,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import (
-    SGD,
-    Batch,
-    Client,
-    ClientId,
-    Key,
-    Loss,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Predictor,
-    Reply,
-    Round,
-    Task,
-    about,
-    class_means,
-    fold,
-    normal,
-    one_of,
-    payload,
-    setting,
-    within,
-)
+from ..core.batch import Batch
+from ..core.class_statistics import class_means
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import Loss
+from ..core.method import Method, Need
+from ..core.model import Predictor
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Params, about, payload
+from ..core.prng import Key, fold, normal
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._generator import linear
 from .fedgh import Means
 from .fedproto import FedProto, Prototypes

@@ -19,27 +19,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import (
-    SGD,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Reply,
-    Role,
-    Round,
-    Task,
-    about,
-    fold,
-    objective,
-    one_of,
-    payload,
-    setting,
-    within,
-)
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import objective
+from ..core.method import Method, Need
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key, fold
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._distillation import choose, chosen, divergence, imitation, lessons, still
 from .local import State
 

@@ -8,23 +8,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core import (
-    SGD,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Nothing,
-    Optimiser,
-    Params,
-    Reply,
-    Round,
-    Task,
-    about,
-    objective,
-    payload,
-    setting,
-)
+from ..core.client import Client
+from ..core.hyperparams import setting
+from ..core.losses import objective
+from ..core.method import Method
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Nothing, Params, about, payload
+from ..core.prng import Key
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 
 
 @payload

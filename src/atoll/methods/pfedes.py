@@ -16,30 +16,19 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..aggregation import mean
-from ..core import (
-    SGD,
-    Batch,
-    Client,
-    ClientId,
-    Key,
-    Loss,
-    Method,
-    Model,
-    Need,
-    Optimiser,
-    Params,
-    Reply,
-    Role,
-    Round,
-    Task,
-    about,
-    cross_entropy,
-    fold,
-    payload,
-    setting,
-    within,
-)
+from ..core.batch import Batch
+from ..core.client import Client
+from ..core.hyperparams import setting, within
+from ..core.losses import Loss, cross_entropy
+from ..core.method import Method, Need
+from ..core.model import Model
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.payload import Params, Role, about, payload
+from ..core.prng import Key, fold
+from ..core.task import Reply, Round, Task
 from ..errors import AtollError
+from ..typing import ClientId
 from .local import State
 
 

@@ -15,27 +15,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..core import (
-    BUFFERS,
-    SGD,
-    Batch,
-    Client,
-    Key,
-    Loss,
-    Optimiser,
-    Params,
-    Reply,
-    Round,
-    Task,
-    add,
-    fold,
-    objective,
-    setting,
-    sqnorm,
-    sub,
-    weights,
-    within,
-)
+from ..core.batch import Batch
+from ..core.client import Client
+from ..core.hyperparams import setting, within
+from ..core.losses import Loss, objective
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import BUFFERS, add, sqnorm, sub, weights
+from ..core.payload import Params
+from ..core.prng import Key, fold
+from ..core.task import Reply, Round, Task
 from .fedavg import Averaging, Global, Update
 from .local import State
 

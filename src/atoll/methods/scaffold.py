@@ -13,28 +13,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core import (
-    SGD,
-    Client,
-    ClientId,
-    Key,
-    Method,
-    Need,
-    Optimiser,
-    Params,
-    Predictor,
-    Reply,
-    Round,
-    Task,
-    about,
-    objective,
-    payload,
-    setting,
-    sub,
-    weights,
-    within,
-    zeros,
-)
+from ..core.client import Client
+from ..core.hyperparams import setting, within
+from ..core.losses import objective
+from ..core.method import Method, Need
+from ..core.model import Predictor
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import sub, weights, zeros
+from ..core.payload import Params, about, payload
+from ..core.prng import Key
+from ..core.task import Reply, Round, Task
+from ..typing import ClientId
 from ._control_variates import Global, Update, check_plain, merged, walk
 
 

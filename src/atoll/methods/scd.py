@@ -19,22 +19,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..core import (
-    SGD,
-    Client,
-    Key,
-    Optimiser,
-    Params,
-    Step,
-    Term,
-    objective,
-    one_of,
-    setting,
-    sqnorm,
-    sub,
-    weights,
-    within,
-)
+from ..core.batch import Step
+from ..core.client import Client
+from ..core.hyperparams import one_of, setting, within
+from ..core.losses import Term, objective
+from ..core.optim.base import Optimiser
+from ..core.optim.sgd import SGD
+from ..core.params import sqnorm, sub, weights
+from ..core.payload import Params
+from ..core.prng import Key
 from ._spectrum import DIVERGENCES, PADS, SCOPES, distance
 from .fedavg import Averaging, Global, Update
 from .local import State
