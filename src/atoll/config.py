@@ -1,9 +1,10 @@
 """Everything a run depends on, in one place: the command line, YAML files and Python calls all fill this in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from operator import ge, gt, le
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import yaml
 
@@ -25,8 +26,37 @@ INITS = ("shared", "per_client")
 NEUTRAL = frozenset({"rounds", "target", "data_dir", "out", "store", "cache", "checkpoint_every", "workers", "track"})
 
 
+# Groups of options, for help texts and editors
+DATA = "Data and clients"
+MODELS = "Models"
+METHOD = "Method and local training"
+ROUNDS = "Rounds"
+ROBUSTNESS = "Server-side protection"
+FAULTS = "Simulated devices, faults and attacks"
+PRIVACY = "Privacy"
+EVALUATION = "Evaluation"
+EXECUTION = "Execution and files"
+
+
+class Bound(NamedTuple):
+    """A kind of limit on a number: its words in messages, and the test that a number has to pass."""
+
+    words: str
+    holds: Callable[[float, float], bool]
+
+
+BOUNDS = {"least": Bound("at least", ge), "above": Bound("above", gt), "most": Bound("at most", le)}
+
+
 def option(default: Any, about: str, **more: Any) -> Any:
-    """A field with its help text; ``choices`` and ``flag`` (the option's name, if not the field's) may follow."""
+    """Declare a field of the configuration.
+
+    Args:
+        default: its value if nothing is given.
+        about: the help text.
+        more: ``group``; and where there are any ``choices``, bounds (``least``, ``above``, ``most``), and ``flag``, the
+            name of the command-line option if that differs from the field's.
+    """
     metadata = {"about": about, **more}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
@@ -35,80 +65,147 @@ def option(default: Any, about: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class Config:
-    """One run."""
+    """Everything that a run depends on."""
 
-    method: str = option("fedavg", "method, or method:variant, or a Python file that defines one")
-    data: str = option("digits", "data set: a name, a path, or hf:owner/name")
-    data_dir: str | None = option(None, "folder with data sets; default: ATOLL_DATA or a cache folder")
-    rows: int | None = option(None, "use only so many rows, drawn from all classes in proportion; default: all")
-    clients: int | None = option(None, "number of clients; default: 10, or all whom the partition names itself")
-    newcomers: int = option(0, "how many of the clients, the last ones, stay out of the run, for `atoll adapt`")
-    partition: str = option("dirichlet:0.5", "division: iid, pathological:K, dirichlet:BETA, natural, or file:PATH")
-    split: str = option("client_811", "how a client's rows become train, validation and test rows")
-    public: int = option(0, "rows set aside as public data, seen by everybody and owned by nobody")
-    public_data: str | None = option(None, "data set that the public rows come from; default: that of the clients")
-    transform: str = option("plain", "preset for normalisation and augmentation")
-    models: tuple[str, ...] = option((), "architectures, dealt out in turn; default: one that suits the data")
-    width: int | None = option(None, "bring features of different models to one width by a linear layer")
-    proxy: str = option("8", "proxy extractor: hidden filters, such as 8 or 8-16:kernel=5&activation=elu")
-    shared_model: str | None = option(None, "the model all clients share besides their own; default: the smallest")
-    server_model: str | None = option(None, "the server's own model of each client, where a method keeps one")
-    init: str = option("shared", "initial weights: shared by all of one architecture, or per client", choices=INITS)
-    rounds: int = option(20, "communication rounds")
-    wait_free: bool = option(False, "upload before personal training, which then fills the time of waiting")
-    rate: float = option(1.0, "share of the clients that take part in a round")
-    strikes: int = option(3, "rejected uploads after which a client is excluded for good; 0: never")
-    max_norm: float | None = option(None, "largest norm of an upload, over all its numbers; default: no limit")
+    method: str = option("fedavg", "method, or method:variant, or a Python file that defines one", group=METHOD)
+    data: str = option("digits", "data set: a name, a path, or hf:owner/name", group=DATA)
+    data_dir: str | None = option(None, "folder with data sets; default: ATOLL_DATA or a cache folder", group=DATA)
+    rows: int | None = option(
+        None, "use only so many rows, drawn from all classes in proportion; default: all", group=DATA, least=1
+    )
+    clients: int | None = option(
+        None, "number of clients; default: 10, or all whom the partition names itself", group=DATA, least=1
+    )
+    newcomers: int = option(
+        0, "how many of the clients, the last ones, stay out of the run, for `atoll adapt`", group=DATA, least=0
+    )
+    partition: str = option(
+        "dirichlet:0.5", "division: iid, pathological:K, dirichlet:BETA, natural, or file:PATH", group=DATA
+    )
+    split: str = option("client_811", "how a client's rows become train, validation and test rows", group=DATA)
+    public: int = option(0, "rows set aside as public data, seen by everybody and owned by nobody", group=DATA, least=0)
+    public_data: str | None = option(
+        None, "data set that the public rows come from; default: that of the clients", group=DATA
+    )
+    transform: str = option("plain", "preset for normalisation and augmentation", group=DATA)
+    models: tuple[str, ...] = option(
+        (), "architectures, dealt out in turn; default: one that suits the data", group=MODELS
+    )
+    width: int | None = option(
+        None, "bring features of different models to one width by a linear layer", group=MODELS, least=1
+    )
+    proxy: str = option("8", "proxy extractor: hidden filters, such as 8 or 8-16:kernel=5&activation=elu", group=MODELS)
+    shared_model: str | None = option(
+        None, "the model all clients share besides their own; default: the smallest", group=MODELS
+    )
+    server_model: str | None = option(
+        None, "the server's own model of each client, where a method keeps one", group=MODELS
+    )
+    init: str = option(
+        "shared", "initial weights: shared by all of one architecture, or per client", choices=INITS, group=MODELS
+    )
+    rounds: int = option(20, "communication rounds", group=ROUNDS, least=1)
+    wait_free: bool = option(
+        False, "upload before personal training, which then fills the time of waiting", group=METHOD
+    )
+    rate: float = option(1.0, "share of the clients that take part in a round", group=ROUNDS, above=0, most=1)
+    strikes: int = option(
+        3, "rejected uploads after which a client is excluded for good; 0: never", group=ROBUSTNESS, least=0
+    )
+    max_norm: float | None = option(
+        None, "largest norm of an upload, over all its numbers; default: no limit", group=ROBUSTNESS, above=0
+    )
     robust: str | None = option(
-        None, "in place of means: median, trimmed:SHARE, geometric, krum:F or clip:NORM; default: means"
+        None,
+        "in place of means: median, trimmed:SHARE, geometric, krum:F or clip:NORM; default: means",
+        group=ROBUSTNESS,
     )
     sums: str = option(
-        "float", "how servers add up: in floating point, or exactly, in fixed point, in any order", choices=SUMS
+        "float",
+        "how servers add up: in floating point, or exactly, in fixed point, in any order",
+        choices=SUMS,
+        group=ROBUSTNESS,
     )
     drop: str | None = option(
-        None, "share of client-rounds that end without an answer, such as 0.3 or 0.3:before; or client:NAME, always"
+        None,
+        "share of client-rounds that end without an answer, such as 0.3 or 0.3:before; or client:NAME, always",
+        group=FAULTS,
     )
-    slow: str | None = option(None, "SHARE:FACTOR of slow devices: these clients compute so many times as long")
-    stragglers: str | None = option(None, "SHARE:FACTOR of client-rounds that take so many times as long, now and then")
-    deadline: float | None = option(None, "simulated seconds after which a round ends; later answers are dropped")
+    slow: str | None = option(
+        None, "SHARE:FACTOR of slow devices: these clients compute so many times as long", group=FAULTS
+    )
+    stragglers: str | None = option(
+        None, "SHARE:FACTOR of client-rounds that take so many times as long, now and then", group=FAULTS
+    )
+    deadline: float | None = option(
+        None, "simulated seconds after which a round ends; later answers are dropped", group=FAULTS, above=0
+    )
     poison: str | None = option(
-        None, "SHARE:KIND of clients who lie in their uploads: signflip, scale, random, swap or alie"
+        None, "SHARE:KIND of clients who lie in their uploads: signflip, scale, random, swap or alie", group=FAULTS
     )
-    min_class_count: int = option(0, "classes of which a client has fewer rows do not leave it; 0: all do")
+    min_class_count: int = option(
+        0, "classes of which a client has fewer rows do not leave it; 0: all do", group=PRIVACY, least=0
+    )
     cov_source: str | None = option(
         None,
         "covariances of fewer than 2(width + 1) rows: as the client has them, their diagonal, or none; or means: none "
         "leave, the server estimates them from means; default: client, with --min-class-count means or none",
         choices=COV_SOURCES,
+        group=PRIVACY,
     )
-    dp: str | None = option(None, "differential privacy of what leaves clients: EPSILON or EPSILON:DELTA; default: off")
-    dp_clip: float = option(1.0, "with --dp: largest norm of an update, of a row's features or of a row's gradient")
-    dp_rounds: int | None = option(None, "with --dp: rounds that the budget has to last for; default: --rounds")
-    dp_seed: int | None = option(None, "with --dp: seed of the noise, for tests; then nothing is private")
-    optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS))
-    lr: float | None = option(None, "learning rate of local training")
-    epochs: int | None = option(None, "local epochs per round")
-    batch_size: int | None = option(None, "rows per local step")
-    settings: dict[str, Any] = option({}, "a method's own field, as name=value; may be repeated", flag="set")
-    terms: tuple[str, ...] = option((), "a regulariser to add, such as dw:mu=0.1; may be repeated", flag="with")
-    seed: int = option(0, "decides the partition, the initial weights, the samples and the order of the data")
+    dp: str | None = option(
+        None, "differential privacy of what leaves clients: EPSILON or EPSILON:DELTA; default: off", group=PRIVACY
+    )
+    dp_clip: float = option(
+        1.0, "with --dp: largest norm of an update, of a row's features or of a row's gradient", group=PRIVACY, above=0
+    )
+    dp_rounds: int | None = option(
+        None, "with --dp: rounds that the budget has to last for; default: --rounds", group=PRIVACY, least=1
+    )
+    dp_seed: int | None = option(
+        None, "with --dp: seed of the noise, for tests; then nothing is private", group=PRIVACY, least=0
+    )
+    optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS), group=METHOD)
+    lr: float | None = option(None, "learning rate of local training", group=METHOD, above=0)
+    epochs: int | None = option(None, "local epochs per round", group=METHOD, least=1)
+    batch_size: int | None = option(None, "rows per local step", group=METHOD, least=1)
+    settings: dict[str, Any] = option(
+        {}, "a method's own field, as name=value; may be repeated", flag="set", group=METHOD
+    )
+    terms: tuple[str, ...] = option(
+        (), "a regulariser to add, such as dw:mu=0.1; may be repeated", flag="with", group=METHOD
+    )
+    seed: int = option(
+        0, "decides the partition, the initial weights, the samples and the order of the data", group=ROUNDS
+    )
     backend: str = option(
         "auto",
         "where clients run: one by one, in processes, small models batched, or on a Ray cluster",
         choices=BACKENDS,
+        group=EXECUTION,
     )
-    device: str = option("auto", "where arithmetic runs; auto: on CUDA if there is any", choices=DEVICES)
-    workers: int | None = option(None, "processes: runs at the same time if there are several, else clients")
-    store: str = option("memory", "where client states live between rounds", choices=STORES)
-    cache: int = option(32, "states kept in memory when the store is on disk")
-    clock: str = option("", "devices of the simulated clock, such as speed=1e9,spread=4,up=1e6")
-    global_test: bool = option(False, "also test personal models on everybody's test rows together")
-    metric: tuple[str, ...] = option((), "also measure this: a name, or ./file.py:function; may be repeated")
-    target: float | None = option(None, "accuracy for which rounds, bytes, operations and time are reported")
-    eval_every: int = option(1, "rounds between evaluations; the last round is always evaluated")
-    checkpoint_every: int = option(5, "rounds between checkpoints")
-    track: tuple[str, ...] = option((), "also tell tensorboard, mlflow or wandb; may be repeated")
-    out: str | None = option(None, "run directory; default: a new one under runs/")
+    device: str = option(
+        "auto", "where arithmetic runs; auto: on CUDA if there is any", choices=DEVICES, group=EXECUTION
+    )
+    workers: int | None = option(
+        None, "processes: runs at the same time if there are several, else clients", group=EXECUTION, least=1
+    )
+    store: str = option("memory", "where client states live between rounds", choices=STORES, group=EXECUTION)
+    cache: int = option(32, "states kept in memory when the store is on disk", group=EXECUTION, least=1)
+    clock: str = option("", "devices of the simulated clock, such as speed=1e9,spread=4,up=1e6", group=FAULTS)
+    global_test: bool = option(False, "also test personal models on everybody's test rows together", group=EVALUATION)
+    metric: tuple[str, ...] = option(
+        (), "also measure this: a name, or ./file.py:function; may be repeated", group=EVALUATION
+    )
+    target: float | None = option(
+        None, "accuracy for which rounds, bytes, operations and time are reported", group=EVALUATION, above=0, most=1
+    )
+    eval_every: int = option(
+        1, "rounds between evaluations; the last round is always evaluated", group=EVALUATION, least=1
+    )
+    checkpoint_every: int = option(5, "rounds between checkpoints", group=EXECUTION, least=1)
+    track: tuple[str, ...] = option((), "also tell tensorboard, mlflow or wandb; may be repeated", group=EXECUTION)
+    out: str | None = option(None, "run directory; default: a new one under runs/", group=EXECUTION)
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -127,25 +224,13 @@ class Config:
             parse(self.robust)
         if self.dp is not None:
             mechanisms.parse(self.dp)
-        least = {
-            "clients": 1, "public": 0, "rounds": 1, "cache": 1, "eval_every": 1, "checkpoint_every": 1,
-            "epochs": 1, "batch_size": 1, "width": 1, "workers": 1, "rows": 1, "strikes": 0,
-            "min_class_count": 0, "newcomers": 0, "dp_rounds": 1, "dp_seed": 0,
-        }  # fmt: skip
-        for name, low in least.items():
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise AtollError(f"{flag(name)} must be at least {low}, not {value}.")
-        if not 0 < self.rate <= 1:
-            raise AtollError(f"--rate must be above 0 and at most 1, not {self.rate}: it is the share that takes part.")
-        if self.target is not None and not 0 < self.target <= 1:
-            raise AtollError(
-                f"--target must be above 0 and at most 1, not {self.target}: it is a share of right answers."
-            )
-        for name in ("lr", "max_norm", "deadline", "dp_clip"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise AtollError(f"{flag(name)} must be above 0, not {value}.")
+        for f in fields(self):
+            value, bounds = getattr(self, f.name), bounds_of(f)
+            if value is not None and not all(BOUNDS[name].holds(value, bound) for name, bound in bounds.items()):
+                told = " and ".join(f"{BOUNDS[name].words} {bound}" for name, bound in bounds.items())
+                # Shares are often given in percent: the meaning of the option says why that is too much.
+                meaning = f": {f.metadata['about']}" if "most" in bounds else ""
+                raise AtollError(f"{flag(f.name)} must be {told}, not {value}{meaning}.")
 
     def _check_faults(self) -> None:
         if self.drop is not None:
@@ -158,17 +243,17 @@ class Config:
 
     @property
     def optimiser_options(self) -> dict[str, Any]:
-        """The options of local training that were given."""
+        """The options of local training that were given, by name."""
         given = {name: getattr(self, name) for name in ("optimiser", "lr", "epochs", "batch_size")}
         return {name: value for name, value in given.items() if value is not None}
 
     @property
     def label(self) -> str:
-        """What tables and directories call this run: the method with its variant and regularisers."""
+        """The name of the run in tables and directories: the method with its variant and regularisers."""
         return label_of(self.method, self.terms)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the numbers: two runs with the same identity give the same results, round by round."""
+        """Return the entries that decide the numbers: equal identities give equal results, round by round."""
         decisive = {name: value for name, value in self.to_dict().items() if name not in NEUTRAL}
         same = {  # to the bit; "auto" stands only in the files of runs from before there was a choice
             "backend": "loop" if self.backend in ("processes", "ray") else self.backend,
@@ -200,8 +285,13 @@ def _words(value: Any, where: str, commas: bool) -> tuple[str, ...]:
     return tuple(words)
 
 
+def bounds_of(f: Any) -> dict[str, float]:
+    """Return the bounds of a field by their names in ``BOUNDS``."""
+    return {name: f.metadata[name] for name in BOUNDS if name in f.metadata}
+
+
 def flag(name: str) -> str:
-    """The command-line option of a field, for messages."""
+    """Return the command-line option of a field, for messages."""
     option_name = str(Config.__dataclass_fields__[name].metadata.get("flag", name))
     return "--" + option_name.replace("_", "-")
 
@@ -221,7 +311,7 @@ def from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Co
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The entries of a configuration file; they are checked when a :class:`Config` is made of them."""
+    """Read the entries of a configuration file, which :class:`Config` checks."""
     try:
         values = from_yaml(path.read_text())
     except FileNotFoundError:

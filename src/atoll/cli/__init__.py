@@ -22,6 +22,7 @@ COMMANDS = {
     "audit": ("audit", "audit", "Show what leaves a client in one round of METHOD, or what the clients of a run sent."),
     "attack": ("attack", "attack", "Show what a curious server can read off one round of METHOD."),
     "models": ("methods", "models", "List the architectures."),
+    "schema": ("schema", "schema", "Print the JSON Schema of configuration files, for editors."),
     "data": ("data", "data", "Data sets: list them, divide one among clients and see who holds what."),
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
     "ui": ("ui", "ui", "Open a page that lists runs, follows them live and compares them."),

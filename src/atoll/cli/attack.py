@@ -16,13 +16,13 @@ from ..privacy.policy import Privacy
 from ..utils.files import to_json
 from ..utils.runtime import one_thread
 from .console import console, working
-from .options import config_options, given
+from .options import ConfigCommand, config_options, given
 
 GATE = 10  # rows of a class, unless --min-class-count says otherwise
 WITHOUT = ("method", "rate", "eval_every", "checkpoint_every", "store", "cache", "out", "strikes", "max_norm", "robust")
 
 
-@click.command()
+@click.command(cls=ConfigCommand)
 @click.argument("name", metavar="METHOD")
 @config_options(*WITHOUT)
 @click.option("--gate/--no-gate", default=None, help="Only with the gate, or only without; default: both.")

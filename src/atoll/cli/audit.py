@@ -19,10 +19,10 @@ from ..storage import audit_log
 from ..storage.audit_log import Record
 from ..utils.files import to_json
 from .console import console
-from .options import config_options, given
+from .options import ConfigCommand, config_options, given
 
 
-@click.command()
+@click.command(cls=ConfigCommand)
 @click.argument("what", metavar="METHOD|RUN_DIR")
 @click.option("--verify", is_flag=True, help="RUN_DIR: only check that nobody changed its audit log.")
 @config_options("method", "rounds", "rate", "eval_every", "checkpoint_every", "store", "cache", "out")

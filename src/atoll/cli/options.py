@@ -11,11 +11,27 @@ from ..config import Config, flag, from_dict, read_yaml
 from ..utils.parsing import parse_pair
 
 F = TypeVar("F", bound=Callable[..., Any])
+OWN = "Options"  # the section of options that are no entries of a configuration
 KINDS = {int: int, float: float, int | None: int, float | None: float}
 
 
+class ConfigCommand(click.Command):
+    """A command with options of a configuration, which its help lists by groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups = {f.name: f.metadata["group"] for f in fields(Config)}
+        sections: dict[str, list[tuple[str, str]]] = {OWN: [], **{group: [] for group in groups.values()}}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                sections[groups.get(str(parameter.name), OWN)].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
 def config_options(*without: str) -> Callable[[F], F]:
-    """One option for each field of :class:`Config` except ``without``; what is not given stays None."""
+    """Add one option for each field of :class:`Config` except ``without``; options that are not given stay None."""
 
     def add(command: F) -> F:
         hints = get_type_hints(Config)
@@ -56,7 +72,7 @@ def _help(f: Any) -> str:
 
 
 def given(options: dict[str, Any], config_file: Path | None) -> dict[str, Any]:
-    """The entries of the file, overruled by the options that were given."""
+    """Return the entries of the file, overruled by the options that were given."""
     values = read_yaml(config_file) if config_file else {}
     from_dict(values, str(config_file))  # a mistake in the file is one even where an option overrules it
     for name, value in options.items():

@@ -20,7 +20,7 @@ from ..utils.files import to_json
 from ..utils.parsing import Field, Spec, several
 from ..utils.signals import Stopped, stoppable
 from .console import console, follow, progress, quiet_option
-from .options import config_options, given
+from .options import ConfigCommand, config_options, given
 
 F = TypeVar("F", bound=Callable[..., Any])
 DIVERGED, DIVERGED_CODE = "diverged", 3
@@ -39,7 +39,7 @@ def shared_options(command: F) -> F:
     return command
 
 
-@click.command()
+@click.command(cls=ConfigCommand)
 @click.argument("method", required=False)
 @config_options("method")
 @click.option("--resume", is_flag=False, flag_value="", metavar="[DIR]", help="Continue the run in DIR, or in --out.")
@@ -66,7 +66,7 @@ def run(
     _end(finished, any(r.status == DIVERGED for r in finished))
 
 
-@click.command()
+@click.command(cls=ConfigCommand)
 @click.argument("names", nargs=-1, required=True, metavar="METHOD...")
 @config_options("method")
 @click.option("--resume", is_flag=True, help="Continue what was interrupted in --out.")

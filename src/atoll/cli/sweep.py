@@ -14,11 +14,11 @@ from ..experiments.search import MODELS, Bayes, Grid, Random, Search, axis
 from ..experiments.sweep import SweepPlan, Trial, best, document, is_matrix, run_plan
 from ..utils.files import to_json
 from .console import console, follow, progress
-from .options import config_options, given
+from .options import ConfigCommand, config_options, given
 from .run import fresh, read_seeds, shared_options
 
 
-@click.command()
+@click.command(cls=ConfigCommand)
 @click.argument("method")
 @click.option(
     "--grid",

@@ -22,7 +22,7 @@ from ...report import table
 from ...storage import run_reader
 from ...utils.files import to_json
 from .. import console
-from ..options import config_options, given
+from ..options import ConfigCommand, config_options, given
 
 # What a simulation decides and sites decide for themselves, and what has no meaning outside of a simulation.
 NOT_HERE = (
@@ -31,7 +31,7 @@ NOT_HERE = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(cls=ConfigCommand)
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 @click.argument("method")
 @config_options(*NOT_HERE)
