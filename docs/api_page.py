@@ -2,10 +2,10 @@
 
 import ast
 import inspect
-import pkgutil
 import re
 import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 SECTIONS = {
@@ -15,17 +15,15 @@ SECTIONS = {
         ["atoll.run", "atoll.Result", "atoll.Dataset", "atoll.AtollError"],
     ),
     "Several runs": (
-        "Configurations for `atoll.experiments.planning.configs` are those of `atoll compare`; a watch is called with "
-        "the number of rounds done and, after an evaluation, its line. Searches say which points a sweep tries "
-        "(`atoll sweep`).",
+        "Each call leaves the files of its command: `atoll compare`, `atoll sweep` and `atoll paper run`.",
         [
-            "atoll.experiments.planning.configs",
-            "atoll.experiments.planning.place",
-            "atoll.experiments.runner.run_all",
-            "atoll.experiments.search.axis",
-            "atoll.experiments.search.Grid",
-            "atoll.experiments.search.Random",
-            "atoll.experiments.sweep.at",
+            "atoll.run_compare",
+            "atoll.open_compare",
+            "atoll.Comparison",
+            "atoll.run_sweep",
+            "atoll.Sweep",
+            "atoll.run_paper",
+            "atoll.PaperResult",
         ],
     ),
     "Use the models": (
@@ -34,6 +32,7 @@ SECTIONS = {
             "atoll.inference.models.open_run",
             "atoll.inference.models.TrainedModels",
             "atoll.inference.models.SavedRun",
+            "atoll.adapt",
             "atoll.deploy.site.models.personal_model",
             "atoll.deploy.site.models.open_site",
         ],
@@ -121,14 +120,32 @@ def api_page(note: str) -> str:
 
 
 def _entry(dotted: str) -> Iterator[str]:
-    thing: Any = pkgutil.resolve_name(dotted)
+    module, _, name = dotted.rpartition(".")
+    thing: Any = getattr(import_module(module), name)  # atoll.core.payload is a module too: the package's name counts
     source = textwrap.dedent(inspect.getsource(thing))
     [node] = ast.parse(source).body
     lines = source.splitlines()
     shown = _class(node, lines) if isinstance(node, ast.ClassDef) else _signature(node, lines)
     yield f"### `{dotted}`"
     yield "<!-- not run: signatures only -->\n```python\n" + "\n".join(shown) + "\n```"
-    yield re.sub(r":\w+:`(\w+)`", r"`\1`", inspect.cleandoc(ast.get_docstring(node) or "")).replace("``", "`")
+    yield from _text(inspect.cleandoc(ast.get_docstring(node) or ""))
+
+
+def _text(docstring: str) -> Iterator[str]:
+    """Turn a docstring into Markdown: sections such as ``Args:`` become lists, and examples blocks of code."""
+    for part in docstring.split("\n\n"):
+        title, _, body = part.partition("\n")
+        if title == "Example:":
+            yield f"<!-- not run: an example -->\n```python\n{textwrap.dedent(body)}\n```"
+        elif title.endswith(":") and body.startswith("    "):
+            entries = re.sub(r"\n\s+", " ", re.sub(r"\n {4}(?=\S)", "\n- ", "\n" + body)).strip()
+            yield f"{title}\n\n{_marked(entries)}"
+        else:
+            yield _marked(part)
+
+
+def _marked(text: str) -> str:
+    return re.sub(r":\w+:`(\w+)`", r"`\1`", text).replace("``", "`")
 
 
 def _class(node: ast.ClassDef, lines: list[str]) -> list[str]:

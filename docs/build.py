@@ -1,6 +1,7 @@
 """Make pages from the code and from what was measured: ``python docs/build.py`` writes them.
 
-They are ``ref-*.md`` but for that of the run directory, ``methods/*.md``, ``results.md`` and the pictures of methods.
+They are ``ref-*.md`` but for that of the run directory, ``methods/*.md``, ``results.md``, ``config.schema.json`` and
+the pictures of methods.
 """
 
 import ast
@@ -25,9 +26,11 @@ from atoll.core.method import Method, Need, contract
 from atoll.core.payload import Nothing, Params
 from atoll.data.catalogue import KNOWN
 from atoll.data.loading import catalogue
+from atoll.experiments.config_schema import schema
 from atoll.methods import _registry
 from atoll.methods._factory import OPTIMISERS, Setting, make, settings_of
 from atoll.report.table import NONE, accuracy, quantity
+from atoll.utils.files import to_json
 from atoll.utils.stats import Stat
 
 FOLDER = Path(__file__).parent
@@ -52,6 +55,7 @@ def pages() -> dict[str, str]:
         "ref-api.md": api_page(NOTE),
         "ref-cli.md": commands_page(),
         "ref-options.md": options_page(),
+        "config.schema.json": to_json(schema(), indent=1) + "\n",
         "ref-methods.md": methods_page(),
         "results.md": results_page(),
         NEW_CLIENTS: with_generated_part(NEW_CLIENTS, newcomers_table()),
@@ -155,6 +159,10 @@ def options_page() -> str:
             "In a file, `models` and `terms` are lists and `settings` is a mapping from names to values:",
             "```yaml\nmethod: dcpfl\npartition: pathological:3\nmodels: [mlp, 'mlp:hidden=32']\nwidth: 24\n"
             "settings: {lam: 0.2, optim.momentum: 0.5}\n```",
+            "Editors complete and check such files with the JSON Schema in [config.schema.json](config.schema.json), "
+            "which `atoll schema` prints. For the YAML extension of VS Code, write it to a file, "
+            "`atoll schema > atoll.schema.json`, and begin the configuration with this line:",
+            "```yaml\n# yaml-language-server: $schema=atoll.schema.json\n```",
             "## Optimisers",
             "A method that trains locally has a field `optim`; `--optimiser`, `--lr`, `--epochs` and `--batch-size` "
             "set its parts, and `--set optim.momentum=0.5` sets any of them. Other optimisers of a method (see its "

@@ -264,6 +264,12 @@ def test_generated_pages_are_what_the_code_says() -> None:
     assert pages <= set(made), "a page of a method that is no more"
 
 
+def test_the_page_of_the_python_interface_has_every_exported_name() -> None:
+    page = (DOCS / "ref-api.md").read_text(encoding="utf-8")
+    missing = [name for name in package.__all__ if f"### `atoll.{name}`" not in page]
+    assert missing == ["__version__"]
+
+
 def test_no_text_of_a_picture_leaves_it() -> None:
     for file, svg in builder().pictures().items():
         width = int(re.search(r'viewBox="0 0 (\d+)', svg)[1])  # type: ignore[index]

@@ -11,7 +11,7 @@ ROOT = Path(atoll.__file__).parent
 # From bottom to top: a module imports from its own package and from those that come before it here.
 LAYERS = (
     "_version", "errors", "typing", "utils", "core", "aggregation", "data", "models", "methods", "clients", "backends",
-    "simulation", "privacy", "config", "config_schema", "storage", "engine", "inference", "analysis", "report", "api",
+    "simulation", "privacy", "config", "storage", "engine", "inference", "analysis", "report", "api",
     "experiments", "deploy", "dashboard", "cli",
 )  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_no_cycle_of_imports() -> None:
 
 def test_the_root_has_a_handful_of_modules() -> None:
     assert sorted(path.name for path in ROOT.glob("*.py")) == [
-        "__init__.py", "__main__.py", "_version.py", "api.py", "config.py", "config_schema.py", "errors.py",
+        "__init__.py", "__main__.py", "_version.py", "api.py", "config.py", "errors.py",
         "typing.py",
     ]  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 import click
 
-from ..config_schema import schema as config_schema
+from ..experiments.config_schema import schema as config_schema
 from ..utils.files import to_json
 
 

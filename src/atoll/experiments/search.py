@@ -13,13 +13,13 @@ from ..utils.parsing import parse_pair, refusal
 
 Point = dict[str, str]  # settings as a user would write them: {"lam": "0.1"}
 
-MODELS = ("personal", "generic")  # whose validation accuracy decides
+MODELS = ("personal", "generic")  # the validation accuracy of one of them decides
 DIGITS = 4  # of a number that a search draws: more would only make names long
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One setting and what it may be: listed values, or all numbers between two."""
+    """One setting and its values: a list, or all numbers between two."""
 
     name: str
     values: tuple[str, ...] = ()
@@ -28,15 +28,16 @@ class Axis:
 
     @cached_property
     def ranged(self) -> bool:
+        """True if the values are all numbers between two."""
         return not self.values
 
     @cached_property
     def logarithmic(self) -> bool:
-        """Whether numbers are drawn by their size: over powers of ten a plain draw would miss the small ones."""
+        """True if numbers are drawn by their logarithm: over powers of ten a plain draw would miss the small ones."""
         return self.low > 0 and self.high / self.low > 10
 
     def at(self, share: float) -> str:
-        """The value that is ``share`` (from 0 to 1) of the way along."""
+        """Return the value that is ``share`` (from 0 to 1) of the way along."""
         if not self.ranged:
             return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
         if self.logarithmic:
@@ -71,7 +72,7 @@ def _range(text: str, listed: str) -> tuple[float, float]:
 
 
 class Search(Protocol):
-    """Says which points to try, some at a time, and learns how they did."""
+    """A search strategy: proposes points in batches, and learns their validation accuracies."""
 
     def batches(self) -> Iterator[list[Point]]: ...
     def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None: ...
@@ -93,7 +94,7 @@ class Grid:
         yield [dict(zip(names, values, strict=True)) for values in product(*(a.values for a in self.axes))]
 
     def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None:
-        """It knows from the beginning what it wants."""
+        """Do nothing: all points are known from the beginning."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,11 @@ class Random:
         return {a.name: a.at(share) for a, share in zip(self.axes, shares, strict=True)}
 
     def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None:
-        """Chance learns nothing."""
+        """Do nothing: points are drawn independently."""
 
 
 class Bayes:
-    """Points proposed by Optuna from how the earlier ones did."""
+    """Points that Optuna proposes from the accuracies of earlier ones."""
 
     def __init__(self, axes: Sequence[Axis], trials: int, seed: int, at_once: int):
         try:

@@ -9,8 +9,8 @@ import pytest
 from support.paths import ROOT
 
 from atoll.config import Config
-from atoll.config_schema import schema
 from atoll.errors import AtollError
+from atoll.experiments.config_schema import schema
 
 Atoll = Callable[..., Any]
 ENTRIES = schema()["properties"]

@@ -4,7 +4,7 @@ from dataclasses import MISSING, fields
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
-from .config import Config, bounds_of
+from ..config import Config, bounds_of
 
 KEYWORDS = {"least": "minimum", "above": "exclusiveMinimum", "most": "maximum"}
 TYPES: dict[Any, dict[str, Any]] = {
