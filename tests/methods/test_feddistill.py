@@ -14,6 +14,7 @@ from atoll.core.optim.base import gradient
 from atoll.core.payload import Nothing, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.regularisers import Regularisers
+from atoll.core.replies import Reports
 from atoll.errors import AtollError
 from atoll.methods._factory import make
 from atoll.methods.fedavg import FedAvg
@@ -87,11 +88,11 @@ def test_knowledge_is_feddws() -> None:
         for n, a, b in ((3.0, 0.8, 0.2), (1.0, 0.4, 0.6))
     ]
     for term, expected in ((SoftLabels(), [0.7, 0.3]), (SoftLabels(sl_ema=0.5), [0.85, 0.15])):
-        kept = term.merge(term.start(t), reports)
+        kept = term.merge(term.start(t), Reports(reports))
         torch.testing.assert_close(kept["omega"], torch.tensor([expected, [0.0, 1.0]]))
         assert term.send(kept).keys() == {"omega"}
     both = SoftLabels(sl_memory="all")
-    assert both.merge(both.start(t), reports)["count"].tolist() == [4, 0]
+    assert both.merge(both.start(t), Reports(reports))["count"].tolist() == [4, 0]
     server = played(FedDistill(toy_models.RICH))
     torch.testing.assert_close(server.extra["SoftLabels.omega"].sum(1), torch.ones(3))
 
