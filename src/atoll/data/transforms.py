@@ -13,7 +13,7 @@ Data sets without known statistics use mean 1/2 and deviation 1/2. Greyscale ima
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +64,11 @@ class Transform:
     @property
     def augments(self) -> bool:
         return bool(self.flip or self.erase or self.crop or self.turn)
+
+    @property
+    def augmentation(self) -> Callable[[Tensor, Key], Tensor] | None:
+        """The function that changes training batches at random, or None if the transform has none."""
+        return self.augment if self.augments else None
 
     def prepare(self, x: Array) -> Tensor:
         """Raw rows as a tensor: uint8 images normalised, token ids as int64; floats count as already scaled and stay
