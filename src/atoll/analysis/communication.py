@@ -45,7 +45,7 @@ class ReferenceFederation:
         method = make(name)
         pool = self._pool(method)
         with one_thread(), nullcontext() if method.varying_bytes else no_training():
-            played = list(dry_run(method, pool, 0, rounds=2, everybody=True))
+            played = list(dry_run(method, pool, 0, rounds=2, clients=pool.clients()))
         seen = [e for e in played if e.round.t == 1 and e.client == pool.ids[0]]
         return Traffic(sum(nbytes(e.download) for e in seen), sum(nbytes(e.upload) for e in seen))
 

@@ -89,7 +89,7 @@ def run_round(
         for i, size in zip(present, map_consecutive(nbytes, [job.download for job in jobs]), strict=True):
             log.down[i] = log.down.get(i, 0) + size
         outcomes = faults.tampered(track("clients", backend.train(method, seed, jobs), len(jobs)))
-        accepted = _accepted(outcomes, _judge(method, jobs, rules.checks), rules, log, r)
+        accepted = _accepted(outcomes, _judge(method, jobs, rules.checks, r.phase), rules, log, r)
         replies = server_side.served(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
@@ -105,7 +105,7 @@ def run_round(
 
 
 def _judge(
-    method: AnyMethod, jobs: Sequence[ClientTask], checks: Validator | None
+    method: AnyMethod, jobs: Sequence[ClientTask], checks: Validator | None, phase: int
 ) -> Callable[[ClientUpload], UploadError | None]:
     """Who says whether an outcome can be used."""
     downloads, kind = {job.client: job.download for job in jobs}, contract(method).upload
@@ -116,10 +116,10 @@ def _judge(
         upload_batch, sender = outcome.upload_batch, outcome.sender
         if upload_batch is not None and upload_batch.uploads.get(sender) is outcome.upload:
             if upload_batch.sound is None:
-                upload_batch.sound = checks.sound(upload_batch.uploads, downloads[sender], upload_batch.stack)
+                upload_batch.sound = checks.sound(upload_batch.uploads, downloads[sender], upload_batch.stack, phase)
             if upload_batch.sound:
                 return None
-        return checks.flaw(sender, downloads[sender], outcome.upload)
+        return checks.flaw(sender, downloads[sender], outcome.upload, phase)
 
     return judge
 

@@ -224,8 +224,8 @@ class DeployedExperiment(Experiment):
         )
         return self._sites
 
-    def _most_bytes(self, site: ClientId, download: Any) -> Limits:
-        return self.checks.limits(site, download)
+    def _most_bytes(self, site: ClientId, download: Any, phase: int) -> Limits:
+        return self.checks.limits(site, download, phase)
 
     def _needed(self) -> dict[ClientId, list[Kept]]:
         """States of clients that a checkpoint may bring back."""
