@@ -28,7 +28,6 @@ from ..core.task import Round
 from ..errors import AtollError
 from ..privacy.policy import Privacy
 from ..simulation.costs import Costs, operations, seconds
-from ..simulation.faults import faults_from
 from ..simulation.timing import RoundTimer
 from ..storage import audit_log
 from ..storage.audit_log import AuditLog
@@ -43,7 +42,7 @@ from .evaluator import Evaluator
 from .result import Result
 from .round import RoundPolicy, run_round
 from .run_state import RoundMetrics, RunState, from_json
-from .setup import Setup
+from .setup import Setup, faults_of
 from .summary import incidents, summarise
 
 Watch = Callable[[int, RoundMetrics | None], None]  # told of every round, and of its line if it was evaluated
@@ -92,8 +91,15 @@ class Experiment:
             self._open_store("desks", self.types.per_client),
         )
         self.privacy = Privacy(self.config, self.method, self.pool, run_dir.path if run_dir else None)
-        self.faults = faults_from(self.config, self.pool.ids)
-        self.times = RoundTimer(setup, self.faults)
+        self.faults = faults_of(self.config, self.pool.ids)
+        self.times = RoundTimer(
+            setup.devices,
+            self.pool,
+            self.faults,
+            seed=self.config.seed,
+            deadline=self.config.deadline,
+            constraints=constraints_of(self.method),
+        )
         honest: UploadFilter = self.privacy.upload_filter if self.privacy.on else no_filter
         self.upload_filter = self.faults.upload_filter(honest, constraints_of(self.method))
         self.backend = self._open_backend()

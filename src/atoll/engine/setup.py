@@ -27,8 +27,9 @@ from ..errors import AtollError
 from ..methods import _registry
 from ..methods._factory import filled, make, value_of
 from ..privacy.setup import prepare, rows_one_by_one
-from ..simulation import faults
 from ..simulation.clock import Devices
+from ..simulation.faults import Faults, read_faults
+from ..typing import ClientId
 from . import compatibility
 from .model_factory import ModelFactory, from_modules, proxy
 
@@ -81,8 +82,8 @@ def build_setup(
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)
-    faults.faults_from(config, pool.ids)  # names of clients must be right
-    config, method, pool = prepare(config, method, pool)
+    faults_of(config, pool.ids)  # names of clients must be right
+    config, method, pool = apply_privacy(config, method, pool)
     return Setup(config, method, federation, pool, devices, newcomers)
 
 
@@ -111,7 +112,29 @@ def check_fit(config: Config, pool: ClientPool) -> None:
     if Need.PROXY in method.needs:
         proxy(config, tuple(pool.train.all.x.shape[1:]))
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
-    prepare(config, method, pool)
+    apply_privacy(config, method, pool)
+
+
+def apply_privacy(config: Config, method: AnyMethod, pool: ClientPool) -> tuple[Config, AnyMethod, ClientPool]:
+    """Return configuration, method and clients with everything that the options for privacy change before a run.
+
+    A budget keeps the number of rounds that it was planned for, so that a longer run does not weaken its noise.
+    """
+    if config.dp is not None:
+        config = replace(config, dp_rounds=config.dp_rounds or config.rounds)
+    return config, *prepare(config, method, pool)
+
+
+def faults_of(config: Config, clients: Sequence[ClientId]) -> Faults:
+    """Return the simulated faults that a configuration asks for."""
+    return read_faults(
+        clients,
+        config.seed,
+        drop=config.drop,
+        slow=config.slow,
+        stragglers=config.stragglers,
+        poison=config.poison,
+    )
 
 
 def _partition_cache(config: Config) -> Path | None:

@@ -21,10 +21,9 @@ from ...data.federated_dataset import FederatedDataset
 from ...data.transforms import preset
 from ...engine import compatibility
 from ...engine.model_factory import ModelFactory
-from ...engine.setup import Setup, method_of
+from ...engine.setup import Setup, apply_privacy, method_of
 from ...errors import AtollError
 from ...methods._factory import filled
-from ...privacy import setup as privacy
 from ...simulation.clock import Devices
 from ...typing import ClientId
 from ...utils.files import to_json
@@ -144,7 +143,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
         remote=True,
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
-    config, method, pool = privacy.prepare(config, method, pool)
+    config, method, pool = apply_privacy(config, method, pool)
     federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(descriptions))
     return Setup(config, method, federation, pool, filled(Devices(), config.clock, "--clock"))
 

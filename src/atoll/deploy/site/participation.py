@@ -22,11 +22,10 @@ from ...core.serialization import OWN, WireError, decode, encode
 from ...core.task import Round
 from ...data.transforms import preset
 from ...engine.model_factory import ModelFactory
-from ...engine.setup import method_of, shares_of
+from ...engine.setup import apply_privacy, method_of, shares_of
 from ...errors import AtollError
 from ...privacy.disclosure import Undeclared
 from ...privacy.policy import Privacy
-from ...privacy.setup import prepare
 from ..fingerprints import method_digest, models_digest, rows_digest
 from ..transport.protocol import VERSION, Frame, Refusal, answers, pack, unpack
 from .config import SiteConfig
@@ -68,7 +67,7 @@ class Participation:
         self.site, self.config = site, config_of(document)
         self.exchanges = ExchangeStore(site.state, self.run)
         method = _method(self.config, site)
-        self.config, self.method, self.pool = prepare(self.config, method, self._pool(method))
+        self.config, self.method, self.pool = apply_privacy(self.config, method, self._pool(method))
         self.types = contract(self.method)
         rules = site.privacy.combined(self.config, self.method)
         try:
