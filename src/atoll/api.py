@@ -13,7 +13,8 @@ from .config import Config, from_dict
 from .core.method import AnyMethod
 from .data.dataset import Dataset
 from .engine import loggers
-from .engine.experiment import Watch, run_experiment
+from .engine.build import run_experiment
+from .engine.experiment import Watch
 from .engine.result import Result
 from .engine.run_state import RoundMetrics
 from .engine.setup import build_setup

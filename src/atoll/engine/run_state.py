@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..clients.evaluation import Score
+from ..clients.tasks import RoundLog
 from ..simulation.clock import Clock
 from ..typing import ClientId
 
@@ -16,6 +17,8 @@ RoundMetrics = dict[str, Any]  # one line of metrics.jsonl
 
 @dataclass
 class Totals:
+    """Sums over all rounds so far."""
+
     up: int = 0  # bytes
     down: int = 0
     client_flops: float = 0.0
@@ -24,6 +27,17 @@ class Totals:
     participations: int = 0
     dropped: dict[str, int] = field(default_factory=dict)  # answers that did not come, by reason
     empty: int = 0  # rounds in which nobody answered
+
+    def add(self, log: RoundLog, client_flops: float, server_flops: float) -> None:
+        """Count a round; ``RunState.add`` says what the arguments are."""
+        self.up += sum(log.up.values())
+        self.down += sum(log.down.values())
+        self.participations += len(log.cohort)
+        self.client_flops += client_flops
+        self.server_flops += server_flops
+        self.empty += log.empty
+        for dropped in log.dropped:
+            self.dropped[dropped.why] = self.dropped.get(dropped.why, 0) + 1
 
 
 def _clocks() -> dict[str, Clock]:
@@ -51,8 +65,31 @@ class RunState:
         """Clients with so many strikes or more; nobody for 0."""
         return sorted(i for i, count in self.strikes.items() if 0 < strikes <= count)
 
+    def add(self, log: RoundLog, client_flops: float, server_flops: float) -> None:
+        """Count a round.
+
+        Args:
+            log: what happened in the round.
+            client_flops: floating-point operations of the clients that worked.
+            server_flops: floating-point operations of the server.
+        """
+        self.totals.add(log, client_flops, server_flops)
+        self.before |= log.before
+        self.after |= log.after
+        self.rejected += [rejection._asdict() for rejection in log.rejected]
+        self.dropped += [dropped._asdict() for dropped in log.dropped]
+        self.spoilt += [{"client": i, "round": log.t + 1} for i in log.spoilt]
+        for rejection in log.rejected:
+            self.strikes[rejection.client] = self.strikes.get(rejection.client, 0) + 1
+
+    def start_line(self) -> None:
+        """Forget rejections, absences and spoilt states: the last line has them."""
+        self.rejected = []
+        self.dropped = []
+        self.spoilt = []
+
     def copy(self) -> "RunState":
-        """Copy the ledger and all its containers, so that later entries leave the copy as it is."""
+        """Copy the state and all its containers, so that later entries leave the copy as it is."""
         made: RunState = _copied(self)
         return made
 

@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from .._version import __version__
 from ..clients.evaluation import reached, select
+from ..clients.state_store import RunStores, state_digest
 from ..config import Config
+from ..core import serialization
 from ..methods._factory import split_variant
 from ..typing import ClientId
 from .run_state import RoundMetrics, RunState
@@ -69,6 +72,15 @@ def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:
         "round_time": {"waiting": waiting / last["round"], "wait_free": free / last["round"]},
         "speedup": waiting / free if free else 1.0,
     }
+
+
+def run_digest(server: Any, stores: RunStores) -> str:
+    """Return the SHA-256 over the server's state, every client's state, and what the server keeps of each client."""
+    whole = sha256(f"server {serialization.digest(server)}\n".encode())
+    for what, store in (("client", stores.clients), ("desk", stores.server_side)):
+        for i in store:
+            whole.update(f"{what} {i} {state_digest(store.get(i))}\n".encode())
+    return whole.hexdigest()
 
 
 def incidents(run_state: RunState, strikes: int) -> Iterator[str]:
