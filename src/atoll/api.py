@@ -16,10 +16,10 @@ from .engine import loggers
 from .engine.build import run_experiment
 from .engine.experiment import Watch
 from .engine.result import Result
-from .engine.run_state import RoundMetrics
 from .engine.setup import build_setup
 from .errors import AtollError
 from .methods._factory import settings_of
+from .storage.metrics import RoundMetrics
 from .storage.run_dir import RunDir
 
 

@@ -13,7 +13,6 @@ from rich.table import Table
 from .._version import __version__
 from ..config import Config
 from ..engine.experiment import Watch
-from ..engine.run_state import RoundMetrics
 from ..experiments import papers
 from ..experiments.papers import SCALES, Planned, Recipe, Scale
 from ..experiments.runner import run_cases
@@ -21,6 +20,7 @@ from ..report import figures, html
 from ..report.figures.base import FigureSpec, RunsByCase
 from ..report.sheets import Sheet, as_csv, latex, markdown
 from ..storage import run_reader
+from ..storage.metrics import RoundMetrics
 from ..utils.files import to_json, write_whole
 from .console import console, progress, quiet_option
 

@@ -13,7 +13,7 @@ from ..clients.state_store import Store
 from ..clients.tasks import UploadFilter
 from ..clients.validation.validator import Validator
 from ..storage.checkpoint import Checkpoints
-from .run_state import RoundMetrics
+from ..storage.metrics import OptionalMetrics, RoundMetrics
 from .setup import Setup
 
 
@@ -43,7 +43,7 @@ class Environment(Protocol):
         """Continue after the rounds that have these lines of metrics."""
         ...
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> OptionalMetrics:
         """Return further entries of a line of metrics."""
         ...
 
@@ -67,7 +67,7 @@ class Simulation:
     def resume(self, lines: Sequence[RoundMetrics]) -> None:
         """Do nothing: a simulation has no further past."""
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> OptionalMetrics:
         return {}
 
     def summary(self, lines: Sequence[RoundMetrics]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..privacy.policy import Privacy
 from ..simulation.clock import Stamp
 from ..simulation.costs import Costs, operations, seconds
 from ..simulation.timing import RoundTimer
+from ..storage.metrics import GenericScores, OptionalMetrics, PersonalScores, RoundMetrics
 from ..typing import ClientId
 from .cohort import Cohorts
 from .environment import Environment
@@ -21,7 +22,6 @@ from .recorder import Recorder, metrics_line
 from .result import Result
 from .resume import Checkpointing, Progress, drop_early_end
 from .round import RoundPolicy, run_round
-from .run_state import RoundMetrics
 from .setup import Setup
 from .summary import incidents, run_digest, summarise
 
@@ -29,9 +29,10 @@ Watch = Callable[[int, RoundMetrics | None], None]  # told of every round, and o
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation gives, before it is entered in the records."""
+    """Scores of the models after a round."""
 
-    line: RoundMetrics
+    personal: PersonalScores
+    generic: GenericScores | None
     accuracies: list[float] | None  # of the generic model on each client's test rows
 
 
@@ -136,12 +137,11 @@ class Experiment:
             self._stop_if_spent()
         evaluation = None
         if self.cohorts.is_evaluated(log.t) or run_state.status != "running":
-            evaluation = self._evaluate(log, stamps)
+            evaluation = self._evaluate(log)
         run_state.totals.seconds += time.perf_counter() - started
-        if evaluation is not None:
-            self._record(evaluation)
+        line = None if evaluation is None else self._record(log, evaluation, stamps)
         self.checkpointing.close_round(progress)
-        return None if evaluation is None else evaluation.line
+        return line
 
     def _exchange(self, t: int, work: Costs) -> RoundLog:
         """Play round ``t`` between the server and the cohort."""
@@ -167,30 +167,31 @@ class Experiment:
         self._lasting = (self._lasting - set(log.accepted)) | log.lasting
         return log
 
-    def _evaluate(self, log: RoundLog, stamps: Mapping[str, Stamp]) -> Evaluation:
+    def _evaluate(self, log: RoundLog) -> Evaluation:
         run_state, server = self.progress.run_state, self.progress.server
         generic, accuracies = self.evaluator.generic(server, log.t, log.accepted)
         with_state = self.progress.changed | self.checkpointing.saved_clients
+        return Evaluation(self.evaluator.personal(run_state, server, with_state), generic, accuracies)
+
+    def _record(self, log: RoundLog, evaluation: Evaluation, stamps: Mapping[str, Stamp]) -> RoundMetrics:
+        run_state, optional = self.progress.run_state, OptionalMetrics()
+        if excluded := run_state.excluded(self.setup.config.strikes):
+            optional["excluded"] = excluded
+        if self.privacy.on and (spent := self.privacy.progress()):
+            optional["privacy"] = spent
         line = metrics_line(
             log,
             run_state,
-            personal=self.evaluator.personal(run_state, server, with_state),
-            generic=generic,
+            personal=evaluation.personal,
+            generic=evaluation.generic,
             stamps=stamps,
-            optional={
-                "excluded": run_state.excluded(self.setup.config.strikes),
-                "privacy": self.privacy.progress() if self.privacy.on else None,
-            },
+            optional={**optional, **self.environment.metrics()},
         )
         run_state.start_line()
-        return Evaluation(line | self.environment.metrics(), accuracies)
-
-    def _record(self, evaluation: Evaluation) -> None:
-        line, run_state = evaluation.line, self.progress.run_state
-        line["seconds"] = run_state.totals.seconds
         run_state.lines.append(line)
         run_state.rows.append(self.evaluator.rows(line["round"], run_state, evaluation.accuracies))
         self.recorder.record_metrics(line)
+        return line
 
     def _count(self, log: RoundLog, flops: Costs) -> None:
         pool, faults = self.setup.pool, self.cohorts.faults

@@ -13,20 +13,21 @@ from ..core.task import Round
 from ..simulation.clock import Stamp
 from ..storage import audit_log
 from ..storage.audit_log import AuditLog
+from ..storage.metrics import GenericScores, OptionalMetrics, PersonalScores, RoundMetrics
 from ..storage.run_dir import RunDir, to_parquet
-from .run_state import RoundMetrics, RunState
+from .run_state import RunState
 
 
 def metrics_line(
     log: RoundLog,
     run_state: RunState,
     *,
-    personal: Mapping[str, Any],
-    generic: Mapping[str, Any] | None,
+    personal: PersonalScores,
+    generic: GenericScores | None,
     stamps: Mapping[str, Stamp],
-    optional: Mapping[str, Any],
+    optional: OptionalMetrics,
 ) -> RoundMetrics:
-    """Make the line of metrics of an evaluated round. Its time is entered when the round has ended.
+    """Make the line of metrics of an evaluated round.
 
     Args:
         log: what happened in the round.
@@ -34,21 +35,32 @@ def metrics_line(
         personal: scores of the personal models.
         generic: scores of the generic model, if there is one.
         stamps: simulated times at which the round ended.
-        optional: further entries; those that are empty are left out.
+        optional: further entries.
     """
     totals = run_state.totals
-    line: RoundMetrics = {
+    return {
         "round": log.t + 1,
         "personal": personal,
         "generic": generic,
         "bytes": {"up": totals.up, "down": totals.down},
         "flops": {"clients": totals.client_flops, "server": totals.server_flops},
-        "clock": {name: stamp._asdict() for name, stamp in stamps.items()},
+        "clock": {name: {"generic": stamp.generic, "personal": stamp.personal} for name, stamp in stamps.items()},
         "participants": log.cohort,
         "rejected": run_state.rejected,
+        **_incidents(run_state),
+        **optional,
+        "seconds": totals.seconds,
     }
-    more = {"dropped": run_state.dropped, "spoilt": run_state.spoilt, **optional}
-    return line | {name: entries for name, entries in more.items() if entries}
+
+
+def _incidents(run_state: RunState) -> OptionalMetrics:
+    """Return absences and spoilt states since the last line, as far as there are any."""
+    found: OptionalMetrics = {}
+    if run_state.dropped:
+        found["dropped"] = run_state.dropped
+    if run_state.spoilt:
+        found["spoilt"] = run_state.spoilt
+    return found
 
 
 class Recorder(Protocol):

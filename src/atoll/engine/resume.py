@@ -196,8 +196,9 @@ def drop_early_end(run_state: RunState, is_evaluated: Callable[[int], bool]) -> 
         is_evaluated: whether a round, counted from 0, is evaluated in the longer run.
     """
     early = [line for line in run_state.lines if not is_evaluated(line["round"] - 1)]
-    for name in ("rejected", "dropped", "spoilt"):
-        setattr(run_state, name, [r for line in early for r in line.get(name, [])] + getattr(run_state, name))
+    run_state.rejected = [entry for line in early for entry in line["rejected"]] + run_state.rejected
+    run_state.dropped = [entry for line in early for entry in line.get("dropped", [])] + run_state.dropped
+    run_state.spoilt = [entry for line in early for entry in line.get("spoilt", [])] + run_state.spoilt
     run_state.lines = [line for line in run_state.lines if line not in early]
     kept = pa.array([line["round"] for line in run_state.lines], pa.int64())
     run_state.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in run_state.rows]

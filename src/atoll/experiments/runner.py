@@ -20,9 +20,9 @@ from ..config import Config, from_dict, read_yaml
 from ..data.dataset import Dataset
 from ..data.loading import load
 from ..engine.experiment import Watch
-from ..engine.run_state import RoundMetrics
 from ..engine.setup import build_setup, check_fit
 from ..errors import AtollError
+from ..storage.metrics import RoundMetrics
 from ..storage.run_dir import check_free
 
 PATIENCE = 3.0  # seconds that workers have to make a last checkpoint

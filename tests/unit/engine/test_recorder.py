@@ -37,11 +37,11 @@ def test_line_leaves_out_what_is_empty() -> None:
         personal={"post": {"accuracy": 0.5}},
         generic=None,
         stamps={"waiting": Stamp(1.0, 2.0)},
-        optional={"excluded": [], "privacy": {"epsilon": 1.0}},
+        optional={"privacy": {"epsilon": 1.0}},
     )
 
     assert list(line) == [
-        "round", "personal", "generic", "bytes", "flops", "clock", "participants", "rejected", "privacy",
+        "round", "personal", "generic", "bytes", "flops", "clock", "participants", "rejected", "privacy", "seconds",
     ]  # fmt: skip
     assert line["round"] == 3
     assert line["bytes"] == {"up": 5, "down": 0}

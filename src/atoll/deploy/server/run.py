@@ -18,10 +18,10 @@ from ...engine.build import build_experiment
 from ...engine.environment import BackendInputs
 from ...engine.experiment import Watch
 from ...engine.result import Result
-from ...engine.run_state import RoundMetrics
 from ...engine.setup import Setup, method_of
 from ...errors import AtollError, unknown
 from ...storage.checkpoint import Checkpoints
+from ...storage.metrics import OptionalMetrics, RoundMetrics
 from ...storage.run_dir import InUse, RunDir
 from ...typing import ClientId
 from ...utils.files import to_json
@@ -246,7 +246,7 @@ class Sites:
         """Continue to count late answers."""
         self._caller.late += lines[-1]["late"] if lines else 0
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> OptionalMetrics:
         return {"late": self._caller.late}
 
     def summary(self, lines: Sequence[RoundMetrics]) -> dict[str, Any]:
