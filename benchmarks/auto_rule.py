@@ -78,7 +78,7 @@ def speedup(case: Case, repeats: int) -> float:
 def _round(setup: Setup, backend: LoopBackend) -> Callable[[], Any]:
     task = setup.pool.task()
     server = setup.method.init_server(task, key(0))
-    return lambda: run_round(setup.method, task, backend, server, 0, 0, 1.0, ())
+    return lambda: run_round(setup.method, task, backend, server, t=0, seed=0, cohort=task.clients)
 
 
 def _seconds(f: Callable[[], Any]) -> float:

@@ -36,8 +36,8 @@ from atoll.clients.pool import ClientPool, ClientRows
 from atoll.config import Config
 from atoll.core.prng import fold, key, permutation
 from atoll.data.dataset import Dataset
+from atoll.engine.build import run_experiment
 from atoll.engine.cohort import sample_cohort
-from atoll.engine.experiment import run_experiment
 from atoll.engine.setup import Setup, build_setup
 
 SEED, CLASSES, LR, PROCESSES = 0, 10, 0.01, 2

@@ -28,9 +28,9 @@ import torch
 from atoll.config import Config
 from atoll.core.params import trainable
 from atoll.data.dataset import Dataset
-from atoll.engine.experiment import run_experiment
-from atoll.engine.run_state import RoundMetrics
+from atoll.engine.build import run_experiment
 from atoll.engine.setup import build_setup
+from atoll.storage.metrics import RoundMetrics
 from atoll.storage.run_dir import RunDir
 
 COLUMNS, CLASSES = 16, 4

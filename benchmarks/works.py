@@ -16,6 +16,7 @@ from atoll.clients.validation.validator import Validator
 from atoll.config import Config
 from atoll.core.prng import key
 from atoll.data.dataset import Dataset
+from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import RoundPolicy, run_round
 from atoll.engine.setup import Setup, build_setup
 from atoll.simulation.costs import Operations
@@ -80,12 +81,11 @@ class Rounds:
             self.task,
             self.backend,
             self.server,
-            self.t,
-            seed,
-            self.rate,
-            (),
-            self.per_client_states,
-            self.rules,
+            t=self.t,
+            seed=seed,
+            cohort=sample_cohort(self.task.clients, self.rate, seed, self.t),
+            per_client_states=self.per_client_states,
+            rules=self.rules,
         )
         assert len(log.accepted) == len(log.cohort) * method.phases, log.rejected
         self.t += 1

@@ -13,13 +13,14 @@ from .config import Config, from_dict
 from .core.method import AnyMethod
 from .data.dataset import Dataset
 from .engine import loggers
-from .engine.experiment import Watch, run_experiment
+from .engine.build import run_experiment
+from .engine.experiment import Watch
 from .engine.result import Result
-from .engine.run_state import RoundMetrics
 from .engine.setup import Setup, build_setup
 from .errors import AtollError
 from .methods._factory import settings_of
 from .storage import run_reader
+from .storage.metrics import RoundMetrics
 from .storage.run_dir import RunDir
 from .storage.run_reader import Run
 

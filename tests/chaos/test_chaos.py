@@ -32,7 +32,7 @@ from atoll.backends.loop import LoopBackend
 from atoll.cli import main
 from atoll.config import Config
 from atoll.core.optim.sgd import SGD
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.methods.ditto import Ditto

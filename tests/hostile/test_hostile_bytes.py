@@ -33,7 +33,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.federate import federate
 from atoll.data.loading import load
 from atoll.data.partition_files import export
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
 from atoll.errors import AtollError
 from atoll.storage import run_reader
 from atoll.storage.audit_log import NAME, AuditLog, read, verify

@@ -25,7 +25,8 @@ from atoll.core.prng import key
 from atoll.core.replies import Replies
 from atoll.core.serialization import decode, encode, schema
 from atoll.core.task import Reply, Round
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
+from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import run_round
 from atoll.engine.setup import Setup
 from atoll.errors import AtollError
@@ -62,7 +63,9 @@ def assert_vmap_agrees(made: Setup) -> None:
     twins, task, per_client_states = Twins(made.pool), made.pool.task(), MemoryStore()
     server = made.method.init_server(task, key(0))
     for t in range(2):
-        server, _ = run_round(made.method, task, twins, server, t, 0, 1.0, (), per_client_states)
+        server, _ = run_round(
+            made.method, task, twins, server, t=t, seed=0, cohort=task.clients, per_client_states=per_client_states
+        )
     close = sum(g <= 1e-6 for g in twins.gaps)
     assert close >= 0.8 * len(twins.gaps), twins.gaps
     assert max(twins.gaps) <= 1e-2
@@ -108,7 +111,16 @@ def test_a_store_on_disk_with_room_for_one_gives_the_same(name: str, tmp_path: P
         backend, task = LoopBackend(made.pool, store), made.pool.task()
         server = made.method.init_server(task, key(0))
         for t in range(2):
-            server, _ = run_round(made.method, task, backend, server, t, 0, 0.6, (), per_client_states)
+            server, _ = run_round(
+                made.method,
+                task,
+                backend,
+                server,
+                t=t,
+                seed=0,
+                cohort=sample_cohort(task.clients, 0.6, 0, t),
+                per_client_states=per_client_states,
+            )
         kept.append([server, *everything(made, backend, per_client_states)])
     assert all(equal(a, b) for a, b in zip(*kept, strict=True))
 
@@ -157,7 +169,9 @@ def exchange(name: str) -> Exchanged:
         MemoryStore(),
     )
     server = method.init_server(task, key(0))
-    server, _ = run_round(method, task, backend, server, 0, 0, 1.0, (), per_client_states)
+    server, _ = run_round(
+        method, task, backend, server, t=0, seed=0, cohort=task.clients, per_client_states=per_client_states
+    )
     i, sent, server_side = made.pool.ids[0], [], ServerSideStates(method, task, 0, per_client_states)
     for r in (Round(1, phase) for phase in range(method.phases)):
         down = server_side.download(server, i, r)
@@ -339,7 +353,16 @@ def test_a_broken_upload_leaves_the_run_as_if_the_client_were_absent(name: str) 
             MemoryStore(),
         )
         for t in range(2):
-            server, log = run_round(made.method, task, backend, server, t, 0, 1.0, (), per_client_states)
+            server, log = run_round(
+                made.method,
+                task,
+                backend,
+                server,
+                t=t,
+                seed=0,
+                cohort=task.clients,
+                per_client_states=per_client_states,
+            )
             assert [r.client for r in log.rejected] == ([bad] if kind is Saboteur else [])
         kept.append([server, *everything(made, backend, per_client_states)])
     assert all(equal(a, b) for a, b in zip(*kept, strict=True))

@@ -262,7 +262,7 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     assert run("feddf", **mixed).summary["status"] == "finished"
     made = setup("feddf", **mixed)
     backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(made.pool.task(), key(0))
-    _, log = run_round(made.method, made.pool.task(), backend, server, 0, 0, 1.0, ())
+    _, log = run_round(made.method, made.pool.task(), backend, server, t=0, seed=0, cohort=made.pool.ids)
     sizes = {i: 4 * (75 * made.pool.models[i].feature_dim + 10) for i in made.pool.ids}
     assert set(sizes.values()) == {4 * 910, 4 * 1510}
     assert log.down == sizes

@@ -370,7 +370,16 @@ def test_a_federation_shares_with_those_who_come_later() -> None:
     server = made.method.init_server(task, key(0))
     first_time = dict[str, int]()
     for t in range(5):
-        server, log = run_round(made.method, task, backend, server, t, 0, 0.5, (), per_client_states)
+        server, log = run_round(
+            made.method,
+            task,
+            backend,
+            server,
+            t=t,
+            seed=0,
+            cohort=sample_cohort(task.clients, 0.5, 0, t),
+            per_client_states=per_client_states,
+        )
         for i in log.cohort if t > 1 else ():
             first_time.setdefault(i, t)
             expected = nbytes(replace(server, pool={} if first_time[i] < t else server.pool))

@@ -269,7 +269,7 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     assert {m.feature_dim for m in made.pool.models.values()} == {12, 20}
     backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(made.pool.task(), key(0))
     for t, down in enumerate((4 * 60 + 8, 4 * (1830 + 2 * 60) + 8)):
-        server, log = run_round(made.method, made.pool.task(), backend, server, t, 0, 1.0, ())
+        server, log = run_round(made.method, made.pool.task(), backend, server, t=t, seed=0, cohort=made.pool.ids)
         assert set(log.up.values()) == {4 * 1830}
         assert set(log.down.values()) == {down}
 

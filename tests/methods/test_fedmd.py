@@ -19,6 +19,7 @@ from atoll.core.payload import Nothing, nbytes
 from atoll.core.prng import fold, key, normal
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
+from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
 from atoll.methods._distillation import imitation
@@ -208,7 +209,9 @@ def test_newcomers_and_old_hands_train_side_by_side() -> None:
         backend, server = kind(made.pool, MemoryStore()), made.method.init_server(task, key(0))
         met = [server.met.clone()]
         for t in range(3):
-            server, log = run_round(made.method, task, backend, server, t, 0, 0.6, ())
+            server, log = run_round(
+                made.method, task, backend, server, t=t, seed=0, cohort=sample_cohort(task.clients, 0.6, 0, t)
+            )
             met.append(server.met.clone())
             mixed = {bool(met[t][task.clients.index(i)]) for i in log.cohort}
             assert t != 1 or mixed == {True, False}
@@ -223,7 +226,7 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     made = setup("fedmd", **mixed)
     assert {m.feature_dim for m in made.pool.models.values()} == {12, 20}
     backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(made.pool.task(), key(0))
-    _, log = run_round(made.method, made.pool.task(), backend, server, 0, 0, 1.0, ())
+    _, log = run_round(made.method, made.pool.task(), backend, server, t=0, seed=0, cohort=made.pool.ids)
     assert set(log.up.values()) == {4 * 60 * 10}
     assert set(log.down.values()) == {2 * (4 * 60 + 8) + 4 * 60 * 10}
     assert nbytes(Scores(None)) == 0

@@ -22,7 +22,7 @@ from atoll.core.payload import Nothing
 from atoll.core.prng import key, normal
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
 from atoll.engine.round import run_round
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
@@ -424,7 +424,9 @@ def test_traffic_is_two_tables_of_features() -> None:
     made = setup()
     backend, task = LoopBackend(made.pool, MemoryStore()), made.pool.task()
     server = made.method.init_server(task, key(0))
-    _, log = run_round(made.method, task, backend, server, 0, 0, 1.0, (), MemoryStore())
+    _, log = run_round(
+        made.method, task, backend, server, t=0, seed=0, cohort=task.clients, per_client_states=MemoryStore()
+    )
     sizes = {i: 4 * 30 * made.pool.models[i].feature_dim for i in made.pool.ids}
     assert log.up == log.down == sizes
     assert set(sizes.values()) == {1440, 2400}

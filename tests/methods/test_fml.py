@@ -14,7 +14,7 @@ from atoll.core.client import Client
 from atoll.core.model import Model
 from atoll.core.payload import Nothing, nbytes
 from atoll.core.prng import key
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
 from atoll.errors import AtollError
 from atoll.methods._mutual_learning import Shared, Update, divergence
 from atoll.methods.fedavg import FedAvg, Global

@@ -275,7 +275,7 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     made = setup("ktpfl", **mixed)
     assert {m.feature_dim for m in made.pool.models.values()} == {12, 20}
     backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(made.pool.task(), key(0))
-    _, log = run_round(made.method, made.pool.task(), backend, server, 0, 0, 1.0, ())
+    _, log = run_round(made.method, made.pool.task(), backend, server, t=0, seed=0, cohort=made.pool.ids)
     assert set(log.up.values()) == {4 * 60 * 10}
     assert set(log.down.values()) == {2 * 4 * 60 + 4 * 60 * 10}
 

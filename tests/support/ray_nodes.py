@@ -78,7 +78,7 @@ def stranger() -> tuple[int, str]:
 
 
 def main(folder: Path) -> dict[str, Any]:
-    from atoll.engine.experiment import run_experiment
+    from atoll.engine.build import run_experiment
     from support.ray_witness import Witness
     from support.small_runs import setup
 

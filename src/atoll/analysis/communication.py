@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..clients.dry_run import dry_run
-from ..clients.pool import ClientPool, ClientRows
+from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
 from ..config import Config
 from ..core.method import AnyMethod, Need
 from ..core.optim.base import no_training
@@ -45,7 +45,7 @@ class ReferenceFederation:
         method = make(name)
         pool = self._pool(method)
         with one_thread(), nullcontext() if method.varying_bytes else no_training():
-            played = list(dry_run(method, pool, 0, rounds=2, everybody=True))
+            played = list(dry_run(method, pool, 0, rounds=2, clients=pool.clients()))
         seen = [e for e in played if e.round.t == 1 and e.client == pool.ids[0]]
         return Traffic(sum(nbytes(e.download) for e in seen), sum(nbytes(e.upload) for e in seen))
 
@@ -55,14 +55,16 @@ class ReferenceFederation:
         x = torch.rand(len(y), *self.shape, generator=torch.Generator().manual_seed(0))
         shares = ClientRows(x, y, [self.held * ROWS] * len(ids))
         networks = ModelFactory(Config(models=self.models, server_model="mlp_a"), self._data(), self.shape)
-        assign = networks.assign(ids, not method.bias_free())
+        models = networks.assign(ids, not method.bias_free())
         public = torch.rand(self.public, *self.shape, generator=torch.Generator().manual_seed(1))
-        return ClientPool(
-            ids, assign, self.classes, shares, shares, shares,
-            proxy=networks.travelling(method.needs, assign),
-            server_models=networks.server_models(method.needs, assign),
+        return build_pool(
+            method,
+            networks,
+            models,
+            RowSplits(shares, shares, shares),
+            self.classes,
             public=public if Need.PUBLIC_DATA in method.needs else None,
-        )  # fmt: skip
+        )
 
     def _data(self) -> Dataset:
         """An empty stand-in: networks ask it only for its kind and its classes."""

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..clients.dry_run import dry_run
-from ..clients.pool import ClientPool
+from ..clients.participation import take_part
+from ..clients.pool import ClientPool, with_rows
 from ..clients.tasks import ClientTask
 from ..core.client import Client
 from ..core.losses import objective
@@ -69,7 +70,7 @@ class Tables(NamedTuple):
 def attack(setup: Setup, ways: Mapping[str, Way]) -> list[Figure]:
     """All attacks that suit the method, for each way out."""
     method, pool, seed = setup.method, setup.pool, setup.config.seed
-    made = list(dry_run(method, pool, seed, everybody=True))
+    made = list(dry_run(method, pool, seed, clients=pool.clients()))
     seen: dict[str, list[Seen]] = {}
     for name, way in ways.items():
         seen[name] = []
@@ -322,12 +323,13 @@ def _trials(way: Way, setup: Setup, rows: int) -> Iterator[float]:
     server = method.init_server(pool.task(), key(seed, "init", "server"))
     for i in pool.ids[:3]:
         whole = pool.client(i)
-        x, y = whole.x[:rows], whole.y[:rows]
-        client = replace(whole, x=x, y=y, n=torch.tensor(float(len(y))))
+        x = whole.x[:rows]
+        client = with_rows(whole, x, whole.y[:rows])
         job = ClientTask(i, Round(0), method.broadcast(server, i, pool.task(), Round(0)))
         state = method.init_client(client, key(seed, "init", i))
+        part = take_part(method, job.download, state, client, key(seed, "local", 0, i))
         with torch.no_grad():
-            up = way(job, client, method.local(job.download, state, client, key(seed, "local", 0, i))[0])
+            up = way(job, client, part.upload)
         start, change = _change(job.download, up)
         if _first_layer(change, x) is None:
             return

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config import from_dict, read_yaml
-from ..engine.setup import build_setup
+from ..core.schema import constraints_of
+from ..engine.setup import build_setup, faults_of
 from ..simulation.clock import Clock, Times
 from ..simulation.costs import operations
-from ..simulation.faults import faults_from
 from ..simulation.timing import RoundTimer
 from ..storage.run_reader import load
 from ..typing import ClientId
@@ -58,7 +58,14 @@ def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
     config, pool = setup.config, setup.pool
     with one_thread():
         costs = operations(setup.method, pool, config.seed, max(1, round(config.rate * len(pool.ids))))
-    keeper = RoundTimer(setup, faults_from(config, pool.ids))
+    keeper = RoundTimer(
+        setup.devices,
+        pool,
+        faults_of(config, pool.ids),
+        seed=config.seed,
+        deadline=config.deadline,
+        constraints=constraints_of(setup.method),
+    )
     sent = run.summary["bytes"]["per_client_round"]
     times = {i: keeper.of(0, i, costs, round(sent["up"]), round(sent["down"])) for i in pool.ids[:clients]}
     aggregation = setup.devices.aggregation(costs.server)

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
-
 from ..clients import method_calls
 from ..clients.evaluation import DETAILS, Score, accuracy, measure, predict
+from ..clients.participation import take_part
 from ..clients.pool import ClientPool
 from ..clients.state_store import Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadFilter, no_filter
@@ -15,7 +14,6 @@ from ..core.method import AnyMethod, Method
 from ..core.model import Predictor
 from ..core.prng import Key, key
 from ..core.schema import tensors_of
-from ..core.tree import plain
 from ..typing import ClientId
 
 
@@ -67,19 +65,14 @@ class LoopBackend:
     def _participate(self, method: AnyMethod, seed: int, job: ClientTask) -> ClientUpload:
         client, state = self.pool.client(job.client), self.state(method, seed, job.client)
         before, k = self._before(method, job, state, client), job_key(seed, job)
-        with torch.no_grad():
-            up, trained = plain(method_calls.local(method, job.download, state, client, k))
+        part = take_part(method, job.download, state, client, k)
 
         def finish() -> ClientResult:
-            after = trained
-            if method.after_upload:
-                with torch.no_grad():
-                    after = plain(method_calls.after_upload(method, job.download, up, trained, client, k))
-            return self._result(method, job, up, after, client)
+            return self._result(method, job, part.upload, part.finish(), client)
 
         # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
         self._results.append(finish if method.after_upload else finish())
-        return ClientUpload(job.client, self.upload_filter(job, client, up), before)
+        return ClientUpload(job.client, self.upload_filter(job, client, part.upload), before)
 
     def _before(self, method: AnyMethod, job: ClientTask, state: Any, client: Client) -> Score | None:
         if not job.evaluate or job.round.phase > 0:

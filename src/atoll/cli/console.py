@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..engine.experiment import Watch
-from ..engine.run_state import RoundMetrics
 from ..errors import AtollError
+from ..storage.metrics import RoundMetrics
 from ..utils.progress import Observer, is_quiet, observed, quiet
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,7 +105,7 @@ def counted(bars: Progress, label: str) -> Callable[[int, int], None]:
     return watch
 
 
-def _score(line: dict[str, Any]) -> str:
+def _score(line: RoundMetrics) -> str:
     personal = f"personal {line['personal']['post']['accuracy']:.2%}"
     generic = line["generic"]
     return f"{personal}  generic {generic['global']['accuracy']:.2%}" if generic else personal

@@ -9,12 +9,12 @@ from rich.table import Table
 
 from ..config import Config
 from ..engine.experiment import Watch
-from ..engine.run_state import RoundMetrics
 from ..experiments import papers, reproduction
 from ..experiments.papers import SCALES, Planned, Recipe
 from ..experiments.reproduction import FIGURES
 from ..experiments.sweep import Follow
 from ..report.sheets import Sheet
+from ..storage.metrics import RoundMetrics
 from ..utils.files import to_json
 from .console import console, progress, quiet_option
 

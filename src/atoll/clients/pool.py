@@ -1,13 +1,14 @@
-"""The clients of a federation as one machine holds them: their rows, their models, their exams."""
+"""The clients of a federation as one machine holds them: rows, models, metrics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..core.client import Augment, Client
+from ..core.method import AnyMethod
 from ..core.model import Model
 from ..core.task import Task
 from ..typing import ClientId
@@ -50,9 +51,17 @@ class ClientRows:
         return self._starts[position + 1] - self._starts[position]
 
 
+class RowSplits(NamedTuple):
+    """The rows of every client for training, validation and test."""
+
+    train: ClientRows
+    val: ClientRows
+    test: ClientRows
+
+
 @dataclass(frozen=True)
 class ClientPool:
-    """Who takes part, with what data and which architecture."""
+    """The clients of a run, with their data and architectures."""
 
     ids: tuple[ClientId, ...]
     models: Mapping[ClientId, Model]
@@ -76,10 +85,23 @@ class ClientPool:
         return self._position[i]  # type: ignore[attr-defined,no-any-return]
 
     def client(self, i: ClientId) -> Client:
-        """What a method may read on client ``i``."""
+        """Return what a method may read on client ``i``."""
         x, y = self.train[self.position(i)]
-        n = torch.tensor(float(len(y)))
-        return Client(x, y, n, self.models[i], self.num_classes, self.proxy, self.public, self.augment, self.bound)
+        return Client(
+            x=x,
+            y=y,
+            n=_count(y),
+            model=self.models[i],
+            num_classes=self.num_classes,
+            proxy=self.proxy,
+            public=self.public,
+            augment=self.augment,
+            bound=self.bound,
+        )
+
+    def clients(self) -> dict[ClientId, Client]:
+        """Return what a method may read on every client, by name."""
+        return {i: self.client(i) for i in self.ids}
 
     def together(self, ids: Sequence[ClientId]) -> Client:
         """Clients of one architecture as one; rows past ``n`` are padding.
@@ -98,3 +120,96 @@ class ClientPool:
     def architectures(self) -> list[str]:
         """The names of the different models, in order of appearance."""
         return list(dict.fromkeys(self.models[i].name for i in self.ids))
+
+
+class NetworkBuilder(Protocol):
+    """Builds the networks that a method has besides the clients' own models."""
+
+    def travelling(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> Model | None:
+        """Build the model that travels in place of the clients' own models, if the method needs one."""
+        ...
+
+    def server_models(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> dict[ClientId, Model]:
+        """Build the server's model for each client, if the method needs them."""
+        ...
+
+
+def build_pool(
+    method: AnyMethod,
+    networks: NetworkBuilder,
+    models: Mapping[ClientId, Model],
+    rows: RowSplits,
+    num_classes: int,
+    *,
+    ids: Sequence[ClientId] | None = None,
+    public: Tensor | None = None,
+    augment: Augment | None = None,
+    device: str = "cpu",
+    global_test: bool = False,
+    remote: bool = False,
+) -> ClientPool:
+    """Build the clients of a run.
+
+    Args:
+        method: the method that will run; ``method.needs`` decides which further networks are built.
+        networks: builds the travelling model and the server's models.
+        models: the architecture of every client of the federation.
+        rows: prepared rows of the clients in ``ids``, in the same order.
+        num_classes: number of classes of the data set.
+        ids: the clients that are on this machine. By default all that have a model; a site has only itself.
+        public: prepared public rows, for methods that distil.
+        augment: changes a batch of training rows at random.
+        device: where rows and models are placed.
+        global_test: whether personal models are also tested on the test rows of all clients.
+        remote: whether rows and states stay at the clients' sites, so that ``rows`` has only their form.
+    """
+    here = tuple(models if ids is None else ids)
+    pool = ClientPool(
+        ids=here,
+        models={i: models[i] for i in here},
+        num_classes=num_classes,
+        train=rows.train,
+        val=rows.val,
+        test=rows.test,
+        proxy=networks.travelling(method.needs, models),
+        server_models=networks.server_models(method.needs, models),
+        public=None if public is None else public.to(device),
+        augment=augment,
+        global_test=global_test,
+        remote=remote,
+    )
+    for model in (*pool.models.values(), *pool.server_models.values(), *([pool.proxy] if pool.proxy else [])):
+        model.to(device)
+    return pool
+
+
+def replace_clients(pool: ClientPool, ids: Sequence[ClientId], rows: RowSplits, like: ClientId) -> ClientPool:
+    """Return a pool of other clients, each with the models that client ``like`` of ``pool`` has.
+
+    Args:
+        pool: the clients of a run. Public rows, metrics and the travelling model are kept.
+        ids: names of the new clients.
+        rows: prepared rows of the new clients, in the order of ``ids``.
+        like: a client of ``pool``.
+    """
+    server_models = dict.fromkeys(ids, pool.server_models[like]) if pool.server_models else {}
+    return replace(
+        pool,
+        ids=tuple(ids),
+        models=dict.fromkeys(ids, pool.models[like]),
+        server_models=server_models,
+        train=rows.train,
+        val=rows.val,
+        test=rows.test,
+        global_test=False,
+    )
+
+
+def with_rows(client: Client, x: Tensor, y: Tensor) -> Client:
+    """Return the client with other training rows, such as some of its own."""
+    return replace(client, x=x, y=y, n=_count(y))
+
+
+def _count(y: Tensor) -> Tensor:
+    """Return the number of rows as a tensor: methods average with it as a weight."""
+    return torch.tensor(float(len(y)))

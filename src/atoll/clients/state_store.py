@@ -3,6 +3,7 @@
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,7 +46,37 @@ class Store(Protocol):
     def __iter__(self) -> Iterator[ClientId]: ...
 
 
+@dataclass(frozen=True)
+class RunStores:
+    """The states of all clients of a run.
+
+    Args:
+        clients: what each client keeps.
+        server_side: what the server keeps of each client, for methods that do so.
+    """
+
+    clients: Store
+    server_side: Store
+
+    def keep(self) -> None:
+        """Keep all states that were put since the last call."""
+        self.clients.keep()
+        self.server_side.keep()
+
+    def drop(self) -> None:
+        """Forget all states that were put since they were kept last."""
+        self.clients.drop()
+        self.server_side.drop()
+
+    def clear(self) -> None:
+        """Remove all states."""
+        self.clients.clear()
+        self.server_side.clear()
+
+
 class MemoryStore:
+    """Keeps states in memory."""
+
     def __init__(self) -> None:
         self._kept: dict[ClientId, Any] = {}
         self._drafts: dict[ClientId, Any] = {}

@@ -13,7 +13,7 @@ Data sets without known statistics use mean 1/2 and deviation 1/2. Greyscale ima
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +65,11 @@ class Transform:
     def augments(self) -> bool:
         """Return True if training batches are changed at random."""
         return bool(self.flip or self.erase or self.crop or self.turn)
+
+    @property
+    def augmentation(self) -> Callable[[Tensor, Key], Tensor] | None:
+        """The function that changes training batches at random, or None if the transform has none."""
+        return self.augment if self.augments else None
 
     def prepare(self, x: Array) -> Tensor:
         """Convert raw rows to a tensor.

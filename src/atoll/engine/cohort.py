@@ -1,15 +1,71 @@
-"""Sample the clients that take part in a round."""
+"""Which clients take part in a round, which of them answer, and which are evaluated."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..core.prng import key, permutation
+from ..simulation.faults import Faults
 from ..typing import ClientId
 
 
 def sample_cohort(clients: Sequence[ClientId], rate: float, seed: int, t: int) -> list[ClientId]:
-    """The clients of round ``t``, drawn without replacement, in their own order."""
+    """Sample the clients of round ``t`` without replacement.
+
+    Args:
+        clients: all clients of the federation.
+        rate: share of clients in a round; at least one client takes part.
+        seed: seed of the run.
+        t: round, counted from 0.
+
+    Returns:
+        The sampled clients, in the order of ``clients``.
+    """
     count = max(1, round(rate * len(clients)))
     if count == len(clients):
         return list(clients)
     chosen = permutation(key(seed, "sample", t), len(clients))[:count]
     return [clients[j] for j in sorted(chosen.tolist())]
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """The cohorts of a run. All of them follow from the seed, so later rounds can be looked up beforehand.
+
+    Args:
+        clients: all clients of the federation.
+        rate: share of clients in a round.
+        seed: seed of the run.
+        faults: simulated faults; a client that drops out does not answer.
+        rounds: rounds of the run; the last one is always evaluated.
+        eval_every: rounds between evaluations.
+        deadline: simulated seconds that the server waits in a round; None: until all have answered.
+    """
+
+    clients: Sequence[ClientId]
+    rate: float
+    seed: int
+    faults: Faults
+    rounds: int
+    eval_every: int = 1
+    deadline: float | None = None
+
+    def sample(self, t: int) -> list[ClientId]:
+        """Return the clients that are asked to take part in round ``t``."""
+        return sample_cohort(self.clients, self.rate, self.seed, t)
+
+    def answering(self, t: int) -> set[ClientId]:
+        """Return the clients of round ``t`` that do not drop out."""
+        return {i for i in self.sample(t) if not self.faults.gone(t, i)}
+
+    def is_evaluated(self, t: int) -> bool:
+        """Return True if round ``t`` ends with an evaluation."""
+        return (t + 1) % self.eval_every == 0 or t + 1 == self.rounds
+
+    def to_evaluate(self, t: int) -> set[ClientId]:
+        """Return the clients whose model after round ``t`` is the one that the next evaluation reports."""
+        found, later = self.answering(t), t
+        # With a deadline any client may turn out to be late in a later round, so all models of this one are measured.
+        while found and not self.is_evaluated(later) and self.deadline is None:
+            later += 1
+            found -= self.answering(later)
+        return found

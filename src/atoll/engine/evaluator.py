@@ -11,7 +11,7 @@ from torch import Tensor
 from ..aggregation.averaging import mean
 from ..backends.base import Backend
 from ..clients import method_calls
-from ..clients.evaluation import DETAILS, Score, accuracy, measure, population, predict
+from ..clients.evaluation import DETAILS, accuracy, measure, population, predict
 from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
@@ -21,6 +21,7 @@ from ..core.payload import Params
 from ..core.prng import key
 from ..core.replies import Replies
 from ..core.task import Round
+from ..storage.metrics import GenericScores, PersonalScores
 from ..typing import ClientId
 from .run_state import RunState
 
@@ -52,22 +53,23 @@ class Evaluator:
         )
         self._task, self._thorough = pool.task(), (*DETAILS, *pool.metrics)
         self._server_side = ServerSideStates(method, self._task, seed, per_client_states)
-        self._latest: tuple[Any, tuple[dict[str, Any], list[float]]] | None = None  # a server, and marks of its model
+        self._latest: tuple[Any, tuple[GenericScores, list[float]]] | None = None  # a server, and marks of its model
 
     def first_server(self) -> Any:
         """The server's state before the first round."""
         with torch.no_grad():
             return method_calls.init_server(self._method, self._task, key(self._seed, "init", "server"))
 
-    def personal(self, run_state: RunState, server: Any, known: set[ClientId]) -> dict[str, Score]:
+    def personal(self, run_state: RunState, server: Any, known: set[ClientId]) -> PersonalScores:
         """Personal models over all clients, after and before training; ``known`` clients have a state."""
         self._fill_gaps(run_state, server, known)
         # In one order of clients: that in which they were examined would show in the last digit of a mean.
         after, before = ({i: marks[i] for i in self._pool.ids} for marks in (run_state.after, run_state.before))
-        both = {"post": population(after), "pre": population(before)}
+        both: PersonalScores = {"post": population(after), "pre": population(before)}
         if not self._byzantine:
             return both
-        return both | {"honest": population({i: score for i, score in after.items() if i not in self._byzantine})}
+        honest = {i: score for i, score in after.items() if i not in self._byzantine}
+        return {**both, "honest": population(honest)}
 
     def _fill_gaps(self, run_state: RunState, server: Any, known: set[ClientId]) -> None:
         """Clients that have not taken part yet are measured with the model they start from.
@@ -84,7 +86,7 @@ class Evaluator:
 
     def generic(
         self, server: Any, t: int, cohort: Sequence[ClientId]
-    ) -> tuple[dict[str, Any] | None, list[float] | None]:
+    ) -> tuple[GenericScores | None, list[float] | None]:
         """The generic model, if there is one: on all test rows together, over clients; and its accuracy on each.
 
         It is the server's; where a method has none, the average of the personal models of the round's clients, if these
@@ -100,7 +102,7 @@ class Evaluator:
             self._latest = server, self._tested(predictor, "server")
         return self._latest[1]
 
-    def _tested(self, predictor: Predictor, source: str) -> tuple[dict[str, Any], list[float]]:
+    def _tested(self, predictor: Predictor, source: str) -> tuple[GenericScores, list[float]]:
         test, val = self._pool.test, self._pool.val
         logits = predict(predictor, test.all.x)
         together = measure(logits, test.all.y, self._pool.metrics)

@@ -1,430 +1,249 @@
 """A whole run: rounds, evaluation, metrics, checkpoints, summary."""
 
-import os
 import time
-from collections.abc import Callable
-from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from ..aggregation.fixed_point import Fixed, largest
-from ..aggregation.robust import guard_for
 from ..backends.base import Backend
-from ..backends.loop import LoopBackend
-from ..backends.multiprocess import ProcessBackend
-from ..backends.ray_backend import RayBackend
-from ..backends.vmap import VmapBackend
-from ..clients import fingerprints
-from ..clients.state_store import DiskStore, Kept, MemoryStore, Store, state_digest
-from ..clients.tasks import ClientUpload, RoundLog, UploadFilter, no_filter
-from ..clients.validation.checks import LARGEST
-from ..clients.validation.validator import Validator
-from ..core.method import contract
-from ..core.schema import UploadError, constraints_of
-from ..core.serialization import digest
-from ..core.task import Round
+from ..clients.state_store import RunStores
+from ..clients.tasks import RoundLog
 from ..errors import AtollError
 from ..privacy.policy import Privacy
+from ..simulation.clock import Stamp
 from ..simulation.costs import Costs, operations, seconds
-from ..simulation.faults import faults_from
 from ..simulation.timing import RoundTimer
-from ..storage import audit_log
-from ..storage.audit_log import AuditLog
-from ..storage.checkpoint import Checkpoints, Snapshot
-from ..storage.run_dir import RunDir, from_parquet, to_parquet
+from ..storage.metrics import GenericScores, OptionalMetrics, PersonalScores, RoundMetrics
 from ..typing import ClientId
-from ..utils.runtime import kept_memory, on_device, one_thread
-from ..utils.signals import stoppable, uninterrupted
-from .cohort import sample_cohort
-from .compatibility import affects
+from .cohort import Cohorts
+from .environment import Environment
 from .evaluator import Evaluator
+from .recorder import Recorder, metrics_line
 from .result import Result
+from .resume import Checkpointing, Progress, drop_early_end
 from .round import RoundPolicy, run_round
-from .run_state import RoundMetrics, RunState, from_json
 from .setup import Setup
-from .summary import incidents, summarise
+from .summary import incidents, run_digest, summarise
 
-Watch = Callable[[int, RoundMetrics | None], None]  # told of every round, and of its line if it was evaluated
-
-
-def run_experiment(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None) -> Result:
-    """Run to the end, from the latest checkpoint if the directory has one.
-
-    Told to stop, it makes a checkpoint of the last whole round and raises KeyboardInterrupt.
-    """
-    with one_thread(), kept_memory(), on_device(setup.config.device), stoppable():
-        return Experiment(setup, run_dir).run(watch or (lambda t, line: None))
+Watch = Callable[[int, RoundMetrics | None], None]  # told of every round, and of its metrics if it was evaluated
 
 
-class Extra(Protocol):
-    """What else has to go on where it was: its value after the last whole round is an entry of every checkpoint."""
+class Evaluation(NamedTuple):
+    """Scores of the models after a round."""
 
-    def to_json(self) -> Any:
-        """Plain JSON values; small, because it is asked after every round."""
-        ...
-
-    def take_over(self, stored: Any) -> None:
-        """Go on from a stored value; None if there is no checkpoint, or it has no such entry."""
-        ...
+    personal: PersonalScores
+    generic: GenericScores | None
+    accuracies: list[float] | None  # of the generic model on each client's test rows
 
 
-class OpenRound(NamedTuple):
-    """How things stood when a round began; what has changed since counts once the round is closed."""
-
-    server: Any
-    run_state: RunState
-    changed: set[ClientId]
-
-
+@dataclass(eq=False)
 class Experiment:
-    """One run in progress."""
+    """One run in progress: the loop over rounds. ``build_experiment`` makes one.
 
-    def __init__(self, setup: Setup, run_dir: RunDir | None):
-        self.config, self.method, self.pool = setup.config, setup.method, setup.pool
-        self.setup, self.run_dir, self.task = setup, run_dir, setup.pool.task()
-        self.types = contract(self.method)
-        if self.pool.remote:
-            self.types = self.types._replace(state=Kept)
-        self.store, self.per_client_states = (
-            self._open_store("states", self.types.state),
-            self._open_store("desks", self.types.per_client),
-        )
-        self.privacy = Privacy(self.config, self.method, self.pool, run_dir.path if run_dir else None)
-        self.faults = faults_from(self.config, self.pool.ids)
-        self.times = RoundTimer(setup, self.faults)
-        honest: UploadFilter = self.privacy.upload_filter if self.privacy.on else no_filter
-        self.upload_filter = self.faults.upload_filter(honest, constraints_of(self.method))
-        self.backend = self._open_backend()
-        place = self.method, self.pool, self.backend, self.config.seed, self.per_client_states
-        self.evaluator = Evaluator(*place, byzantine=self.faults.poisoned)
-        self.server = self.evaluator.first_server()
-        self._lasting: set[ClientId] = set()  # whose latest scores are those of the states that they have now
-        limits = self.config.max_norm, self._largest(), self.privacy.spare_rows
-        self.checks = Validator(self.method, self.pool, self.config.seed, *limits)
-        self.run_state, self.notes = RunState(), list[str]()
-        self.guard = guard_for(self.method, self.config.robust, self.notes.append) if self.config.robust else None
-        self.fixed = Fixed(self.notes.append) if self.config.sums == "fixed" else None
-        if (poison := self.faults.poison) and not affects(poison.kind, self.method, self.pool):
-            self.notes.append(f"--poison {self.config.poison} changes nothing that {self.config.method} uploads.")
-        self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
-        self._per_client_objects: dict[ClientId, str] = {}
-        self._changed: set[ClientId] = set()
-        self._saved = 0  # the round of the last checkpoint
-        self.extras: dict[str, Extra] = {"privacy": self.privacy}  # by the names of their entries in checkpoints
-        self._entries: dict[str, Any] = {}
-        self._open: OpenRound | None = None  # None between rounds
-        self._audit: AuditLog | None = None  # kept in a run directory
+    Args:
+        setup: configuration, method, data and clients.
+        environment: where the clients are.
+        stores: states of the clients.
+        backend: runs the clients.
+        privacy: budget and record of what leaves clients.
+        cohorts: which clients take part in each round.
+        timer: simulated times of clients.
+        policy: how the server treats uploads; faults and excluded clients are added for each round.
+        evaluator: measures models.
+        recorder: writes down what happens.
+        checkpointing: saves whole rounds.
+        notes: sentences for the user, in the order in which they came up.
+    """
+
+    setup: Setup
+    environment: Environment
+    stores: RunStores
+    backend: Backend
+    privacy: Privacy
+    cohorts: Cohorts
+    timer: RoundTimer
+    policy: RoundPolicy
+    evaluator: Evaluator
+    recorder: Recorder
+    checkpointing: Checkpointing
+    notes: list[str]
+    progress: Progress = field(init=False)
+    _lasting: set[ClientId] = field(init=False, default_factory=set)  # whose latest scores are those of their states
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(self.evaluator.first_server())
 
     def run(self, watch: Watch) -> Result:
+        """Run to the end, from the latest checkpoint if there is one.
+
+        A run that is told to stop saves the last whole round and raises KeyboardInterrupt.
+
+        Args:
+            watch: called after every round, with its number and its metrics (None if it was not evaluated).
+        """
         try:
-            if self.run_dir:
-                self._resume()
-                self._open_files(self.run_dir)
+            self.resume()
+            self.recorder.open(self.progress.run_state.lines)
             self._stop_if_spent()
-            rehearsal = (self.method, self.pool, self.config.seed, len(self._cohort(0)))
-            flops = operations(*rehearsal)
-            work = seconds(*rehearsal) if self.setup.devices.compute == "measured" else flops
-            while self.run_state.round < self.config.rounds and self.run_state.status == "running":
-                watch(*self._round(flops, work))
-            if self.run_state.status == "running":
-                self.run_state.status = "finished"
-            if not self.run_state.lines:
+            flops, work = self._costs()
+            while self._is_running():
+                line = self._run_round(flops, work)
+                watch(self.progress.run_state.round, line)
+            if self.progress.run_state.status == "running":
+                self.progress.run_state.status = "finished"
+            if not self.progress.run_state.lines:
                 raise AtollError(self.privacy.exhausted())
             return self._finish()
         except KeyboardInterrupt:
-            with uninterrupted():
-                self._break_off()
+            self.progress = self.checkpointing.roll_back(self.progress)
             raise
         finally:
             self.backend.close()
 
-    def _largest(self) -> float:
-        """How large a number of an upload may be: so that no client can make a fixed sum overflow."""
-        rows = len(self.pool.train.all.y)
-        return min(LARGEST, largest(rows)) if self.config.sums == "fixed" else LARGEST
+    def resume(self) -> None:
+        """Go back to the latest checkpoint, if there is one; more rounds than before may be asked for."""
+        found = self.checkpointing.load(self.setup.config.rounds, self.notes.append)
+        if found is None:
+            return
+        self.progress, run_state = found, found.run_state
+        if run_state.status != "diverged":
+            run_state.status = "running"
+            self._stop_if_spent()
+        if run_state.status == "running":
+            drop_early_end(run_state, self.cohorts.is_evaluated)
+        self.environment.resume(run_state.lines)
 
-    def _open_store(self, name: str, kind: type[Any]) -> Store:
-        if self.config.store == "memory" or self.run_dir is None:
-            return MemoryStore()
-        return DiskStore(self.run_dir.path / name, kind, self.config.cache)
+    def _costs(self) -> tuple[Costs, Costs]:
+        """Return the operations of a round, and its work in the unit of the simulated clock."""
+        method, pool, seed, cohort = self.setup.method, self.setup.pool, self.setup.config.seed, self.cohorts.sample(0)
+        flops = operations(method, pool, seed, len(cohort))
+        measured = self.setup.devices.compute == "measured"
+        return flops, seconds(method, pool, seed, len(cohort)) if measured else flops
 
-    def _open_backend(self) -> Backend:
-        audited = self.run_dir is not None
-        if self.config.backend == "vmap":
-            return VmapBackend(self.pool, self.store, self.upload_filter)
-        if self.config.backend == "ray":
-            return RayBackend(self.pool, self.store, self.config.workers, self.upload_filter, audited)
-        workers = min(self.config.workers or os.cpu_count() or 1, len(self._cohort(0)))
-        if self.config.backend == "processes" and workers > 1:
-            return ProcessBackend(self.pool, self.store, workers, self.upload_filter, audited)
-        return LoopBackend(self.pool, self.store, self.upload_filter)
+    def _is_running(self) -> bool:
+        run_state = self.progress.run_state
+        return run_state.status == "running" and run_state.round < self.setup.config.rounds
 
-    def _open_files(self, run_dir: RunDir) -> None:
-        run_dir.write_config(self.config)
-        run_dir.write_json("holdings.json", self._holdings())
-        run_dir.write_metrics(self.run_state.lines)
-        run_dir.remove("summary.json")  # it is the mark of a run that has ended
-        self._audit = AuditLog(run_dir.path / audit_log.NAME, audit_log.Mark(**self._entries.get("audit", {})))
-        run_dir.sync()
+    def _run_round(self, flops: Costs, work: Costs) -> RoundMetrics | None:
+        progress, run_state, started = self.progress, self.progress.run_state, time.perf_counter()
+        self.checkpointing.open_round(progress)
+        self.privacy.reserve(run_state.round)
+        log = self._exchange(run_state.round, work)
+        self._count(log, flops)
+        stamps = self.timer.stamps(log, work, run_state.clocks)
+        if self._has_diverged(log):
+            run_state.status = "diverged"
+        elif log.t + 1 < self.setup.config.rounds:
+            self._stop_if_spent()
+        evaluation = None
+        if self.cohorts.is_evaluated(log.t) or run_state.status != "running":
+            evaluation = self._evaluate(log)
+        run_state.totals.seconds += time.perf_counter() - started
+        line = None if evaluation is None else self._record(log, evaluation, stamps)
+        self.checkpointing.close_round(progress)
+        return line
 
-    # -- one round ----------------------------------------------------------------------------------------------------
-
-    def _round(self, flops: Costs, work: Costs) -> tuple[int, RoundMetrics | None]:
-        t, started, config = self.run_state.round, time.perf_counter(), self.config
-        self._open = OpenRound(self.server, self.run_state.copy(), set(self._changed))
-        self.privacy.reserve(t)
-        rules = RoundPolicy(
-            self.checks,
-            self.run_state.excluded(config.strikes),
-            self.guard,
-            self.fixed,
-            self.times.faults(t, work, self.run_state.clocks["wait_free" if config.wait_free else "waiting"]),
-            self._note if self._audit else None,
-        )
-        place = self.method, self.task, self.backend, self.server
-        known = {i: self.run_state.after[i] for i in self._lasting}
-        self.server, log = run_round(
-            *place, t, config.seed, config.rate, self._to_evaluate(t), self.per_client_states, rules, known
+    def _exchange(self, t: int, work: Costs) -> RoundLog:
+        """Play round ``t`` between the server and the cohort."""
+        config, run_state = self.setup.config, self.progress.run_state
+        clock = run_state.clocks["wait_free" if config.wait_free else "waiting"]
+        self.progress.server, log = run_round(
+            self.setup.method,
+            self.setup.pool.task(),
+            self.backend,
+            self.progress.server,
+            t=t,
+            seed=config.seed,
+            cohort=self.cohorts.sample(t),
+            evaluate=self.cohorts.to_evaluate(t),
+            per_client_states=self.stores.server_side,
+            rules=replace(
+                self.policy,
+                excluded=run_state.excluded(config.strikes),
+                faults=self.timer.faults(t, work, clock),
+            ),
+            known={i: run_state.after[i] for i in self._lasting},
         )
         self._lasting = (self._lasting - set(log.accepted)) | log.lasting
-        self._count(log, flops)
-        self.stamps = self.times.stamps(log, work, self.run_state.clocks)
-        if self._is_over(log):
-            self.run_state.status = "diverged"
-        elif t + 1 < config.rounds:
-            self._stop_if_spent()
-        line = self._evaluate(log) if self._evaluated(t) or self.run_state.status != "running" else None
-        self.run_state.totals.seconds += time.perf_counter() - started
-        if line is not None:
-            self._record(line)
-        self._close(t + 1)
-        return t + 1, line
+        return log
 
-    def _close(self, done: int) -> None:
-        """The round counts from here on."""
-        with uninterrupted():
-            self.run_state.round, self._open = done, None
-            self._entries = {name: extra.to_json() for name, extra in self.extras.items()}
-            if self._audit:
-                self._entries["audit"] = self._audit.mark()._asdict()
-            for store in (self.store, self.per_client_states):
-                store.keep()
-            every = 1 if self.privacy.budget else self.config.checkpoint_every  # a round made again is paid for again
-            if self.run_dir and done % every == 0:
-                self._checkpoint()
+    def _evaluate(self, log: RoundLog) -> Evaluation:
+        run_state, server = self.progress.run_state, self.progress.server
+        generic, accuracies = self.evaluator.generic(server, log.t, log.accepted)
+        with_state = self.progress.changed | self.checkpointing.saved_clients
+        return Evaluation(self.evaluator.personal(run_state, server, with_state), generic, accuracies)
 
-    def _break_off(self) -> None:
-        """Forget the round that is under way, and keep the last whole one."""
-        if self._open:
-            self.server, self.run_state, self._changed = self._open
-            for store in (self.store, self.per_client_states):
-                store.drop()
-        if self.run_dir and self._saved < self.run_state.round:
-            self._checkpoint()
-
-    def _note(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
-        """Write an upload down in the audit log."""
-        assert self._audit is not None
-        fingerprint = outcome.fingerprint or fingerprints.fingerprint(outcome.upload, flaw)
-        self._audit.add(r.t + 1, r.phase, outcome.sender, *fingerprint, flaw)
+    def _record(self, log: RoundLog, evaluation: Evaluation, stamps: Mapping[str, Stamp]) -> RoundMetrics:
+        run_state, optional = self.progress.run_state, OptionalMetrics()
+        if excluded := run_state.excluded(self.setup.config.strikes):
+            optional["excluded"] = excluded
+        if self.privacy.on and (spent := self.privacy.progress()):
+            optional["privacy"] = spent
+        line = metrics_line(
+            log,
+            run_state,
+            personal=evaluation.personal,
+            generic=evaluation.generic,
+            stamps=stamps,
+            optional={**optional, **self.environment.metrics()},
+        )
+        run_state.start_line()
+        run_state.lines.append(line)
+        run_state.rows.append(self.evaluator.rows(line["round"], run_state, evaluation.accuracies))
+        self.recorder.record_metrics(line)
+        return line
 
     def _count(self, log: RoundLog, flops: Costs) -> None:
-        totals = self.run_state.totals
-        totals.up += sum(log.up.values())
-        totals.down += sum(log.down.values())
-        totals.participations += len(log.cohort)
-        totals.client_flops += sum(sum(flops.of(self.pool, i)) for i in log.cohort if not self.faults.gone(log.t, i))
-        totals.server_flops += 0 if log.empty else flops.server
-        self.run_state.before |= log.before
-        self.run_state.after |= log.after
-        self.run_state.rejected += [r._asdict() for r in log.rejected]
-        self.run_state.dropped += [d._asdict() for d in log.dropped]
-        self.run_state.spoilt += [{"client": i, "round": log.t + 1} for i in log.spoilt]
-        for dropped in log.dropped:
-            totals.dropped[dropped.why] = totals.dropped.get(dropped.why, 0) + 1
-        totals.empty += log.empty
-        for rejection in log.rejected:
-            self.run_state.strikes[rejection.client] = self.run_state.strikes.get(rejection.client, 0) + 1
+        pool, faults = self.setup.pool, self.cohorts.faults
+        worked = [i for i in log.cohort if not faults.gone(log.t, i)]
+        client_flops = sum(sum(flops.of(pool, i)) for i in worked)
+        self.progress.run_state.add(log, client_flops, 0 if log.empty else flops.server)
+        self.progress.changed |= set(log.accepted)
+        self.privacy.count(log.accepted)
         self.notes += [
             f"Round {log.t + 1}: the work of client {i!r} was lost, as {why}." for i, why in log.lost.items()
         ]
-        self._changed |= set(log.accepted)
-        self.privacy.count(log.accepted)
 
     def _stop_if_spent(self) -> None:
-        if (
-            self.run_state.status == "running"
-            and self.run_state.round < self.config.rounds
-            and not self.privacy.affordable()
-        ):
-            self.run_state.status = "exhausted"
+        if self._is_running() and not self.privacy.affordable():
+            self.progress.run_state.status = "exhausted"
 
-    def _is_over(self, log: RoundLog) -> bool:
-        """Whether nothing can come of the run any more: nobody who answered had a valid upload, or nobody is left."""
+    def _has_diverged(self, log: RoundLog) -> bool:
+        """Return True if the run cannot recover: no valid upload among those that came, or no client left."""
         if log.cohort and len(log.lost) == len(log.cohort) and not log.accepted:
             raise AtollError(f"Round {log.t + 1}: nobody's work came through, as {next(iter(log.lost.values()))}.")
-        excluded = self.run_state.excluded(self.config.strikes)
-        return len(excluded) == len(self.pool.ids) or bool(log.rejected and not log.accepted)
-
-    def _cohort(self, t: int) -> list[ClientId]:
-        return sample_cohort(self.pool.ids, self.config.rate, self.config.seed, t)
-
-    def _evaluated(self, t: int) -> bool:
-        return (t + 1) % self.config.eval_every == 0 or t + 1 == self.config.rounds
-
-    def _to_evaluate(self, t: int) -> set[ClientId]:
-        """Clients whose model after round ``t`` is the one that the next evaluation reports."""
-        to_evaluate, later = self._answering(t), t
-        # With a deadline nobody can tell who will be late, so everybody is examined.
-        while to_evaluate and not self._evaluated(later) and self.config.deadline is None:
-            later += 1
-            to_evaluate -= self._answering(later)
-        return to_evaluate
-
-    def _answering(self, t: int) -> set[ClientId]:
-        return {i for i in self._cohort(t) if not self.faults.gone(t, i)}
-
-    def _evaluate(self, log: RoundLog) -> RoundMetrics:
-        run_state, totals = self.run_state, self.run_state.totals
-        generic, self._generic_marks = self.evaluator.generic(self.server, log.t, log.accepted)
-        line = {
-            "round": log.t + 1,
-            "personal": self.evaluator.personal(run_state, self.server, self._changed | self._objects.keys()),
-            "generic": generic,
-            "bytes": {"up": totals.up, "down": totals.down},
-            "flops": {"clients": totals.client_flops, "server": totals.server_flops},
-            "clock": {name: stamp._asdict() for name, stamp in self.stamps.items()},
-            "participants": log.cohort,
-            "rejected": run_state.rejected,
-        }
-        more = {
-            "dropped": run_state.dropped,
-            "spoilt": run_state.spoilt,
-            "excluded": run_state.excluded(self.config.strikes),
-        }
-        run_state.rejected, run_state.dropped, run_state.spoilt = [], [], []
-        if self.privacy.on:
-            more["privacy"] = self.privacy.progress()
-        return line | {name: entries for name, entries in more.items() if entries}
-
-    def _record(self, line: RoundMetrics) -> None:
-        line["seconds"] = self.run_state.totals.seconds
-        self.run_state.lines.append(line)
-        self.run_state.rows.append(self.evaluator.rows(line["round"], self.run_state, self._generic_marks))
-        if self.run_dir:
-            self.run_dir.append_metrics(line)
-
-    # -- checkpoints --------------------------------------------------------------------------------------------------
-
-    def _resume(self) -> None:
-        found = self._checkpoints().load(self.notes.append)
-        if found is not None:
-            self._check_resumable(found.round, found.progress["federation"])
-            self._entries = found.progress["entries"]
-        for name, extra in self.extras.items():
-            extra.take_over(self._entries.get(name))
-        for store in (self.store, self.per_client_states):
-            store.clear()  # on disk it may hold states of rounds that no checkpoint knows of
-        if found is not None:
-            self._take_over(found)
-
-    def _take_over(self, found: Snapshot) -> None:
-        self.server, self._saved = found.server, found.round
-        self._objects, self._per_client_objects = found.states, found.per_client_states
-        for i, name in found.states.items():
-            self.store.put(i, self._checkpoints().get_state(name))
-        for i, name in found.per_client_states.items():
-            self.per_client_states.put(i, self._checkpoints().get_per_client(name))
-        for store in (self.store, self.per_client_states):
-            store.keep()
-        self.run_state = from_json(found.round, found.progress["ledger"], from_parquet(found.rows))
-        if self.run_state.status == "diverged":
-            return
-        self.run_state.status = "running"
-        self._stop_if_spent()
-        if self.run_state.status == "running":  # more rounds may have been asked for
-            self._drop_early_end()
-
-    def _check_resumable(self, done: int, federation: str) -> None:
-        assert self.run_dir is not None
-        where = str(self.run_dir.path)
-        if done > self.config.rounds:
-            raise AtollError(f"The run in {where!r} has done {done} rounds already. Give --rounds {done} or more.")
-        if federation != self.setup.federation.name:
-            raise AtollError(
-                f"Cannot resume {where!r}: the data are not what they were when it began. "
-                "Bring them back, or start again with --force, which replaces the run."
-            )
-
-    def _drop_early_end(self) -> None:
-        """What was evaluated only because it used to be the last round; its rejections go to the next line."""
-        run_state = self.run_state
-        early = [line for line in run_state.lines if not self._evaluated(line["round"] - 1)]
-        for name in ("rejected", "dropped", "spoilt"):
-            setattr(run_state, name, [r for line in early for r in line.get(name, [])] + getattr(run_state, name))
-        run_state.lines = [line for line in run_state.lines if line not in early]
-        kept = pa.array([line["round"] for line in run_state.lines], pa.int64())
-        run_state.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in run_state.rows]
-
-    def _checkpoints(self) -> Checkpoints:
-        assert self.run_dir is not None
-        return Checkpoints(self.run_dir.path, self.types, self.config.identity())
-
-    def _checkpoint(self) -> None:
-        checkpoints, run_state = self._checkpoints(), self.run_state
-        for store, objects in ((self.store, self._objects), (self.per_client_states, self._per_client_objects)):
-            changed = ((i, store.get(i)) for i in sorted(self._changed))
-            objects |= {i: checkpoints.put_state(state) for i, state in changed if state is not None}
-        self._changed.clear()
-        progress = {"ledger": run_state.to_json(), "federation": self.setup.federation.name, "entries": self._entries}
-        rows, states, per_client_states = (
-            to_parquet(run_state.table()),
-            dict(self._objects),
-            dict(self._per_client_objects),
-        )
-        assert self._audit is not None
-        self._audit.sync()  # a checkpoint must not know of more than is on the disk
-        checkpoints.save(Snapshot(run_state.round, self.server, states, progress, rows, per_client_states))
-        self._saved = run_state.round
-
-    # -- the end ------------------------------------------------------------------------------------------------------
+        excluded = self.progress.run_state.excluded(self.setup.config.strikes)
+        return len(excluded) == len(self.setup.pool.ids) or bool(log.rejected and not log.accepted)
 
     def _finish(self) -> Result:
-        run_state, table = self.run_state, self.run_state.table()
-        if self.guard:
-            self.guard.close(self.setup.federation.dataset.classes)
-        self.notes += incidents(run_state, self.config.strikes)
+        run_state, config = self.progress.run_state, self.setup.config
+        if self.policy.guard:
+            self.policy.guard.close(self.setup.federation.dataset.classes)
+        self.notes += incidents(run_state, config.strikes)
         if run_state.status == "exhausted":
             self.notes.append(self.privacy.exhausted())
-        summary = self._summary()
-        if self.run_dir:
-            if self._saved < run_state.round:
-                self._checkpoint()
-            else:
-                self._checkpoints().tidy(run_state.round)
-            self.run_dir.write_bytes("clients.parquet", to_parquet(table))
-            assert self._audit is not None
-            summary["audit"] = self._audit.mark()._asdict()  # where the log ends
-            self.run_dir.write_json("summary.json", summary)
-            self.run_dir.sync()
+        summary, table = self._summary(), run_state.table()
+        self.checkpointing.finish(self.progress)
+        self.recorder.finish(table, summary)
         return Result(
-            self.setup, summary, run_state.lines, table, self.server, self.per_client_states, self.backend, self.notes
+            setup=self.setup,
+            summary=summary,
+            history=run_state.lines,
+            table=table,
+            server=self.progress.server,
+            per_client_states=self.stores.server_side,
+            backend=self.backend,
+            notes=self.notes,
         )
 
     def _summary(self) -> dict[str, Any]:
-        poisoned = sorted(self.faults.poisoned)
-        made = summarise(self.config, self.run_state, len(self.pool.ids), self._digest(), poisoned)
-        return made | {"privacy": self.privacy.record()}
-
-    def _digest(self) -> str:
-        """SHA-256 over the server's state and every client's state, and what the server keeps of each."""
-        whole = sha256(f"server {digest(self.server)}\n".encode())
-        for what, store in (("client", self.store), ("desk", self.per_client_states)):
-            for i in store:
-                whole.update(f"{what} {i} {state_digest(store.get(i))}\n".encode())
-        return whole.hexdigest()
-
-    def _holdings(self) -> dict[str, Any]:
-        return self.setup.federation.holdings()
+        run_state = self.progress.run_state
+        made = summarise(
+            self.setup.config,
+            run_state,
+            clients=len(self.setup.pool.ids),
+            digest=run_digest(self.progress.server, self.stores),
+            poisoned=sorted(self.cohorts.faults.poisoned),
+        )
+        further = self.environment.summary(run_state.lines)
+        return made | {"privacy": self.privacy.record()} | further | self.recorder.summary()

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ..config import Config
 from ..errors import AtollError, unknown
-from .run_state import RoundMetrics
+from ..storage.metrics import RoundMetrics
 
 PROJECT = "atoll"
 

@@ -14,6 +14,7 @@ from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
 from ..core.model import Predictor
 from ..core.task import Round
+from ..storage.metrics import RoundMetrics
 from ..storage.run_reader import Run
 from ..typing import ClientId
 from ..utils.notebook import dataframe, html
@@ -30,7 +31,7 @@ class Result:
 
     setup: "Setup"
     summary: dict[str, Any]  # what summary.json holds
-    history: Sequence[dict[str, Any]]  # one entry for each evaluated round
+    history: Sequence[RoundMetrics]  # one entry for each evaluated round
     table: pa.Table  # what clients.parquet holds
     server: Any  # the server's final state
     per_client_states: Store  # what the server keeps of each client, if the method does
@@ -96,7 +97,7 @@ class Result:
         return self.setup.method.generic(self.server, self.pool.task())
 
 
-def _line(line: dict[str, Any]) -> dict[str, Any]:
+def _line(line: RoundMetrics) -> dict[str, Any]:
     """What a table tells of a round."""
     post, generic = line["personal"]["post"], line["generic"]
     return {

@@ -38,7 +38,6 @@ from ..core.task import Reply, Round, Task
 from ..core.tree import map_consecutive, plain
 from ..typing import ClientId
 from ..utils.progress import track
-from .cohort import sample_cohort
 
 Note = Callable[[Round, ClientUpload, UploadError | None], None]  # told of every upload, and of what is wrong with it
 
@@ -64,20 +63,35 @@ def run_round(
     task: Task,
     backend: Backend,
     server: Any,
+    *,
     t: int,
     seed: int,
-    rate: float,
-    evaluate: Collection[str],
+    cohort: Sequence[ClientId],
+    evaluate: Collection[ClientId] = (),
     per_client_states: Store | None = None,
     rules: RoundPolicy = RoundPolicy(),
     known: Mapping[ClientId, Score] = MappingProxyType({}),
 ) -> tuple[Any, RoundLog]:
-    """Round ``t``: sample, broadcast, local, validate, aggregate. The models of clients in ``examine`` are measured.
+    """Play one round: broadcast, local training, validation, aggregation.
 
-    Those of ``known`` clients are still what they were when they got these scores, if they are in the clients' states.
+    Args:
+        method: the method that is run.
+        task: what the server knows of the federation.
+        backend: runs the clients.
+        server: the server's state before the round.
+        t: the round, counted from 0.
+        seed: seed of the run.
+        cohort: the clients that were sampled; those that ``rules`` exclude are not asked.
+        evaluate: clients whose models are measured before and after training.
+        per_client_states: what the server keeps of each client, for methods that do so.
+        rules: how the server treats clients and uploads.
+        known: latest scores of clients, for those whose models are the same as then if these are in their states.
+
+    Returns:
+        The server's state after the round, and what happened in it.
     """
     away, faults = set(rules.excluded), rules.faults
-    log = RoundLog(t, [i for i in sample_cohort(task.clients, rate, seed, t) if i not in away])
+    log = RoundLog(t, [i for i in cohort if i not in away])
     server_side = ServerSideStates(
         method, task, seed, MemoryStore() if per_client_states is None else per_client_states
     )
@@ -91,7 +105,7 @@ def run_round(
         for i, size in zip(present, map_consecutive(nbytes, [job.download for job in jobs]), strict=True):
             log.down[i] = log.down.get(i, 0) + size
         outcomes = faults.tampered(track("clients", backend.train(method, seed, jobs), len(jobs)))
-        accepted = _accepted(outcomes, _judge(method, jobs, rules.checks), rules, log, r)
+        accepted = _accepted(outcomes, _judge(method, jobs, rules.checks, r.phase), rules, log, r)
         replies = server_side.served(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
@@ -105,7 +119,7 @@ def run_round(
 
 
 def _judge(
-    method: AnyMethod, jobs: Sequence[ClientTask], checks: Validator | None
+    method: AnyMethod, jobs: Sequence[ClientTask], checks: Validator | None, phase: int
 ) -> Callable[[ClientUpload], UploadError | None]:
     """Who says whether an outcome can be used."""
     downloads, kind = {job.client: job.download for job in jobs}, contract(method).upload
@@ -116,10 +130,10 @@ def _judge(
         upload_batch, sender = outcome.upload_batch, outcome.sender
         if upload_batch is not None and upload_batch.uploads.get(sender) is outcome.upload:
             if upload_batch.sound is None:
-                upload_batch.sound = checks.sound(upload_batch.uploads, downloads[sender], upload_batch.stack)
+                upload_batch.sound = checks.sound(upload_batch.uploads, downloads[sender], upload_batch.stack, phase)
             if upload_batch.sound:
                 return None
-        return checks.flaw(sender, downloads[sender], outcome.upload)
+        return checks.flaw(sender, downloads[sender], outcome.upload, phase)
 
     return judge
 

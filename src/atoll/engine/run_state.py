@@ -3,19 +3,21 @@
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from ..clients.evaluation import Score
+from ..clients.tasks import Dropped, Rejection, RoundLog
 from ..simulation.clock import Clock
+from ..storage.metrics import MissedAnswer, PersonalScores, RejectedUpload, RoundMetrics, SpoiltState
 from ..typing import ClientId
-
-RoundMetrics = dict[str, Any]  # one line of metrics.jsonl
 
 
 @dataclass
 class Totals:
+    """Sums over all rounds so far."""
+
     up: int = 0  # bytes
     down: int = 0
     client_flops: float = 0.0
@@ -24,6 +26,17 @@ class Totals:
     participations: int = 0
     dropped: dict[str, int] = field(default_factory=dict)  # answers that did not come, by reason
     empty: int = 0  # rounds in which nobody answered
+
+    def add(self, log: RoundLog, client_flops: float, server_flops: float) -> None:
+        """Count a round; ``RunState.add`` says what the arguments are."""
+        self.up += sum(log.up.values())
+        self.down += sum(log.down.values())
+        self.participations += len(log.cohort)
+        self.client_flops += client_flops
+        self.server_flops += server_flops
+        self.empty += log.empty
+        for dropped in log.dropped:
+            self.dropped[dropped.why] = self.dropped.get(dropped.why, 0) + 1
 
 
 def _clocks() -> dict[str, Clock]:
@@ -40,9 +53,9 @@ class RunState:
     clocks: dict[str, Clock] = field(default_factory=_clocks)  # simulated time, with and without overlap
     before: dict[ClientId, Score] = field(default_factory=dict)  # latest scores of every client examined so far
     after: dict[ClientId, Score] = field(default_factory=dict)
-    rejected: list[Mapping[str, Any]] = field(default_factory=list)  # since the last line
-    dropped: list[Mapping[str, Any]] = field(default_factory=list)  # likewise
-    spoilt: list[Mapping[str, Any]] = field(default_factory=list)  # likewise: states that were not finite
+    rejected: list[RejectedUpload] = field(default_factory=list)  # since the last line
+    dropped: list[MissedAnswer] = field(default_factory=list)  # likewise
+    spoilt: list[SpoiltState] = field(default_factory=list)  # likewise: states that were not finite
     strikes: dict[ClientId, int] = field(default_factory=dict)  # uploads rejected so far, of those who had any
     lines: list[RoundMetrics] = field(default_factory=list)
     rows: list[pa.Table] = field(default_factory=list)  # of clients.parquet: a table for each evaluated round
@@ -51,8 +64,31 @@ class RunState:
         """Clients with so many strikes or more; nobody for 0."""
         return sorted(i for i, count in self.strikes.items() if 0 < strikes <= count)
 
+    def add(self, log: RoundLog, client_flops: float, server_flops: float) -> None:
+        """Count a round.
+
+        Args:
+            log: what happened in the round.
+            client_flops: floating-point operations of the clients that worked.
+            server_flops: floating-point operations of the server.
+        """
+        self.totals.add(log, client_flops, server_flops)
+        self.before |= log.before
+        self.after |= log.after
+        self.rejected += [_rejected(rejection) for rejection in log.rejected]
+        self.dropped += [_missed(dropped) for dropped in log.dropped]
+        self.spoilt += [{"client": i, "round": log.t + 1} for i in log.spoilt]
+        for rejection in log.rejected:
+            self.strikes[rejection.client] = self.strikes.get(rejection.client, 0) + 1
+
+    def start_line(self) -> None:
+        """Forget rejections, absences and spoilt states: the last line has them."""
+        self.rejected = []
+        self.dropped = []
+        self.spoilt = []
+
     def copy(self) -> "RunState":
-        """Copy the ledger and all its containers, so that later entries leave the copy as it is."""
+        """Copy the state and all its containers, so that later entries leave the copy as it is."""
         made: RunState = _copied(self)
         return made
 
@@ -66,6 +102,19 @@ class RunState:
         plain = {name: getattr(self, name) for name in kept}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         return plain | {"totals": asdict(self.totals), "clocks": clocks}
+
+
+def _rejected(rejection: Rejection) -> RejectedUpload:
+    return {
+        "client": rejection.client,
+        "round": rejection.round,
+        "field": rejection.field,
+        "reason": rejection.reason,
+    }
+
+
+def _missed(dropped: Dropped) -> MissedAnswer:
+    return {"client": dropped.client, "round": dropped.round, "why": dropped.why}
 
 
 def _copied(value: Any) -> Any:
@@ -102,7 +151,9 @@ def _scores(stored: Mapping[str, Mapping[str, float | None]]) -> dict[str, Score
 
 
 def _line(stored: RoundMetrics) -> RoundMetrics:
-    personal, generic = _scores(stored["personal"]), stored["generic"]
-    if generic:
-        generic = {"source": generic["source"], **_scores({name: generic[name] for name in ("global", "local")})}
+    personal = cast(PersonalScores, _scores(cast(Any, stored["personal"])))
+    generic = stored["generic"]
+    if generic is not None:
+        scores = _scores({"global": generic["global"], "local": generic["local"]})
+        generic = {"source": generic["source"], "global": scores["global"], "local": scores["local"]}
     return {**stored, "personal": personal, "generic": generic}

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..clients.evaluation import OWN
 from ..clients.metrics import Metric, metrics
-from ..clients.pool import ClientPool, ClientRows
+from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
 from ..config import Config
 from ..core.method import AnyMethod, Need
 from ..data.dataset import Array, Dataset
@@ -27,8 +27,9 @@ from ..errors import AtollError
 from ..methods import _registry
 from ..methods._factory import filled, make, value_of
 from ..privacy.setup import prepare, rows_one_by_one
-from ..simulation import faults
 from ..simulation.clock import Devices
+from ..simulation.faults import Faults, read_faults
+from ..typing import ClientId
 from . import compatibility
 from .model_factory import ModelFactory, from_modules, proxy
 
@@ -81,8 +82,8 @@ def build_setup(
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)
-    faults.faults_from(config, pool.ids)  # names of clients must be right
-    config, method, pool = prepare(config, method, pool)
+    faults_of(config, pool.ids)  # names of clients must be right
+    config, method, pool = apply_privacy(config, method, pool)
     return Setup(config, method, federation, pool, devices, newcomers)
 
 
@@ -111,7 +112,29 @@ def check_fit(config: Config, pool: ClientPool) -> None:
     if Need.PROXY in method.needs:
         proxy(config, tuple(pool.train.all.x.shape[1:]))
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
-    prepare(config, method, pool)
+    apply_privacy(config, method, pool)
+
+
+def apply_privacy(config: Config, method: AnyMethod, pool: ClientPool) -> tuple[Config, AnyMethod, ClientPool]:
+    """Return configuration, method and clients with everything that the options for privacy change before a run.
+
+    A budget keeps the number of rounds that it was planned for, so that a longer run does not weaken its noise.
+    """
+    if config.dp is not None:
+        config = replace(config, dp_rounds=config.dp_rounds or config.rounds)
+    return config, *prepare(config, method, pool)
+
+
+def faults_of(config: Config, clients: Sequence[ClientId]) -> Faults:
+    """Return the simulated faults that a configuration asks for."""
+    return read_faults(
+        clients,
+        config.seed,
+        drop=config.drop,
+        slow=config.slow,
+        stragglers=config.stragglers,
+        poison=config.poison,
+    )
 
 
 def _partition_cache(config: Config) -> Path | None:
@@ -160,26 +183,22 @@ def _overhead_bound(net: nn.Module) -> bool:
 def _pool(
     config: Config, method: AnyMethod, federation: FederatedDataset, transform: Transform, nets: Sequence[nn.Module]
 ) -> ClientPool:
-    train, val, test = shares_of(federation, transform, config.device)
-    shape = tuple(train.all.x.shape[1:])  # a transform may pad images
+    rows = shares_of(federation, transform, config.device)
+    shape = tuple(rows.train.all.x.shape[1:])  # a transform may pad images
     networks = ModelFactory(config, federation.dataset, shape)
-    assign = from_modules(nets, federation) if nets else networks.assign(federation.clients, not method.bias_free())
-    pool = ClientPool(
-        ids=federation.clients,
-        models=assign,
-        num_classes=federation.dataset.num_classes,
-        train=train,
-        val=val,
-        test=test,
-        proxy=networks.travelling(method.needs, assign),
-        server_models=networks.server_models(method.needs, assign),
-        public=None if (rows := public_rows(config, federation)) is None else transform.prepare(rows).to(config.device),
-        augment=transform.augment if transform.augments else None,
+    models = from_modules(nets, federation) if nets else networks.assign(federation.clients, not method.bias_free())
+    public = public_rows(config, federation)
+    return build_pool(
+        method,
+        networks,
+        models,
+        rows,
+        federation.dataset.num_classes,
+        public=None if public is None else transform.prepare(public),
+        augment=transform.augmentation,
+        device=config.device,
         global_test=config.global_test,
     )
-    for model in (*pool.models.values(), *pool.server_models.values(), *([pool.proxy] if pool.proxy else [])):
-        model.to(config.device)
-    return pool
 
 
 def public_rows(config: Config, federation: FederatedDataset) -> Array | None:
@@ -190,12 +209,9 @@ def public_rows(config: Config, federation: FederatedDataset) -> Array | None:
     return federation.rows(federation.public) if len(federation.public) else None
 
 
-def shares_of(
-    federation: FederatedDataset, transform: Transform, device: str = "cpu"
-) -> tuple[ClientRows, ClientRows, ClientRows]:
-    """All clients' rows for training, validation and test, as tensors."""
-    train, val, test = (_shares(federation, federation.part(part), transform, device) for part in PARTS)
-    return train, val, test
+def shares_of(federation: FederatedDataset, transform: Transform, device: str = "cpu") -> RowSplits:
+    """Return all clients' rows for training, validation and test, as tensors on ``device``."""
+    return RowSplits(*(_shares(federation, federation.part(part), transform, device) for part in PARTS))
 
 
 def _shares(federation: FederatedDataset, owned: Sequence[Array], transform: Transform, device: str) -> ClientRows:

@@ -2,14 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from .._version import __version__
 from ..clients.evaluation import reached, select
+from ..clients.state_store import RunStores, state_digest
 from ..config import Config
+from ..core import serialization
 from ..methods._factory import split_variant
+from ..storage.metrics import GenericScores, RoundMetrics
 from ..typing import ClientId
-from .run_state import RoundMetrics, RunState
+from .run_state import RunState
 
 NAMED = 5  # clients in a sentence
 
@@ -19,8 +23,7 @@ def summarise(
 ) -> dict[str, Any]:
     lines, totals = run_state.lines, run_state.totals
     base, variant = split_variant(config.method)
-    known = [line for line in lines if line["generic"]]
-    generic = [(line["round"], line["generic"]["global"]) for line in known]
+    generic = [(line["round"], scores) for line in lines if (scores := line["generic"])]
     each = max(1, totals.participations)
     return {
         "method": base,
@@ -43,7 +46,7 @@ def summarise(
         "poisoned": list(poisoned),
         "dropped": totals.dropped,
         "empty_rounds": totals.empty,
-        "generic": {"source": known[-1]["generic"]["source"], **select(generic)} if known else None,
+        "generic": _generic(generic) if generic else None,
         "bytes": {
             "up": totals.up,
             "down": totals.down,
@@ -56,6 +59,11 @@ def summarise(
         "digest": digest,
         "version": __version__,
     }
+
+
+def _generic(history: Sequence[tuple[int, GenericScores]]) -> dict[str, Any]:
+    """Return the source and the selected values of the generic model's accuracy on all test rows."""
+    return {"source": history[-1][1]["source"], **select([(t, scores["global"]) for t, scores in history])}
 
 
 def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:
@@ -71,12 +79,23 @@ def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:
     }
 
 
+def run_digest(server: Any, stores: RunStores) -> str:
+    """Return the SHA-256 over the server's state, every client's state, and what the server keeps of each client."""
+    whole = sha256(f"server {serialization.digest(server)}\n".encode())
+    for what, store in (("client", stores.clients), ("desk", stores.server_side)):
+        for i in store:
+            whole.update(f"{what} {i} {state_digest(store.get(i))}\n".encode())
+    return whole.hexdigest()
+
+
 def incidents(run_state: RunState, strikes: int) -> Iterator[str]:
-    """What went wrong in a run that went on all the same."""
-    for name, what in (("rejected", "Uploads that were refused"), ("spoilt", "States that held NaN or infinity")):
-        entries = [entry for line in run_state.lines for entry in line.get(name, [])]
-        if entries:
-            yield f"{what}: {_listed(entries)}. These clients kept their last good states."
+    """Yield sentences on what went wrong in a run that went on all the same."""
+    rejected = [entry for line in run_state.lines for entry in line["rejected"]]
+    spoilt = [entry for line in run_state.lines for entry in line.get("spoilt", [])]
+    if rejected:
+        yield f"Uploads that were refused: {_listed(rejected)}. These clients kept their last good states."
+    if spoilt:
+        yield f"States that held NaN or infinity: {_listed(spoilt)}. These clients kept their last good states."
     for i in run_state.excluded(strikes):
         yield f"Client {i!r} was excluded after {run_state.strikes[i]} rejected uploads."
     if run_state.totals.empty:

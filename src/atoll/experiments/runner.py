@@ -21,10 +21,10 @@ from ..config import Config, from_dict, read_yaml
 from ..data.dataset import Dataset
 from ..data.loading import load
 from ..engine.experiment import Watch
-from ..engine.run_state import RoundMetrics
 from ..engine.setup import Setup, build_setup, check_fit
 from ..errors import AtollError
 from ..storage import run_reader
+from ..storage.metrics import RoundMetrics
 from ..storage.run_dir import check_free
 from ..storage.run_reader import Run
 

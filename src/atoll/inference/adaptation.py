@@ -22,6 +22,8 @@ from torch import Tensor
 
 from ..clients import method_calls
 from ..clients.evaluation import accuracy, predict
+from ..clients.participation import take_part
+from ..clients.pool import with_rows
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import MemoryStore
 from ..core.client import Client
@@ -239,9 +241,8 @@ def personalised(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, c
             if up is not None:
                 list(server_side.served(server, iter([Reply(i, up)]), Round(source_run.round, r.phase - 1)))
                 down = server_side.download(server, i, r)
-            up, state = plain(method_calls.local(method, down, state, client, k))
-            if method.after_upload:
-                state = plain(method_calls.after_upload(method, down, up, state, client, k))
+            part = take_part(method, down, state, client, k)
+            up, state = part.upload, part.finish()
     return down, up, state, client
 
 
@@ -265,8 +266,7 @@ def _cut(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | None, 
         order = stream(plan.seed, "shots", i, str(repeat)).permutation(len(client.y))
         for shots in plan.shots:
             rows = _first_of_each(client.y.cpu()[torch.from_numpy(order)], order, shots)
-            x, y = client.x[rows], client.y[rows]
-            yield shots, repeat, replace(client, x=x, y=y, n=torch.tensor(float(len(y))))
+            yield shots, repeat, with_rows(client, client.x[rows], client.y[rows])
 
 
 def _last_cut(client: Client, i: ClientId, plan: Plan) -> Client:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..clients.pool import ClientPool
+from ..clients.pool import ClientPool, replace_clients
 from ..core.method import AnyMethod
 from ..core.task import Task
 from ..data.dataset import Dataset
@@ -51,22 +51,14 @@ def setup_newcomers(setup: Setup, plan: Plan, data: Dataset | None = None) -> Ne
     known, config = setup.federation.dataset, setup.config
     federation = _held_out(setup) if plan.data is None and data is None else _divided(setup, plan, data)
     transform = preset(config.transform, known.name, known.shape)
-    train, val, test = shares_of(federation, transform, config.device)
-    like = _like(setup.pool, plan.model)
-    models = dict.fromkeys(federation.clients, setup.pool.models[like])
-    server_models = (
-        dict.fromkeys(federation.clients, setup.pool.server_models[like]) if setup.pool.server_models else {}
-    )
-    changes: dict[str, Any] = {
-        "models": models,
-        "server_models": server_models,
-        "train": train,
-        "val": val,
-        "test": test,
-    }
-    pool = replace(setup.pool, ids=federation.clients, global_test=False, **changes)
+    rows = shares_of(federation, transform, config.device)
+    pool = replace_clients(setup.pool, federation.clients, rows, _like(setup.pool, plan.model))
     task = setup.pool.task()
-    task = replace(task, models={**task.models, **models}, server_models={**task.server_models, **server_models})
+    task = replace(
+        task,
+        models={**task.models, **pool.models},
+        server_models={**task.server_models, **pool.server_models},
+    )
     return NewcomerSetup(method, federation, pool, task, transform, _seen_before(setup, federation))
 
 

@@ -1,8 +1,8 @@
-"""What a run does for privacy, decided once: gate, mechanism, budget; and what its record says of it."""
+"""The privacy of a run, decided once: gate, mechanism, budget, and the record of them."""
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
@@ -18,10 +18,8 @@ from ..utils.secure_random import Normal, secure, seeded
 from .budget import Budget, Journal
 from .disclosure import Tally, check_fields, check_upload, class_tables, is_marker, rows_of_classes, totals
 from .mechanisms import StatisticsMechanism, UpdateMechanism, plain_scalars
+from .options import PrivacyOptions
 from .setup import budget_of, gate_of, releases_per_exchange
-
-if TYPE_CHECKING:
-    from ..config import Config
 
 SCOPES = {
     "updates": (
@@ -53,7 +51,7 @@ PASSED = "The gate let {passes} pass unchanged, by the role that the method decl
 class Privacy:
     """The privacy of one run."""
 
-    def __init__(self, config: "Config", method: AnyMethod, pool: ClientPool, folder: Path | None = None):
+    def __init__(self, config: PrivacyOptions, method: AnyMethod, pool: ClientPool, folder: Path | None = None):
         self.gate, self._config, self._method, self._pool = gate_of(config, method), config, method, pool
         self._declared, self._tally = constraints_of(method), Tally()
         self._covers: list[str] = []  # what the gate changes in uploads

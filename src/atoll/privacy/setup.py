@@ -1,7 +1,7 @@
-"""From the options for privacy to what they change in a run, or to the reason why they cannot be met."""
+"""What the options for privacy change in a run before it starts, or the reason why they cannot be met."""
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
@@ -14,21 +14,26 @@ from ..methods import _registry
 from .budget import Budget
 from .disclosure import DisclosureControl
 from .mechanisms import parse, table_names, update_field
-
-if TYPE_CHECKING:
-    from ..config import Config
+from .options import PrivacyOptions
 
 
-def gate_of(config: "Config", method: AnyMethod) -> DisclosureControl:
-    """As soon as anything is guarded, covariances of few rows do not leave, unless the user says otherwise."""
+def gate_of(config: PrivacyOptions, method: AnyMethod) -> DisclosureControl:
+    """Return the disclosure control of a run.
+
+    As soon as anything is guarded, covariances of few rows do not leave, unless the user says otherwise.
+    """
     guarded = "means" if hasattr(method, "cov_source") else "none"
     return DisclosureControl(
         config.min_class_count, config.cov_source or (guarded if config.min_class_count else "client")
     )
 
 
-def prepare(config: "Config", method: AnyMethod, pool: ClientPool) -> tuple["Config", AnyMethod, ClientPool]:
-    """Everything that the options for privacy change before a run; an error if they cannot be met."""
+def prepare(config: PrivacyOptions, method: AnyMethod, pool: ClientPool) -> tuple[AnyMethod, ClientPool]:
+    """Return method and clients with everything that the options for privacy change before a run.
+
+    Raises:
+        AtollError: the method, the clients or the backend cannot meet the options.
+    """
     method = _without_covariances(config, method)
     private = [f.name for f in fields(cast(Any, method)) if isinstance(getattr(method, f.name), DPSGD)]
     if config.dp is None:
@@ -38,19 +43,18 @@ def prepare(config: "Config", method: AnyMethod, pool: ClientPool) -> tuple["Con
             )
         if private:
             raise AtollError("dpsgd needs a budget, which decides its noise. Add --dp 8, or take --optimiser sgd.")
-        return config, method, pool
-    config = replace(config, dp_rounds=config.dp_rounds or config.rounds)
+        return method, pool
     kind = _mechanism(config, method, pool, private)
     if kind == "training":
         noise = budget_of(config, method).multiplier
         seed = -1 if config.dp_seed is None else config.dp_seed
         optim = replace(cast(Any, method).optim, noise=noise, clip=config.dp_clip, seed=seed)
         method = replace(cast(Any, method), optim=optim)
-    return config, method, replace(pool, bound=config.dp_clip) if kind == "statistics" else pool
+    return method, replace(pool, bound=config.dp_clip) if kind == "statistics" else pool
 
 
-def _without_covariances(config: "Config", method: AnyMethod) -> AnyMethod:
-    """The method with covariances from means, if that is asked for and it uses any."""
+def _without_covariances(config: PrivacyOptions, method: AnyMethod) -> AnyMethod:
+    """Return the method with covariances from means, if the options ask for that and the method uses covariances."""
     if gate_of(config, method).cov_source != "means" or not sends_covariances(method):
         return method
     if not hasattr(method, "cov_source"):
@@ -60,12 +64,12 @@ def _without_covariances(config: "Config", method: AnyMethod) -> AnyMethod:
 
 
 def sends_covariances(method: AnyMethod) -> bool:
-    """Whether covariances of features may be in an upload."""
+    """Return True if covariances of features may be in an upload."""
     return getattr(method, "cov_source", "client") != "means" and any(m.psd for m in constraints_of(method).values())
 
 
-def _mechanism(config: "Config", method: AnyMethod, pool: ClientPool, private: list[str]) -> str:
-    """Which kind of noise suits the method, or why none does."""
+def _mechanism(config: PrivacyOptions, method: AnyMethod, pool: ClientPool, private: list[str]) -> str:
+    """Return the kind of noise that suits the method, or raise the reason why none does."""
     if private:
         _check_training(config, method, pool, private)
         return "training"
@@ -92,7 +96,7 @@ def _mechanism(config: "Config", method: AnyMethod, pool: ClientPool, private: l
     return "statistics" if method.bounded_statistics else "updates"
 
 
-def _check_training(config: "Config", method: AnyMethod, pool: ClientPool, private: list[str]) -> None:
+def _check_training(config: PrivacyOptions, method: AnyMethod, pool: ClientPool, private: list[str]) -> None:
     if private != ["optim"]:
         raise AtollError(f"dpsgd is for `optim`, not for {', '.join(p for p in private if p != 'optim')}.")
     if not vars(type(method)).get("private_training", False):
@@ -112,20 +116,22 @@ def _check_training(config: "Config", method: AnyMethod, pool: ClientPool, priva
         )
 
 
-def budget_of(config: "Config", method: AnyMethod) -> Budget:
+def budget_of(config: PrivacyOptions, method: AnyMethod) -> Budget:
+    """Return the whole budget of a run, planned for ``dp_rounds`` rounds or those of the run."""
     goal = parse(str(config.dp))
     return Budget(goal.epsilon, goal.delta, releases_per_round(method) * int(config.dp_rounds or config.rounds))
 
 
 def rows_one_by_one(method: AnyMethod) -> bool:
-    """Whether training needs the gradient of every row, so that clients cannot share a batched call."""
+    """Return True if training needs the gradient of every row, so that clients cannot share a batched call."""
     return isinstance(getattr(method, "optim", None), DPSGD)
 
 
 def releases_per_exchange(method: AnyMethod) -> int:
-    """With dpsgd one for each epoch, in which every row is used once."""
+    """Return the releases of one exchange: with dpsgd one for each epoch, in which every row is used once."""
     return cast(Any, method).optim.epochs if rows_one_by_one(method) else 1
 
 
 def releases_per_round(method: AnyMethod) -> int:
+    """Return the releases of one client in one round."""
     return releases_per_exchange(method) * method.phases

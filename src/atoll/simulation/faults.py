@@ -21,7 +21,6 @@ from .clock import Times
 
 if TYPE_CHECKING:
     from ..clients.tasks import ClientTask, ClientUpload, UploadFilter
-    from ..config import Config
 WHEN = {"before": UNREACHED, "after": SILENT}  # its download, that is
 
 
@@ -149,13 +148,30 @@ class Faults:
         return frozenset(self.ids[at] for at in order[: round(share * len(self.ids))])
 
 
-def faults_from(config: "Config", ids: Sequence[ClientId]) -> Faults:
-    """The faults that a configuration asks for."""
+def read_faults(
+    ids: Sequence[ClientId],
+    seed: int,
+    *,
+    drop: str | None = None,
+    slow: str | None = None,
+    stragglers: str | None = None,
+    poison: str | None = None,
+) -> Faults:
+    """Return the faults that users ask for by the options of the same names.
+
+    Args:
+        ids: the clients of the run.
+        seed: seed of the run, from which all faults follow.
+        drop: clients that do not answer, such as ``0.3`` or ``client:3``.
+        slow: slow devices, such as ``0.2:4``.
+        stragglers: slow client-rounds, such as ``0.2:4``.
+        poison: Byzantine clients, such as ``0.2:signflip``.
+    """
     return Faults(
         ids,
-        config.seed,
-        NO_DROP if config.drop is None else read_drop(config.drop),
-        NO_LAG if config.slow is None else read_lag("--slow", config.slow),
-        NO_LAG if config.stragglers is None else read_lag("--stragglers", config.stragglers),
-        None if config.poison is None else read_poison(config.poison),
+        seed,
+        NO_DROP if drop is None else read_drop(drop),
+        NO_LAG if slow is None else read_lag("--slow", slow),
+        NO_LAG if stragglers is None else read_lag("--stragglers", stragglers),
+        None if poison is None else read_poison(poison),
     )

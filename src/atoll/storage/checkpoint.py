@@ -38,10 +38,19 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run. Those of another ``identity`` (the settings that decide numbers) are refused."""
+    """The checkpoints of one run.
+
+    Args:
+        run_dir: directory of the run.
+        types: payload classes of the method, by which states are decoded.
+        identity: options that decide the numbers of the run. A checkpoint of a run with other options is not loaded.
+    """
 
     def __init__(self, run_dir: Path, types: Contract, identity: Mapping[str, Any] | None = None):
-        self._folder, self._objects, self._types = run_dir / "checkpoints", run_dir / "objects", types
+        self.run_dir = run_dir
+        self._folder = run_dir / "checkpoints"
+        self._objects = run_dir / "objects"
+        self._types = types
         self._config = sha256(to_json(dict(sorted((identity or {}).items()))).encode()).hexdigest()
 
     def put_state(self, state: Any) -> str:

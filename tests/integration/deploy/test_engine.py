@@ -21,7 +21,7 @@ from atoll.deploy.site.models import personal_model, predictor
 from atoll.deploy.site.participation import Participation
 from atoll.deploy.site.worker import RequestHandler, local
 from atoll.deploy.transport.protocol import Frame, pack, unpack
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.methods import _registry

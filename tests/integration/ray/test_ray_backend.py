@@ -17,7 +17,7 @@ from support.small_runs import run, setup
 
 from atoll.backends import ray_backend
 from atoll.config import Config
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError

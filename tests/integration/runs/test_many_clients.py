@@ -16,9 +16,11 @@ from atoll.clients.evaluation import accuracy
 from atoll.clients.pool import ClientPool, ClientRows
 from atoll.clients.state_store import DiskStore, MemoryStore
 from atoll.engine import evaluator
+from atoll.engine import experiment as experiment_module
+from atoll.engine.build import build_experiment, run_experiment
 from atoll.engine.cohort import sample_cohort
 from atoll.engine.evaluator import Evaluator
-from atoll.engine.experiment import Experiment, Watch, run_experiment
+from atoll.engine.experiment import Experiment, Watch
 from atoll.engine.result import Result
 from atoll.engine.run_state import RunState
 from atoll.engine.setup import Setup
@@ -114,7 +116,7 @@ def spied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Setup], 
         spy = Spy(monkeypatch)
         spy.on(setup.pool)
         with RunDir(tmp_path) as run_dir:
-            experiment = Experiment(setup, run_dir)
+            experiment = build_experiment(setup, run_dir)
             experiment.run(_from_the_first_round(spy, experiment, monkeypatch))
         return spy
 
@@ -123,18 +125,18 @@ def spied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Setup], 
 
 def _from_the_first_round(spy: Spy, experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """Forget what was touched before the rounds; the digest after them lists everybody who has a state."""
-    real, digest = experiment._round, experiment._digest
+    real, digest = experiment._run_round, experiment_module.run_digest
 
     def first(*args: Any) -> Any:
         spy.touched = set() if not spy.rounds else spy.touched
         return real(*args)
 
-    def end() -> str:
+    def end(*args: Any) -> str:
         assert spy.listings == 0
-        return digest()
+        return digest(*args)
 
-    monkeypatch.setattr(experiment, "_round", first)
-    monkeypatch.setattr(experiment, "_digest", end)
+    monkeypatch.setattr(experiment, "_run_round", first)
+    monkeypatch.setattr(experiment_module, "run_digest", end)
     return spy.watch
 
 

@@ -36,8 +36,8 @@ from atoll.core.replies import Replies, with_policy_of
 from atoll.core.schema import tensors_of
 from atoll.core.serialization import encode
 from atoll.core.task import Reply, Round, Task
+from atoll.engine.build import build_experiment, run_experiment
 from atoll.engine.compatibility import check
-from atoll.engine.experiment import Experiment, run_experiment
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
@@ -258,8 +258,8 @@ def test_a_run_with_fixed_sums_tells_whose_sum_is_one_client() -> None:
 def test_a_client_cannot_make_a_sum_overflow() -> None:
     """1e9 times the rows of all would not fit: the upload is refused, and the run goes on without it."""
     made = setup("fedavg", **SMALL)
-    run = Experiment(made, None)
-    honest, bad = run.upload_filter, made.pool.ids[0]
+    run = build_experiment(made)
+    honest, bad = run.backend.upload_filter, made.pool.ids[0]
 
     def upload_filter(job: Any, client: Any, upload: Any) -> Any:
         up = honest(job, client, upload)

@@ -334,7 +334,9 @@ def attacked(
     task, clients = made.pool.task(), backend(made.pool, MemoryStore())
     server = made.method.init_server(task, key(0))
     for t in range(rounds):
-        server, log = run_round(made.method, task, clients, server, t, 0, 1.0, (), rules=RoundPolicy(guard=guard))
+        server, log = run_round(
+            made.method, task, clients, server, t=t, seed=0, cohort=task.clients, rules=RoundPolicy(guard=guard)
+        )
         assert not log.rejected
     return server, notes
 

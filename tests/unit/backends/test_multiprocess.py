@@ -22,7 +22,8 @@ from atoll.config import Config
 from atoll.core.payload import Nothing, equal
 from atoll.core.prng import key
 from atoll.core.task import Round
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
+from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import run_round
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
@@ -41,7 +42,16 @@ def played(made: Setup, backend: LoopBackend, rounds: int = 2) -> list[Any]:
     server = made.method.init_server(task, key(0))
     logs = []
     for t in range(rounds):
-        server, log = run_round(made.method, task, backend, server, t, 0, 0.8, set(made.pool.ids))
+        server, log = run_round(
+            made.method,
+            task,
+            backend,
+            server,
+            t=t,
+            seed=0,
+            cohort=sample_cohort(task.clients, 0.8, 0, t),
+            evaluate=set(made.pool.ids),
+        )
         logs.append((log.cohort, log.up, log.down, log.before, log.after))
     return [logs, server, *(backend.state(made.method, 0, i) for i in made.pool.ids)]
 
@@ -178,7 +188,9 @@ def test_a_client_that_kills_every_worker_counts_as_absent(backends: Any) -> Non
     fatal, who = deadly(made, late=False)
     backends.append(ProcessBackend(made.pool, store, 2))
     task = made.pool.task()
-    server, log = run_round(fatal.method, task, backends[0], fatal.method.init_server(task, key(0)), 0, 0, 1.0, ())
+    server, log = run_round(
+        fatal.method, task, backends[0], fatal.method.init_server(task, key(0)), t=0, seed=0, cohort=task.clients
+    )
     assert [(d.client, d.why) for d in log.dropped] == [(who, "lost")]
     assert "died twice (exit code -9)" in log.lost[who]
     assert store.get(who) is None
@@ -188,7 +200,13 @@ def test_a_client_that_kills_every_worker_counts_as_absent(backends: Any) -> Non
             return super().train(method, seed, [job for job in jobs if job.client != who])
 
     alone, _ = run_round(
-        made.method, task, Absent(made.pool, MemoryStore()), made.method.init_server(task, key(0)), 0, 0, 1.0, ()
+        made.method,
+        task,
+        Absent(made.pool, MemoryStore()),
+        made.method.init_server(task, key(0)),
+        t=0,
+        seed=0,
+        cohort=task.clients,
     )
     assert equal(server, alone)
 
@@ -201,13 +219,13 @@ def test_a_client_whose_worker_dies_after_its_upload_stays_as_it_was(backends: A
     task = made.pool.task()
     server = fatal.method.init_server(task, key(0))
     for t in range(2):  # the upload of the second attempt must not come back in the next round
-        server, log = run_round(fatal.method, task, backends[0], server, t, 0, 1.0, ())
+        server, log = run_round(fatal.method, task, backends[0], server, t=t, seed=0, cohort=task.clients)
         assert log.rejected == []
         assert list(log.lost) == [who]
     assert store.get(who) is None
     plain, twice = LoopBackend(made.pool, MemoryStore()), made.method.init_server(task, key(0))
     for t in range(2):
-        twice, _ = run_round(made.method, task, plain, twice, t, 0, 1.0, ())
+        twice, _ = run_round(made.method, task, plain, twice, t=t, seed=0, cohort=task.clients)
     assert equal(server, twice)  # Ditto's global model does not depend on personal ones
 
 

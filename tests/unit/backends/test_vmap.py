@@ -64,7 +64,9 @@ def test_parties_change_nothing_but_the_last_digits(name: str, monkeypatch: pyte
     for room in (2**28, 2 * bytes_of_one(made)):
         monkeypatch.setattr(vmap_backend, "ROOM", room)
         first = made.method.init_server(task, key(0))
-        server, log = run_round(made.method, task, VmapBackend(made.pool, MemoryStore()), first, 0, 0, 1.0, ())
+        server, log = run_round(
+            made.method, task, VmapBackend(made.pool, MemoryStore()), first, t=0, seed=0, cohort=task.clients
+        )
         assert log.accepted == list(made.pool.ids)
         servers.append(server)
     assert small_runs.gap(*servers) <= 1e-6

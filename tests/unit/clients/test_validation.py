@@ -28,7 +28,8 @@ from atoll.core.prng import key
 from atoll.core.schema import Leaf, declared_constraints, not_finite, tensors_of
 from atoll.core.serialization import Limits, encode, received
 from atoll.core.task import Round
-from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine import environment
+from atoll.engine.build import run_experiment
 from atoll.engine.round import RoundPolicy, run_round
 from atoll.engine.run_state import RunState, from_json
 from atoll.engine.setup import Setup
@@ -254,7 +255,15 @@ def played(made: Setup, backend: Any, rounds: int = 1, max_norm: float | None = 
     server, checks = made.method.init_server(task, key(0)), Validator(made.method, made.pool, 0, max_norm)
     for t in range(rounds):
         server, log = run_round(
-            made.method, task, backend, server, t, 0, 1.0, (), per_client_states, RoundPolicy(checks)
+            made.method,
+            task,
+            backend,
+            server,
+            t=t,
+            seed=0,
+            cohort=task.clients,
+            per_client_states=per_client_states,
+            rules=RoundPolicy(checks),
         )
     states = [backend.state(made.method, 0, i) for i in made.pool.ids]
     return [server, *states, *(per_client_states.get(i) for i in per_client_states)], log
@@ -418,7 +427,15 @@ def answered(name: str, t: int, **changes: Any) -> tuple[Validator, str, Any, An
     server, checks = made.method.init_server(task, key(0)), Validator(made.method, made.pool, 0)
     for earlier in range(t):
         server, _ = run_round(
-            made.method, task, backend, server, earlier, 0, 1.0, (), per_client_states, RoundPolicy(checks)
+            made.method,
+            task,
+            backend,
+            server,
+            t=earlier,
+            seed=0,
+            cohort=task.clients,
+            per_client_states=per_client_states,
+            rules=RoundPolicy(checks),
         )
     i = made.pool.ids[BAD]
     download = ServerSideStates(made.method, task, 0, per_client_states).download(server, i, Round(t))
@@ -660,7 +677,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> set[str]:
                 broken = outcome.sender in bad
                 yield outcome._replace(upload=changed(outcome.upload, "n", filled(float("nan")))) if broken else outcome
 
-    monkeypatch.setattr(Experiment, "_open_backend", lambda self: Hostile(self.pool, self.store))
+    monkeypatch.setattr(environment, "open_backend", lambda inputs: Hostile(inputs.setup.pool, inputs.states))
     return bad
 
 
@@ -720,7 +737,9 @@ def test_a_round_of_excluded_clients_leaves_the_server_alone() -> None:
     made = setup("fedavg", **SMALL)
     task, backend = made.pool.task(), LoopBackend(made.pool, MemoryStore())
     server = made.method.init_server(task, key(0))
-    after, log = run_round(made.method, task, backend, server, 0, 0, 1.0, (), rules=RoundPolicy(excluded=made.pool.ids))
+    after, log = run_round(
+        made.method, task, backend, server, t=0, seed=0, cohort=task.clients, rules=RoundPolicy(excluded=made.pool.ids)
+    )
     assert equal(after, server)
     assert (log.cohort, log.down, log.rejected) == ([], {}, [])
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,8 +27,9 @@ from atoll.core.payload import Nothing, about, equal, payload
 from atoll.core.prng import Key, key, normal
 from atoll.core.task import Reply, Round, Task
 from atoll.data.loading import load
+from atoll.engine import cohort
+from atoll.engine.build import run_experiment
 from atoll.engine.cohort import sample_cohort
-from atoll.engine.experiment import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
@@ -318,8 +318,7 @@ def test_a_client_that_always_sends_nan_might_as_well_be_absent(
     def others(clients: Any, rate: float, seed: int, t: int) -> list[ClientId]:
         return [i for i in sample_cohort(clients, rate, seed, t) if i != k]
 
-    for module in ("atoll.engine.round", "atoll.engine.experiment"):
-        monkeypatch.setattr(sys.modules[module], "sample_cohort", others)
+    monkeypatch.setattr(cohort, "sample_cohort", others)
     absent = run(Poisoned(OPTIM, bad=rows), **options)
     assert broken.summary["digest"] == absent.summary["digest"]
     assert json.dumps(broken.clients) == json.dumps(absent.clients)

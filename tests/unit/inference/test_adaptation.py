@@ -19,7 +19,7 @@ from atoll.core.prng import key
 from atoll.core.serialization import digest
 from atoll.data.dataset import Dataset
 from atoll.data.loading import load
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError

@@ -22,7 +22,7 @@ from atoll.core.payload import pack
 from atoll.core.prng import key
 from atoll.core.schema import constraints_of, declared_constraints, tensors_of
 from atoll.core.task import Round
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
 from atoll.engine.round import RoundPolicy, run_round
 from atoll.methods import _registry, fedgh, fedproto
 from atoll.methods._factory import make
@@ -125,7 +125,7 @@ def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
     watched, task = Watched(plain.pool, MemoryStore(), privacy.upload_filter), plain.pool.task()
     server = plain.method.init_server(task, key(0, "init", "server"))
     checks = Validator(plain.method, plain.pool, 0)
-    _, log = run_round(plain.method, task, watched, server, 0, 0, 1.0, (), None, RoundPolicy(checks))
+    _, log = run_round(plain.method, task, watched, server, t=0, seed=0, cohort=task.clients, rules=RoundPolicy(checks))
     assert not log.rejected
     assert len(set(log.accepted)) == 5
     covered = privacy.record()["gate"]["covers"]

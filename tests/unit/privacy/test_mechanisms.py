@@ -26,7 +26,7 @@ from atoll.core.payload import Params
 from atoll.core.prng import key
 from atoll.core.schema import declared_constraints
 from atoll.core.task import Round
-from atoll.engine.experiment import run_experiment
+from atoll.engine.build import run_experiment
 from atoll.errors import AtollError
 from atoll.methods import _registry
 from atoll.methods.dcpfl import Gaussians

@@ -21,7 +21,8 @@ from atoll.core.prng import key
 from atoll.core.schema import is_finite
 from atoll.core.serialization import digest
 from atoll.core.task import Round
-from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine.build import build_experiment, run_experiment
+from atoll.engine.experiment import Experiment
 from atoll.engine.result import Result
 from atoll.engine.round import RoundPolicy, run_round
 from atoll.engine.run_state import RunState, Totals, from_json
@@ -157,10 +158,9 @@ def played(made: Setup, gone: dict[ClientId, str], **more: Any) -> tuple[Any, Ro
         task,
         LoopBackend(made.pool, store),
         server,
-        0,
-        0,
-        1.0,
-        (),
+        t=0,
+        seed=0,
+        cohort=task.clients,
         rules=RoundPolicy(faults=faults, **more),
     )
     return after, log, store
@@ -400,10 +400,10 @@ def test_a_late_client_counts_as_absent() -> None:
 def test_without_overlap_personal_training_counts_and_with_it_does_not() -> None:
     """A deadline sees the clock that the run follows."""
     made = setup("ditto", **QUICK)
-    experiment = Experiment(made, None)
+    experiment = build_experiment(made)
     costs = operations(made.method, made.pool, 0, 5)
-    times = experiment.times.of(0, "0", costs, 10_000, 10_000)
-    waiting, overlapping = (clock.arrival("0", times) for clock in experiment.run_state.clocks.values())
+    times = experiment.timer.of(0, "0", costs, 10_000, 10_000)
+    waiting, overlapping = (clock.arrival("0", times) for clock in experiment.progress.run_state.clocks.values())
     assert waiting - overlapping == pytest.approx(times.personal)
 
 
@@ -462,7 +462,7 @@ def test_a_run_in_which_all_diverge_stops(name: str) -> None:
 def test_a_run_may_diverge_after_rounds_that_went_well() -> None:
     """FedProto's generic model, an average of clients, is then missing from the last line alone."""
     made = broken("fedproto", **QUICK)
-    experiment = Experiment(made, None)
+    experiment = build_experiment(made)
 
     def spoil(done: int, line: Any) -> None:
         made.pool.train.all.x.fill_(float("nan"))

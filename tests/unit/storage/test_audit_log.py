@@ -14,7 +14,8 @@ from support.small_runs import setup
 from atoll.clients.fingerprints import fingerprint, fingerprint_of
 from atoll.core.payload import Nothing
 from atoll.core.serialization import encode
-from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine.build import run_experiment
+from atoll.engine.recorder import RunRecorder
 from atoll.engine.setup import Setup
 from atoll.errors import AtollError
 from atoll.storage.audit_log import NAME, START, AuditError, AuditLog, Mark, Record, hash_of, line_of, read, verify
@@ -176,18 +177,18 @@ def carried_out(made: Setup, path: Path, resume: bool = False) -> Any:
         return run_experiment(made, folder)
 
 
-def test_a_run_writes_down_every_contribution(tmp_path: Path) -> None:
+def test_a_run_writes_down_every_contribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three clients, three rounds; what is written is what each of them sends."""
     made, sent = setup("fedavg", **SHORT), []
 
-    class Watched(Experiment):
-        def _note(self, r: Any, outcome: Any, flaw: Any) -> None:
-            sent.append((r.t + 1, r.phase, outcome.sender, *fingerprint(outcome.upload)))
-            super()._note(r, outcome, flaw)
+    record = RunRecorder.record_upload
 
-    with RunDir(tmp_path) as folder:
-        folder.start(made.config, resume=False, force=False)
-        result = Watched(made, folder).run(lambda t, line: None)
+    def watched(recorder: RunRecorder, r: Any, outcome: Any, flaw: Any) -> None:
+        sent.append((r.t + 1, r.phase, outcome.sender, *fingerprint(outcome.upload)))
+        record(recorder, r, outcome, flaw)
+
+    monkeypatch.setattr(RunRecorder, "record_upload", watched)
+    result = carried_out(made, tmp_path)
     records = list(read(tmp_path / NAME))
     assert [record[1:6] for record in records] == sent
     assert [(r.round, r.client) for r in records] == [(t, i) for t in (1, 2, 3) for i in made.pool.ids]

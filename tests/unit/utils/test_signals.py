@@ -13,7 +13,8 @@ import pytest
 from support import small_runs
 
 from atoll.backends.loop import LoopBackend
-from atoll.engine.experiment import Experiment, run_experiment
+from atoll.engine.build import build_experiment, run_experiment
+from atoll.engine.experiment import Experiment
 from atoll.engine.setup import Setup
 from atoll.storage.run_dir import RunDir
 from atoll.utils.signals import Stopped, stoppable, uninterrupted
@@ -199,8 +200,8 @@ def test_others_find_in_a_checkpoint_what_they_were_after_the_last_whole_round(
     """The chain grows by one link for each client; it is stopped in the third round, at its eighth link."""
     setup, chain = made("ditto", "memory"), Chain()
     with RunDir(tmp_path) as folder:
-        experiment = Experiment(setup, folder)
-        experiment.extras["chain"] = chain
+        experiment = build_experiment(setup, folder)
+        experiment.checkpointing.extras["chain"] = chain
         participate = LoopBackend._participate
 
         def linked(*args: Any) -> Any:
@@ -212,9 +213,9 @@ def test_others_find_in_a_checkpoint_what_they_were_after_the_last_whole_round(
         monkeypatch.setattr(LoopBackend, "_participate", linked)
         with pytest.raises(KeyboardInterrupt):
             experiment.run(lambda done, line: None)
-        heir = Experiment(setup, folder)
-        heir.extras |= {"chain": chain, "newcomer": Chain()}
-        heir._resume()
+        heir = build_experiment(setup, folder)
+        heir.checkpointing.extras |= {"chain": chain, "newcomer": Chain()}
+        heir.resume()
     assert chain.taken == [None, {"length": 6}]  # nothing to take over at first
-    assert heir.extras["newcomer"].taken == [None]  # type: ignore[attr-defined]
-    assert heir.run_state.round == 2
+    assert heir.checkpointing.extras["newcomer"].taken == [None]  # type: ignore[attr-defined]
+    assert heir.progress.run_state.round == 2

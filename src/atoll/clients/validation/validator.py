@@ -1,8 +1,7 @@
 """Check the uploads of one run."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
@@ -20,7 +19,9 @@ from ...core.task import Reply, Round
 from ...errors import AtollError
 from ...typing import ClientId
 from .. import method_calls
-from ..pool import ClientPool
+from ..dry_run import dry_run
+from ..participation import take_part
+from ..pool import ClientPool, with_rows
 from .checks import (
     LARGEST,
     ValueLimits,
@@ -59,19 +60,30 @@ class Validator:
         self._known: dict[Any, Expected] = {}
         self._first: Any = None  # the server's first state, made when it is needed
 
-    def flaw(self, sender: ClientId, download: Any, upload: Any) -> UploadError | None:
-        """What is wrong with the answer of a client to a message, or None; nothing is changed."""
+    def flaw(self, sender: ClientId, download: Any, upload: Any, phase: int = 0) -> UploadError | None:
+        """Return what is wrong with a client's answer to a message, or None. The upload is not changed.
+
+        Args:
+            sender: the client that answered.
+            download: the message that was answered.
+            upload: the answer.
+            phase: the exchange of the round that both belong to.
+        """
         with torch.no_grad():
-            return next(self._flaws(sender, download, upload), None)
+            return next(self._flaws(sender, download, upload, phase), None)
 
-    def sound(self, uploads: Mapping[ClientId, Any], download: Any, stack: Any) -> bool:
-        """Whether the uploads of some clients, which are views of one stack, have no flaw between them.
+    def sound(self, uploads: Mapping[ClientId, Any], download: Any, stack: Any, phase: int = 0) -> bool:
+        """Return True if no upload of a batch has a flaw. False may also mean that only a look at each can tell.
 
-        ``download`` has the form of what all of them answered. False may also mean that only a look at each can tell.
+        Args:
+            uploads: the uploads of several clients, which are views of ``stack``.
+            download: a message of the form that all of these clients answered.
+            stack: all uploads in one payload, clients first.
+            phase: the exchange of the round that messages and uploads belong to.
         """
         rows = [self._pool.train.size(self._pool.position(i)) for i in uploads]
         sender, one = next(iter(uploads.items()))
-        expected = self.expected(sender, download)
+        expected = self.expected(sender, download, phase)
         if self._max_norm is not None or expected.open:
             return False
         with torch.no_grad():
@@ -97,11 +109,11 @@ class Validator:
         bounds = [self._bounds._replace(rows=n + self._spare) for n in rows]
         return all(not any(_by_constraints(up, constrained, b)) for up, b in zip(uploads.values(), bounds, strict=True))
 
-    def _flaws(self, sender: ClientId, download: Any, upload: Any) -> Iterator[UploadError]:
-        """In this order: later checks rely on earlier ones."""
+    def _flaws(self, sender: ClientId, download: Any, upload: Any, phase: int) -> Iterator[UploadError]:
+        """Yield flaws in this order: later checks rely on earlier ones."""
         yield from _by_type(upload, self._kind)
         rows, tensors = self._pool.train.size(self._pool.position(sender)), tensors_of(upload)
-        expected = self.expected(sender, download)
+        expected = self.expected(sender, download, phase)
         yield from _by_size(upload, expected.most_bytes(rows))
         yield from _by_form(tensors, expected, rows)
         yield from _by_value(upload, self._constraints, self._bounds._replace(rows=rows + self._spare))
@@ -110,23 +122,27 @@ class Validator:
         if expected.open:
             yield from self._by_trial(sender, upload)
 
-    def limits(self, sender: ClientId, download: Any) -> Limits:
-        """What to take of the bytes of an answer before they are read: twice what an honest one can have."""
+    def limits(self, sender: ClientId, download: Any, phase: int = 0) -> Limits:
+        """Return how many bytes of an answer to accept before they are read: twice what an honest one can have."""
         rows = self._pool.train.size(self._pool.position(sender))
-        return FROM_OUTSIDE._replace(size=FROM_OUTSIDE.header + 2 * self.expected(sender, download).most_bytes(rows))
+        most = self.expected(sender, download, phase).most_bytes(rows)
+        return FROM_OUTSIDE._replace(size=FROM_OUTSIDE.header + 2 * most)
 
     # -- what is expected ---------------------------------------------------------------------------------------------
 
-    def expected(self, to: ClientId, download: Any) -> Expected:
-        """The form of an answer; messages of one form to clients of one architecture have answers of one form."""
-        name = self._pool.models[to].name, *form_of(download).items(), *_switches(download)
+    def expected(self, to: ClientId, download: Any, phase: int = 0) -> Expected:
+        """Return the form of a client's answer to a message.
+
+        Messages of one form and exchange to clients of one architecture have answers of one form.
+        """
+        name = self._pool.models[to].name, phase, *form_of(download).items(), *_switches(download)
         if name not in self._known:
             with torch.no_grad(), no_training():
-                self._known[name] = self._dry_run_form(to, download)
+                self._known[name] = self._dry_run_form(to, download, phase)
         return self._known[name]
 
-    def _dry_run_form(self, to: ClientId, download: Any) -> Expected:
-        few, many = (form_of(self._answer(self._stand_in(to, rows), to, download)) for rows in STAND_INS)
+    def _dry_run_form(self, to: ClientId, download: Any, phase: int) -> Expected:
+        few, many = (form_of(self._answer(self._stand_in(to, rows), to, download, phase)) for rows in STAND_INS)
         if [(n, leaf.dtype, len(leaf.shape)) for n, leaf in few.items()] != [
             (n, leaf.dtype, len(leaf.shape)) for n, leaf in many.items()
         ]:
@@ -140,21 +156,27 @@ class Validator:
         return Expected(form, free, nbytes(self._first_server()) if free else 0)
 
     def _stand_in(self, of: ClientId, rows: int) -> Client:
-        """A client of the same architecture without anything private: blank rows, of each class in turn."""
+        """Return a client of the same architecture without private data: blank rows, of each class in turn."""
         client = self._pool.client(of)
         blank = client.x.new_zeros(rows, *client.x.shape[1:])
-        y = torch.arange(rows) % client.num_classes
-        return replace(client, x=blank, y=y, n=torch.tensor(float(rows)))
+        return with_rows(client, blank, torch.arange(rows) % client.num_classes)
 
-    def _answer(self, client: Client, of: ClientId, download: Any) -> Any:
-        """The stand-in's upload; it has taken part once before, as some messages rely on an earlier one."""
-        method, k, r = self._method, key(self._seed, "stand-in"), Round(0)
-        server, state = self._first_server(), method_calls.init_client(method, client, k)
-        per_client = method_calls.init_per_client(method, self._task, of, k) if method.keeps_per_client_state else None
-        first = method_calls.download(method, server, per_client, of, self._task, r)
-        _, state = method_calls.local(method, first, state, client, k)
-        upload, _ = method_calls.local(method, download, state, client, k)
-        return upload
+    def _answer(self, client: Client, of: ClientId, download: Any, phase: int) -> Any:
+        """Return the upload with which a stand-in for client ``of`` answers ``download``.
+
+        The stand-in has played a whole round and the earlier exchanges of the next one, because a message may rely on
+        what a client kept from those.
+        """
+        method, seed = self._method, self._seed
+        try:
+            played = dry_run(method, self._pool, seed, rounds=2, clients={of: client})
+            state = list(islice(played, method.phases + phase))[-1].state
+            return take_part(method, download, state, client, key(seed, "stand-in")).upload
+        except Exception as reason:
+            raise AtollError(
+                f"While working out what {type(method).__name__} uploads from a dry run on {len(client.y)} blank rows: "
+                f"{type(reason).__name__}: {reason}"
+            ) from reason
 
     def _first_server(self) -> Any:
         if self._first is None:

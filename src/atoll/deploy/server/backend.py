@@ -17,7 +17,7 @@ from ..transport.protocol import Frame, answers
 from ..transport.requests import SiteRequests
 
 Needed = Callable[[], Mapping[ClientId, Collection[Kept]]]  # states that the server may have to go back to
-Sizes = Callable[[ClientId, Any], Limits]  # of the answer of a client to a message
+Sizes = Callable[[ClientId, Any, int], Limits]  # of the answer of a client to a message of an exchange
 _BRIEF = ("n", "accuracy", "val")
 
 
@@ -91,7 +91,7 @@ class SiteBackend:
         return None
 
     def _read(self, reply: Frame, job: ClientTask) -> Any:
-        return received(self._types.upload, reply.body, self._sizes(job.client, job.download))
+        return received(self._types.upload, reply.body, self._sizes(job.client, job.download, job.round.phase))
 
     def results(self) -> Iterator[ClientResult]:
         asked = {i: self._asked[i] for i in self._replies}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..._version import __version__
-from ...clients.pool import ClientPool, ClientRows
+from ...clients.pool import ClientRows, RowSplits, build_pool
 from ...config import Config, flag
 from ...core.method import Need
 from ...data.dataset import Array, Dataset, Kind
@@ -21,10 +21,9 @@ from ...data.federated_dataset import FederatedDataset
 from ...data.transforms import preset
 from ...engine import compatibility
 from ...engine.model_factory import ModelFactory
-from ...engine.setup import Setup, method_of
+from ...engine.setup import Setup, apply_privacy, method_of
 from ...errors import AtollError
 from ...methods._factory import filled
-from ...privacy import setup as privacy
 from ...simulation.clock import Devices
 from ...typing import ClientId
 from ...utils.files import to_json
@@ -130,25 +129,21 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
     transform = preset(config.transform, config.data, data.shape)
     row = transform.prepare(data.x_train)
     networks = ModelFactory(config, data, tuple(row.shape[1:]))
-    assign = networks.assign(ids, not method.bias_free())
-    train, val, test = (
-        _placeholder_rows(row, [description.rows[part] for description in descriptions]) for part in range(3)
+    rows = RowSplits(
+        *(_placeholder_rows(row, [description.rows[part] for description in descriptions]) for part in range(3))
     )
-    pool = ClientPool(
-        ids=ids,
-        models=assign,
-        num_classes=data.num_classes,
-        train=train,
-        val=val,
-        test=test,
-        proxy=networks.travelling(method.needs, assign),
-        server_models=networks.server_models(method.needs, assign),
+    pool = build_pool(
+        method,
+        networks,
+        networks.assign(ids, not method.bias_free()),
+        rows,
+        data.num_classes,
         public=None if public is None else transform.prepare(public),
-        augment=transform.augment if transform.augments else None,
+        augment=transform.augmentation,
         remote=True,
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
-    config, method, pool = privacy.prepare(config, method, pool)
+    config, method, pool = apply_privacy(config, method, pool)
     federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(descriptions))
     return Setup(config, method, federation, pool, filled(Devices(), config.clock, "--clock"))
 

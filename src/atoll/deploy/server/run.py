@@ -4,24 +4,24 @@ import json
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...backends.base import Backend
 from ...clients.state_store import Kept
-from ...clients.tasks import RoundLog
 from ...config import Config, from_dict, read_yaml
 from ...core.method import contract
-from ...core.serialization import Limits
-from ...engine.experiment import Experiment, Watch
+from ...engine.build import build_experiment
+from ...engine.environment import BackendInputs
+from ...engine.experiment import Watch
 from ...engine.result import Result
-from ...engine.run_state import RoundMetrics as MetricsLine
 from ...engine.setup import Setup, method_of
 from ...errors import AtollError, unknown
-from ...storage.checkpoint import Snapshot
+from ...storage.checkpoint import Checkpoints
+from ...storage.metrics import OptionalMetrics, RoundMetrics
 from ...storage.run_dir import InUse, RunDir
 from ...typing import ClientId
 from ...utils.files import to_json
@@ -154,9 +154,9 @@ class _Run:
             DEPLOYMENT, {"run": name, "cards": [description._asdict() for description in descriptions]}
         )
         self._announce(setup, name, first=known is None)
-        deployment = DeployedExperiment(setup, self.run_dir, self.caller, name, self.job.least)
-        result = deployment.run(watch)
-        deployment.end()
+        sites = Sites(setup, self.caller, name, self.job.least)
+        result = build_experiment(setup, self.run_dir, sites).run(watch)
+        sites.end()
         return result
 
     def _known(self) -> dict[str, Any] | None:
@@ -210,49 +210,60 @@ class _Run:
         self.caller.announce(frames)
 
 
-class DeployedExperiment(Experiment):
-    """A run whose clients are sites: their states and their test rows stay there."""
+class Sites:
+    """The environment of a run whose clients are sites: their states and their test rows stay there.
 
-    def __init__(self, setup: Setup, run_dir: RunDir, caller: SiteRequests, name: str, least: int):
-        self._caller, self._name, self._least = caller, name, least
-        super().__init__(setup, run_dir)
+    Args:
+        setup: the run as far as the server knows it.
+        caller: sends requests to sites.
+        name: name of the run, by which sites know it.
+        least: sites that must answer in a round.
+    """
 
-    def _open_backend(self) -> Backend:
-        types = contract(self.method)
-        self._sites = SiteBackend(
-            self._caller, self._name, self.store, types, self._least, self._needed, self._most_bytes
+    def __init__(self, setup: Setup, caller: SiteRequests, name: str, least: int):
+        self._setup = setup
+        self._caller = caller
+        self._name = name
+        self._least = least
+        self._backend: SiteBackend | None = None
+
+    def open_backend(self, inputs: BackendInputs) -> SiteBackend:
+        self._backend = SiteBackend(
+            self._caller,
+            self._name,
+            inputs.states,
+            contract(self._setup.method),
+            self._least,
+            partial(_needed_states, inputs.checkpoints),
+            inputs.checks.limits,
         )
-        return self._sites
+        return self._backend
 
-    def _most_bytes(self, site: ClientId, download: Any) -> Limits:
-        return self.checks.limits(site, download)
+    def holdings(self) -> dict[str, Any]:
+        return holdings(self._setup)
 
-    def _needed(self) -> dict[ClientId, list[Kept]]:
-        """States of clients that a checkpoint may bring back."""
-        checkpoints = self._checkpoints()
-        needed: dict[ClientId, list[Kept]] = defaultdict(list)
-        for i, name in sorted(checkpoints.held()):
-            with suppress(OSError, AtollError):  # a checkpoint that is damaged brings nothing back
-                needed[i].append(checkpoints.get_state(name))
-        return needed
+    def resume(self, lines: Sequence[RoundMetrics]) -> None:
+        """Continue to count late answers."""
+        self._caller.late += lines[-1]["late"] if lines else 0
 
-    def _take_over(self, found: Snapshot) -> None:
-        super()._take_over(found)
-        self._caller.late += self.run_state.lines[-1]["late"] if self.run_state.lines else 0
+    def metrics(self) -> OptionalMetrics:
+        return {"late": self._caller.late}
 
-    def _holdings(self) -> dict[str, Any]:
-        return holdings(self.setup)
-
-    def _evaluate(self, log: RoundLog) -> MetricsLine:
-        return super()._evaluate(log) | {"late": self._caller.late}
-
-    def _summary(self) -> dict[str, Any]:
-        lines = self.run_state.lines
-        return super()._summary() | {
-            "backend": "sites",
-            "evaluated": "at the sites",
-            "late": lines[-1]["late"],
-        }
+    def summary(self, lines: Sequence[RoundMetrics]) -> dict[str, Any]:
+        return {"backend": "sites", "evaluated": "at the sites", "late": lines[-1]["late"]}
 
     def end(self) -> None:
-        self._sites.end(self.pool.ids)
+        """Tell the sites that the run has ended."""
+        assert self._backend is not None, "the run has not begun"
+        self._backend.end(self._setup.pool.ids)
+
+
+def _needed_states(checkpoints: Checkpoints | None) -> dict[ClientId, list[Kept]]:
+    """Return the states of clients that a checkpoint may bring back."""
+    needed: dict[ClientId, list[Kept]] = defaultdict(list)
+    if checkpoints is None:
+        return needed
+    for i, name in sorted(checkpoints.held()):
+        with suppress(OSError, AtollError):  # a checkpoint that is damaged brings nothing back
+            needed[i].append(checkpoints.get_state(name))
+    return needed

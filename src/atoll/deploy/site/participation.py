@@ -10,7 +10,7 @@ from typing import Any
 from ..._version import __version__
 from ...backends.loop import LoopBackend
 from ...clients.evaluation import Score
-from ...clients.pool import ClientPool
+from ...clients.pool import ClientPool, build_pool
 from ...clients.state_store import MemoryStore
 from ...clients.tasks import ClientTask
 from ...clients.validation.checks import type_error
@@ -22,11 +22,10 @@ from ...core.serialization import OWN, WireError, decode, encode
 from ...core.task import Round
 from ...data.transforms import preset
 from ...engine.model_factory import ModelFactory
-from ...engine.setup import method_of, shares_of
+from ...engine.setup import apply_privacy, method_of, shares_of
 from ...errors import AtollError
 from ...privacy.disclosure import Undeclared
 from ...privacy.policy import Privacy
-from ...privacy.setup import prepare
 from ..fingerprints import method_digest, models_digest, rows_digest
 from ..transport.protocol import VERSION, Frame, Refusal, answers, pack, unpack
 from .config import SiteConfig
@@ -68,7 +67,7 @@ class Participation:
         self.site, self.config = site, config_of(document)
         self.exchanges = ExchangeStore(site.state, self.run)
         method = _method(self.config, site)
-        self.config, self.method, self.pool = prepare(self.config, method, self._pool(method))
+        self.config, self.method, self.pool = apply_privacy(self.config, method, self._pool(method))
         self.types = contract(self.method)
         rules = site.privacy.combined(self.config, self.method)
         try:
@@ -82,22 +81,19 @@ class Participation:
         site, config = self.site, self.config
         data, name = site.rows.data, site.name
         transform = preset(config.transform, config.data, data.shape)
-        train, val, test = shares_of(site.federation(config), transform)
+        rows = shares_of(site.federation(config), transform)
         shared = Need.SHARED_MODEL in method.needs and not config.shared_model
         roster = self.roster if shared else {name: site.architecture}
-        networks = ModelFactory(replace(config, models=tuple(roster.values())), data, tuple(train.all.x.shape[1:]))
-        assign = networks.assign(tuple(roster), not method.bias_free())
-        return ClientPool(
+        networks = ModelFactory(replace(config, models=tuple(roster.values())), data, tuple(rows.train.all.x.shape[1:]))
+        return build_pool(
+            method,
+            networks,
+            networks.assign(tuple(roster), not method.bias_free()),
+            rows,
+            data.num_classes,
             ids=(name,),
-            models={name: assign[name]},
-            num_classes=data.num_classes,
-            train=train,
-            val=val,
-            test=test,
-            proxy=networks.travelling(method.needs, assign),
-            server_models=networks.server_models(method.needs, assign),
             public=None if site.public_rows is None else transform.prepare(site.public_rows),
-            augment=transform.augment if transform.augments else None,
+            augment=transform.augmentation,
         )
 
     def compare(self) -> None:

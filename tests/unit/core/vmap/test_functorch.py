@@ -148,7 +148,9 @@ def test_methods_give_the_results_of_the_loop_without_internals(name: str, monke
     states, per_client = MemoryStore(), MemoryStore()
     loop, public = (kind(made.pool, states) for kind in (LoopBackend, VmapBackend))
     first = made.method.init_server(task, key(0))
-    server, _ = run_round(made.method, task, loop, first, 0, 0, 1.0, (), per_client)
+    server, _ = run_round(
+        made.method, task, loop, first, t=0, seed=0, cohort=task.clients, per_client_states=per_client
+    )
     served = ServerSideStates(made.method, task, 0, per_client)
     jobs = [ClientTask(i, Round(1), served.download(server, i, Round(1))) for i in made.pool.ids]
 

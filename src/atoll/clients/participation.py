@@ -1,0 +1,56 @@
+"""Play a client's part of an exchange: the one place that runs ``local`` and ``after_upload`` of a method."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from ..core.client import Client
+from ..core.method import AnyMethod
+from ..core.prng import Key
+from ..core.tree import plain
+from . import method_calls
+
+
+class ClientPart(NamedTuple):
+    """A client's part of an exchange, as far as the server waits for it.
+
+    Args:
+        upload: message to the server, as the method made it. Its class is checked where uploads are judged.
+        finish: trains what the method leaves for the time after the upload, and returns the client's next state.
+    """
+
+    upload: Any
+    finish: Callable[[], Any]
+
+
+def take_part(method: AnyMethod, download: Any, state: Any, client: Client, k: Key) -> ClientPart:
+    """Run a client's part of an exchange up to its upload.
+
+    Tensors of the upload and of the state are laid out in memory as they are after serialisation, because the layout
+    decides how sums round.
+
+    Args:
+        method: the method that is run.
+        download: message of the server to the client.
+        state: what the client kept from its last exchange.
+        client: rows and models of the client.
+        k: randomness of the client in this round.
+
+    Returns:
+        The upload, and a function that gives the client's next state. Methods without ``after_upload`` have that
+        state already.
+
+    Raises:
+        AtollError: the method returns a state of another class than its annotations declare.
+    """
+    with torch.no_grad():
+        upload, trained = plain(method_calls.local(method, download, state, client, k))
+    if method.after_upload is None:
+        return ClientPart(upload, lambda: trained)
+
+    def finish() -> Any:
+        with torch.no_grad():
+            return plain(method_calls.after_upload(method, download, upload, trained, client, k))
+
+    return ClientPart(upload, finish)

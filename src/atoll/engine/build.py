@@ -1,0 +1,145 @@
+"""Make the parts of a run, and run it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..aggregation.fixed_point import Fixed, largest
+from ..aggregation.robust import guard_for
+from ..clients.state_store import DiskStore, Kept, MemoryStore, RunStores, Store
+from ..clients.tasks import no_filter
+from ..clients.validation.checks import LARGEST
+from ..clients.validation.validator import Validator
+from ..core.method import Contract, contract
+from ..core.schema import constraints_of
+from ..privacy.policy import Privacy
+from ..simulation.faults import Faults
+from ..simulation.timing import RoundTimer
+from ..storage.checkpoint import Checkpoints
+from ..storage.run_dir import RunDir
+from ..utils.runtime import kept_memory, on_device, one_thread
+from ..utils.signals import stoppable
+from .cohort import Cohorts
+from .compatibility import affects
+from .environment import BackendInputs, Environment, Simulation
+from .evaluator import Evaluator
+from .experiment import Experiment, Watch
+from .recorder import NullRecorder, Recorder, RunRecorder
+from .result import Result
+from .resume import Checkpointing, Resumable
+from .round import RoundPolicy
+from .setup import Setup, faults_of
+
+
+def run_experiment(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None) -> Result:
+    """Run to the end, from the latest checkpoint if the directory has one.
+
+    A run that is told to stop saves the last whole round and raises KeyboardInterrupt.
+
+    Args:
+        setup: a run that is ready to start.
+        run_dir: where to write files; None: nothing is written.
+        watch: called after every round, with its number and its metrics (None if it was not evaluated).
+    """
+    with one_thread(), kept_memory(), on_device(setup.config.device), stoppable():
+        return build_experiment(setup, run_dir).run(watch or (lambda t, line: None))
+
+
+def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: Environment | None = None) -> Experiment:
+    """Make a run from its parts.
+
+    Args:
+        setup: a run that is ready to start.
+        run_dir: where to write files; None: nothing is written.
+        environment: where the clients are; by default in a simulation.
+    """
+    config, method, pool = setup.config, setup.method, setup.pool
+    environment = environment or Simulation(setup)
+    types = contract(method)._replace(state=Kept) if pool.remote else contract(method)
+    stores = open_stores(setup, run_dir, types)
+    privacy = Privacy(config, method, pool, run_dir.path if run_dir else None)
+    faults = faults_of(config, pool.ids)
+    cohorts = Cohorts(pool.ids, config.rate, config.seed, faults, config.rounds, config.eval_every, config.deadline)
+    checks = Validator(method, pool, config.seed, config.max_norm, _largest_value(setup), privacy.spare_rows)
+    checkpoints = Checkpoints(run_dir.path, types, config.identity()) if run_dir else None
+    notes: list[str] = []
+    recorder = NullRecorder() if run_dir is None else RunRecorder(run_dir, config, environment.holdings())
+    policy = _policy(setup, checks, recorder, faults, notes.append)
+    backend = environment.open_backend(
+        BackendInputs(
+            setup=setup,
+            states=stores.clients,
+            upload_filter=faults.upload_filter(
+                privacy.upload_filter if privacy.on else no_filter, constraints_of(method)
+            ),
+            cohort=len(cohorts.sample(0)),
+            checks=checks,
+            checkpoints=checkpoints,
+        )
+    )
+    return Experiment(
+        setup=setup,
+        environment=environment,
+        stores=stores,
+        backend=backend,
+        privacy=privacy,
+        cohorts=cohorts,
+        timer=RoundTimer(
+            setup.devices,
+            pool,
+            faults,
+            seed=config.seed,
+            deadline=config.deadline,
+            constraints=constraints_of(method),
+        ),
+        policy=policy,
+        evaluator=Evaluator(method, pool, backend, config.seed, stores.server_side, byzantine=faults.poisoned),
+        recorder=recorder,
+        checkpointing=Checkpointing(
+            stores,
+            _extras(privacy, recorder),
+            checkpoints=checkpoints,
+            federation=setup.federation.name,
+            # A round that is repeated after a crash is paid for again, so each one is saved where there is a budget.
+            every=1 if privacy.budget else config.checkpoint_every,
+            before_save=recorder.sync,
+        ),
+        notes=notes,
+    )
+
+
+def open_stores(setup: Setup, run_dir: RunDir | None, types: Contract) -> RunStores:
+    """Open the stores of client states: in memory, or on disk in the run directory."""
+
+    def open_store(name: str, kind: type[Any]) -> Store:
+        if setup.config.store == "memory" or run_dir is None:
+            return MemoryStore()
+        return DiskStore(run_dir.path / name, kind, setup.config.cache)
+
+    return RunStores(clients=open_store("states", types.state), server_side=open_store("desks", types.per_client))
+
+
+def _extras(privacy: Privacy, recorder: NullRecorder | RunRecorder) -> dict[str, Resumable]:
+    extras: dict[str, Resumable] = {"privacy": privacy}
+    return extras | {"audit": recorder} if isinstance(recorder, RunRecorder) else extras
+
+
+def _policy(
+    setup: Setup, checks: Validator, recorder: Recorder, faults: Faults, note: Callable[[str], None]
+) -> RoundPolicy:
+    """Return how the server treats uploads; ``note`` is told of limits that the user should know."""
+    config, method = setup.config, setup.method
+    policy = RoundPolicy(
+        checks=checks,
+        guard=guard_for(method, config.robust, note) if config.robust else None,
+        fixed=Fixed(note) if config.sums == "fixed" else None,
+        note=recorder.record_upload,
+    )
+    if (poison := faults.poison) and not affects(poison.kind, method, setup.pool):
+        note(f"--poison {config.poison} changes nothing that {config.method} uploads.")
+    return policy
+
+
+def _largest_value(setup: Setup) -> float:
+    """Return how large a number of an upload may be: no client may make a sum in fixed point overflow."""
+    rows = len(setup.pool.train.all.y)
+    return min(LARGEST, largest(rows)) if setup.config.sums == "fixed" else LARGEST

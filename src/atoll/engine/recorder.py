@@ -1,0 +1,174 @@
+"""What a run writes down while it goes on: lines of metrics, the audit log, the files of its directory."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from ..clients.fingerprints import fingerprint
+from ..clients.tasks import ClientUpload, RoundLog
+from ..config import Config
+from ..core.schema import UploadError
+from ..core.task import Round
+from ..simulation.clock import Stamp
+from ..storage import audit_log
+from ..storage.audit_log import AuditLog
+from ..storage.metrics import GenericScores, OptionalMetrics, PersonalScores, RoundMetrics
+from ..storage.run_dir import RunDir, to_parquet
+from .run_state import RunState
+
+
+def metrics_line(
+    log: RoundLog,
+    run_state: RunState,
+    *,
+    personal: PersonalScores,
+    generic: GenericScores | None,
+    stamps: Mapping[str, Stamp],
+    optional: OptionalMetrics,
+) -> RoundMetrics:
+    """Make the line of metrics of an evaluated round.
+
+    Args:
+        log: what happened in the round.
+        run_state: totals, and the rejections since the last line.
+        personal: scores of the personal models.
+        generic: scores of the generic model, if there is one.
+        stamps: simulated times at which the round ended.
+        optional: further entries.
+    """
+    totals = run_state.totals
+    return {
+        "round": log.t + 1,
+        "personal": personal,
+        "generic": generic,
+        "bytes": {"up": totals.up, "down": totals.down},
+        "flops": {"clients": totals.client_flops, "server": totals.server_flops},
+        "clock": {name: {"generic": stamp.generic, "personal": stamp.personal} for name, stamp in stamps.items()},
+        "participants": log.cohort,
+        "rejected": run_state.rejected,
+        **_incidents(run_state),
+        **optional,
+        "seconds": totals.seconds,
+    }
+
+
+def _incidents(run_state: RunState) -> OptionalMetrics:
+    """Return absences and spoilt states since the last line, as far as there are any."""
+    found: OptionalMetrics = {}
+    if run_state.dropped:
+        found["dropped"] = run_state.dropped
+    if run_state.spoilt:
+        found["spoilt"] = run_state.spoilt
+    return found
+
+
+class Recorder(Protocol):
+    """Writes down what happens in a run."""
+
+    def open(self, lines: Sequence[RoundMetrics]) -> None:
+        """Begin to write, after rounds that have these lines of metrics."""
+        ...
+
+    def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
+        """Write down an upload that has been judged, and its flaw if it was rejected."""
+        ...
+
+    def record_metrics(self, line: RoundMetrics) -> None:
+        """Write down the metrics of an evaluated round."""
+        ...
+
+    def sync(self) -> None:
+        """Force onto the disk what a checkpoint relies on."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the recorder adds to the summary of the run."""
+        ...
+
+    def finish(self, table: pa.Table, summary: Mapping[str, Any]) -> None:
+        """Write down the outcome of a run that has ended.
+
+        Args:
+            table: scores of every client in every evaluated round.
+            summary: what summary.json holds.
+        """
+        ...
+
+
+class NullRecorder:
+    """Writes nothing: for runs without a directory, whose outcome is the returned result."""
+
+    def open(self, lines: Sequence[RoundMetrics]) -> None:
+        """Do nothing."""
+
+    def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
+        """Do nothing."""
+
+    def record_metrics(self, line: RoundMetrics) -> None:
+        """Do nothing."""
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+    def summary(self) -> dict[str, Any]:
+        return {}
+
+    def finish(self, table: pa.Table, summary: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+
+class RunRecorder:
+    """Writes the files of a run directory.
+
+    Args:
+        run_dir: the directory, which this process has locked.
+        config: the configuration of the run.
+        holdings: what holdings.json says of the clients' rows.
+    """
+
+    def __init__(self, run_dir: RunDir, config: Config, holdings: Mapping[str, Any]):
+        self._run_dir = run_dir
+        self._config = config
+        self._holdings = holdings
+        self._audit_mark = audit_log.Mark()
+        self._audit: AuditLog | None = None
+
+    @property
+    def audit(self) -> AuditLog:
+        assert self._audit is not None, "the recorder is not open"
+        return self._audit
+
+    def to_json(self) -> dict[str, Any]:
+        """Return where the audit log ends, for a checkpoint."""
+        return self.audit.mark()._asdict()
+
+    def take_over(self, stored: Mapping[str, Any] | None) -> None:
+        """Continue the audit log where a checkpoint says that it ended."""
+        self._audit_mark = audit_log.Mark(**(stored or {}))
+
+    def open(self, lines: Sequence[RoundMetrics]) -> None:
+        self._run_dir.write_config(self._config)
+        self._run_dir.write_json("holdings.json", self._holdings)
+        self._run_dir.write_metrics(lines)
+        self._run_dir.remove("summary.json")  # a run with a summary has ended
+        self._audit = AuditLog(self._run_dir.path / audit_log.NAME, self._audit_mark)
+        self._run_dir.sync()
+
+    def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
+        size, sha256 = outcome.fingerprint or fingerprint(outcome.upload, flaw)
+        self.audit.add(r.t + 1, r.phase, outcome.sender, size, sha256, flaw)
+
+    def record_metrics(self, line: RoundMetrics) -> None:
+        self._run_dir.append_metrics(line)
+
+    def sync(self) -> None:
+        self.audit.sync()
+
+    def summary(self) -> dict[str, Any]:
+        return {"audit": self.to_json()}
+
+    def finish(self, table: pa.Table, summary: Mapping[str, Any]) -> None:
+        self._run_dir.write_bytes("clients.parquet", to_parquet(table))
+        self._run_dir.write_json("summary.json", summary)
+        self._run_dir.sync()

@@ -1,0 +1,204 @@
+"""Checkpoints of a run: what a resumed run continues from, and what remains of a round that breaks off."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..clients.state_store import RunStores
+from ..errors import AtollError
+from ..storage.checkpoint import Checkpoints, Snapshot
+from ..storage.run_dir import from_parquet, to_parquet
+from ..typing import ClientId
+from ..utils.signals import uninterrupted
+from .run_state import RunState, from_json
+
+
+class Resumable(Protocol):
+    """Anything with a past: its value after the last whole round is an entry of every checkpoint."""
+
+    def to_json(self) -> Any:
+        """Return plain JSON values; few, because they are asked for after every round."""
+        ...
+
+    def take_over(self, stored: Any) -> None:
+        """Continue from a stored value; None if there is no checkpoint, or if the checkpoint has no such entry."""
+        ...
+
+
+@dataclass
+class Progress:
+    """Everything that a round changes, apart from the states in the stores."""
+
+    server: Any  # the server's state
+    run_state: RunState = field(default_factory=RunState)
+    changed: set[ClientId] = field(default_factory=set)  # clients whose states are newer than the last checkpoint
+
+    def copy(self) -> "Progress":
+        """Copy all containers, so that later rounds leave the copy as it is."""
+        return Progress(self.server, self.run_state.copy(), set(self.changed))
+
+
+class Checkpointing:
+    """Saves a run after whole rounds, and brings it back to the end of a whole round.
+
+    Args:
+        stores: states of the clients.
+        extras: what else has a past, by the names of entries in checkpoints.
+        checkpoints: where checkpoints are written; None: the run is kept in memory alone.
+        federation: name of the data of the run; a checkpoint of other data is refused.
+        every: rounds between checkpoints.
+        before_save: called before a checkpoint is written, which must not know of more than is on the disk.
+    """
+
+    def __init__(
+        self,
+        stores: RunStores,
+        extras: Mapping[str, Resumable],
+        *,
+        checkpoints: Checkpoints | None = None,
+        federation: str = "",
+        every: int = 1,
+        before_save: Callable[[], None] = lambda: None,
+    ):
+        self.extras = dict(extras)
+        self._stores = stores
+        self._checkpoints = checkpoints
+        self._federation = federation
+        self._every = every
+        self._before_save = before_save
+        self._entries: dict[str, Any] = {}  # of the extras, after the last whole round
+        self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
+        self._per_client_objects: dict[ClientId, str] = {}
+        self._saved = 0  # the round of the last checkpoint
+        self._open: Progress | None = None  # as it was when the round under way began; None between rounds
+
+    @property
+    def saved_clients(self) -> set[ClientId]:
+        """Clients whose states are in the last checkpoint."""
+        return set(self._objects)
+
+    def load(self, rounds: int, warn: Callable[[str], None]) -> Progress | None:
+        """Go back to the latest checkpoint. Stores and extras are set to what they were then.
+
+        Args:
+            rounds: rounds that the run shall have.
+            warn: told of damaged checkpoints that are passed over.
+
+        Returns:
+            The progress at the checkpoint, or None if there is none.
+
+        Raises:
+            AtollError: the run has more rounds already, or its data have changed.
+        """
+        if self._checkpoints is None:
+            return None
+        found = self._checkpoints.load(warn)
+        if found is not None:
+            self._check_resumable(found, rounds)
+            self._entries = found.progress["entries"]
+        for name, extra in self.extras.items():
+            extra.take_over(self._entries.get(name))
+        self._stores.clear()  # on disk there may be states of rounds that no checkpoint knows of
+        return None if found is None else self._restore(self._checkpoints, found)
+
+    def _check_resumable(self, found: Snapshot, rounds: int) -> None:
+        assert self._checkpoints is not None
+        where = str(self._checkpoints.run_dir)
+        if found.round > rounds:
+            raise AtollError(
+                f"The run in {where!r} has done {found.round} rounds already. Give --rounds {found.round} or more."
+            )
+        if found.progress["federation"] != self._federation:
+            raise AtollError(
+                f"Cannot resume {where!r}: the data are not what they were when it began. "
+                "Bring them back, or start again with --force, which replaces the run."
+            )
+
+    def _restore(self, checkpoints: Checkpoints, found: Snapshot) -> Progress:
+        self._saved = found.round
+        self._objects = found.states
+        self._per_client_objects = found.per_client_states
+        for i, name in found.states.items():
+            self._stores.clients.put(i, checkpoints.get_state(name))
+        for i, name in found.per_client_states.items():
+            self._stores.server_side.put(i, checkpoints.get_per_client(name))
+        self._stores.keep()
+        return Progress(found.server, from_json(found.round, found.progress["ledger"], from_parquet(found.rows)))
+
+    def open_round(self, progress: Progress) -> None:
+        """Remember how things stand before a round."""
+        self._open = progress.copy()
+
+    def close_round(self, progress: Progress) -> None:
+        """Make the round under way count, and save a checkpoint if one is due."""
+        with uninterrupted():
+            progress.run_state.round += 1
+            self._open = None
+            self._entries = {name: extra.to_json() for name, extra in self.extras.items()}
+            self._stores.keep()
+            if progress.run_state.round % self._every == 0:
+                self._save(progress)
+
+    def roll_back(self, progress: Progress) -> Progress:
+        """Forget the round under way, save the last whole one, and return the progress after it."""
+        with uninterrupted():
+            if self._open is not None:
+                progress = self._open
+                self._stores.drop()
+            if self._saved < progress.run_state.round:
+                self._save(progress)
+        return progress
+
+    def finish(self, progress: Progress) -> None:
+        """Save the end of a run, unless it is saved; then remove what an earlier process left behind."""
+        if self._saved < progress.run_state.round:
+            self._save(progress)
+        elif self._checkpoints is not None:
+            self._checkpoints.tidy(progress.run_state.round)
+
+    def _save(self, progress: Progress) -> None:
+        if self._checkpoints is None:
+            return
+        for store, objects in (
+            (self._stores.clients, self._objects),
+            (self._stores.server_side, self._per_client_objects),
+        ):
+            changed = ((i, store.get(i)) for i in sorted(progress.changed))
+            objects |= {i: self._checkpoints.put_state(state) for i, state in changed if state is not None}
+        progress.changed.clear()
+        run_state = progress.run_state
+        self._before_save()
+        self._checkpoints.save(
+            Snapshot(
+                round=run_state.round,
+                server=progress.server,
+                states=dict(self._objects),
+                progress={
+                    "ledger": run_state.to_json(),
+                    "federation": self._federation,
+                    "entries": self._entries,
+                },
+                rows=to_parquet(run_state.table()),
+                per_client_states=dict(self._per_client_objects),
+            )
+        )
+        self._saved = run_state.round
+
+
+def drop_early_end(run_state: RunState, is_evaluated: Callable[[int], bool]) -> None:
+    """Remove lines of rounds that were evaluated only because the run used to end there.
+
+    Args:
+        run_state: changed in place. Rejections in those lines go to the next line.
+        is_evaluated: whether a round, counted from 0, is evaluated in the longer run.
+    """
+    early = [line for line in run_state.lines if not is_evaluated(line["round"] - 1)]
+    run_state.rejected = [entry for line in early for entry in line["rejected"]] + run_state.rejected
+    run_state.dropped = [entry for line in early for entry in line.get("dropped", [])] + run_state.dropped
+    run_state.spoilt = [entry for line in early for entry in line.get("spoilt", [])] + run_state.spoilt
+    run_state.lines = [line for line in run_state.lines if line not in early]
+    kept = pa.array([line["round"] for line in run_state.lines], pa.int64())
+    run_state.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in run_state.rows]

@@ -1,0 +1,120 @@
+"""One client's part of an exchange, and the stand-in of the validator, which plays exchanges in order."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+import torch
+from support.small_runs import setup
+from torch import Tensor
+
+from atoll.clients.participation import take_part
+from atoll.clients.validation.validator import Validator
+from atoll.core.client import Client
+from atoll.core.method import Method
+from atoll.core.model import Predictor
+from atoll.core.payload import about, payload
+from atoll.core.prng import Key, key
+from atoll.core.task import Reply, Round, Task
+from atoll.errors import AtollError
+from atoll.typing import ClientId
+
+
+@payload
+class Message:
+    phase: int = about("exchange of the round")
+
+
+@payload
+class Kept:
+    next_phase: int = about("the exchange that the client waits for")
+
+
+@payload
+class Answer:
+    v: Tensor = about("one number for each exchange so far")
+
+
+@dataclass(frozen=True)
+class InOrder(Method[Message, Kept, Message, Answer]):
+    """Refuses the message of an exchange if the client has not played the exchange before it."""
+
+    phases: ClassVar[int] = 3
+    broken: bool = False
+
+    def init_server(self, task: Task, k: Key) -> Message:
+        return Message(0)
+
+    def init_client(self, client: Client, k: Key) -> Kept:
+        return Kept(0)
+
+    def broadcast(self, server: Message, to: ClientId, task: Task, r: Round) -> Message:
+        return Message(r.phase)
+
+    def local(self, down: Message, state: Kept, client: Client, k: Key) -> tuple[Answer, Kept]:
+        if self.broken:
+            raise ValueError("no rows of class 3")
+        if down.phase != state.next_phase:
+            raise ValueError(f"exchange {down.phase} came where {state.next_phase} was due")
+        return Answer(torch.zeros(down.phase + 1)), Kept((down.phase + 1) % self.phases)
+
+    def aggregate(self, server: Message, replies: Iterable[Reply[Answer]], task: Task, r: Round, k: Key) -> Message:
+        return server
+
+    def personal(self, down: Message, up: Answer | None, state: Kept, client: Client) -> Predictor:
+        return lambda x: torch.zeros(len(x), client.num_classes)
+
+
+def test_upload_is_there_before_personal_training() -> None:
+    calls = list[str]()
+
+    @dataclass(frozen=True)
+    class InTwoSteps(InOrder):
+        def local(self, down: Message, state: Kept, client: Client, k: Key) -> tuple[Answer, Kept]:
+            calls.append("local")
+            return super().local(down, state, client, k)
+
+        def after_upload(self, down: Message, up: Answer, state: Kept, client: Client, k: Key) -> Kept:
+            calls.append("after_upload")
+            return Kept(state.next_phase + 10)
+
+    pool = setup("fedavg").pool
+    part = take_part(InTwoSteps(), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
+
+    assert calls == ["local"]
+    assert part.finish().next_phase == 11
+    assert calls == ["local", "after_upload"]
+
+
+def test_state_is_ready_where_nothing_follows_the_upload() -> None:
+    pool = setup("fedavg").pool
+    part = take_part(InOrder(), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
+
+    assert part.finish().next_phase == 1
+
+
+def test_state_of_another_class_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Mistaken(InOrder):
+        def local(self, down: Message, state: Kept, client: Client, k: Key) -> tuple[Answer, Kept]:
+            return Answer(torch.zeros(1)), Message(0)  # type: ignore[return-value]
+
+    pool = setup("fedavg").pool
+    with pytest.raises(AtollError, match=r"Mistaken.local returned a Message, but local\(\) declares .* a Kept"):
+        take_part(Mistaken(), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
+
+
+@pytest.mark.parametrize("phase", [0, 1, 2])
+def test_stand_in_has_played_the_earlier_exchanges_of_a_round(phase: int) -> None:
+    pool = setup("fedavg").pool
+    expected = Validator(InOrder(), pool, 0).expected(pool.ids[0], Message(phase), phase)
+
+    assert {name: leaf.shape for name, leaf in expected.form.items()} == {"v": (phase + 1,)}
+
+
+def test_error_of_a_stand_in_names_the_dry_run() -> None:
+    pool = setup("fedavg").pool
+    sentence = "While working out what InOrder uploads from a dry run on 20 blank rows: ValueError: no rows of class 3"
+    with pytest.raises(AtollError, match=sentence):
+        Validator(replace(InOrder(), broken=True), pool, 0).expected(pool.ids[0], Message(0))

@@ -1,0 +1,59 @@
+"""Simulated times of clients, from devices, rows, faults and a deadline."""
+
+import pytest
+from support.small_runs import setup
+
+from atoll.clients.pool import ClientPool
+from atoll.clients.tasks import RoundLog
+from atoll.simulation.clock import Clock, Devices
+from atoll.simulation.costs import Costs
+from atoll.simulation.faults import read_faults
+from atoll.simulation.timing import RoundTimer
+
+DEVICES = Devices(speed=10.0, up=5.0, down=10.0, latency=0.0, server=4.0)
+
+
+def timer(pool: ClientPool, deadline: float | None = None, **faults: str) -> RoundTimer:
+    made = read_faults(pool.ids, 0, **faults)
+    return RoundTimer(DEVICES, pool, made, seed=0, deadline=deadline, constraints={})
+
+
+@pytest.fixture
+def pool() -> ClientPool:
+    return setup("fedavg").pool
+
+
+def costs(pool: ClientPool) -> Costs:
+    """Two operations for each row before the upload, one after it, eight of the server."""
+    return Costs({pool.models["0"].name: (2.0, 1.0)}, 8.0)
+
+
+def test_times_follow_from_rows_bytes_and_speeds(pool: ClientPool) -> None:
+    n = len(pool.client("0").y)
+    times = timer(pool).of(0, "0", costs(pool), up=10, down=20)
+
+    # 2 n operations at 10 per second, n afterwards, 10 bytes at 5 per second, 20 bytes at 10 per second
+    assert times == pytest.approx((0.2 * n, 0.1 * n, 2.0, 2.0))
+
+
+def test_straggler_takes_a_multiple_of_everything(pool: ClientPool) -> None:
+    normal = timer(pool).of(0, "0", costs(pool), up=10, down=20)
+    slow = timer(pool, stragglers="1:3").of(0, "0", costs(pool), up=10, down=20)
+
+    assert slow == pytest.approx([3 * t for t in normal])
+
+
+def test_upload_after_the_deadline_is_late(pool: ClientPool) -> None:
+    clock, n = Clock(overlap=False), len(pool.client("0").y)
+    arrival = 0.3 * n + 2.0 + 2.0  # training before and after the upload, then upload and download
+
+    for deadline, late in ((arrival + 0.1, False), (arrival - 0.1, True), (None, False)):
+        assert timer(pool, deadline).faults(0, costs(pool), clock).late("0", 10, 20) is late
+
+
+def test_server_waits_for_the_slowest_client_and_aggregates(pool: ClientPool) -> None:
+    log = RoundLog(0, ["0", "1"], up={"0": 10, "1": 10}, down={"0": 20, "1": 20}, accepted=["0", "1"])
+    stamps = timer(pool).stamps(log, costs(pool), {"waiting": Clock(overlap=False)})
+
+    most = max(len(pool.client(i).y) for i in ("0", "1"))
+    assert stamps["waiting"].generic == pytest.approx(0.3 * most + 4.0 + 8.0 / 4.0)
