@@ -22,9 +22,10 @@ from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
 from atoll.methods._autoencoder import autoencoder, rebuilt
+from atoll.methods._class_sampling import evenly
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedavg import Global as Average
-from atoll.methods.fedfed import DISTIL, MIX, SHARE, Desk, FedFed, Global, State, Update, evenly
+from atoll.methods.fedfed import DISTIL, MIX, SHARE, Desk, FedFed, Global, State, Update
 
 CLIENT = toy_models.random_client(9, 1, toy_models.mlp())
 TASK = toy_models.task(CLIENT.model)

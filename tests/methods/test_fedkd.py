@@ -18,8 +18,9 @@ from atoll.core.prng import key, normal
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round
 from atoll.errors import AtollError
+from atoll.methods._low_rank import apply_change, compress, decompress, rank
 from atoll.methods.fedavg import FedAvg, Global
-from atoll.methods.fedkd import PROJECT, Change, FedKD, Mentee, Server, State, compressed, moved, rank, restored
+from atoll.methods.fedkd import PROJECT, Change, FedKD, Mentee, Server, State
 from atoll.methods.local import Local
 from atoll.methods.local import State as Alone
 
@@ -57,8 +58,8 @@ def whole(c: Client, threshold: float = 0.95) -> Mentee:
 
 def squeezed(v: Tensor, threshold: float) -> tuple[Params, Tensor]:
     """A change of one tensor as it travels, and as it arrives."""
-    small = compressed({"w": v}, threshold)
-    return small, restored(small, {"w": v})["w"]
+    small = compress({"w": v}, threshold)
+    return small, decompress(small, {"w": v})["w"]
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
@@ -178,7 +179,7 @@ def test_what_is_not_finite_is_left_for_the_server_to_refuse() -> None:
 def test_bytes() -> None:
     """64 x 100 at rank 3 and a bias of 64: 3 * (64 + 100 + 1) + 64 = 559 numbers, and n_k."""
     matrix = normal(key(6), 64, 3) @ normal(key(7), 3, 100)
-    change = compressed({"w": matrix, "b": torch.ones(64)}, 0.9999)
+    change = compress({"w": matrix, "b": torch.ones(64)}, 0.9999)
     assert nbytes(Change(change, {}, torch.tensor(5.0))) == 4 * 560
 
 
@@ -198,7 +199,7 @@ def test_what_a_client_sends_is_its_change_from_what_it_received() -> None:
         FedAvg(toy_models.RICH), Global(mentee_of(c).init(), {}), Nothing(), replace(c, model=mentee_of(c)), key(1)
     )
     expected = sub(plain.params, mentee_of(c).init())
-    assert gap_params(restored(up.change, mentee_of(c).init()), expected) == 0
+    assert gap_params(decompress(up.change, mentee_of(c).init()), expected) == 0
     _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), Alone(c.model.init()), c, key(1))
     toy_models.assert_same(Alone(state.params), alone)
     toy_models.assert_same(Alone(state.mentee), Alone(mentee_of(c).init()))
@@ -230,7 +231,7 @@ def test_both_models_learn_from_each_other() -> None:
     )
     for other in (1, 2):
         assert gap_params(states[0].params, states[other].params) > 1e-4
-        assert gap_params(*(restored(ups[i].change, mentee_of(c).init()) for i in (0, other))) > 1e-4
+        assert gap_params(*(decompress(ups[i].change, mentee_of(c).init()) for i in (0, other))) > 1e-4
 
 
 def test_running_statistics_travel_as_they_are() -> None:
@@ -279,7 +280,7 @@ def test_the_server_keeps_the_compressed_change() -> None:
     )
     assert float(out.params["w"][1, 1]) == pytest.approx(0.0, abs=1e-6)
     assert float(out.params["w"][0, 0]) == pytest.approx(3.0)
-    toy_models.assert_same(Alone(out.params), Alone(moved({"w": torch.zeros(6, 6)}, out.change, {})))
+    toy_models.assert_same(Alone(out.params), Alone(apply_change({"w": torch.zeros(6, 6)}, out.change, {})))
 
 
 def test_all_copies_of_the_mentee_agree_under_partial_participation() -> None:

@@ -42,6 +42,26 @@ def lessons(x: Tensor, y: Tensor, optim: Optimiser, k: Key, steps: int | None = 
             yield Batch(x[rows], y[rows], torch.ones(len(rows)), fold(fold(own, 1), at), {})
 
 
+def beside_public(client: Client, optim: Optimiser, k: Key) -> Iterator[Batch]:
+    """Yield private batches as in plain training, each with a batch of public rows in ``extra["public"]``.
+
+    The labels of the public batch are the numbers of its rows; ``extra["epoch_begins"]`` marks the first batch of an
+    epoch. Every epoch shuffles the public rows and goes round them from the start, because the number of batches of an
+    epoch may depend on padding.
+    """
+    rows, seen, order = public(client), 0, torch.empty(0)
+    window = torch.arange(min(optim.batch_size, len(rows)))
+    for b in client.batches(k, optim.epochs, optim.batch_size):
+        epoch, done = divmod(seen, len(client.x))
+        own = fold(fold(k, -1), epoch)  # no epoch of the private rows has this number
+        if done == 0:
+            order = permutation(fold(own, 0), len(rows))
+        chosen = order[(window + done) % len(rows)]
+        beside = Batch(rows[chosen], chosen, torch.ones(len(chosen)), fold(fold(own, 1), done), {})
+        yield b._replace(extra={"public": beside, "epoch_begins": done == 0})
+        seen += len(b.x)
+
+
 def imitation(model: Model, apart: Apart) -> Loss:
     """How far a model's logits are from the targets, which a batch has for labels."""
 

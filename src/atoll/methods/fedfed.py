@@ -12,7 +12,7 @@ over the numbers of a row and of its code. The released code also trains f on mi
 small and one-sided clients apart, and has images in [0, 1]; here inputs may be normalised, so q ends without a sigmoid.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -30,11 +30,12 @@ from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.payload import Params, Role, about, payload
-from ..core.prng import Key, bits, fold, normal, permutation, randint
+from ..core.prng import Key, fold, normal, permutation
 from ..core.task import Reply, Round, Task
 from ..errors import AtollError
 from ..typing import ClientId
 from ._autoencoder import autoencoder, rebuilt
+from ._class_sampling import evenly
 
 DISTIL, SHARE, MIX = "distil", "share", "mix"  # the stages
 Q = "q."  # names of the autoencoder's weights among those of the model
@@ -206,18 +207,6 @@ class FedFed(Method[Global, State, Global, Update]):
             if not self.share
             else None
         )
-
-
-def evenly(y: Tensor) -> Callable[[int, Key], Tensor]:
-    """Draw rows so that the classes there are come up equally often, give or take one, and rows of a class alike."""
-    order, counts = y.argsort(stable=True), y.bincount()
-    held, starts = counts.nonzero().flatten(), counts.cumsum(0) - counts
-
-    def draw(size: int, k: Key) -> Tensor:
-        labels = held[(torch.arange(size) + randint(fold(k, 0), len(held))) % len(held)]
-        return order[starts[labels] + bits(fold(k, 1), size) % counts[labels]]
-
-    return draw
 
 
 def _apart(params: Params) -> tuple[Params, Params]:

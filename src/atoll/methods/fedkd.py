@@ -31,12 +31,13 @@ from ..core.method import Method, Need
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.params import add, sub, weights, zeros
+from ..core.params import sub, weights, zeros
 from ..core.payload import Params, Role, about, payload
 from ..core.prng import Key, uniform
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
+from ._low_rank import apply_change, compress, decompress
 from ._mutual_learning import Update, divergence, shared_model, train
 
 PROJECT = "project"  # W_k, while it is trained with the mentee
@@ -103,10 +104,10 @@ class FedKD(Method[Server, State, Mentee, Change]):
         return State(client.model.init(), project, {})
 
     def local(self, down: Mentee, state: State, client: Client, k: Key) -> tuple[Change, State]:
-        start = down.params or moved(state.mentee, down.change, down.buffers)
+        start = down.params or apply_change(state.mentee, down.change, down.buffers)
         mentor, mentee = train(self.optim, self.losses, state.params, start | {PROJECT: state.project}, client, k)
         project = mentee.pop(PROJECT)
-        change = compressed(sub(weights(mentee), start), down.threshold)
+        change = compress(sub(weights(mentee), start), down.threshold)
         return Change(change, _buffers(mentee), client.n), State(mentor, project, start)
 
     def losses(self, mentor: Step, mentee: Step) -> tuple[Tensor, Tensor]:
@@ -140,13 +141,13 @@ class FedKD(Method[Server, State, Mentee, Change]):
         def updates() -> Iterator[Update]:
             for sender, up in replies:
                 present[sender] = torch.tensor(True)
-                yield Update(restored(up.change, server.params) | up.buffers, up.n)
+                yield Update(decompress(up.change, server.params) | up.buffers, up.n)
 
         none = zeros(weights(server.params)) | _buffers(server.params)
         average = mean(with_policy_of(replies, updates()), "params", weight=None if self.uniform else "n", around=none)
-        change = compressed(weights(average), self.threshold(r))
+        change = compress(weights(average), self.threshold(r))
         # Clients will add what they receive, so the server adds the same.
-        return Server(moved(server.params, change, _buffers(average)), change, present)
+        return Server(apply_change(server.params, change, _buffers(average)), change, present)
 
     def threshold(self, r: Round) -> float:
         return self.t_start + (self.t_end - self.t_start) * min(r.t / self.rounds_to_end, 1.0)
@@ -167,53 +168,3 @@ def _mse(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
 def _buffers(params: Params) -> Params:
     moving = weights(params)
     return {name: v for name, v in params.items() if name not in moving}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Compression: a change as {"dense.NAME": tensor} or {"left.NAME": [m, K], "scale.NAME": [K], "right.NAME": [K, n]}.
-
-
-def compressed(change: Params, threshold: float) -> Params:
-    """Singular values and vectors that hold a share of the energy, where they take less room than the tensor."""
-    small: Params = {}
-    for name, v in change.items():
-        factors = _factors(v, threshold) if v.ndim > 1 else {}
-        small |= {f"{kind}.{name}": t for kind, t in factors.items()} or {f"dense.{name}": v}
-    return small
-
-
-def _factors(v: Tensor, threshold: float) -> Params:
-    """The factors of a tensor as a matrix; none if they would not be smaller, or if it has no finite ones."""
-    matrix = v.flatten(1)
-    if not bool(torch.isfinite(matrix).all()):
-        return {}
-    left, scale, right = torch.linalg.svd(matrix, full_matrices=False)
-    count = rank(scale, threshold)
-    if count * (sum(matrix.shape) + 1) >= matrix.numel():
-        return {}
-    kept = {"left": left[:, :count], "scale": scale[:count], "right": right[:count]}
-    # In one piece, as if they had travelled: how a matrix lies in memory shows in the last bits of products.
-    return {kind: t.clone(memory_format=torch.contiguous_format) for kind, t in kept.items()}
-
-
-def rank(scale: Tensor, threshold: float) -> int:
-    """The smallest number of singular values that hold a share of the energy, all of them if need be."""
-    energy = scale.double().square().cumsum(0)
-    return int((energy < threshold * energy[-1]).sum()) + 1
-
-
-def restored(change: Params, like: Params) -> Params:
-    """The change of each weight in ``like``, in its shape."""
-    out = {}
-    for name, v in weights(like).items():
-        if f"dense.{name}" in change:
-            out[name] = change[f"dense.{name}"]
-        else:
-            left, scale, right = (change[f"{kind}.{name}"] for kind in ("left", "scale", "right"))
-            out[name] = ((left * scale) @ right).reshape(v.shape)
-    return out
-
-
-def moved(params: Params, change: Params, buffers: Params) -> Params:
-    """Params after a compressed change."""
-    return add(weights(params), restored(change, params)) | buffers

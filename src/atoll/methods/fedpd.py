@@ -14,7 +14,7 @@ Its text and Algorithm 1 cite equations by the numbers of an earlier draft: (5),
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -33,10 +33,11 @@ from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS, add, part, sqnorm, sub, weights
 from ..core.payload import Params, Role, about, payload
-from ..core.prng import Key, fold, permutation
+from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..errors import AtollError
 from ..typing import ClientId
+from ._distillation import beside_public, public
 
 ALPHA = BUFFERS + "alpha"  # while a client trains, its coefficients travel with the params, like running statistics
 
@@ -116,46 +117,28 @@ class FedPD(Method[Server, State, Features, Features]):
     # -- client -------------------------------------------------------------------------------------------------------
 
     def init_client(self, client: Client, k: Key) -> State:
-        return State(client.model.init(), torch.ones(len(_public(client))))
+        return State(client.model.init(), torch.ones(len(public(client))))
 
     def local(self, down: Features, state: State, client: Client, k: Key) -> tuple[Features, State]:
         if down.z is None:
-            return Features(self._normed(client.model.features(state.params, _public(client)))), state
+            return Features(self._normed(client.model.features(state.params, public(client)))), state
         start = state.params | {ALPHA: state.alpha}
-        trained = self.optim.run(self._loss(down.z, client), start, self._pairs(client, k))
+        trained = self.optim.run(self._loss(down.z, client), start, beside_public(client, self.optim, k))
         alpha = trained.pop(ALPHA)
         return Features(None), State(trained, alpha)
 
-    def _pairs(self, client: Client, k: Key) -> Iterator[Batch]:
-        """Private batches as in plain training, each with a batch of public rows, whose labels are their numbers.
-
-        Every epoch shuffles the public rows and goes round them from the start, because how many batches an epoch has
-        may depend on padding.
-        """
-        public, seen, order = _public(client), 0, torch.empty(0)
-        window = torch.arange(min(self.optim.batch_size, len(public)))
-        for b in client.batches(k, self.optim.epochs, self.optim.batch_size):
-            epoch, done = divmod(seen, len(client.x))
-            own = fold(fold(k, -1), epoch)  # no epoch of the private rows has this number
-            if done == 0:
-                order = permutation(fold(own, 0), len(public))
-            rows = order[(window + done) % len(public)]
-            beside = Batch(public[rows], rows, torch.ones(len(rows)), fold(fold(own, 1), done), {})
-            yield b._replace(extra={"public": beside, "epoch begins": done == 0})
-            seen += len(b.x)
-
     def _loss(self, z: Tensor, client: Client) -> Loss:
         """CE + lam mean_i a_i l_i, after a step of all a_i if an epoch begins."""
-        model, public = client.model, _public(client)
+        model, rows = client.model, public(client)
         if self.lam == 0:
             return objective(model)
 
         def loss(w: Params, b: Batch) -> Tensor:
             value = cross_entropy(model.step(w, b).logits, b)
             alpha, beside = w[ALPHA], b.extra["public"]
-            if self.adaptive and b.extra["epoch begins"]:
+            if self.adaptive and b.extra["epoch_begins"]:
                 with torch.no_grad():
-                    alpha = self.trust(alpha, self._apart(model.features(w, public), z))
+                    alpha = self.trust(alpha, self._apart(model.features(w, rows), z))
                 b.stats[ALPHA] = alpha
             apart = self._apart(model.step(w, beside).features, z[beside.y])
             return value + self.lam * (alpha[beside.y] * apart).mean()
@@ -215,12 +198,12 @@ class FedPD(Method[Server, State, Features, Features]):
         z = reply.upload.z
         if z is None or self.knowledge == "mean":
             return Share({}, z), per_client
-        server_model, public = task.server_models[reply.sender], _public(task)
-        batches = self.server.batches(public, z, k)
+        server_model, rows = task.server_models[reply.sender], public(task)
+        batches = self.server.batches(rows, z, k)
         params = self.server.run(self._server_loss(server_model, server.centre), per_client.params, batches)
         change = sub(_extractor(params), _extractor(per_client.params))
         share = {name: v / len(task.clients) for name, v in change.items()}
-        return Share(share, None), Desk(params, server_model(params, public))
+        return Share(share, None), Desk(params, server_model(params, rows))
 
     def _server_loss(self, server_model: Model, centre: Params) -> Loss:
         """Eq. (5)."""
@@ -253,9 +236,3 @@ class FedPD(Method[Server, State, Features, Features]):
 def _extractor(params: Params) -> Params:
     """The weights that server models have in common: all but the output layer, and no running statistics."""
     return weights(part(params, "body"))
-
-
-def _public(of: Client | Task) -> Tensor:
-    if of.public is None:
-        raise AtollError("FedPD compares features of public rows, and there are none. Set some aside with --public.")
-    return of.public
