@@ -121,7 +121,7 @@ def api_page(note: str) -> str:
 
 def _entry(dotted: str) -> Iterator[str]:
     module, _, name = dotted.rpartition(".")
-    thing: Any = getattr(import_module(module), name)  # atoll.core.payload is a module too: the package's name counts
+    thing: Any = getattr(import_module(module), name)
     source = textwrap.dedent(inspect.getsource(thing))
     [node] = ast.parse(source).body
     lines = source.splitlines()

@@ -23,7 +23,7 @@ from atoll.analysis.communication import ReferenceFederation
 from atoll.cli import main as command_line
 from atoll.config import NEUTRAL, Config, flag
 from atoll.core.method import Method, Need, contract
-from atoll.core.payload import Nothing, Params
+from atoll.core.payloads import Nothing, Params
 from atoll.data.catalogue import KNOWN
 from atoll.data.loading import catalogue
 from atoll.experiments.config_schema import schema

@@ -26,7 +26,7 @@ from support.small_runs import setup
 import atoll
 from atoll.config import Config, from_dict, read_yaml
 from atoll.core.method import Contract
-from atoll.core.payload import Nothing, Params, equal
+from atoll.core.payloads import Nothing, Params, equal
 from atoll.core.schema import tensors_of
 from atoll.core.serialization import FROM_OUTSIDE, OWN, Limits, Unreadable, WireError, decode, encode, received
 from atoll.data.dataset import Dataset

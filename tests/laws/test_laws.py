@@ -20,7 +20,7 @@ from atoll.clients.state_store import DiskStore, MemoryStore, Store
 from atoll.clients.tasks import ClientTask
 from atoll.core.client import Client
 from atoll.core.method import Method, Need, contract
-from atoll.core.payload import equal, pack, unpack
+from atoll.core.payloads import equal, pack, unpack
 from atoll.core.prng import key
 from atoll.core.replies import Replies
 from atoll.core.serialization import decode, encode, schema

@@ -11,7 +11,7 @@ from atoll.core.class_statistics import draw
 from atoll.core.losses import objective
 from atoll.core.optim.base import gradient
 from atoll.core.params import part
-from atoll.core.payload import Nothing, nbytes, pack, unpack
+from atoll.core.payloads import Nothing, nbytes, pack, unpack
 from atoll.core.prng import fold, key, normal
 from atoll.core.task import Round, Task
 from atoll.errors import AtollError

@@ -8,7 +8,7 @@ from torch import Tensor
 from atoll.core.batch import Batch
 from atoll.core.losses import objective
 from atoll.core.optim.base import gradient
-from atoll.core.payload import Nothing, Params
+from atoll.core.payloads import Nothing, Params
 from atoll.core.prng import key
 from atoll.errors import AtollError
 from atoll.methods.ditto import Ditto

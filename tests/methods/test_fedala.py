@@ -13,7 +13,7 @@ from atoll.core.client import Client
 from atoll.core.losses import cross_entropy
 from atoll.core.model import Model
 from atoll.core.params import part, weights
-from atoll.core.payload import Nothing, Params, equal
+from atoll.core.payloads import Nothing, Params, equal
 from atoll.core.prng import key
 from atoll.errors import AtollError
 from atoll.methods.fedala import FedALA, State, mix, passed

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from atoll.core.batch import Batch
 from atoll.core.model import Model
-from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.models import build

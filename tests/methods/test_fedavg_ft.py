@@ -5,7 +5,7 @@ from support import toy_models
 
 from atoll.core.losses import objective
 from atoll.core.optim.sgd import SGD
-from atoll.core.payload import Nothing
+from atoll.core.payloads import Nothing
 from atoll.core.prng import key
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedavg_ft import FedAvgFT

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import small_runs, toy_models
 
-from atoll.core.payload import Nothing, Params, equal, nbytes
+from atoll.core.payloads import Nothing, Params, equal, nbytes
 from atoll.core.prng import key
 from atoll.core.regularisers import Regularisers
 from atoll.core.task import Round

@@ -14,7 +14,7 @@ from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.optim.sgd import SGD
 from atoll.core.params import part
-from atoll.core.payload import Params, equal
+from atoll.core.payloads import Params, equal
 from atoll.core.prng import key
 from atoll.errors import AtollError
 from atoll.methods._partial_model import Shared, Update

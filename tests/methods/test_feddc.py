@@ -15,7 +15,7 @@ from atoll.core.optim.adam import Adam
 from atoll.core.optim.base import gradient
 from atoll.core.optim.sgd import SGD
 from atoll.core.params import weights
-from atoll.core.payload import Params, nbytes
+from atoll.core.payloads import Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.task import Round
 from atoll.errors import AtollError

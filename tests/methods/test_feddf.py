@@ -15,7 +15,7 @@ from atoll.core.model import Model
 from atoll.core.optim.adam import Adam
 from atoll.core.optim.base import gradient
 from atoll.core.params import BUFFERS
-from atoll.core.payload import Nothing, Params
+from atoll.core.payloads import Nothing, Params
 from atoll.core.prng import key, normal
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task

@@ -11,7 +11,7 @@ from atoll.core.batch import Step
 from atoll.core.client import Client
 from atoll.core.losses import objective
 from atoll.core.optim.base import gradient
-from atoll.core.payload import Nothing, nbytes
+from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.regularisers import Regularisers
 from atoll.core.replies import Reports

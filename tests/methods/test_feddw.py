@@ -10,7 +10,7 @@ from torch import Tensor
 
 from atoll.core.client import Client
 from atoll.core.optim.base import gradient
-from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.regularisers import Regularisers
 from atoll.core.replies import Reports

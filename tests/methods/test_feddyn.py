@@ -13,7 +13,7 @@ from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.params import weights
-from atoll.core.payload import Nothing, equal
+from atoll.core.payloads import Nothing, equal
 from atoll.core.prng import key
 from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError

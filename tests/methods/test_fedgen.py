@@ -14,7 +14,7 @@ from atoll.core.client import Client
 from atoll.core.model import Model
 from atoll.core.optim.adam import Adam
 from atoll.core.optim.base import gradient
-from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.task import Task
 from atoll.core.tree import stack

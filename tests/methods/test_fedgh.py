@@ -8,7 +8,7 @@ from support import toy_models
 
 from atoll.core.model import Model
 from atoll.core.params import part
-from atoll.core.payload import Nothing, nbytes
+from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key
 from atoll.errors import AtollError
 from atoll.methods.fedgh import MODES, FedGH, Head, Means

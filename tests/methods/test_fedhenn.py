@@ -16,7 +16,7 @@ from atoll.core.client import Client
 from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
-from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task

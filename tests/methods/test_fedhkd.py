@@ -13,7 +13,7 @@ from atoll.core.client import Client
 from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
-from atoll.core.payload import Nothing, nbytes
+from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.task import Task
 from atoll.errors import AtollError

@@ -13,7 +13,7 @@ from atoll.core.batch import Step
 from atoll.core.client import Client
 from atoll.core.model import Model
 from atoll.core.params import sub, weights
-from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round

@@ -15,7 +15,7 @@ from atoll.clients.state_store import MemoryStore
 from atoll.core.client import Client
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
-from atoll.core.payload import Nothing, nbytes
+from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import fold, key, normal
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task

@@ -18,7 +18,7 @@ from atoll.core.model import Model
 from atoll.core.optim.adam import Adam
 from atoll.core.optim.sgd import SGD
 from atoll.core.params import sqnorm, sub
-from atoll.core.payload import Nothing
+from atoll.core.payloads import Nothing
 from atoll.core.prng import key, normal
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task

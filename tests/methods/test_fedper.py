@@ -11,7 +11,7 @@ from atoll.core.client import Client
 from atoll.core.model import Model
 from atoll.core.optim.sgd import SGD
 from atoll.core.params import part
-from atoll.core.payload import Nothing, Params
+from atoll.core.payloads import Nothing, Params
 from atoll.core.prng import key
 from atoll.methods._partial_model import Kept, Shared, Update
 from atoll.methods.fedper import FedPer

@@ -5,7 +5,7 @@ import torch
 from support import toy_models
 
 from atoll.core.optim.base import gradient
-from atoll.core.payload import Nothing, nbytes
+from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key
 from atoll.errors import AtollError
 from atoll.methods._prototypes import towards

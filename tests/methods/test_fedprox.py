@@ -8,7 +8,7 @@ from torch import Tensor
 from atoll.core.batch import Batch
 from atoll.core.optim.base import gradient
 from atoll.core.params import sqnorm, sub
-from atoll.core.payload import Nothing, Params
+from atoll.core.payloads import Nothing, Params
 from atoll.core.prng import key
 from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError

@@ -12,7 +12,7 @@ from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.params import part
-from atoll.core.payload import Params, equal
+from atoll.core.payloads import Params, equal
 from atoll.core.prng import key
 from atoll.methods._partial_model import Kept, Shared, fit_head
 from atoll.methods.fedbabu import FedBABU

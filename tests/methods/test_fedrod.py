@@ -15,7 +15,7 @@ from atoll.core.model import Model
 from atoll.core.optim.adam import Adam
 from atoll.core.optim.base import gradient
 from atoll.core.params import BUFFERS, part, sub
-from atoll.core.payload import Nothing, Params, equal
+from atoll.core.payloads import Nothing, Params, equal
 from atoll.core.prng import key, normal
 from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from atoll.core.optim.base import gradient
 from atoll.core.optim.sgd import SGD
-from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.errors import AtollError
 from atoll.methods.fedgh import Means

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from atoll.core.batch import Step
 from atoll.core.client import Client
 from atoll.core.model import Model
-from atoll.core.payload import Nothing, nbytes
+from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key
 from atoll.engine.build import run_experiment
 from atoll.errors import AtollError

@@ -11,7 +11,7 @@ from atoll.core.method import Need
 from atoll.core.model import Model
 from atoll.core.optim.sgd import SGD
 from atoll.core.params import part
-from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key
 from atoll.methods._partial_model import Kept, Shared, Update
 from atoll.methods.lgfedavg import LGFedAvg

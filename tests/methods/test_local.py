@@ -4,7 +4,7 @@ import torch
 from support import toy_models
 
 from atoll.config import Config
-from atoll.core.payload import Nothing, nbytes
+from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key
 from atoll.engine.setup import build_setup
 from atoll.methods.fedavg import FedAvg, Global

@@ -12,7 +12,7 @@ from atoll.core.losses import objective, wmean
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.params import sub
-from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError

@@ -13,7 +13,7 @@ from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.params import add, sub, weights
-from atoll.core.payload import Nothing, Params, equal
+from atoll.core.payloads import Nothing, Params, equal
 from atoll.core.prng import fold, key
 from atoll.core.regularisers import Regularisers
 from atoll.core.vmap import functional_gradients

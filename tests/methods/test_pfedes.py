@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from atoll.core.client import Client
 from atoll.core.losses import cross_entropy
 from atoll.core.model import Model
-from atoll.core.payload import Nothing, nbytes
+from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key, normal
 from atoll.errors import AtollError
 from atoll.methods.local import Local, State

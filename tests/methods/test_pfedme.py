@@ -13,7 +13,7 @@ from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.params import BUFFERS, sub
-from atoll.core.payload import Params, nbytes
+from atoll.core.payloads import Params, nbytes
 from atoll.core.prng import key
 from atoll.core.regularisers import Regularisers
 from atoll.core.vmap import functional_gradients

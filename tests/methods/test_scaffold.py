@@ -16,7 +16,7 @@ from atoll.core.optim.adam import Adam
 from atoll.core.optim.base import gradient
 from atoll.core.optim.sgd import SGD
 from atoll.core.params import weights, zeros
-from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.errors import AtollError
 from atoll.methods._control_variates import Global, Update

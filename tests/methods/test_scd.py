@@ -12,7 +12,7 @@ from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.params import add, part, sub, weights
-from atoll.core.payload import Nothing, Params, nbytes
+from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from atoll.core.payload import Params, about, payload
+from atoll.core.payloads import Params, about, payload
 from atoll.core.prng import key, normal
 
 

@@ -13,7 +13,7 @@ from atoll.core.client import Client
 from atoll.core.losses import Loss, Term, wmean
 from atoll.core.method import Method
 from atoll.core.model import Model
-from atoll.core.payload import Params
+from atoll.core.payloads import Params
 from atoll.core.prng import key
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task

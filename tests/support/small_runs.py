@@ -9,7 +9,7 @@ import torch
 
 from atoll.config import Config
 from atoll.core.method import Need
-from atoll.core.payload import pack
+from atoll.core.payloads import pack
 from atoll.engine.build import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import Setup, build_setup

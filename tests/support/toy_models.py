@@ -13,7 +13,7 @@ from atoll.core.client import Client
 from atoll.core.method import Method
 from atoll.core.model import Model
 from atoll.core.optim.sgd import SGD
-from atoll.core.payload import Params, equal
+from atoll.core.payloads import Params, equal
 from atoll.core.prng import key, normal, randint
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task

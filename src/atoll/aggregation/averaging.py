@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.payload import Params
+from ..core.payloads import Params
 from ..core.task import Reply
 from ..core.tree import stack_fields
 from .fixed_point import Sum

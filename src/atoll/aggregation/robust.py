@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.method import Method, declared
-from ..core.payload import Params
+from ..core.payloads import Params
 from ..core.tree import flat, unflat
 from ..errors import AtollError, unknown
 from ..utils.parsing import Spec, number, whole

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
-from ..core.payload import Packed, pack
+from ..core.payloads import Packed, pack
 
 
 class Item(NamedTuple):

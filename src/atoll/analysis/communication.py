@@ -13,7 +13,7 @@ from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
 from ..config import Config
 from ..core.method import AnyMethod, Need
 from ..core.optim.base import no_training
-from ..core.payload import nbytes
+from ..core.payloads import nbytes
 from ..data.dataset import Dataset
 from ..engine.model_factory import ModelFactory
 from ..methods._factory import make

@@ -20,7 +20,7 @@ from ..core.client import Client
 from ..core.losses import objective
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS, sub
-from ..core.payload import Params
+from ..core.payloads import Params
 from ..core.prng import Key, fold, key, normal, permutation
 from ..core.schema import constraints_at, constraints_of, tensors_of
 from ..core.task import Round

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
-from ..core.payload import payload
+from ..core.payloads import payload
 from ..core.serialization import OWN, decode, digest, encode
 from ..typing import ClientId
 from ..utils.files import write

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .payload import Params
+from .payloads import Params
 from .prng import Key
 
 

@@ -11,7 +11,7 @@ from .batch import Batch
 from .batch_order import draw_epoch
 from .memory_layout import take_rows
 from .model import Model
-from .payload import Params
+from .payloads import Params
 from .prng import Key
 from .vmap import is_batched
 

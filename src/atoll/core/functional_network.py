@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .layers import key_dropout, optimise_layers
 from .memory_layout import preferred_layout, to_layout
 from .params import BUFFERS
-from .payload import Params
+from .payloads import Params
 from .torch_private import tensor_slots
 from .vmap import is_batched
 

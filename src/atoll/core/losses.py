@@ -8,7 +8,7 @@ from torch import Tensor
 from . import vmap
 from .batch import Batch, Step
 from .model import Model
-from .payload import Params
+from .payloads import Params
 from .vmap import is_batched
 
 Loss = Callable[[Params, Batch], Tensor]

@@ -9,7 +9,7 @@ from ..errors import AtollError
 from ..typing import ClientId
 from .client import Client
 from .model import Predictor
-from .payload import Nothing, Params
+from .payloads import Nothing, Params
 from .prng import Key
 from .task import Reply, Round, Task, UpT
 from .torch_private import register_pytree_node

@@ -9,7 +9,7 @@ from .batch import Batch, Step
 from .functional_network import FunctionalNetwork
 from .layers import noise
 from .params import BUFFERS
-from .payload import Params
+from .payloads import Params
 
 Predictor = Callable[[Tensor], Tensor]
 CHUNK = 256  # rows per forward pass outside training: larger ones only cost memory

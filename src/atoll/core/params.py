@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .payload import Params
+from .payloads import Params
 
 BUFFERS = "buffers."  # running statistics live in Params under this prefix
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from .client import Client
 from .losses import Term
-from .payload import Params
+from .payloads import Params
 from .replies import Reports
 from .task import Task
 

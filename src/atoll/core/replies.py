@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from ..errors import AtollError
-from .payload import Params
+from .payloads import Params
 
 T = TypeVar("T")
 

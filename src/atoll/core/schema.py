@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .method import contract
-from .payload import Params, Role, kinds_of
+from .payloads import Params, Role, kinds_of
 from .tree import as_rows
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from ..errors import AtollError
-from .payload import Packed, Params, Scalar, pack, unpack
+from .payloads import Packed, Params, Scalar, pack, unpack
 
 T = TypeVar("T")
 _HEADER = "atoll"  # one metadata entry, so that the order of entries cannot vary

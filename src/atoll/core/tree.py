@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .payload import SIZE, Params, nbytes
+from .payloads import SIZE, Params, nbytes
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..core.method import Contract
 from ..core.method import contract as contract_of
-from ..core.payload import kinds_of
+from ..core.payloads import kinds_of
 from ..methods._registry import methods
 from ..storage.run_reader import Run
 

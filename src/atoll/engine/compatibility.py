@@ -5,7 +5,7 @@ from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod, Need, check_functions, declared
 from ..core.optim import base
-from ..core.payload import equal
+from ..core.payloads import equal
 from ..core.prng import key
 from ..core.schema import constraints_of
 from ..errors import AtollError

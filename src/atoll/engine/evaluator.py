@@ -17,7 +17,7 @@ from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
 from ..core.method import AnyMethod, Method
 from ..core.model import Predictor
-from ..core.payload import Params
+from ..core.payloads import Params
 from ..core.prng import key
 from ..core.replies import Replies
 from ..core.task import Round

@@ -30,7 +30,7 @@ from ..clients.tasks import (
 from ..clients.validation.checks import type_error
 from ..clients.validation.validator import Validator
 from ..core.method import AnyMethod, contract
-from ..core.payload import nbytes
+from ..core.payloads import nbytes
 from ..core.prng import key
 from ..core.replies import Replies
 from ..core.schema import UploadError, is_finite

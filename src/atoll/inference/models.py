@@ -17,7 +17,7 @@ from ..core.client import Client
 from ..core.method import AnyMethod, Method, contract
 from ..core.model import Predictor
 from ..core.params import BUFFERS
-from ..core.payload import Params
+from ..core.payloads import Params
 from ..core.prng import key
 from ..core.task import Round
 from ..data.dataset import Array, Dataset

@@ -13,7 +13,7 @@ from ..core.losses import Loss
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import add, sub, weights
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Task

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.params import add, weights
-from ..core.payload import Params
+from ..core.payloads import Params
 
 
 def compress(change: Params, threshold: float) -> Params:

@@ -16,7 +16,7 @@ from ..core.model import Model, Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS, part
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..errors import AtollError

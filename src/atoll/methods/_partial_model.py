@@ -14,7 +14,7 @@ from ..core.method import Method, Need, StateT
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import part
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId

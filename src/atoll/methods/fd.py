@@ -28,7 +28,7 @@ from ..core.method import Method
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId

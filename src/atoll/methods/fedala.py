@@ -23,7 +23,7 @@ from ..core.hyperparams import one_of, setting, within
 from ..core.losses import Loss, cross_entropy
 from ..core.optim.base import gradient
 from ..core.params import part, weights
-from ..core.payload import Params, about, payload
+from ..core.payloads import Params, about, payload
 from ..core.prng import Key, fold, permutation
 from ..core.vmap import is_batched
 from .fedavg import Averaging, Global, Update

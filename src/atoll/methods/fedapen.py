@@ -25,7 +25,7 @@ from ..core.client import Client
 from ..core.hyperparams import one_of, setting, within
 from ..core.losses import cross_entropy, wmean
 from ..core.model import Predictor
-from ..core.payload import Params, about, payload
+from ..core.payloads import Params, about, payload
 from ..core.prng import Key, permutation
 from ._mutual_learning import Losses, Mutual, Shared, Update, divergence, shared_model, train
 

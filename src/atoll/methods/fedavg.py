@@ -17,7 +17,7 @@ from ..core.method import Method, Need, StateT
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payload import Nothing, Params, Role, about, payload
+from ..core.payloads import Nothing, Params, Role, about, payload
 from ..core.prng import Key
 from ..core.regularisers import Regularisers
 from ..core.replies import Reports, with_policy_of

@@ -28,7 +28,7 @@ from ..core.model import Model, Predictor
 from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payload import Nothing, Params, Role, about, payload
+from ..core.payloads import Nothing, Params, Role, about, payload
 from ..core.prng import Key
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task

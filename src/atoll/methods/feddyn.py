@@ -21,7 +21,7 @@ from ..core.client import Client
 from ..core.hyperparams import setting, within
 from ..core.losses import Term
 from ..core.params import sub, weights, zeros
-from ..core.payload import Params, about, payload
+from ..core.payloads import Params, about, payload
 from ..core.prng import Key
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task

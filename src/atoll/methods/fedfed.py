@@ -29,7 +29,7 @@ from ..core.model import Model, Predictor
 from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold, normal, permutation
 from ..core.task import Reply, Round, Task
 from ..errors import AtollError

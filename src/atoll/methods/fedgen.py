@@ -33,7 +33,7 @@ from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import part
-from ..core.payload import Nothing, Params, Role, about, payload
+from ..core.payloads import Nothing, Params, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task

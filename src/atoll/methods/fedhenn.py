@@ -26,7 +26,7 @@ from ..core.losses import Term, objective
 from ..core.method import Method, Need
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold, permutation
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId

@@ -30,7 +30,7 @@ from ..core.method import Method, Need
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold, normal
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task

@@ -32,7 +32,7 @@ from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import sub, weights, zeros
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, uniform
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task

@@ -25,7 +25,7 @@ from ..core.method import Method, Need
 from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId

@@ -32,7 +32,7 @@ from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS, add, part, sqnorm, sub, weights
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..errors import AtollError

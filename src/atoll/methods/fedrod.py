@@ -23,7 +23,7 @@ from ..core.losses import cross_entropy
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import add, part, zeros
-from ..core.payload import Params, about, payload
+from ..core.payloads import Params, about, payload
 from ..core.prng import Key
 from .fedavg import Averaging, Global, Update
 

@@ -28,7 +28,7 @@ from ..core.method import Method, Need
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payload import Params, about, payload
+from ..core.payloads import Params, about, payload
 from ..core.prng import Key, fold, normal
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId

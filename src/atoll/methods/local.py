@@ -14,7 +14,7 @@ from ..core.losses import objective
 from ..core.method import Method
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payload import Nothing, Params, about, payload
+from ..core.payloads import Nothing, Params, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId

@@ -24,7 +24,7 @@ from ..core.method import Method, Need
 from ..core.model import Model
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payload import Params, Role, about, payload
+from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
 from ..errors import AtollError

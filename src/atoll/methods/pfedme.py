@@ -22,7 +22,7 @@ from ..core.losses import Loss, objective
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS, add, sqnorm, sub, weights
-from ..core.payload import Params
+from ..core.payloads import Params
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
 from .fedavg import Averaging, Global, Update

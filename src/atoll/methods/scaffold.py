@@ -21,7 +21,7 @@ from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import sub, weights, zeros
-from ..core.payload import Params, about, payload
+from ..core.payloads import Params, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId

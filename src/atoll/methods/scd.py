@@ -26,7 +26,7 @@ from ..core.losses import Term, objective
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import sqnorm, sub, weights
-from ..core.payload import Params
+from ..core.payloads import Params
 from ..core.prng import Key
 from ._spectrum import DIVERGENCES, PADS, SCOPES, distance
 from .fedavg import Averaging, Global, Update

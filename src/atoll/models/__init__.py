@@ -1,11 +1,11 @@
 """Architectures with a body and a head, by name or from any module of the user's own."""
 
+from .body_and_head import split
 from .catalogue import Row, build, catalogue, describe, feature_dim, kinds, names, options, table
 from .external import foreign, is_foreign
 from .proxy import proxy
 from .registry import Net
 from .resize import FitImage
-from .split import split
 
 __all__ = [
     "FitImage",

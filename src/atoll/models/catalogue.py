@@ -10,8 +10,8 @@ from ..errors import AtollError, unknown
 
 # Imported for what they do: each enters its architectures into the registry.
 from . import cnn, lstm, mlp, mobilenet, resnet, shufflenet  # noqa: F401
+from .body_and_head import adapted
 from .registry import ENTRIES, Entry, Net, Shape
-from .split import adapted
 
 
 class Row(NamedTuple):

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from ..errors import AtollError
 from ..utils.parsing import refusal
 from ..utils.user_code import entry
+from .body_and_head import adapted, split
 from .registry import Net, Shape
-from .split import adapted, split
 
 Options = dict[str, Any]
 EXAMPLES = {"timm": "resnet18", "torchvision": "resnet18"}  # packages, each with one of its networks

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.client import Client
-from ..core.payload import Params, Role, kinds_of
+from ..core.payloads import Params, Role, kinds_of
 from ..core.schema import FieldConstraints, constraints_at, tensors_of
 from ..errors import AtollError
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.client import Client
 from ..core.params import BUFFERS
-from ..core.payload import Params, Role
+from ..core.payloads import Params, Role
 from ..core.schema import constraints_at, field_of, tensors_of
 from ..errors import AtollError
 from ..utils.parsing import Spec, number

@@ -11,7 +11,7 @@ from ..core.client import Client
 from ..core.method import AnyMethod, contract
 from ..core.optim.base import no_training
 from ..core.optim.dpsgd import DPSGD
-from ..core.payload import Role
+from ..core.payloads import Role
 from ..core.schema import constraints_at, constraints_of, field_of, tensors_of
 from ..typing import ClientId
 from ..utils.secure_random import Normal, secure, seeded

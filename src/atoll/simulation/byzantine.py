@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..core.payload import Params
+from ..core.payloads import Params
 from ..core.prng import Key, fold, normal
 from ..core.schema import FieldConstraints, tensors_of
 from ..typing import ClientId

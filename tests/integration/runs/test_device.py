@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from atoll.config import Config
-from atoll.core.payload import Nothing, Params, about, payload
+from atoll.core.payloads import Nothing, Params, about, payload
 from atoll.core.serialization import decode, encode
 from atoll.engine.setup import _device, build_setup
 from atoll.errors import AtollError

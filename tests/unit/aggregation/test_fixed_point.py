@@ -30,7 +30,7 @@ from atoll.core.client import Client
 from atoll.core.losses import cross_entropy, objective
 from atoll.core.method import Method, Need
 from atoll.core.optim.sgd import SGD
-from atoll.core.payload import Nothing, Params, about, payload
+from atoll.core.payloads import Nothing, Params, about, payload
 from atoll.core.prng import Key, fold, key, normal
 from atoll.core.replies import Replies, with_policy_of
 from atoll.core.schema import tensors_of

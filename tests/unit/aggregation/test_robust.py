@@ -31,7 +31,7 @@ from atoll.backends.loop import LoopBackend
 from atoll.clients.evaluation import accuracy, predict
 from atoll.clients.pool import ClientPool
 from atoll.clients.state_store import MemoryStore, Store
-from atoll.core.payload import Params, about, equal, pack, payload, unpack
+from atoll.core.payloads import Params, about, equal, pack, payload, unpack
 from atoll.core.prng import fold, key, normal, uniform
 from atoll.core.replies import Replies, with_policy_of
 from atoll.core.task import Reply

@@ -8,7 +8,7 @@ from support import small_runs
 from atoll.analysis.audit import Item, audit
 from atoll.clients.dry_run import dry_run
 from atoll.config import Config
-from atoll.core.payload import nbytes
+from atoll.core.payloads import nbytes
 from atoll.engine.setup import build_setup
 from atoll.methods import _registry
 

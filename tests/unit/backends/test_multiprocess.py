@@ -19,7 +19,7 @@ from atoll.backends.multiprocess import ProcessBackend
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import ClientTask
 from atoll.config import Config
-from atoll.core.payload import Nothing, equal
+from atoll.core.payloads import Nothing, equal
 from atoll.core.prng import key
 from atoll.core.task import Round
 from atoll.engine.build import run_experiment

@@ -10,7 +10,7 @@ from atoll.backends.vmap import COPIES, VmapBackend
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import ClientTask
 from atoll.core.optim.sgd import SGD
-from atoll.core.payload import equal
+from atoll.core.payloads import equal
 from atoll.core.prng import key
 from atoll.core.task import Round
 from atoll.engine.round import run_round

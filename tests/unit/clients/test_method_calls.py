@@ -12,7 +12,7 @@ from atoll import adapt, run
 from atoll.core.client import Client
 from atoll.core.method import Method
 from atoll.core.model import Predictor
-from atoll.core.payload import about, payload
+from atoll.core.payloads import about, payload
 from atoll.core.prng import Key
 from atoll.core.task import Reply, Round, Task
 from atoll.errors import AtollError

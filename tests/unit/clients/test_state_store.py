@@ -8,7 +8,7 @@ from torch import Tensor
 
 from atoll.clients import state_store as module
 from atoll.clients.state_store import DiskStore, MemoryStore, Store
-from atoll.core.payload import Params, about, equal, payload
+from atoll.core.payloads import Params, about, equal, payload
 from atoll.core.serialization import Limits
 
 ODD = [

@@ -23,7 +23,7 @@ from atoll.clients.validation.checks import type_error
 from atoll.clients.validation.expected import STAND_INS
 from atoll.clients.validation.validator import Validator
 from atoll.core.method import contract
-from atoll.core.payload import Nothing, about, equal, nbytes, payload
+from atoll.core.payloads import Nothing, about, equal, nbytes, payload
 from atoll.core.prng import key
 from atoll.core.schema import Leaf, declared_constraints, not_finite, tensors_of
 from atoll.core.serialization import Limits, encode, received

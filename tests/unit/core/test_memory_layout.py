@@ -13,7 +13,7 @@ from atoll.core.memory_layout import take_rows
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.optim.sgd import SGD
-from atoll.core.payload import Params, equal
+from atoll.core.payloads import Params, equal
 from atoll.core.prng import key
 from atoll.core.serialization import encode
 from atoll.core.tree import plain

@@ -24,7 +24,7 @@ from atoll.core.optim.adam import Adam
 from atoll.core.optim.base import Optimiser, gradient
 from atoll.core.optim.sgd import SGD
 from atoll.core.params import add, sqnorm, sub, trainable, weights, zeros
-from atoll.core.payload import Params, about, payload
+from atoll.core.payloads import Params, about, payload
 from atoll.core.prng import Key, fold, key, normal
 from atoll.core.replies import Replies
 from atoll.core.tree import lazy_rows, stack, unstack

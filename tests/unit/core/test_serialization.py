@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from support.payloads import Flagged, Mixed, Table, mixed, table
 
-from atoll.core.payload import Nothing, equal
+from atoll.core.payloads import Nothing, equal
 from atoll.core.serialization import WireError, decode, digest, encode, schema
 from atoll.errors import AtollError
 

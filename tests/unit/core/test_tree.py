@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from atoll.core.payload import Nothing, Params, about, equal, nbytes, payload
+from atoll.core.payloads import Nothing, Params, about, equal, nbytes, payload
 from atoll.core.tree import lazy_rows, map_consecutive, stack, stack_fields, unstack
 
 

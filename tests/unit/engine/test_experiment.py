@@ -23,7 +23,7 @@ from atoll.core.client import Client
 from atoll.core.method import Method
 from atoll.core.model import Predictor
 from atoll.core.optim.sgd import SGD
-from atoll.core.payload import Nothing, about, equal, payload
+from atoll.core.payloads import Nothing, about, equal, payload
 from atoll.core.prng import Key, key, normal
 from atoll.core.task import Reply, Round, Task
 from atoll.data.loading import load

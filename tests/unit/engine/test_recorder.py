@@ -10,7 +10,7 @@ from torch import Tensor
 
 from atoll.clients.tasks import ClientUpload, RoundLog
 from atoll.config import Config
-from atoll.core.payload import about, payload
+from atoll.core.payloads import about, payload
 from atoll.core.schema import UploadError
 from atoll.core.task import Round
 from atoll.engine.recorder import NullRecorder, RunRecorder, metrics_line

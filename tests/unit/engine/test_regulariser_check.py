@@ -13,7 +13,7 @@ from atoll.config import Config
 from atoll.core.batch import Step
 from atoll.core.client import Client
 from atoll.core.losses import Term, objective
-from atoll.core.payload import Nothing, Params
+from atoll.core.payloads import Nothing, Params
 from atoll.core.prng import Key
 from atoll.core.regularisers import Regulariser, Regularisers
 from atoll.engine.setup import build_setup

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atoll.clients.state_store import MemoryStore, RunStores
 from atoll.core.method import Contract
-from atoll.core.payload import Nothing, about, payload
+from atoll.core.payloads import Nothing, about, payload
 from atoll.engine.resume import Checkpointing, Progress, drop_early_end
 from atoll.engine.run_state import RunState
 from atoll.errors import AtollError

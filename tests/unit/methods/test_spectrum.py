@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, vmap
 
-from atoll.core.payload import Params
+from atoll.core.payloads import Params
 from atoll.core.prng import key, normal
 from atoll.methods._spectrum import DIVERGENCES, distance, magnitudes, smooth, transform
 

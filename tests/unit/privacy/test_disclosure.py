@@ -18,7 +18,7 @@ from atoll.clients.tasks import ClientTask
 from atoll.clients.validation.validator import Validator
 from atoll.core.class_statistics import Pool, class_means, covariances
 from atoll.core.client import Client
-from atoll.core.payload import pack
+from atoll.core.payloads import pack
 from atoll.core.prng import key
 from atoll.core.schema import constraints_of, declared_constraints, tensors_of
 from atoll.core.task import Round

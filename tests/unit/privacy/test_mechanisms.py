@@ -22,7 +22,7 @@ from atoll.core.class_statistics import class_means, covariances
 from atoll.core.losses import objective
 from atoll.core.optim.base import gradient
 from atoll.core.optim.dpsgd import DPSGD, row_gradients, row_scales
-from atoll.core.payload import Params
+from atoll.core.payloads import Params
 from atoll.core.prng import key
 from atoll.core.schema import declared_constraints
 from atoll.core.task import Round

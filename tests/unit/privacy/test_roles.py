@@ -14,7 +14,7 @@ from atoll.core.client import Client
 from atoll.core.losses import Term
 from atoll.core.method import contract
 from atoll.core.optim.sgd import SGD
-from atoll.core.payload import Nothing, Params, Role, about, payload
+from atoll.core.payloads import Nothing, Params, Role, about, payload
 from atoll.core.prng import Key
 from atoll.core.regularisers import Regulariser, Regularisers
 from atoll.core.schema import constraints_of, declared_constraints

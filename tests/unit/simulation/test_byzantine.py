@@ -13,7 +13,7 @@ from support.small_runs import run, setup
 from atoll.clients.dry_run import dry_run
 from atoll.clients.tasks import ClientUpload
 from atoll.clients.validation.validator import Validator
-from atoll.core.payload import equal
+from atoll.core.payloads import equal
 from atoll.core.prng import key
 from atoll.core.schema import constraints_of, declared_constraints, tensors_of
 from atoll.engine.compatibility import affects

@@ -16,7 +16,7 @@ from atoll.backends.loop import LoopBackend
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import LATE, NO_FAULTS, SILENT, UNREACHED, RoundLog
 from atoll.config import Config
-from atoll.core.payload import equal, nbytes
+from atoll.core.payloads import equal, nbytes
 from atoll.core.prng import key
 from atoll.core.schema import is_finite
 from atoll.core.serialization import digest

@@ -12,7 +12,7 @@ import pytest
 from support.small_runs import setup
 
 from atoll.clients.fingerprints import fingerprint, fingerprint_of
-from atoll.core.payload import Nothing
+from atoll.core.payloads import Nothing
 from atoll.core.serialization import encode
 from atoll.engine.build import run_experiment
 from atoll.engine.recorder import RunRecorder

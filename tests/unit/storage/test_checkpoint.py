@@ -11,7 +11,7 @@ from support.disk_crashes import crash_points, disk_full, trouble_at
 from torch import Tensor
 
 from atoll.core.method import Contract
-from atoll.core.payload import Nothing, Params, about, equal, payload
+from atoll.core.payloads import Nothing, Params, about, equal, payload
 from atoll.errors import AtollError
 from atoll.storage.checkpoint import Checkpoints, Snapshot
 

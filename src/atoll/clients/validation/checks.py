@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...core.payload import Params, kinds_of
+from ...core.payloads import Params, kinds_of
 from ...core.schema import FieldConstraints, Form, Leaf, UploadError, declared_constraints, tensors_of
 from ...core.serialization import Unreadable
 from ...core.tree import as_rows

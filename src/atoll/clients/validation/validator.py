@@ -10,7 +10,7 @@ import torch
 from ...core.client import Client
 from ...core.method import contract
 from ...core.optim.base import no_training
-from ...core.payload import Params, nbytes
+from ...core.payloads import Params, nbytes
 from ...core.prng import key
 from ...core.replies import Replies
 from ...core.schema import _NO_CONSTRAINTS, FieldConstraints, UploadError, constraints_of, form_of, tensors_of

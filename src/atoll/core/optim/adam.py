@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from ..hyperparams import setting
-from ..payload import Params
+from ..payloads import Params
 from .base import Optimiser
 
 

@@ -16,7 +16,7 @@ from ..hyperparams import setting, within
 from ..losses import Loss
 from ..memory_layout import to_layout
 from ..params import BUFFERS
-from ..payload import Params
+from ..payloads import Params
 from ..prng import Key, fold, permutation
 from ..torch_private import norm_of_each
 from ..vmap import is_batched

@@ -20,7 +20,7 @@ from ..batch import Batch
 from ..hyperparams import setting
 from ..losses import Loss
 from ..params import weights
-from ..payload import Params
+from ..payloads import Params
 from ..prng import Key, bits
 from ..vmap import is_batched
 from .sgd import SGD

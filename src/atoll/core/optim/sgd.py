@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from .. import vmap
 from ..hyperparams import setting
-from ..payload import Params
+from ..payloads import Params
 from .base import Optimiser
 from .sgd_step import Rates, fused_sgd_step
 

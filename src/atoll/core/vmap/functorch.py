@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..payload import Params
+from ..payloads import Params
 from ..torch_private import tree_map_only
 from ..tree import mapped
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..payload import Params
+from ..payloads import Params
 from ..torch_private import norm_of_each
 from ..tree import mapped
 from . import functorch

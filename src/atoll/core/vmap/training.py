@@ -13,7 +13,7 @@ from ..batch_order import EpochOrder, draw_epoch, draw_epoch_by_torch
 from ..optim import sgd_step as plain
 from ..optim.sgd_step import Rates
 from ..params import weights, zeros
-from ..payload import Params
+from ..payloads import Params
 from ..prng import Key
 from . import functorch
 from .functorch import current_clients

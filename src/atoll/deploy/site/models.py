@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ...core.method import Method
 from ...core.model import Model, Predictor
-from ...core.payload import Params
+from ...core.payloads import Params
 from ...core.serialization import OWN, decode
 from ...data.transforms import preset
 from ...errors import AtollError

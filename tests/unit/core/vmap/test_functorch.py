@@ -18,7 +18,7 @@ from atoll.core.losses import objective
 from atoll.core.optim.adam import Adam
 from atoll.core.optim.base import Optimiser
 from atoll.core.optim.sgd import SGD
-from atoll.core.payload import Params, about, payload
+from atoll.core.payloads import Params, about, payload
 from atoll.core.prng import key
 from atoll.core.task import Round
 from atoll.core.tree import unstack

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from atoll.core.payload import Nothing, about, equal, nbytes, pack, payload, unpack
+from atoll.core.payloads import Nothing, about, equal, nbytes, pack, payload, unpack
 from atoll.core.prng import key, normal, uniform
 from atoll.core.tree import stack
 
