@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test test-chaos test-papers test-deploy test-ui bench bench-page pages docs clean
+.PHONY: setup demo check test test-fast test-chaos test-papers test-deploy test-ui bench bench-page pages docs clean
 
 setup: $(READY)
 
@@ -28,6 +28,14 @@ check: setup
 
 test: check
 	$(BIN)/python -m pytest -n 2
+
+# The inner loop while writing code, under a minute: arithmetic, methods by hand, layers; neither style nor types.
+FAST := tests/unit/core tests/unit/aggregation tests/unit/data/test_partition.py tests/unit/utils/test_parsing.py \
+	tests/unit/test_import_layers.py tests/unit/test_config.py tests/unit/clients/test_evaluation.py \
+	tests/unit/clients/test_state_store.py tests/unit/simulation/test_clock.py tests/methods
+
+test-fast: setup
+	$(BIN)/python -m pytest -n 2 $(FAST)
 
 # What the tests do briefly, at length: hundreds of kills, thousands of flipped bits, a thousand rounds.
 test-chaos: setup

@@ -358,7 +358,7 @@ def shuffle_completion(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         time.sleep(random.Random(f"{seed} {order.at} {order.job.round}").random() * 0.05)
         return carry_out(pool, upload_filter, order, download)
 
-    monkeypatch.setattr(multiprocess, "carry_out", dawdling)
+    monkeypatch.setattr(multiprocess, "run_work_item", dawdling)
 
 
 def resumed(after: int, out: Path) -> str:
