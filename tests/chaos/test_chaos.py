@@ -352,11 +352,11 @@ def hashed(seed: int) -> str:
 
 def shuffle_completion(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Workers answer in another order each time."""
-    carry_out = multiprocess.carry_out
+    run_work_item = multiprocess.run_work_item
 
     def dawdling(pool: Any, upload_filter: Any, order: Any, download: Any) -> Any:
         time.sleep(random.Random(f"{seed} {order.at} {order.job.round}").random() * 0.05)
-        return carry_out(pool, upload_filter, order, download)
+        return run_work_item(pool, upload_filter, order, download)
 
     monkeypatch.setattr(multiprocess, "run_work_item", dawdling)
 
