@@ -400,7 +400,7 @@ def test_shape_and_type_say_what_rows_are(
         (np.full((2, 5, 5), 256), "pixels run from 256 to 256"),
         (np.full((2, 5), -1), "token id -1 is negative"),
         (np.array([["a"], ["b"]]), "rows are of type"),
-        (np.array([[0.0], [np.nan]]), "row 1 holds NaN"),
+        (np.array([[0.0], [np.nan]]), "row 1 contains NaN"),
     ],
 )
 def test_wrong_rows(tmp_path: Path, x: Array, message: str) -> None:
