@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.method import Method, declared
 from ..core.payloads import Params
-from ..core.tree import flat, unflat
+from ..core.tree import flatten_params, unflatten_params
 from ..errors import AtollError, unknown
 from ..utils.parsing import Spec, number, whole
 
@@ -344,9 +344,9 @@ def guarded_mean(
         guard.applied(field, weight)
         if words := guard.rule.weakness(w):
             guard.note("clients", f"the average of {field} is not guarded in full: {words}.")
-        x = flat(values, numbers).double()
+        x = flatten_params(values, numbers).double()
         centre = _centre(guard, around or getattr(server, field, None), numbers, field)
-        out |= unflat(guard.rule.combine(x, w, centre), numbers)
+        out |= unflatten_params(guard.rule.combine(x, w, centre), numbers)
     return {name: out[name] for name in values[0]}
 
 
@@ -371,4 +371,4 @@ def _centre(guard: RobustAggregation, around: Params | None, like: Params, field
         return torch.zeros(())
     if around is None or any(name not in around or around[name].shape != v.shape for name, v in like.items()):
         raise guard.unlike(field)
-    return flat([around], like)[0].double()
+    return flatten_params([around], like)[0].double()

@@ -25,7 +25,7 @@ from ..clients.pool import ClientPool
 from ..clients.state_store import Store
 from ..clients.tasks import UploadFilter, no_filter
 from ..core.method import AnyMethod, contract
-from ..core.serialization import OWN, decode, encode, received
+from ..core.serialization import OWN, decode, decode_upload, encode
 from ..errors import AtollError
 from ..utils.runtime import kept_memory, one_thread
 from .remote import RemoteBackend, UploadReady, WorkDone, WorkItem, run_work_item
@@ -132,7 +132,7 @@ class RayBackend(RemoteBackend):
     def _take(self, stream: Any, answer: UploadReady | WorkDone) -> None:
         types = contract(self._running[stream].method)
         if isinstance(answer, UploadReady):
-            self._sent[answer.at] = answer._replace(upload=received(types.upload, answer.upload))
+            self._sent[answer.at] = answer._replace(upload=decode_upload(types.upload, answer.upload))
         else:
             self._done[answer.at] = answer._replace(state=decode(types.state, answer.state, OWN))
             del self._running[stream]

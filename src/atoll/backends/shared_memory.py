@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.tree import mapped
+from ..core.tree import map_tree
 
 SIZE = 2**28  # bytes of address space: pages that nothing was written to take no memory
 
@@ -39,12 +39,12 @@ class SharedMemoryPipe:
 
     def send(self, message: Any) -> None:
         """Payloads, tuples, dictionaries, and what they hold."""
-        self.pipe.send(mapped(self._put, message))
+        self.pipe.send(map_tree(self._put, message))
 
     def receive(self) -> Any:
         message = self.pipe.recv()
         self._free = 0
-        return mapped(self._taken, message)
+        return map_tree(self._taken, message)
 
     def close(self) -> None:
         self.pipe.close()

@@ -14,7 +14,7 @@ from ..core import vmap
 from ..core.client import Client
 from ..core.method import AnyMethod
 from ..core.prng import keys
-from ..core.schema import not_finite, static_form, tensors_of
+from ..core.schema import find_nonfinite, static_form, tensors_of
 from ..core.tree import lazy_rows, map_consecutive, stack, unstack
 from ..core.vmap import functional_gradients
 from ..typing import ClientId
@@ -90,7 +90,7 @@ class VmapBackend(LoopBackend):
             ups, after = vmap.batched_call(partial(method_calls.local, method), len(jobs), down, stack(states), *own)
             if method.after_upload:
                 after = vmap.batched_call(partial(method_calls.after_upload, method), len(jobs), down, ups, after, *own)
-        uploads, nexts, spoilt = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), not_finite(after)
+        uploads, nexts, spoilt = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), find_nonfinite(after)
         upload_batch = UploadBatch(ups, dict(zip(ids, uploads, strict=True)))
         outcomes = [ClientUpload(i, up, None, None, upload_batch) for i, up in zip(ids, uploads, strict=True)]
         results = [ClientResult(i, new, None, at in spoilt) for at, (i, new) in enumerate(zip(ids, nexts, strict=True))]
