@@ -28,7 +28,7 @@ from atoll.config import Config, from_dict, read_yaml
 from atoll.core.method import Contract
 from atoll.core.payloads import Nothing, Params, equal
 from atoll.core.schema import tensors_of
-from atoll.core.serialization import FROM_OUTSIDE, OWN, Limits, Unreadable, WireError, decode, encode, received
+from atoll.core.serialization import FROM_OUTSIDE, OWN, Limits, Unreadable, WireError, decode, decode_upload, encode
 from atoll.data.dataset import Dataset
 from atoll.data.federate import federate
 from atoll.data.loading import load
@@ -136,7 +136,7 @@ def test_limits_leave_room_for_large_models() -> None:
     assert equal(decode(Mixed, encode(large)), large)
     many: Params = {f"client {i}": torch.zeros(()) for i in range(10_000)}
     own = Mixed(many, torch.zeros(2, 2), None, "warm", 3, 0.5, True)
-    with pytest.raises(WireError, match="10001 tensors, and 4096"):
+    with pytest.raises(WireError, match="10001 tensors, and at most 4096"):
         decode(Mixed, encode(own), FROM_OUTSIDE._replace(header=2**22))
     assert equal(decode(Mixed, encode(own), OWN), own)
 
@@ -153,8 +153,8 @@ def test_a_byte_of_a_flag_is_0_or_1() -> None:
 
 
 def test_an_unreadable_upload_says_why() -> None:
-    assert received(Nothing, encode(Nothing())) is not None
-    found = received(Table, b"nonsense")
+    assert decode_upload(Nothing, encode(Nothing())) is not None
+    found = decode_upload(Table, b"nonsense")
     assert isinstance(found, Unreadable)
     assert found.reason.startswith("These 8 bytes are not a Table")
 

@@ -1,4 +1,4 @@
-"""How a server combines uploads: weighted means, robust rules, sums in fixed point."""
+"""Combine uploads on the server: weighted means, robust rules, sums in fixed point."""
 
 from .averaging import mean, table_mean
 

@@ -1,12 +1,13 @@
-"""Sums in fixed point: the same bits in any order, and what secure aggregation needs.
+"""Add up tensors in fixed point: sums have the same bits in any order, as secure aggregation needs.
 
-A number x becomes the integer nearest to x * 2^24 (halfway: the even one), and integers are added modulo 2^64. Such
-sums are exact, so the order of replies cannot matter, and masks that cancel leave nothing behind. ``--sums fixed`` lets
-servers that work from sums add up in this way.
+A number x becomes the integer nearest to x * 2^24 (ties to even), and integers are added modulo 2^64. Sums of integers
+are exact, so the order of replies has no effect, and masks that cancel leave no error. ``--sums fixed`` selects these
+sums for servers that use sums of uploads alone.
 
-This is arithmetic, not a protocol. Nobody agrees on keys here, shares them, or proves anything; in a run with fixed
-sums the server still receives every upload. What is shown is that masked sums, with clients dropping out, equal plain
-ones to the bit, so that a protocol could stand in their place. A sum of one contributor is what that one sent.
+This module is arithmetic, not a secure aggregation protocol: there is no key agreement, no secret sharing and no proof,
+and in a run with ``--sums fixed`` the server still receives every upload. :class:`Masks` shows that masked sums equal
+plain sums to the bit, also when clients drop out, so that a protocol could replace them. The sum of a single upload is
+that upload.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,84 +20,95 @@ from torch import Tensor
 from ..errors import AtollError
 from ..typing import ClientId
 
-SCALE = 2.0**24  # 24 bits behind the point: numbers are kept to 3e-8
-CAPACITY = 2.0**63  # what the integers of a sum must stay below
+SCALE = 2.0**24  # 24 fractional bits: a resolution of 6e-8
+CAPACITY = 2.0**63  # The integers of a sum must stay below this.
 SUMS = ("float", "fixed")
 
 
-def quantised(v: Tensor) -> Tensor:
-    """Integers for the numbers of a tensor; refused if one of them has none."""
+def quantise(v: Tensor) -> Tensor:
+    """Return a tensor's numbers as fixed-point integers.
+
+    Raises:
+        AtollError: if a number is too large, or is NaN.
+    """
     scaled = v.double() * SCALE
-    if not bool((scaled.abs() < CAPACITY).all()):  # also if it is not a number
+    if not bool((scaled.abs() < CAPACITY).all()):  # False for NaN too
         raise AtollError(_too_large(float(v.double().abs().max())))
     return scaled.round().long()
 
 
-def restored(q: Tensor) -> Tensor:
+def dequantise(q: Tensor) -> Tensor:
+    """Return the numbers of fixed-point integers, in double precision."""
     return q.double() / SCALE
 
 
 def largest(mass: float) -> float:
-    """How large numbers may be, for a sum in which weights come to ``mass``: half of what there is room for."""
+    """Return the largest number allowed in a sum whose weights add up to ``mass``: half of the capacity."""
     return CAPACITY / SCALE / 2 / max(mass, 1.0)
 
 
 def _too_large(value: float) -> str:
     return (
-        f"--sums fixed has room for sums up to {CAPACITY / SCALE:.3g}, and there is {value:.3g}. "
-        "Use --sums float, or find out why numbers grow so large."
+        f"--sums fixed can hold sums up to {CAPACITY / SCALE:.3g}, and a sum may reach {value:.3g}. "
+        "Use --sums float, or find out why values grow so large: training may have diverged."
     )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The sums of a server
+# Sums on the server
 
 
 class Fixed:
-    """That sums are fixed in this run, and what there is to tell about it: each kind of note once."""
+    """Mark a run whose sums are in fixed point, and report each kind of note once.
+
+    Args:
+        tell: called with the text of each note.
+    """
 
     def __init__(self, tell: Callable[[str], None]):
-        self._tell, self._told = tell, set[str]()
+        self._tell = tell
+        self._reported: set[str] = set()
 
     def note(self, kind: str, words: str) -> None:
-        if kind not in self._told:
-            self._told.add(kind)
+        """Report a note, unless one of this kind was reported before."""
+        if kind not in self._reported:
+            self._reported.add(kind)
             self._tell(f"--sums fixed: {words}")
 
 
 class Sum:
-    """A sum of tensors of one shape, of which one is held at a time.
+    """A running sum of tensors of one shape.
 
     Args:
-        fixed: adds up in fixed point if given, and otherwise in double precision.
+        fixed: add up in fixed point if given, otherwise in double precision.
     """
 
     def __init__(self, fixed: Fixed | None = None) -> None:
         self._fixed = fixed is not None
         self._total: Tensor | None = None
-        self._reach = 0  # no entry of the sum can be further from 0; a whole number, so order does not matter to it
+        self._reach = 0  # Bound on the entries' absolute values. An integer, so that it is exact in any order.
 
     def add(self, v: Tensor, weight: float = 1.0) -> None:
         """Add ``weight`` times a tensor."""
         if self._fixed:
-            self._add_whole(quantised(v.double() * weight))
+            self._add_integers(quantise(v.double() * weight))
         elif self._total is None:
             self._total = v.to(torch.double, copy=True).mul_(weight)
         else:
-            self._total.add_(v, alpha=weight)  # in double precision, without a copy of the tensor in it
+            self._total.add_(v, alpha=weight)  # accumulates in double precision without converting ``v``
 
     def add_all(self, rows: Tensor, weights: Tensor) -> None:
-        """Add tensors that lie in a row, at once where that makes no difference to what is promised."""
+        """Add tensors [K, ...] with weights [K], in one operation where sums are not in fixed point."""
         if self._fixed or len(rows) == 1:
             for row, weight in zip(rows, weights.tolist(), strict=True):
                 self.add(row, weight)
         else:
             numbers = rows if rows.dtype in (torch.float, torch.double) else rows.double()
-            # numpy turns numbers into double precision on the way, torch would make a copy of all of them first
+            # numpy converts to double precision during the sum; torch would convert a copy of all rows first.
             total = np.einsum("k,k...->...", weights.cpu().numpy(), numbers.cpu().numpy())
             self.add(torch.from_numpy(np.asarray(total)).to(rows.device))
 
-    def _add_whole(self, part: Tensor) -> None:
+    def _add_integers(self, part: Tensor) -> None:
         if part.numel():
             self._reach += int(part.abs().max())
             if self._reach >= CAPACITY:
@@ -104,14 +116,19 @@ class Sum:
         self._total = part if self._total is None else self._total.add_(part)
 
     def value(self) -> Tensor:
-        """The sum, in double precision; further numbers would change it."""
+        """Return the sum in double precision. The tensor may be changed by later calls of :meth:`add`."""
         if self._total is None:
             return torch.zeros((), dtype=torch.double)
-        return restored(self._total) if self._fixed else self._total
+        return dequantise(self._total) if self._fixed else self._total
 
 
 def total(parts: Iterable[Tensor], fixed: Fixed | None = None) -> Tensor:
-    """Return the sum of tensors, in double precision, added up in fixed point if ``fixed``; 0 if there are none."""
+    """Return the sum of tensors in double precision; 0 without tensors.
+
+    Args:
+        parts: tensors of one shape.
+        fixed: add up in fixed point if given.
+    """
     made = Sum(fixed)
     for part in parts:
         made.add(part)
@@ -123,13 +140,19 @@ def total(parts: Iterable[Tensor], fixed: Fixed | None = None) -> Tensor:
 
 
 class Masks:
-    """Masks of every pair of clients, drawn from a common secret in place of the keys that pairs would agree on."""
+    """Masks for every pair of clients.
+
+    Args:
+        secret: common secret, in place of the keys on which pairs of clients would agree in a protocol.
+        shape: shape of the masked tensors.
+    """
 
     def __init__(self, secret: bytes, shape: tuple[int, ...]):
-        self._secret, self._shape = secret, shape
+        self._secret = secret
+        self._shape = shape
 
     def of(self, i: ClientId, others: Collection[ClientId]) -> Tensor:
-        """What client ``i`` adds, so that all who add theirs add nothing: +m for one of a pair, -m for the other."""
+        """Return the mask of client ``i``. Of each pair one client adds +m and the other -m, so the masks sum to 0."""
         out = torch.zeros(self._shape, dtype=torch.long)
         for j in others:
             if j != i:
@@ -137,23 +160,35 @@ class Masks:
         return out
 
     def _pair(self, i: ClientId, j: ClientId) -> Tensor:
-        """SHAKE-256 as a stream, keyed with the secret and both names, whose lengths keep them apart."""
+        """Expand the secret and both names by SHAKE-256. Length prefixes separate the two names."""
         names = b"".join(len(name.encode()).to_bytes(4, "little") + name.encode() for name in (i, j))
         count = int(np.prod(self._shape, dtype=np.int64))
         stream = shake_256(len(self._secret).to_bytes(4, "little") + self._secret + names).digest(8 * count)
         return torch.from_numpy(np.frombuffer(stream, dtype="<i8").astype(np.int64)).reshape(self._shape)
 
 
-def masked(i: ClientId, v: Tensor, cohort: Collection[ClientId], masks: Masks) -> Tensor:
-    """What client ``i`` sends for ``v``: integers modulo 2^64 that say nothing without the masks of the others."""
-    return quantised(v) + masks.of(i, cohort)
+def mask_upload(i: ClientId, v: Tensor, cohort: Collection[ClientId], masks: Masks) -> Tensor:
+    """Return the masked upload of client ``i``: integers modulo 2^64, meaningless without the other masks.
+
+    Args:
+        i: the client.
+        v: the tensor to upload.
+        cohort: all clients of the round.
+        masks: the masks of all pairs.
+    """
+    return quantise(v) + masks.of(i, cohort)
 
 
 def unmasked_sum(sent: Mapping[ClientId, Tensor], cohort: Collection[ClientId], masks: Masks) -> Tensor:
-    """The sum of those who sent something, in double precision.
+    """Return the sum of the uploads that arrived, in double precision.
 
-    Masks between two of them cancel; those that they share with clients who dropped out are made again and taken away.
+    Masks between two senders cancel. Masks shared with clients that dropped out are computed again and subtracted.
+
+    Args:
+        sent: masked uploads by client.
+        cohort: all clients of the round.
+        masks: the masks of all pairs.
     """
-    gone = [j for j in cohort if j not in sent]
-    parts = [q - masks.of(i, gone) for i, q in sent.items()]
-    return restored(torch.stack(parts).sum(0))
+    dropped = [j for j in cohort if j not in sent]
+    parts = [q - masks.of(i, dropped) for i, q in sent.items()]
+    return dequantise(torch.stack(parts).sum(0))

@@ -1,4 +1,4 @@
-"""How a server combines the uploads of a round."""
+"""Define the aggregation policy of a round: plain means, a robust rule, or sums in fixed point."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from .robust import RobustAggregation
 
 @dataclass(frozen=True)
 class AggregationPolicy:
-    """A robust rule in place of means, sums in fixed point, or neither.
+    """The way in which a server combines uploads: by a robust rule, in fixed point, or by plain means.
 
     Args:
-        guard: the robust rule, and the fields that it averages.
-        fixed: marks that sums are taken in fixed point.
-        server: the state of the server before the round, from which rules measure updates.
+        guard: the robust rule with the fields that it averages; None for means.
+        fixed: given if sums are taken in fixed point.
+        server: the server's state before the round, from which rules measure updates.
     """
 
     guard: RobustAggregation | None = None
@@ -32,7 +32,7 @@ class AggregationPolicy:
         return self.guard is not None and field in self.guard.declared
 
     def note(self, kind: str, words: str) -> None:
-        """Tell the user something about sums in fixed point, if sums are fixed."""
+        """Report a note about sums in fixed point, if the run uses them."""
         if self.fixed is not None:
             self.fixed.note(kind, words)
 
@@ -44,11 +44,11 @@ def policy_of(replies: Iterable[Any]) -> AggregationPolicy:
     """Return the policy that replies or reports carry.
 
     Raises:
-        AtollError: for a stream that carries none; see :func:`~atoll.core.replies.carried_policy`.
+        AtollError: if they carry none; see :func:`~atoll.core.replies.carried_policy`.
     """
     return carried_policy(replies) or PLAIN
 
 
 def sum_for(replies: Iterable[Any]) -> Sum:
-    """Return an empty sum for tensors of replies, in fixed point if their policy says so."""
+    """Return an empty sum for tensors of replies, in fixed point if the policy of the replies says so."""
     return Sum(policy_of(replies).fixed)

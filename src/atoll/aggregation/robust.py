@@ -1,10 +1,10 @@
-"""Averages that no single client can decide: what ``--robust`` puts in place of weighted means.
+"""Combine uploads by robust rules (``--robust``), which a single client cannot decide.
 
-Rules are functions of uploads x [K, D], one row for each client, and of their weights w [K], such as rows of data; both
-in double precision. Unlike a mean, which is a running sum, they need the uploads of all clients in memory at once.
-Weights are what clients say of themselves: they count as mass (a client with twice the rows counts like two clients),
-up to the median of all. So whatever they claim, no part of the clients has more than twice its share of the mass. Where
-an average has too few clients to withstand a single one of them, that is told.
+Rules are functions of uploads x [K, D], one row for each client, and of weights w [K], such as numbers of samples; both
+in double precision. Unlike a mean, which is a running sum, a rule needs the uploads of all clients in memory at once.
+Clients report their own weights, so weights are capped at the median of all: whatever weights clients claim, no group
+of clients has more than twice its share of the total. A note reports averages with too few clients to withstand a
+single Byzantine one.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,23 +17,23 @@ from torch import Tensor
 
 from ..core.method import Method, declared
 from ..core.payloads import Params
-from ..core.tree import flat, unflat
+from ..core.tree import flatten_params, unflatten_params
 from ..errors import AtollError, unknown
 from ..utils.parsing import Spec, number, whole
 
 T = TypeVar("T")
 
-ITERATIONS = 64  # of Weiszfeld's algorithm: always the same number, so that runs can be repeated
-AT_ONCE = 2**16  # columns that are sorted together: more only cost memory
-NAMED = 20  # classes in a note
-NEGLIGIBLE = 1e-9  # share of the weight that rounding may have left over
+ITERATIONS = 64  # steps of Weiszfeld's algorithm: a fixed number, so that runs can be repeated
+COLUMNS_AT_ONCE = 2**16  # columns that are sorted together: more only cost memory
+NAMED = 20  # classes listed in a note
+NEGLIGIBLE = 1e-9  # share of the weight that may be left by rounding
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The arithmetic
+# Arithmetic of the rules
 
 
-def weighted(x: Tensor, w: Tensor) -> Tensor:
-    """The weighted mean, added up row by row as a stream of uploads would be."""
+def weighted_mean(x: Tensor, w: Tensor) -> Tensor:
+    """Return the weighted mean of rows, added up row by row as a stream of uploads is."""
     total = torch.zeros_like(x[0])
     for row, share in zip(x, w, strict=True):
         total = total + share * row
@@ -41,15 +41,18 @@ def weighted(x: Tensor, w: Tensor) -> Tensor:
 
 
 def median(x: Tensor, w: Tensor) -> Tensor:
-    """Of each column, the value with half of the weight on either side; halfway between two, if both are such."""
+    """Return the weighted median of each column. Ties give the midpoint."""
     ordered, order = x.sort(0)
     reached, half = w[order].cumsum(0), w.sum() / 2
     first, last = (reached < half).sum(0), (reached <= half).sum(0).clamp(max=len(x) - 1)
     return (ordered.gather(0, first[None]) + ordered.gather(0, last[None]))[0] / 2
 
 
-def trimmed(x: Tensor, w: Tensor, share: float) -> Tensor:
-    """Of each column, the weighted mean without ``share`` of the weight at either end; a row may go in part."""
+def trimmed_mean(x: Tensor, w: Tensor, share: float) -> Tensor:
+    """Return the weighted mean of each column without ``share`` of the weight at either end.
+
+    The weight of a row on the boundary is cut in part.
+    """
     ordered, order = x.sort(0)
     mass, whole = w[order], w.sum()
     end = mass.cumsum(0)
@@ -58,52 +61,58 @@ def trimmed(x: Tensor, w: Tensor, share: float) -> Tensor:
     return (kept / kept.sum(0) * ordered).sum(0)
 
 
-def geometric(x: Tensor, w: Tensor) -> Tensor:
-    """The point with the least weighted sum of distances to the rows, by Weiszfeld's steps from the median.
+def geometric_median(x: Tensor, w: Tensor) -> Tensor:
+    """Return the point with the least weighted sum of distances to the rows, by Weiszfeld's algorithm.
 
-    A step that starts on a row is shortened as by Vardi and Zhang (PNAS 2000), so that no row holds it back.
+    Starts at the median of columns. A step that starts on a row is shortened as by Vardi and Zhang (PNAS 2000), so that
+    the iteration does not stop at that row.
     """
-    z = by_columns(median, x, w)
+    z = apply_by_columns(median, x, w)
     for _ in range(ITERATIONS):
         far = distances(x, z)
         away = far > 0
         if not away.any():
             break
         pull = torch.where(away, w / far, 0)
-        way = weighted(x, pull) - z
+        way = weighted_mean(x, pull) - z
         held, force = w[~away].sum(), way.norm() * pull.sum()
-        if held >= force:  # also if there is no force at all
+        if held >= force:  # True as well if the force is 0
             break
         z = z + (1 - held / force) * way
     return z
 
 
 def krum(x: Tensor, f: int, most: int | None = None) -> Tensor:
-    """The positions of the rows nearest to others, in their order: multi-Krum (Blanchard et al., NeurIPS 2017).
+    """Return the positions of the rows that multi-Krum selects, in ascending order (Blanchard et al., NeurIPS 2017).
 
-    A row's score is the sum of its squared distances to the K - f - 2 rows nearest to it. The K - f - 2 rows with the
-    lowest scores are chosen, or ``most``; at equal scores, earlier ones. Weights play no part in it.
+    The score of a row is the sum of its squared distances to its K - f - 2 nearest rows. The rows with the lowest
+    scores are selected; ties go to earlier rows. Weights have no influence.
+
+    Args:
+        x: uploads [K, D].
+        f: number of Byzantine clients.
+        most: number of rows to select; None for K - f - 2.
     """
     near = max(len(x) - f - 2, 1)
     squares = torch.stack([distances(x, row).square() for row in x])
-    score = squares.sort(1).values[:, 1 : 1 + near].sum(1)  # the first one is the row itself
+    score = squares.sort(1).values[:, 1 : 1 + near].sum(1)  # The first entry is the row itself.
     return score.argsort(stable=True)[: near if most is None else most].sort().values
 
 
-def clipped(x: Tensor, around: Tensor, norm: float) -> Tensor:
-    """Rows that are further than ``norm`` from ``around`` come as near as that, on a straight line."""
+def clip_rows(x: Tensor, around: Tensor, norm: float) -> Tensor:
+    """Scale the difference between each row and ``around`` to a length of at most ``norm``."""
     far = distances(x, around)[:, None]
     return torch.where(far > norm, around + norm / far * (x - around), x)
 
 
 def distances(x: Tensor, z: Tensor) -> Tensor:
-    """Of each row from ``z`` [K]."""
+    """Return the Euclidean distance of each row from ``z``. Shape [K]."""
     return torch.stack([(row - z).norm() for row in x])
 
 
-def by_columns(f: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor) -> Tensor:
-    """What ``f`` makes of every column, a number of columns at a time."""
-    return torch.cat([f(columns, w) for columns in x.split(AT_ONCE, 1)])
+def apply_by_columns(f: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor) -> Tensor:
+    """Apply a rule of single columns to ``COLUMNS_AT_ONCE`` columns at a time."""
+    return torch.cat([f(columns, w) for columns in x.split(COLUMNS_AT_ONCE, 1)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -111,17 +120,20 @@ def by_columns(f: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor) -> T
 
 
 class Rule:
-    """How uploads become one."""
+    """Combine the uploads of all clients into one."""
 
-    form: ClassVar[Spec]  # how to write it
-    clips: ClassVar[bool] = False  # whether it measures from where the server is, and bounds clients in place of a vote
+    form: ClassVar[Spec]  # syntax of the rule in ``--robust``
+    clips: ClassVar[bool] = False  # True if the rule bounds each client's update instead of comparing clients
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
-        """One row from all; ``around`` is where the server is, for a rule that asks for it."""
+        """Return one row [D] from uploads ``x`` [K, D] with weights ``w`` [K].
+
+        ``around`` [D] is the server's state, for a rule that clips.
+        """
         raise NotImplementedError
 
     def weakness(self, w: Tensor) -> str | None:
-        """Why clients of these weights are not safe from every single one of them, if so."""
+        """Return the reason if a single client of these weights could decide the result, otherwise None."""
         if _largest(w) < 0.5 - NEGLIGIBLE:
             return None
         return _outweighed(w, "less than 50%")
@@ -129,22 +141,28 @@ class Rule:
 
 @dataclass(frozen=True)
 class Median(Rule):
+    """The weighted median of every coordinate."""
+
     form: ClassVar[Spec] = Spec("median, and nothing else")
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
-        return by_columns(median, x, w)
+        return apply_by_columns(median, x, w)
 
 
 @dataclass(frozen=True)
-class Geometric(Rule):
+class GeometricMedian(Rule):
+    """The weighted geometric median."""
+
     form: ClassVar[Spec] = Spec("geometric, and nothing else")
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
-        return geometric(x, w)
+        return geometric_median(x, w)
 
 
 @dataclass(frozen=True)
-class Trimmed(Rule):
+class TrimmedMean(Rule):
+    """The weighted mean of every coordinate without a share at either end."""
+
     share: float
     form: ClassVar[Spec] = Spec(
         "trimmed:SHARE, with the share to leave out at either end, such as trimmed:0.2",
@@ -152,7 +170,7 @@ class Trimmed(Rule):
     )
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
-        return by_columns(lambda columns, mass: trimmed(columns, mass, self.share), x, w)
+        return apply_by_columns(lambda columns, mass: trimmed_mean(columns, mass, self.share), x, w)
 
     def weakness(self, w: Tensor) -> str | None:
         if _largest(w) <= self.share + NEGLIGIBLE:
@@ -162,6 +180,8 @@ class Trimmed(Rule):
 
 @dataclass(frozen=True)
 class Krum(Rule):
+    """The weighted mean of the uploads that multi-Krum selects."""
+
     f: int
     most: int | None = None
     form: ClassVar[Spec] = Spec(
@@ -172,7 +192,7 @@ class Krum(Rule):
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
         chosen = krum(x, self.f, self.most)
-        return weighted(x[chosen], masses(w[chosen]))
+        return weighted_mean(x[chosen], to_masses(w[chosen]))
 
     def weakness(self, w: Tensor) -> str | None:
         least = 2 * self.f + 3
@@ -181,6 +201,8 @@ class Krum(Rule):
 
 @dataclass(frozen=True)
 class Clip(Rule):
+    """The weighted mean of updates whose length is clipped."""
+
     norm: float
     form: ClassVar[Spec] = Spec(
         "clip:NORM, with the length to which updates are cut, such as clip:1", number("NORM", above=0)
@@ -188,23 +210,27 @@ class Clip(Rule):
     clips: ClassVar[bool] = True
 
     def combine(self, x: Tensor, w: Tensor, around: Tensor) -> Tensor:
-        return weighted(clipped(x, around, self.norm), w)
+        return weighted_mean(clip_rows(x, around, self.norm), w)
 
     def weakness(self, w: Tensor) -> str | None:
-        return None  # it bounds what a client can do, however few there are
+        return None  # The bound on a client's update holds for any number of clients.
 
 
 RULES: dict[str, type[Rule]] = {
     "median": Median,
-    "trimmed": Trimmed,
-    "geometric": Geometric,
+    "trimmed": TrimmedMean,
+    "geometric": GeometricMedian,
     "krum": Krum,
     "clip": Clip,
 }
 
 
 def parse(text: str) -> Rule:
-    """Make the rule that a value of ``--robust`` names, such as ``trimmed:0.2``."""
+    """Return the rule that a value of ``--robust`` names, such as ``trimmed:0.2``.
+
+    Raises:
+        AtollError: if the rule is unknown or malformed.
+    """
     name = text.partition(":")[0]
     if name not in RULES:
         raise unknown("rule for --robust", name, RULES)
@@ -212,14 +238,14 @@ def parse(text: str) -> Rule:
     return rule
 
 
-def masses(w: Tensor) -> Tensor:
-    """Weights that can be added up: none is negative and, if nobody has any, all count alike."""
+def to_masses(w: Tensor) -> Tensor:
+    """Return weights that are not negative; equal weights if no client has a positive one."""
     w = w.clamp(min=0)
     return w if w.sum() > 0 else torch.ones_like(w)
 
 
-def capped(w: Tensor) -> Tensor:
-    """Weights up to the median of those above 0, of two the lower; half of the clients then weigh just that."""
+def cap_weights(w: Tensor) -> Tensor:
+    """Cap weights at the (lower) median of the positive ones, so that half of the clients have the same weight."""
     positive = w[w > 0]
     return w.clamp(max=positive.median()) if len(positive) else w
 
@@ -241,48 +267,56 @@ def _clients(w: Tensor) -> str:
 
 
 class RobustAggregation:
-    """The rule of a run, the fields that it is for, and notes about it: each kind of note once."""
+    """The robust rule of a run, with the fields that it averages. Reports each kind of note once.
+
+    Args:
+        rule: a value of ``--robust``.
+        declared: fields whose averages follow the rule; all others are plain means.
+        tell: called with the text of each note.
+    """
 
     def __init__(self, rule: str, declared: Collection[str], tell: Callable[[str], None]):
-        self.rule, self._text, self._tell = parse(rule), f"--robust {rule}", tell
-        self.declared = declared  # fields whose averages follow the rule; all others are plain means
+        self.rule = parse(rule)
+        self.declared = declared
+        self._text = f"--robust {rule}"
+        self._tell = tell
         self._guarded: set[str] = set()  # fields that the rule has averaged
         self._weights: set[str] = set()  # fields that the rule took as weights
-        self._received: dict[str, None] = {}  # fields of uploads that a mean was taken of, in their order
-        self.used = False  # whether a server has aggregated under the rule
-        self._told: set[str] = set()
-        self._thin: dict[int, int] = {}  # classes that were not protected, and the fewest clients they came from
+        self._received: dict[str, None] = {}  # fields of the uploads that were averaged, in their order
+        self.used = False  # True once a server has aggregated under the rule
+        self._reported: set[str] = set()
+        self._unprotected: dict[int, int] = {}  # classes with too few clients, and the fewest clients of each
 
     def weights(self, w: Tensor) -> Tensor:
-        """How much clients count who claim so much."""
-        return w if self.rule.clips else capped(w)
+        """Return the weights that the rule uses for the weights that clients report."""
+        return w if self.rule.clips else cap_weights(w)
 
-    def notice(self, uploads: Iterable[T]) -> Iterable[T]:
-        """Pass uploads on, and remember the fields of the first one for the notes of the rule."""
+    def record_fields(self, uploads: Iterable[T]) -> Iterable[T]:
+        """Return the same uploads, and record the fields of the first one for the notes of the rule."""
         left = iter(uploads)
         first = list(islice(left, 1))
         for upload in first:
-            self._receive(upload)
+            self._record_upload(upload)
         return chain(first, left)
 
-    def _receive(self, upload: Any) -> None:
+    def _record_upload(self, upload: Any) -> None:
         for f in fields(upload) if is_dataclass(upload) else ():
             v = getattr(upload, f.name)
             if isinstance(v, Tensor) or (v and isinstance(v, dict)):
                 self._received[f.name] = None
 
-    def applied(self, field: str, weight: str | None) -> None:
-        """Remember that the rule has averaged ``field``, weighted by ``weight``."""
+    def record_use(self, field: str, weight: str | None) -> None:
+        """Record that the rule has averaged ``field``, weighted by ``weight``."""
         self._guarded.add(field)
         if weight:
             self._weights.add(weight)
 
-    def thin(self, c: int, clients: int) -> None:
-        """Class ``c`` came from too few clients."""
-        self._thin[c] = min(clients, self._thin.get(c, clients))
+    def record_unprotected(self, c: int, clients: int) -> None:
+        """Record that class ``c`` came from too few clients."""
+        self._unprotected[c] = min(clients, self._unprotected.get(c, clients))
 
     def close(self, classes: Sequence[str]) -> None:
-        """Tell, once for the whole run, which fields were not guarded, and which classes not throughout."""
+        """Report, once for the whole run, the fields that were not guarded and the classes with too few clients."""
         guarded = [field for field in self.declared if field in self._guarded]
         if others := [field for field in self._received if field not in self._guarded | self._weights]:
             alone = f"it guards {' and '.join(guarded)} alone" if guarded else "it guards nothing"
@@ -290,8 +324,8 @@ class RobustAggregation:
         missing = [field for field in self.declared if field not in self._guarded]
         if missing and self.used:
             self.note("nothing", f"there was nothing to guard: the server averaged no {' and no '.join(missing)}.")
-        if self._thin:
-            named = [f"{classes[c]} ({count})" for c, count in sorted(self._thin.items())]
+        if self._unprotected:
+            named = [f"{classes[c]} ({count})" for c, count in sorted(self._unprotected.items())]
             more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
             self.note(
                 "classes",
@@ -300,19 +334,27 @@ class RobustAggregation:
             )
 
     def note(self, kind: str, words: str) -> None:
-        if kind not in self._told:
-            self._told.add(kind)
+        """Report a note, unless one of this kind was reported before."""
+        if kind not in self._reported:
+            self._reported.add(kind)
             self._tell(f"{self._text}: {words}")
 
-    def unlike(self, what: str) -> AtollError:
+    def missing_centre(self, field: str) -> AtollError:
+        """Return the error for a rule that clips ``field`` although the server has no such tensors."""
         return AtollError(
-            f"{self._text} measures how far {what} moved from where the server was, and the server does not hold the "
-            "same tensors. Take another rule, or hand `around` to the mean of this method."
+            f"{self._text} measures how far {field} moved from where the server was, and the server does not hold the "
+            "same tensors. Choose another rule, or pass `around` to the mean of this method."
         )
 
 
 def guard_for(method: Method[Any, Any, Any, Any], rule: str, tell: Callable[[str], None]) -> RobustAggregation:
-    """Make the guard of a run from the declarations of its method."""
+    """Return the robust aggregation of a run, from the declarations of its method.
+
+    Args:
+        method: the method of the run.
+        rule: a value of ``--robust``.
+        tell: called with the text of each note.
+    """
     guard = RobustAggregation(rule, declared(type(method), "guards"), tell)
     if as_sent := declared(type(method), "as_sent"):
         guard.note("sent", f"it guards averages alone. Used as clients send them: {as_sent}.")
@@ -322,38 +364,47 @@ def guard_for(method: Method[Any, Any, Any, Any], rule: str, tell: Callable[[str
 def guarded_mean(
     guard: RobustAggregation, server: Any, uploads: Iterable[Any], field: str, weight: str | None, around: Params | None
 ) -> Params:
-    """Combine one field of all uploads by a rule; integers take the largest.
+    """Combine one field of all uploads by a rule; integers take the largest value.
 
-    A model is one point: distances and lengths are those of all its tensors together, running statistics included.
+    A model is one point: distances and lengths are taken over all tensors together, running statistics included.
 
     Args:
         guard: the rule.
-        server: the state of the server before the round.
+        server: the server's state before the round.
         uploads: uploads with Params in ``field``.
         field: the field to combine.
-        weight: the field that clients count by; None if all count alike.
-        around: where a rule measures from; None for the field of the same name in ``server``.
+        weight: the field with the clients' weights; None for equal weights.
+        around: what a rule measures from; None for the field of the same name in ``server``.
     """
     sent = list(uploads)
     values = [getattr(up, field) for up in sent]
     claimed = torch.stack([torch.as_tensor(getattr(up, weight) if weight else 1.0).double() for up in sent])
-    w = masses(guard.weights(claimed))
+    w = to_masses(guard.weights(claimed))
     numbers = {name: v for name, v in values[0].items() if v.is_floating_point()}
     out = {name: torch.stack([v[name] for v in values]).amax(0) for name in values[0] if name not in numbers}
     if numbers:
-        guard.applied(field, weight)
+        guard.record_use(field, weight)
         if words := guard.rule.weakness(w):
             guard.note("clients", f"the average of {field} is not guarded in full: {words}.")
-        x = flat(values, numbers).double()
+        x = flatten_params(values, numbers).double()
         centre = _centre(guard, around or getattr(server, field, None), numbers, field)
-        out |= unflat(guard.rule.combine(x, w, centre), numbers)
+        out |= unflatten_params(guard.rule.combine(x, w, centre), numbers)
     return {name: out[name] for name in values[0]}
 
 
 def guarded_table(
     guard: RobustAggregation, sent: Iterable[tuple[Tensor, Tensor]], around: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Combine class tables by a rule, each class for itself; see :func:`~atoll.aggregation.averaging.table_mean`."""
+    """Combine class tables by a rule, each class separately.
+
+    Args:
+        guard: the rule.
+        sent: the table [C, d] and the weights [C] of each client.
+        around: the server's table [C, d].
+
+    Returns:
+        As :func:`~atoll.aggregation.averaging.table_mean`.
+    """
     tables, shares = (torch.stack(column).double() for column in zip(*sent, strict=True))
     means = torch.zeros_like(around)
     for c in (shares > 0).any(0).nonzero().flatten().tolist():
@@ -361,14 +412,14 @@ def guarded_table(
         w = guard.weights(shares[held, c])
         means[c] = guard.rule.combine(tables[held, c], w, around[c].double()).to(means.dtype)
         if guard.rule.weakness(w):
-            guard.thin(c, len(w))
+            guard.record_unprotected(c, len(w))
     return means, shares.clamp(min=0).sum(0)
 
 
 def _centre(guard: RobustAggregation, around: Params | None, like: Params, field: str) -> Tensor:
-    """Where the server is, for rules that measure from there."""
+    """Return the server's field as one row, for rules that clip."""
     if not guard.rule.clips:
         return torch.zeros(())
     if around is None or any(name not in around or around[name].shape != v.shape for name, v in like.items()):
-        raise guard.unlike(field)
-    return flat([around], like)[0].double()
+        raise guard.missing_centre(field)
+    return flatten_params([around], like)[0].double()

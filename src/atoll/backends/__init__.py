@@ -1,1 +1,1 @@
-"""Where clients run: in a loop, batched by vmap, in processes, on a Ray cluster."""
+"""Run clients: in a loop, batched by vmap, in worker processes, or on a Ray cluster."""

@@ -1,4 +1,4 @@
-"""The interface of a backend: where the functions of clients run."""
+"""Define the interface of a backend, which runs the client functions of a method."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -14,28 +14,36 @@ from ..typing import ClientId
 
 
 class Backend(Protocol):
-    """Runs client functions somewhere."""
+    """Run the client functions of a method."""
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
-        """Outcomes in the order of the jobs, also of clients that turn out to be absent."""
+        """Train clients, and yield their uploads in the order of the jobs.
+
+        A client that is lost during training yields an upload that says so.
+
+        Args:
+            method: the method of the run.
+            seed: seed of the run.
+            jobs: one task for each client of the round.
+        """
         ...
 
     def results(self) -> Iterator[ClientResult]:
-        """What came after the uploads of the last call of ``train``, once all of these have been read."""
+        """Yield new states and scores for the last call of ``train``, after all its uploads have been read."""
         ...
 
     def commit(self, results: ClientResult) -> None:
-        """Keep the client's next state: its upload was accepted."""
+        """Store the new state of a client whose upload was accepted."""
         ...
 
     def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
-        """What a client kept, or what it starts with."""
+        """Return the stored state of client ``i``, or its first state."""
         ...
 
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
-        """Measure the personal model of a client as it is, without training."""
+        """Evaluate the personal model of client ``i`` without training."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release workers and other resources."""
         ...

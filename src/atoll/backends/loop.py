@@ -1,4 +1,4 @@
-"""Run clients one after the other in this process."""
+"""Run clients one after the other in the current process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,39 +18,59 @@ from ..typing import ClientId
 
 
 class LoopBackend:
-    """One client after the other: the reference that every other backend must equal."""
+    """Run one client after the other. All other backends must give the same results.
+
+    Args:
+        pool: the clients with their data and models.
+        store: states of clients.
+        upload_filter: applied to every upload before it leaves the client.
+    """
 
     def __init__(self, pool: ClientPool, store: Store, upload_filter: UploadFilter = no_filter):
-        self.pool, self.store, self.upload_filter = pool, store, upload_filter
-        self._results: list[ClientResult | Callable[[], ClientResult]] = []  # done, or still to be done
+        self.pool = pool
+        self.store = store
+        self.upload_filter = upload_filter
+        self._results: list[
+            ClientResult | Callable[[], ClientResult]
+        ] = []  # finished, or functions that finish the work
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
+        """Train clients, and yield their uploads in the order of the jobs."""
         self._results = []
         for job in jobs:
             yield self._participate(method, seed, job)
 
     def results(self) -> Iterator[ClientResult]:
-        for results in self._results:
-            yield results() if callable(results) else results
+        """Yield new states and scores, and run the training that follows the uploads first."""
+        for result in self._results:
+            yield result() if callable(result) else result
         self._results = []
 
     def commit(self, results: ClientResult) -> None:
+        """Store the new state of a client whose upload was accepted."""
         self.store.put(results.sender, results.state)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: a loop holds no resources."""
 
     def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
-        """What client ``i`` kept, or what it starts with."""
+        """Return the stored state of client ``i``, or its first state."""
         kept = self.store.get(i)
         return method_calls.init_client(method, self.pool.client(i), key(seed, "init", i)) if kept is None else kept
 
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
+        """Evaluate the personal model of client ``i`` without training."""
         state, client = self.state(method, seed, i), self.pool.client(i)
         return self.evaluate(method.personal(download, None, state, client), i)
 
     def evaluate(self, predictor: Predictor, i: ClientId, thorough: bool = True) -> Score:
-        """The exam of client ``i``: its test rows (all measures, or accuracy alone), its validation rows."""
+        """Evaluate a predictor on the test and validation rows of client ``i``.
+
+        Args:
+            predictor: function from rows to logits.
+            i: the client.
+            thorough: compute all metrics on the test rows, otherwise accuracy alone.
+        """
         at = self.pool.position(i)
         test, val = self.pool.test[at], self.pool.val[at]
         logits = predict(predictor, test.x)
@@ -58,8 +78,8 @@ class LoopBackend:
         score = measure(logits, test.y, self.pool.metrics) if thorough else brief
         score["val"] = accuracy(predict(predictor, val.x), val.y) if len(val.y) else float("nan")
         if self.pool.global_test:
-            everybody = self.pool.test.all
-            score["global"] = accuracy(predict(predictor, everybody.x), everybody.y)
+            union = self.pool.test.all
+            score["global"] = accuracy(predict(predictor, union.x), union.y)
         return score
 
     def _participate(self, method: AnyMethod, seed: int, job: ClientTask) -> ClientUpload:
@@ -70,29 +90,29 @@ class LoopBackend:
         def finish() -> ClientResult:
             return self._result(method, job, part.upload, part.finish(), client)
 
-        # Put off what may overlap with aggregation; do the rest now, so that nothing holds on to the upload.
+        # Defer training that may overlap with aggregation. Finish other work now, so that the upload can be freed.
         self._results.append(finish if method.after_upload else finish())
         return ClientUpload(job.client, self.upload_filter(job, client, part.upload), before)
 
     def _before(self, method: AnyMethod, job: ClientTask, state: Any, client: Client) -> Score | None:
         if not job.evaluate or job.round.phase > 0:
             return None
-        if job.known is not None and _lasts(method, job, None, state, client):
+        if job.known is not None and _is_lasting(method, job, None, state, client):
             return {name: v for name, v in job.known.items() if name not in DETAILS}
         return self.evaluate(method.personal(job.download, None, state, client), job.client, thorough=False)
 
     def _result(
         self, method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Client, spoilt: bool | None = None
     ) -> ClientResult:
-        """With the score of the trained model, if asked for."""
+        """Return the new state, with the score of the trained model if the job requests one."""
         if not job.evaluate or job.round.phase < method.phases - 1:
             return ClientResult(job.client, state, None, spoilt)
         score = self.evaluate(method.personal(job.download, up, state, client), job.client)
-        return ClientResult(job.client, state, score, spoilt, _lasts(method, job, up, state, client))
+        return ClientResult(job.client, state, score, spoilt, _is_lasting(method, job, up, state, client))
 
 
-def _lasts(method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Client) -> bool:
-    """Whether the client predicts by a model that is in its state, so that nothing it receives can change it."""
+def _is_lasting(method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Client) -> bool:
+    """Return True if the personal model is stored in the client's state, so that no download can change it."""
     if type(method).personal is not Method.personal:
         return False
     own, kept = method.own(job.download, up, state, client), {id(v) for v in tensors_of(state).values()}
@@ -100,9 +120,10 @@ def _lasts(method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Clie
 
 
 def job_key(seed: int, job: ClientTask) -> Key:
-    """The key of a client's work in one round: the same in all its exchanges, so a method folds it for each use."""
-    return key(*_use(seed, job), job.client)
+    """Return the key of a client's work in one round. All exchanges of the round share it: fold it for each use."""
+    return key(*round_key_parts(seed, job), job.client)
 
 
-def _use(seed: int, job: ClientTask) -> tuple[int | str, ...]:
+def round_key_parts(seed: int, job: ClientTask) -> tuple[int | str, ...]:
+    """Return the parts that the keys of all clients of a round have in common."""
     return seed, "local", job.round.t

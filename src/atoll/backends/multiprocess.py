@@ -1,6 +1,6 @@
-"""Worker processes: clients train side by side, and personal training goes on while the server aggregates.
+"""Run clients in worker processes, which continue personal training while the server aggregates.
 
-Workers are forked, so they share the data with their parent. A download that many clients get goes to each worker once.
+Workers are forked and share the data with the parent. A download for many clients is sent to each worker once.
 """
 
 import contextlib
@@ -22,21 +22,35 @@ from .remote import RemoteBackend, UploadReady, WorkDone, WorkItem, run_work_ite
 from .shared_memory import SharedMemoryPipe, shared_memory_pipe
 
 
-class Failed(NamedTuple):
+class WorkFailed(NamedTuple):
+    """Report an exception of a worker to the parent."""
+
     at: int
     error: BaseException
 
 
 @dataclass
 class Worker:
+    """A worker process, as the parent sees it."""
+
     process: BaseProcess
     line: SharedMemoryPipe
-    order: WorkItem | None = None  # what it is working on
-    download: int = -1  # the one it has
+    order: WorkItem | None = None  # the current work
+    download: int = -1  # number of the last download that was sent
 
 
 class ProcessBackend(RemoteBackend):
-    """Persistent workers, one thread each; whoever is free takes the largest client that is left."""
+    """Run clients in persistent worker processes with one thread each.
+
+    A free worker takes the largest client that is left.
+
+    Args:
+        pool: the clients with their data and models.
+        store: states of clients.
+        workers: number of processes.
+        upload_filter: applied to every upload before it leaves the client.
+        fingerprints: compute fingerprints of uploads in the workers.
+    """
 
     def __init__(
         self,
@@ -50,7 +64,7 @@ class ProcessBackend(RemoteBackend):
         self._workers = [_start(pool, upload_filter) for _ in range(workers)]
 
     def close(self) -> None:
-        """Whoever still works does so for nobody: jobs are pure, so it can be ended at any moment."""
+        """Stop all workers. Busy workers are killed: their results are not needed, and jobs have no side effects."""
         for worker in self._workers:
             if worker.order:
                 worker.process.kill()
@@ -82,8 +96,8 @@ class ProcessBackend(RemoteBackend):
             elif worker.process.sentinel in ready:
                 self._replace(at)
 
-    def _take(self, worker: Worker, answer: UploadReady | WorkDone | Failed) -> None:
-        if isinstance(answer, Failed):
+    def _take(self, worker: Worker, answer: UploadReady | WorkDone | WorkFailed) -> None:
+        if isinstance(answer, WorkFailed):
             raise answer.error
         if isinstance(answer, UploadReady):
             self._sent[answer.at] = answer
@@ -115,18 +129,18 @@ def _start(pool: ClientPool, upload_filter: UploadFilter) -> Worker:
 
 
 def _work(pool: ClientPool, upload_filter: UploadFilter, parent_pipe: SharedMemoryPipe, parent: int) -> None:
-    """The life of a worker: one order after the other, until it is told to stop or its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes us
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent has its own way to end
+    """Run work items in a worker process until the parent sends None or ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C and then closes its workers.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # The parent's handler is not meant for workers.
     torch.set_num_threads(1)
     with kept_memory():
-        _obey(pool, upload_filter, parent_pipe, parent)
+        _run_work_items(pool, upload_filter, parent_pipe, parent)
 
 
-def _obey(pool: ClientPool, upload_filter: UploadFilter, parent_pipe: SharedMemoryPipe, parent: int) -> None:
+def _run_work_items(pool: ClientPool, upload_filter: UploadFilter, parent_pipe: SharedMemoryPipe, parent: int) -> None:
     download: Any = None
     while True:
-        # The end of the pipe would not tell that the parent is gone: workers forked later hold it open too.
+        # A dead parent does not close the pipe, because workers forked later hold it open too.
         while not parent_pipe.pipe.poll(1):
             if os.getppid() != parent:
                 return
@@ -137,5 +151,5 @@ def _obey(pool: ClientPool, upload_filter: UploadFilter, parent_pipe: SharedMemo
             download = download if order.data is None else order.data
             for answer in run_work_item(pool, upload_filter, order, download):
                 parent_pipe.send(answer)
-        except Exception as error:  # it must reach the parent, whatever it is
-            parent_pipe.send(Failed(order.at, error))
+        except Exception as error:  # The parent raises any error of a client.
+            parent_pipe.send(WorkFailed(order.at, error))

@@ -1,8 +1,8 @@
-"""A Ray cluster: clients train on several machines, as tasks that can be done again anywhere.
+"""Run clients on a Ray cluster, as tasks that can be repeated on any machine.
 
-The clients and the way out of them are put into Ray's object store once; a worker process keeps what it took out. A
-task is a client's job and nothing else, so the loss of a worker or of a whole node costs time and never a result. Ray
-pickles what is around the canonical bytes: whoever can reach a cluster can run code in it, with Atoll or without.
+The clients and the upload filter are put into Ray's object store once, and a worker process keeps what it has read. A
+task is the job of one client without side effects, so the loss of a worker or of a node costs time and never a result.
+Ray pickles everything but payloads: a person who can reach a cluster can run code on it, with or without Atoll.
 """
 
 import importlib
@@ -25,28 +25,32 @@ from ..clients.pool import ClientPool
 from ..clients.state_store import Store
 from ..clients.tasks import UploadFilter, no_filter
 from ..core.method import AnyMethod, contract
-from ..core.serialization import OWN, decode, encode, received
+from ..core.serialization import OWN, decode, decode_upload, encode
 from ..errors import AtollError
 from ..utils.runtime import kept_memory, one_thread
 from .remote import RemoteBackend, UploadReady, WorkDone, WorkItem, run_work_item
 
-ADDRESS = "RAY_ADDRESS"  # the variable that names a cluster, for Ray's own tools too
-LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: a Ray of one machine listens on 127.0.0.1 alone
+ADDRESS = "RAY_ADDRESS"  # environment variable with the address of a cluster, as Ray's own tools use it
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # With 0, a local Ray listens on 127.0.0.1 alone.
 
-_kept: dict[str, tuple[str, Any]] = {}  # in a worker process: the fleet and the last download, with their references
+_cache: dict[str, tuple[str, Any]] = {}  # in a worker process: clients, method and last download, with their references
 
 
 def require() -> Any:
-    """Ray itself, or what to do if it is not there."""
+    """Import Ray.
+
+    Raises:
+        AtollError: if Ray is not installed.
+    """
     if find_spec("ray") is None:
         raise AtollError('--backend ray needs Ray, which is not installed. Install it with: pip install "atoll[ray]"')
     if not os.environ.get(ADDRESS):
-        os.environ.setdefault(LOOPBACK, "0")  # read when Ray is imported
+        os.environ.setdefault(LOOPBACK, "0")  # Ray reads the variable when it is imported.
     return importlib.import_module("ray")
 
 
 class Versions(NamedTuple):
-    """What must be the same on all machines for the same bits."""
+    """Versions that must be equal on all machines for bit-identical results."""
 
     atoll: str
     torch: str
@@ -56,15 +60,23 @@ HERE = Versions(__version__, torch.__version__)
 
 
 class PackagedMethod(NamedTuple):
-    """A method as it travels; a file of the user's goes along as text, as other machines do not have it."""
+    """A method as it is sent to other machines, with the text of user files that these machines lack."""
 
     versions: Versions
-    sources: tuple[tuple[str, str], ...]  # modules that stand alone, base classes first
+    sources: tuple[tuple[str, str], ...]  # names and text of user files, base classes first
     method: bytes
 
 
 class RayBackend(RemoteBackend):
-    """Tasks of a Ray cluster, at most ``workers`` at a time; by default as many as the cluster has processors."""
+    """Run clients as tasks of a Ray cluster.
+
+    Args:
+        pool: the clients with their data and models.
+        store: states of clients.
+        workers: largest number of tasks at a time; None for the number of processors of the cluster.
+        upload_filter: applied to every upload before it leaves the client.
+        fingerprints: compute fingerprints of uploads in the workers.
+    """
 
     retries = 2
 
@@ -78,18 +90,18 @@ class RayBackend(RemoteBackend):
     ):
         super().__init__(pool, store, upload_filter, fingerprints)
         self._ray = require()
-        self._ours = not self._ray.is_initialized()  # or the program that called us has its own
+        self._ours = not self._ray.is_initialized()  # False if the calling program has connected to Ray
         if self._ours:
             _connect(self._ray, workers)
         self._workers = workers
         self._shared = self._ray.put((pool, upload_filter))
         self._task = self._ray.remote(num_cpus=1, max_retries=0, num_returns="streaming")(_task)
-        self._recipe: tuple[AnyMethod, Any] | None = None  # a method, and where its recipe lies
-        self._posted: dict[int, Any] = {}  # where downloads lie, by their numbers
-        self._running: dict[Any, WorkItem] = {}  # by the streams of their answers
+        self._packaged: tuple[AnyMethod, Any] | None = None  # a method, and the reference to its package
+        self._posted: dict[int, Any] = {}  # references to downloads, by number
+        self._running: dict[Any, WorkItem] = {}  # by the stream of answers
 
     def close(self) -> None:
-        """Nothing waits for tasks that still run. A cluster that we joined goes on without us."""
+        """Cancel running tasks, and stop Ray if this backend started or joined it. A joined cluster goes on."""
         for stream in self._running:
             with suppress(self._ray.exceptions.RayError, ValueError):
                 self._ray.cancel(stream, force=True)
@@ -99,7 +111,7 @@ class RayBackend(RemoteBackend):
 
     def _dispatch(self) -> None:
         if not self._running:
-            self._posted = {}  # those of earlier exchanges
+            self._posted = {}  # Drop the downloads of earlier exchanges.
         most = self._workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         while self._orders and len(self._running) < most:
             order = self._orders.popleft()
@@ -107,21 +119,21 @@ class RayBackend(RemoteBackend):
                 self._posted[order.download] = self._ray.put(encode(order.data))
             state = None if order.state is None else encode(order.state)
             slim = order._replace(data=None, method=None, state=state)
-            # In a list, a reference stays one: what it stands for is taken out once in a process, not in each task.
-            references = [self._shared, self._cooked(order.method), self._posted[order.download]]
+            # Ray does not resolve references inside a list, so each process reads an object once and not for each task.
+            references = [self._shared, self._package(order.method), self._posted[order.download]]
             self._running[self._task.remote(slim, references)] = order
 
-    def _cooked(self, method: AnyMethod) -> Any:
-        if self._recipe is None or self._recipe[0] is not method:
-            self._recipe = method, self._ray.put(package_method(method))
-        return self._recipe[1]
+    def _package(self, method: AnyMethod) -> Any:
+        if self._packaged is None or self._packaged[0] is not method:
+            self._packaged = method, self._ray.put(package_method(method))
+        return self._packaged[1]
 
     def _collect(self) -> None:
         ready, _ = self._ray.wait(list(self._running), num_returns=1)
         for stream in ready:
             try:
                 answer: UploadReady | WorkDone = self._ray.get(next(stream))
-            except self._ray.exceptions.RayTaskError as error:  # the client's own: it would happen anywhere
+            except self._ray.exceptions.RayTaskError as error:  # An error of the client's code would happen again.
                 raise error.cause from error
             except self._ray.exceptions.RayError as error:
                 self._requeue(self._running.pop(stream), f"three Ray workers died under it ({type(error).__name__})")
@@ -132,7 +144,7 @@ class RayBackend(RemoteBackend):
     def _take(self, stream: Any, answer: UploadReady | WorkDone) -> None:
         types = contract(self._running[stream].method)
         if isinstance(answer, UploadReady):
-            self._sent[answer.at] = answer._replace(upload=received(types.upload, answer.upload))
+            self._sent[answer.at] = answer._replace(upload=decode_upload(types.upload, answer.upload))
         else:
             self._done[answer.at] = answer._replace(state=decode(types.state, answer.state, OWN))
             del self._running[stream]
@@ -140,7 +152,7 @@ class RayBackend(RemoteBackend):
 
 
 def _connect(ray: Any, workers: int | None) -> None:
-    """Join the cluster that the environment names, or start a Ray of this machine's, which ends with the run."""
+    """Join the cluster in the environment variable, or start a local Ray that ends with the run."""
     address = os.environ.get(ADDRESS, "")
     if "://" in address:
         raise AtollError(f"{ADDRESS}={address}: give HOST:PORT of the head, and start the run on one of the nodes.")
@@ -160,7 +172,7 @@ def _connect(ray: Any, workers: int | None) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; a run has its own way to end."""
+    """Restore the handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -171,10 +183,15 @@ def _own_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# -- the method on its way --------------------------------------------------------------------------------------------
+# -- sending the method -----------------------------------------------------------------------------------------------
 
 
 def package_method(method: AnyMethod) -> PackagedMethod:
+    """Package a method for other machines.
+
+    Raises:
+        AtollError: if the method is defined in the main script.
+    """
     alone = [module for cls in reversed(type(method).__mro__) if _stands_alone(module := sys.modules[cls.__module__])]
     if "__main__" in (module.__name__ for module in alone):
         raise AtollError(
@@ -186,25 +203,30 @@ def package_method(method: AnyMethod) -> PackagedMethod:
 
 
 def _stands_alone(module: ModuleType) -> bool:
-    """A file of the user's; what belongs to a package has to be installed on all machines."""
+    """Return True for a user's file. Packages have to be installed on all machines."""
     return not module.__package__ and module.__name__ not in sys.stdlib_module_names
 
 
 def method_from(made: PackagedMethod) -> AnyMethod:
+    """Rebuild a method on a node of the cluster.
+
+    Raises:
+        AtollError: if the node has other versions of Atoll or torch.
+    """
     if made.versions != HERE:
         raise AtollError(
-            f"A node of the Ray cluster has {_told(HERE)}, and this machine {_told(made.versions)}. "
-            "Install the same versions everywhere: others may give other numbers."
+            f"A node of the Ray cluster has {_to_text(HERE)}, and this machine {_to_text(made.versions)}. "
+            "Install the same versions everywhere: other versions may give other results."
         )
     for name, source in made.sources:
         if name not in sys.modules:
             module = sys.modules[name] = ModuleType(name)
             exec(compile(source, f"{name}.py", "exec"), module.__dict__)
-    method: AnyMethod = loads(made.method)  # from the machine that runs us
+    method: AnyMethod = loads(made.method)  # The bytes come from the machine that started the run.
     return method
 
 
-def _told(versions: Versions) -> str:
+def _to_text(versions: Versions) -> str:
     return " and ".join(f"{name} {version}" for name, version in versions._asdict().items())
 
 
@@ -212,28 +234,28 @@ def _told(versions: Versions) -> str:
 
 
 def _task(order: WorkItem, references: list[Any]) -> Iterator[UploadReady | WorkDone]:
-    """One client's job in a worker process of Ray."""
-    shared, cooked, posted = references
+    """Run the job of one client in a worker process of Ray."""
+    shared, packaged, posted = references
     with one_thread(), kept_memory():
-        method = _once("method", cooked, method_from)
-        pool, upload_filter = _once("pool", shared, tuple)
+        method = _read_once("method", packaged, method_from)
+        pool, upload_filter = _read_once("pool", shared, tuple)
         types = contract(method)
-        download = _once("download", posted, lambda data: decode(types.download, data, OWN))
+        download = _read_once("download", posted, lambda data: decode(types.download, data, OWN))
         state = None if order.state is None else decode(types.state, order.state, OWN)
         for answer in run_work_item(pool, upload_filter, order._replace(method=method, state=state), download):
-            yield _encoded(answer)
+            yield _encode_answer(answer)
 
 
-def _encoded(answer: UploadReady | WorkDone) -> UploadReady | WorkDone:
+def _encode_answer(answer: UploadReady | WorkDone) -> UploadReady | WorkDone:
     if isinstance(answer, UploadReady):
         return answer._replace(upload=encode(answer.upload))
     return answer._replace(state=encode(answer.state))
 
 
-def _once(what: str, reference: Any, read: Any) -> Any:
-    """What a reference stands for; the last one of each kind is kept, as the next task will want it too."""
-    mark = reference.hex()
-    if what not in _kept or _kept[what][0] != mark:
-        _kept.pop(what, None)
-        _kept[what] = mark, read(require().get(reference))
-    return _kept[what][1]
+def _read_once(kind: str, reference: Any, read: Any) -> Any:
+    """Return the object of a reference. The last object of each kind is cached for the next task."""
+    identity = reference.hex()
+    if kind not in _cache or _cache[kind][0] != identity:
+        _cache.pop(kind, None)
+        _cache[kind] = identity, read(require().get(reference))
+    return _cache[kind][1]

@@ -1,4 +1,4 @@
-"""Clients in other processes: what goes to them and what comes back, whoever carries it and however."""
+"""Dispatch clients to other processes and collect their answers, for all backends that do so."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -15,20 +15,20 @@ from .loop import LoopBackend
 
 
 class WorkItem(NamedTuple):
-    """A job on its way to a worker."""
+    """The job of one client, as it is sent to a worker."""
 
-    at: int  # its place among the jobs
-    method: Any  # None: it travels apart
+    at: int  # position among the jobs
+    method: Any  # None if the method is sent separately
     seed: int
     job: ClientTask  # without its download
-    download: int  # which one
-    data: Any  # that download; None: the worker has it
-    state: Any  # None: the client starts
-    fingerprint: bool  # whether that of the upload is asked for
+    download: int  # number of the download
+    data: Any  # the download; None if the worker has it
+    state: Any  # None before the client's first round
+    fingerprint: bool  # whether to compute the fingerprint of the upload
 
 
 class UploadReady(NamedTuple):
-    """First answer: the upload."""
+    """First answer of a worker: the upload."""
 
     at: int
     upload: Any
@@ -37,7 +37,7 @@ class UploadReady(NamedTuple):
 
 
 class WorkDone(NamedTuple):
-    """Second answer: everything else; the worker is free again."""
+    """Second answer of a worker: the new state and score. The worker is free again."""
 
     at: int
     state: Any
@@ -46,27 +46,34 @@ class WorkDone(NamedTuple):
 
 
 class RemoteBackend(LoopBackend):
-    """Orders go out, the largest client first; answers are put in the order of the jobs."""
+    """Run clients in worker processes. Dispatches the largest clients first and yields results in task order.
 
-    retries = 1  # how often a client is tried again whose worker died
+    Subclasses define how work is dispatched and how answers are collected.
+    """
+
+    retries = 1  # further attempts for a client whose worker died
 
     def __init__(
         self, pool: ClientPool, store: Store, upload_filter: UploadFilter = no_filter, fingerprints: bool = False
     ):
         super().__init__(pool, store, upload_filter)
-        self._fingerprints = fingerprints  # whether those of uploads are taken where they are made, so that we need not
+        self._fingerprints = fingerprints  # computed by workers, to spare the server the work
         self._orders: deque[WorkItem] = deque()
-        self._downloads = 0  # given out so far: each has a number of its own
+        self._downloads = 0  # number of the next download
         self._jobs: Sequence[ClientTask] = ()
         self._sent: dict[int, UploadReady] = {}
         self._done: dict[int, WorkDone] = {}
-        self._deaths: Counter[int] = Counter()  # of workers, by the places of their jobs
-        self._lost: dict[int, LostClient] = {}  # jobs given up
+        self._deaths: Counter[int] = Counter()  # deaths of workers, by the position of the job
+        self._lost: dict[int, LostClient] = {}  # jobs without further attempts
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
+        """Train clients, and yield their uploads in the order of the jobs."""
         self._jobs = jobs
-        # A job that was done twice has sent its upload twice: the second one must not be taken for a later job's.
-        self._sent, self._done, self._deaths, self._lost = {}, {}, Counter(), {}
+        # A job that ran twice has sent its upload twice. Forget the second one: positions are used again.
+        self._sent = {}
+        self._done = {}
+        self._deaths = Counter()
+        self._lost = {}
         self._orders = deque(self._by_size(method, seed, jobs))
         self._dispatch()
         for at, job in enumerate(jobs):
@@ -79,6 +86,7 @@ class RemoteBackend(LoopBackend):
             yield ClientUpload(job.client, sent.upload, sent.before, sent.fingerprint)
 
     def results(self) -> Iterator[ClientResult]:
+        """Yield new states and scores in the order of the jobs."""
         for at, job in enumerate(self._jobs):
             while at not in self._done and at not in self._lost:
                 self._collect()
@@ -90,21 +98,21 @@ class RemoteBackend(LoopBackend):
         self._jobs = ()
 
     def _dispatch(self) -> None:
-        """Give waiting orders to whoever is free."""
+        """Send waiting work items to free workers."""
         raise NotImplementedError
 
     def _collect(self) -> None:
-        """Wait, then take in whatever has arrived; notice workers that have died."""
+        """Wait for answers, store them, and requeue the work of workers that died."""
         raise NotImplementedError
 
     def _by_size(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[WorkItem]:
-        """Largest first: a large client started last would keep everybody waiting."""
+        """Yield work items, the largest client first: a large client that starts last would delay the round."""
         numbers: dict[Any, int] = {}
         sizes = [self.pool.train.size(self.pool.position(job.client)) for job in jobs]
         for at in sorted(range(len(jobs)), key=lambda at: (-sizes[at], at)):
             job, state = jobs[at], self.store.get(jobs[at].client)
             tensors = tensors_of(job.download).values()
-            same = static_form(job.download), *map(id, tensors)  # the very same tensors, in whatever payload
+            same = static_form(job.download), *map(id, tensors)  # the same tensor objects, also in different payloads
             if same not in numbers:
                 numbers[same] = self._downloads
                 self._downloads += 1
@@ -112,9 +120,9 @@ class RemoteBackend(LoopBackend):
             yield WorkItem(at, method, seed, slim, numbers[same], job.download, state, self._fingerprints)
 
     def _requeue(self, lost: WorkItem, reason: str) -> None:
-        """A worker died: its client comes next in line, or is given up for this exchange.
+        """Put the work of a dead worker first in the queue, or give its client up for this exchange.
 
-        Jobs are pure, so nothing is counted twice.
+        Jobs have no side effects, so nothing is counted twice.
         """
         self._deaths[lost.at] += 1
         if self._deaths[lost.at] > self.retries:
@@ -126,7 +134,14 @@ class RemoteBackend(LoopBackend):
 def run_work_item(
     pool: ClientPool, upload_filter: UploadFilter, order: WorkItem, download: Any
 ) -> Iterator[UploadReady | WorkDone]:
-    """Where the client runs: the upload as soon as it is there, then the rest."""
+    """Run one client in a worker. Yields the upload as soon as it exists, then the new state and score.
+
+    Args:
+        pool: the clients with their data and models.
+        upload_filter: applied to the upload.
+        order: the job.
+        download: the download of the job.
+    """
     store = MemoryStore()
     if order.state is not None:
         store.put(order.job.client, order.state)
@@ -142,5 +157,5 @@ def run_work_item(
 def _fingerprint(upload: Any) -> Fingerprint | None:
     try:
         return fingerprint(upload)
-    except Exception:  # it is no payload, which the server will see for itself
+    except Exception:  # The upload is no payload. The server checks uploads and refuses it.
         return None

@@ -1,10 +1,11 @@
-"""A pipe between two processes of one family that also share memory: tensors lie there, only their places are sent.
+"""Send messages between a process and its fork, with tensors in shared memory.
 
-A pipe would copy what is large twice and in small portions, for which both ends must be awake at the same time. The
-ends take turns. What was received is copied out at once; from then on its place is free, and the receiver, whose turn
-it is now, writes from the start again. Until it is answered it may send several messages, one behind the other.
+A plain pipe copies large tensors twice and in small portions, for which both ends must run at the same time. The two
+ends of this pipe take turns. A receiver copies tensors out of the shared memory at once, which frees the memory, and
+then writes its own messages from the start. An end may send several messages, one behind the other, before the other
+end answers.
 
-The pipe pickles what is around the tensors: both ends are this program, and nothing from elsewhere is unpickled.
+The pipe pickles everything but tensors. Both ends are this program, so no data from elsewhere is unpickled.
 """
 
 import mmap
@@ -16,46 +17,50 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.tree import mapped
+from ..core.tree import map_tree
 
 SIZE = 2**28  # bytes of address space: pages that nothing was written to take no memory
 
 
 @dataclass(frozen=True)
 class TensorRef:
-    """What stands for a tensor in a message."""
+    """Refer to a tensor in shared memory, in place of the tensor in a message."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    where: slice | bytes  # in memory, or here if there was no room
+    where: slice | bytes  # place in shared memory, or the bytes if the memory was full
 
 
 class SharedMemoryPipe:
-    """One end."""
+    """One end of a pipe with shared memory; see :func:`shared_memory_pipe`."""
 
     def __init__(self, pipe: Connection, memory: Tensor):
-        self.pipe, self._memory = pipe, memory
-        self._free = 0  # where nothing lies any more
+        self.pipe = pipe
+        self._memory = memory
+        self._free = 0  # start of the free memory
 
     def send(self, message: Any) -> None:
-        """Payloads, tuples, dictionaries, and what they hold."""
-        self.pipe.send(mapped(self._put, message))
+        """Send a message of payloads, tuples, lists and dictionaries."""
+        self.pipe.send(map_tree(self._put, message))
 
     def receive(self) -> Any:
+        """Wait for a message. Tensors in it are copies."""
         message = self.pipe.recv()
         self._free = 0
-        return mapped(self._taken, message)
+        return map_tree(self._take, message)
 
     def close(self) -> None:
+        """Close this end of the pipe."""
         self.pipe.close()
 
     def _put(self, v: Any) -> Any:
         if not isinstance(v, Tensor):
             return v
         numbers = v.detach().contiguous().view(-1).view(torch.uint8)
-        return TensorRef(v.dtype, tuple(v.shape), self._kept(numbers) or numbers.numpy().tobytes())
+        return TensorRef(v.dtype, tuple(v.shape), self._write(numbers) or numbers.numpy().tobytes())
 
-    def _kept(self, numbers: Tensor) -> slice | None:
+    def _write(self, numbers: Tensor) -> slice | None:
+        """Write bytes to the shared memory, and return their place; None if the memory is full."""
         start, stop = self._free, self._free + len(numbers)
         if stop > len(self._memory):
             return None
@@ -63,7 +68,7 @@ class SharedMemoryPipe:
         self._free = stop
         return slice(start, stop)
 
-    def _taken(self, v: Any) -> Any:
+    def _take(self, v: Any) -> Any:
         if not isinstance(v, TensorRef):
             return v
         numbers = self._memory[v.where].clone() if isinstance(v.where, slice) else _from_bytes(v.where)
@@ -75,7 +80,7 @@ def _from_bytes(data: bytes) -> Tensor:
 
 
 def shared_memory_pipe() -> tuple[SharedMemoryPipe, SharedMemoryPipe]:
-    """Both ends: one for this process, one for a process that will be forked."""
+    """Return both ends of a new pipe: one for this process, one for a process that will be forked."""
     memory = torch.frombuffer(mmap.mmap(-1, SIZE), dtype=torch.uint8)
     here, there = get_context("fork").Pipe()
     return SharedMemoryPipe(here, memory), SharedMemoryPipe(there, memory)

@@ -1,4 +1,4 @@
-"""Run clients of one architecture as one batched call."""
+"""Run all clients of one architecture in one batched call."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -14,22 +14,25 @@ from ..core import vmap
 from ..core.client import Client
 from ..core.method import AnyMethod
 from ..core.prng import keys
-from ..core.schema import not_finite, static_form, tensors_of
+from ..core.schema import find_nonfinite, static_form, tensors_of
 from ..core.tree import lazy_rows, map_consecutive, stack, unstack
 from ..core.vmap import functional_gradients
 from ..typing import ClientId
-from .loop import LoopBackend, _use
+from .loop import LoopBackend, round_key_parts
 
-ROOM = 2**28  # bytes that the clients of one batched call may take
-COPIES = 6  # of a client's message and state while it trains: initial and new weights, gradients, momentum, results
+ROOM = 2**28  # memory for the clients of one batched call, in bytes
+COPIES = (
+    6  # copies of a client's message and state during training: initial and new weights, gradients, momentum, results
+)
 
 
 class VmapBackend(LoopBackend):
-    """Clients with the same model run as one batched call of ``method.local``, as many as fit into ``ROOM``."""
+    """Run clients with the same model in one batched call of ``method.local``, as many as fit into ``ROOM``."""
 
-    _last_batch: tuple[list[ClientId], Client] | None = None  # who ran together last, often the same as next time
+    _last_batch: tuple[list[ClientId], Client] | None = None  # the last batch of clients, which often runs again
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
+        """Train clients batch by batch, and yield their uploads in the order of the jobs."""
         self._results = []
         batches = {
             job.client: upload_batch for upload_batch in self._batches(method, seed, jobs) for job in upload_batch
@@ -37,22 +40,22 @@ class VmapBackend(LoopBackend):
         ready: dict[ClientId, tuple[ClientUpload, ClientResult]] = {}
         for job in jobs:
             if job.client not in ready:
-                ready |= self._together(method, seed, batches[job.client])
+                ready |= self._train_batch(method, seed, batches[job.client])
             outcome, results = ready.pop(job.client)
             self._results.append(results)
             yield outcome
 
     def _batches(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[list[ClientTask]]:
-        """Who runs in one call: clients of one group, as many as there is room for; decided by sizes alone."""
+        """Yield the jobs of each call: clients of one group, as many as fit into ``ROOM``."""
         for group in self._groups(jobs):
             most = max(1, ROOM // self._bytes(method, seed, group))
             count = ceil(len(group) / most)
             yield from (group[at * len(group) // count : (at + 1) * len(group) // count] for at in range(count))
 
     def _groups(self, jobs: Sequence[ClientTask]) -> Iterator[list[ClientTask]]:
-        """Clients that can share a call: their downloads differ in tensors alone, not in scalars or in what is there.
+        """Yield groups of clients that can share a call: their downloads differ in the values of tensors alone.
 
-        Batch statistics know no padding, so models with them need equal sizes.
+        Batch statistics would include padding, so clients whose models have them need equal numbers of rows.
         """
         alike: dict[Any, list[ClientTask]] = defaultdict(list)
         for job, form in zip(jobs, map_consecutive(static_form, [job.download for job in jobs]), strict=True):
@@ -67,7 +70,7 @@ class VmapBackend(LoopBackend):
                 yield group
 
     def _bytes(self, method: AnyMethod, seed: int, group: list[ClientTask]) -> int:
-        """What a client of the group takes in a call: its padded rows, and all that training keeps of its tensors."""
+        """Return the memory for one client of a group: its padded rows, and the copies of its tensors in training."""
         first = self.pool.client(group[0].client)
         rows = max(self.pool.train.size(self.pool.position(job.client)) for job in group)
         payloads = group[0].download, self.state(method, seed, group[0].client)
@@ -79,18 +82,18 @@ class VmapBackend(LoopBackend):
             self._last_batch = ids, self.pool.together(ids)
         return self._last_batch[1]
 
-    def _together(
+    def _train_batch(
         self, method: AnyMethod, seed: int, jobs: list[ClientTask]
     ) -> dict[ClientId, tuple[ClientUpload, ClientResult]]:
         ids = [job.client for job in jobs]
         states = [self.state(method, seed, i) for i in ids]
         down, clients = stack([job.download for job in jobs]), self._clients(ids)
-        own = clients, keys(*_use(seed, jobs[0]), each=ids)
+        own = clients, keys(*round_key_parts(seed, jobs[0]), each=ids)
         with torch.no_grad(), functional_gradients():
             ups, after = vmap.batched_call(partial(method_calls.local, method), len(jobs), down, stack(states), *own)
             if method.after_upload:
                 after = vmap.batched_call(partial(method_calls.after_upload, method), len(jobs), down, ups, after, *own)
-        uploads, nexts, spoilt = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), not_finite(after)
+        uploads, nexts, spoilt = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), find_nonfinite(after)
         upload_batch = UploadBatch(ups, dict(zip(ids, uploads, strict=True)))
         outcomes = [ClientUpload(i, up, None, None, upload_batch) for i, up in zip(ids, uploads, strict=True)]
         results = [ClientResult(i, new, None, at in spoilt) for at, (i, new) in enumerate(zip(ids, nexts, strict=True))]

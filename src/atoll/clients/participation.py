@@ -8,7 +8,7 @@ import torch
 from ..core.client import Client
 from ..core.method import AnyMethod
 from ..core.prng import Key
-from ..core.tree import plain
+from ..core.tree import to_contiguous
 from . import method_calls
 
 
@@ -45,12 +45,12 @@ def take_part(method: AnyMethod, download: Any, state: Any, client: Client, k: K
         AtollError: the method returns a state of another class than its annotations declare.
     """
     with torch.no_grad():
-        upload, trained = plain(method_calls.local(method, download, state, client, k))
+        upload, trained = to_contiguous(method_calls.local(method, download, state, client, k))
     if method.after_upload is None:
         return ClientPart(upload, lambda: trained)
 
     def finish() -> Any:
         with torch.no_grad():
-            return plain(method_calls.after_upload(method, download, upload, trained, client, k))
+            return to_contiguous(method_calls.after_upload(method, download, upload, trained, client, k))
 
     return ClientPart(upload, finish)

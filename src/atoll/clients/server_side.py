@@ -8,7 +8,7 @@ import torch
 from ..core.method import AnyMethod
 from ..core.prng import key
 from ..core.task import Reply, Round, Task
-from ..core.tree import plain
+from ..core.tree import to_contiguous
 from ..typing import ClientId
 from . import method_calls
 from .state_store import Store
@@ -43,7 +43,7 @@ class ServerSideStates:
             k = key(self._seed, "serve", *r, reply.sender)
             with torch.no_grad():
                 per_client = self.get(reply.sender)
-                upload, per_client = plain(
+                upload, per_client = to_contiguous(
                     method_calls.serve_client(self._method, server, per_client, reply, self._task, r, k)
                 )
             self._store.put(reply.sender, per_client)

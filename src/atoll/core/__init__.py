@@ -1,4 +1,4 @@
-"""The language that methods are written in: ``from atoll.core import ...`` has every part of it."""
+"""Export everything that a method is written with, for ``from atoll.core import ...``."""
 
 from ..typing import ClientId
 from .batch import Batch, Step

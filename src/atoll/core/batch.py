@@ -1,4 +1,4 @@
-"""A mini-batch and one forward pass over it."""
+"""Define a mini-batch, and the result of a forward pass over it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,19 +10,19 @@ from .prng import Key
 
 
 class Batch(NamedTuple):
-    """A mini-batch. A training-mode forward pass leaves the new running statistics in ``stats``."""
+    """A mini-batch. ``Model.step`` writes the new running statistics to ``stats`` for the training loop."""
 
     x: Tensor
     y: Tensor
-    w: Tensor  # 1 for a real example, 0 for padding
-    k: Key  # for dropout
-    stats: Params  # filled by Model.step, read by the training loop
-    extra: Mapping[str, Any] = {}  # what else a method hands to its own loss
-    full: bool = False  # whether it is known that all examples are real
+    w: Tensor  # 1 for a real row, 0 for padding
+    k: Key  # key for dropout
+    stats: Params
+    extra: Mapping[str, Any] = {}  # further inputs of a method's own loss
+    full: bool = False  # True if all rows are known to be real
 
 
 class Step(NamedTuple):
-    """One training-mode forward pass, shared by all terms of an objective."""
+    """The result of a forward pass in training mode, shared by all terms of an objective."""
 
     params: Params
     batch: Batch

@@ -1,4 +1,4 @@
-"""The order in which training goes through a client's rows."""
+"""Draw the order in which training visits a client's rows."""
 
 import numpy as np
 import torch

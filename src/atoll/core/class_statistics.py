@@ -1,4 +1,4 @@
-"""Statistics of classes in feature space: means, covariances, their pooling over clients, and draws from them."""
+"""Compute class means and covariances in feature space, pool them over clients, and sample features from them."""
 
 import torch
 from torch import Tensor
@@ -6,20 +6,34 @@ from torch import Tensor
 from .prng import Key, fold, normal
 from .vmap import is_batched
 
-NEGLIGIBLE = 1e-5  # share of a feature's variance that rounding to single precision may have made up
-COLUMNS_AT_ONCE = 32  # of a factor: a panel of this width stays in the processor's cache
-CLASSES_AT_ONCE = 16  # factored together; more only cost memory
+NEGLIGIBLE = 1e-5  # share of a feature's variance that may come from rounding to single precision
+COLUMNS_AT_ONCE = 32  # columns of a factor in a panel: this width stays in the processor's cache
+CLASSES_AT_ONCE = 16  # classes factorised together: more only cost memory
 
 
 def class_means(z: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
-    """Count [C] and mean feature [C, d] of each class, from features [N, d] and one-hot labels [N, C]."""
+    """Return the number of rows [C] and the mean feature [C, d] of each class.
+
+    Args:
+        z: features [N, d].
+        member: one-hot labels [N, C]; padding rows are zero.
+    """
     n = member.sum(0)
     total = member.double().T @ z.double()
     return n, (total / n.clamp(min=1)[:, None]).to(z.dtype)
 
 
 def covariances(z: Tensor, member: Tensor, n: Tensor, mu: Tensor) -> Tensor:
-    """Unbiased covariance [C, d, d] of each class, exactly symmetric; zero for classes with fewer than two rows."""
+    """Return the unbiased covariance [C, d, d] of each class, exactly symmetric.
+
+    Classes with fewer than two rows have covariance 0.
+
+    Args:
+        z: features [N, d].
+        member: one-hot labels [N, C]; padding rows are zero.
+        n: rows of each class [C].
+        mu: mean feature of each class [C, d].
+    """
 
     def covariance(c: int) -> Tensor:
         own = slice(None) if is_batched() else member[:, c] > 0
@@ -30,20 +44,29 @@ def covariances(z: Tensor, member: Tensor, n: Tensor, mu: Tensor) -> Tensor:
     if is_batched():
         return torch.stack([covariance(c) for c in range(len(mu))])
     out = z.new_zeros(len(mu), z.shape[1], z.shape[1])
-    for c in (n > 1).nonzero().flatten().tolist():  # the others may be many, and their zeros are there already
+    for c in (n > 1).nonzero().flatten().tolist():  # Skip the many classes without rows.
         out[c] = covariance(c)
     return out
 
 
 class Pool:
-    """Statistics of the union of several samples, from the statistics of each, one at a time.
+    """Pool the class statistics of several clients into those of the union of their rows.
 
-    Around the running mean, in double precision: the textbook form, a difference of squares, loses positive
-    definiteness to rounding. ``exact`` weighs a sample's covariance by n - 1, otherwise by n.
+    Statistics are added client by client around the running mean, in double precision: the textbook form, a difference
+    of squares, loses positive definiteness to rounding.
 
-    Without covariances of the samples, the spread of their means tells that of the rows, if all are drawn from one
-    distribution: sum_k n_k (mu_k - mu)(mu_k - mu)^T / (K - 1) has the expectation sigma, for K samples of any sizes
-    (FedCOF, https://arxiv.org/abs/2412.14326). ``from_means`` asks for that.
+    Args:
+        classes: number of classes.
+        width: number of features.
+        covariances: pool covariances as well as means.
+        exact: weight a client's covariance by n - 1, otherwise by n.
+        from_means: estimate the covariance from the spread of the clients' means alone. If all rows are drawn from one
+            distribution, sum_k n_k (mu_k - mu)(mu_k - mu)^T / (K - 1) has the expectation sigma, for K clients of any
+            sizes (FedCOF, https://arxiv.org/abs/2412.14326).
+
+    Attributes:
+        n: rows of each class [C].
+        mu: mean feature of each class [C, d].
     """
 
     def __init__(
@@ -56,9 +79,12 @@ class Pool:
         self._lost = 1.0 if exact else 0.0
 
     def add(self, n: Tensor, mu: Tensor, sigma: Tensor | None) -> None:
+        """Add the rows [C], means [C, d] and covariances [C, d, d] of one client; ``sigma`` is None without them."""
         held = (n > 0).nonzero().flatten()
-        before, more = self.n[held], n[held].double()
-        after, off = before + more, mu[held].double() - self.mu[held]
+        before = self.n[held]
+        more = n[held].double()
+        after = before + more
+        off = mu[held].double() - self.mu[held]
         if self._scatter is not None:
             between = (before * more / after)[:, None, None] * off[:, :, None] * off[:, None, :]
             if sigma is not None:
@@ -71,24 +97,32 @@ class Pool:
         self.n[held] = after
 
     def sigma(self) -> Tensor:
-        """The pooled covariance [C, d, d]; that of a class with a single mean is 0 ``from_means``."""
+        """Return the pooled covariance [C, d, d]. With ``from_means``, a class with a single mean has covariance 0."""
         assert self._scatter is not None
         freedom = (self.n if self._owners is None else self._owners) - 1
         return self._scatter / freedom.clamp(min=1)[:, None, None]
 
 
-def roots(sigma: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors L [B, d, r] with L L^T = sigma, and the features [B, r] that their columns started from.
+def factorise(sigma: Tensor) -> tuple[Tensor, Tensor]:
+    """Factorise covariances by a pivoted Cholesky decomposition that stops at the numerical rank.
 
-    A Cholesky factorisation that stops when every feature is explained by those taken, so that rank r costs r columns.
-    It cannot fail: a column is never larger than the variance still unexplained, so that singular matrices need no
-    jitter, and one that rounding (or a liar) made indefinite gives no more variance than its diagonal. The next feature
-    is the first that is at least half as unexplained as any: enough for accuracy, and unlike the very largest it
-    seldom changes with a last digit.
+    Rank r costs r columns. The decomposition cannot fail: a column is never larger than the variance still unexplained,
+    so that singular matrices need no jitter, and a matrix that rounding or a Byzantine client made indefinite gives no
+    more variance than its diagonal. The pivot is the first feature with at least half of the largest unexplained share:
+    accurate enough, and unlike the largest itself this choice seldom changes with the last digit.
+
+    Args:
+        sigma: covariances [B, d, d], in double precision.
+
+    Returns:
+        Factors L [B, d, r] with L L^T = sigma, and the pivots [B, r] of their columns.
     """
     whole = sigma.diagonal(dim1=1, dim2=2).clamp(min=0)
-    left, rest, batch = whole.clone(), sigma.clone(), torch.arange(len(sigma))
-    panels, taken = [sigma.new_zeros(*sigma.shape[:2], 0)], []
+    left = whole.clone()
+    rest = sigma.clone()
+    batch = torch.arange(len(sigma))
+    panels = [sigma.new_zeros(*sigma.shape[:2], 0)]
+    pivots: list[Tensor] = []
     for _ in range(0, sigma.shape[1], COLUMNS_AT_ONCE):
         panel = panels[0]
         for _ in range(COLUMNS_AT_ONCE):
@@ -104,20 +138,31 @@ def roots(sigma: Tensor) -> tuple[Tensor, Tensor]:
             left = (left - column.square()).clamp(min=0)
             left[batch, j] = 0.0
             panel = torch.cat([panel, column[:, :, None]], 2)
-            taken.append(j)
+            pivots.append(j)
         panels.append(panel)
         if panel.shape[2] < COLUMNS_AT_ONCE:
             break
         rest.baddbmm_(panel, panel.mT, alpha=-1)
-    return torch.cat(panels, 2), torch.stack(taken, 1) if taken else batch.new_zeros(len(sigma), 0)
+    return torch.cat(panels, 2), torch.stack(pivots, 1) if pivots else batch.new_zeros(len(sigma), 0)
 
 
 def draw(n: Tensor, mu: Tensor, sigma: Tensor, total: int, k: Key) -> tuple[Tensor, Tensor]:
-    """``total`` features z ~ N(mu_c, sigma_c) and their labels, shared out among the classes in proportion to ``n``."""
+    """Sample features z ~ N(mu_c, sigma_c) of all classes.
+
+    Args:
+        n: rows of each class [C]; the sample is allocated in proportion to them.
+        mu: means [C, d].
+        sigma: covariances [C, d, d].
+        total: number of features to draw.
+        k: key of the draws.
+
+    Returns:
+        Features [total, d] and their labels [total], ordered by class.
+    """
     counts = allocate(n, total)
     parts = [mu.new_zeros(0, mu.shape[1])]
     for classes in counts.nonzero().flatten().split(CLASSES_AT_ONCE):
-        factors, features = roots(sigma[classes].double())
+        factors, features = factorise(sigma[classes].double())
         for c, factor, own in zip(classes.tolist(), factors, features, strict=True):
             noise = normal(fold(k, c), int(counts[c]), mu.shape[1])[:, own]
             parts.append(mu[c] + (noise.double() @ factor.T).to(mu.dtype))
@@ -125,7 +170,7 @@ def draw(n: Tensor, mu: Tensor, sigma: Tensor, total: int, k: Key) -> tuple[Tens
 
 
 def allocate(n: Tensor, total: int) -> Tensor:
-    """Split ``total`` in proportion to ``n`` by the largest-remainder rule; the lower class wins a tie."""
+    """Split ``total`` into whole numbers in proportion to ``n`` [C], by largest remainders (ties: lower classes)."""
     n = n.round().long().clamp(min=0)
     mass = max(1, int(n.sum()))
     share, remainder = total * n // mass, total * n % mass

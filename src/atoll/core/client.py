@@ -1,4 +1,4 @@
-"""A client as a method sees it."""
+"""Define the client that a method sees: its rows, model and batches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,20 +20,32 @@ Augment = Callable[[Tensor, Key], Tensor]
 
 @dataclass(frozen=True)
 class Client:
-    """What a method may read on a client. Nothing here leaves it except through an upload."""
+    """The data and models that a method may use on a client. Only uploads leave the client.
+
+    Attributes:
+        x: training rows [N, ...], padded where clients are batched.
+        y: labels [N].
+        n: number of real rows; later rows are padding.
+        model: the client's own architecture.
+        num_classes: number of classes.
+        proxy: architecture that is exchanged in place of the client's own model, if the method has one.
+        public: rows that all parties have, if the method needs public data.
+        augment: function of images and a key; None for no augmentation.
+        bound: largest norm of a row's features in statistics that are uploaded; None for no bound.
+    """
 
     x: Tensor
     y: Tensor
-    n: Tensor  # number of real examples; rows past it are padding
+    n: Tensor
     model: Model
     num_classes: int
-    proxy: Model | None = None  # what travels in place of the client's own model, if the method has such a thing
+    proxy: Model | None = None
     public: Tensor | None = None
     augment: Augment | None = None
-    bound: float | None = None  # largest norm of a row's features in statistics that leave; None: any
+    bound: float | None = None
 
     def features(self, params: Params) -> Tensor:
-        """Features of the client's own rows for statistics that leave it, none of them longer than ``bound``."""
+        """Return the features of the client's rows, clipped to norm ``bound``, for statistics that are uploaded."""
         z = self.model.features(params, self.x)
         if self.bound is None:
             return z
@@ -60,7 +72,10 @@ class Client:
                 yield Batch(x, y, w, k_dropout, {}, full=full)
 
     def _sizes(self, size: int) -> list[int]:
-        """Batches of ``size``, the last one shorter; with batch statistics, never of one row, which has no variance."""
+        """Return the sizes of an epoch's batches; the last one may be shorter.
+
+        With batch statistics no batch has a single row, which would have no variance.
+        """
         n = len(self.x)
         sizes = [min(size, n - start) for start in range(0, n, size)]
         if self.has_buffers and size > 1 and n > 1 and sizes[-1] == 1:
@@ -69,11 +84,11 @@ class Client:
 
     @property
     def has_buffers(self) -> bool:
-        """Whether batches have statistics that somebody keeps: its own model, or the one that travels."""
+        """Return True if the client's model or its proxy keeps running statistics of batches."""
         return self.model.has_buffers or (self.proxy is not None and self.proxy.has_buffers)
 
     def members(self) -> Tensor:
-        """One-hot labels [N, C]; padding rows are zero."""
+        """Return one-hot labels [N, C]; padding rows are zero."""
         real = torch.arange(len(self.y), device=self.y.device) < self.n
         classes = torch.arange(self.num_classes, device=self.y.device)
         return ((self.y[:, None] == classes) & real[:, None]).float()

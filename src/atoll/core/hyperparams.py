@@ -1,4 +1,4 @@
-"""Hyper-parameters: their declaration and checks of their values."""
+"""Declare hyper-parameters and check their values."""
 
 from collections.abc import Iterable
 from dataclasses import field
@@ -9,7 +9,11 @@ from ..errors import AtollError
 
 
 def within(owner: object, low: float, *names: str, high: float = inf) -> None:
-    """Each of the named fields of ``owner`` is a number from ``low`` to ``high``."""
+    """Check that fields of ``owner`` are numbers from ``low`` to ``high``.
+
+    Raises:
+        AtollError: for the first field out of range.
+    """
     for name in names:
         value = getattr(owner, name)
         if not low <= value <= high:
@@ -18,12 +22,22 @@ def within(owner: object, low: float, *names: str, high: float = inf) -> None:
 
 
 def one_of(owner: object, name: str, choices: Iterable[str]) -> None:
-    """The named field of ``owner`` is one of the choices."""
+    """Check that a field of ``owner`` is one of the choices.
+
+    Raises:
+        AtollError: if it is not.
+    """
     value = getattr(owner, name)
     if value not in (known := list(choices)):
         raise AtollError(f"{type(owner).__name__}: {name} is {value!r}, but it must be one of {', '.join(known)}.")
 
 
 def setting(default: Any, meaning: str, source: str) -> Any:
-    """A hyper-parameter: its default, what it does, and where the default comes from."""
+    """Declare a hyper-parameter as a dataclass field.
+
+    Args:
+        default: the default value.
+        meaning: what the hyper-parameter does, in one phrase.
+        source: where the default comes from, such as a paper's section.
+    """
     return field(default=default, metadata={"about": meaning, "source": source})

@@ -1,4 +1,4 @@
-"""A network as pure functions of its parameters."""
+"""Run a network as pure functions of its parameters."""
 
 from collections.abc import Callable
 
@@ -12,13 +12,22 @@ from .params import BUFFERS
 from .payloads import Params
 
 Predictor = Callable[[Tensor], Tensor]
-CHUNK = 256  # rows per forward pass outside training: larger ones only cost memory
+CHUNK = 256  # rows in a forward pass outside training: more only cost memory
 
 
 class Model:
-    """An ``nn.Module`` as pure functions of its params; with a ``body`` and a ``head``, except for proxies.
+    """An ``nn.Module`` as pure functions of its params.
 
-    Calling it is evaluation (running statistics, no dropout); only :meth:`step` trains.
+    Calling the model evaluates it (running statistics, no dropout). Only :meth:`step` runs in training mode.
+
+    Args:
+        net: a module with children ``body`` and ``head``; a proxy needs neither.
+        name: name of the architecture; clients whose models have the same name can be batched.
+        vectorisable: whether vmap can run the network for many clients at once.
+
+    Example:
+        >>> model = Model(Net(body, head))
+        >>> logits = model(model.init(), x)
     """
 
     def __init__(self, net: nn.Module, name: str = "model", vectorisable: bool = True):
@@ -29,33 +38,37 @@ class Model:
 
     @property
     def net(self) -> nn.Module:
-        """The network with its initial values, in evaluation mode."""
+        """Return the network with its initial values, in evaluation mode."""
         return self._run.net
 
     def init(self) -> Params:
-        """Fresh copies of the initial values, buffers included."""
+        """Return copies of the initial values. Names of buffers have the prefix ``BUFFERS``."""
         params = {name: v.clone() for name, v in self.net.named_parameters()}
         return params | {BUFFERS + name: v.clone() for name, v in self.net.named_buffers()}
 
     def to(self, device: str) -> None:
-        """Move the model to a device, before it is first run."""
+        """Move the network to a device. Call this before the first forward pass."""
         self._run.to(device)
 
     @property
     def feature_dim(self) -> int:
+        """Number of features that enter the head."""
         return int(self.net.get_submodule("head").in_features)  # type: ignore[arg-type]
 
     def features(self, params: Params, x: Tensor) -> Tensor:
-        return _chunked(lambda rows: self._run("body", params, rows), x)
+        """Return the features [N, d] of rows ``x``, in evaluation mode."""
+        return _run_in_chunks(lambda rows: self._run("body", params, rows), x)
 
     def classify(self, params: Params, h: Tensor) -> Tensor:
+        """Return the logits [N, C] of features ``h``, in evaluation mode."""
         return self._run("head", params, h)
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        return _chunked(lambda rows: self._run("", params, rows), x)
+        """Return the logits [N, C] of rows ``x``, in evaluation mode."""
+        return _run_in_chunks(lambda rows: self._run("", params, rows), x)
 
     def step(self, params: Params, batch: Batch) -> Step:
-        """Forward pass in training mode: batch statistics, dropout drawn from the batch's key."""
+        """Run a forward pass in training mode, with batch statistics and dropout drawn from the batch's key."""
         stats: Params = {}
         if self.has_buffers:
             stats = {name: v.clone() for name, v in params.items() if name.startswith(BUFFERS)}
@@ -67,5 +80,5 @@ class Model:
         return Step(params, batch, h, logits)
 
 
-def _chunked(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def _run_in_chunks(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return f(x) if len(x) <= CHUNK else torch.cat([f(rows) for rows in x.split(CHUNK)])

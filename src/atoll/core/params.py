@@ -1,44 +1,44 @@
-"""Arithmetic on parameters, which are dictionaries of tensors."""
+"""Compute with params: dictionaries of tensors, by name."""
 
 import torch
 from torch import Tensor
 
 from .payloads import Params
 
-BUFFERS = "buffers."  # running statistics live in Params under this prefix
+BUFFERS = "buffers."  # prefix of running statistics in Params
 
 
 def part(params: Params, child: str) -> Params:
-    """The params of one child ("body", "head"), its buffers included, under their full names."""
+    """Return the params of one child ("body" or "head"), buffers included, under their full names."""
     starts = (f"{child}.", f"{BUFFERS}{child}.")
     return {name: v for name, v in params.items() if name.startswith(starts)}
 
 
 def weights(params: Params) -> Params:
-    """The params without buffers: what training moves and penalties measure."""
+    """Return the params without buffers: those that training changes and penalties measure."""
     return {name: v for name, v in params.items() if not name.startswith(BUFFERS)}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Arithmetic on parameters
-
-
 def add(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
+    """Return a + scale * b."""
     return {name: v + scale * b[name] for name, v in a.items()}
 
 
 def sub(a: Params, b: Params, scale: float | Tensor = 1.0) -> Params:
+    """Return a - scale * b."""
     return {name: v - scale * b[name] for name, v in a.items()}
 
 
 def zeros(a: Params) -> Params:
+    """Return zeros of the shapes of ``a``."""
     return {name: torch.zeros_like(v) for name, v in a.items()}
 
 
 def sqnorm(a: Params) -> Tensor:
+    """Return the squared Euclidean norm over all tensors."""
     return sum((v.square().sum() for v in a.values()), start=torch.zeros(()))
 
 
 def trainable(params: Params) -> int:
-    """The number of weights."""
+    """Return the number of trainable weights, buffers excluded."""
     return sum(v.numel() for name, v in params.items() if not name.startswith(BUFFERS))

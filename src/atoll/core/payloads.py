@@ -1,4 +1,4 @@
-"""Typed payloads: the only things that may cross the network or enter a checkpoint."""
+"""Define payloads: typed dataclasses of tensors, the only objects that are sent or stored in a checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -17,20 +17,20 @@ T = TypeVar("T")
 
 _LEAVES = (Tensor, Tensor | None, Params)
 _STATIC = (int, float, bool, str)
-SIZE = "_nbytes"  # entry of a payload's dictionary for the bytes of its packed form, if these are known already
-_MOST_CLASSES = 2**16  # a larger number in a message is damage, not a federation, and would only fill memory
+SIZE = "_nbytes"  # key in a payload's ``__dict__`` under which the size of the packed form is cached
+_MOST_CLASSES = 2**16  # A message that claims more classes is damaged; its tables would only fill memory.
 
 
 class Role(Enum):
-    """Say what a field of an upload is for: differential privacy and the gate go by roles, never by names or shapes."""
+    """Classify a field of an upload. Differential privacy and the disclosure gate read roles, never names or shapes."""
 
-    MODEL = "model"  # a trained form of the model in a field of the download: that of the same name, or that of ``of``
-    CHANGE = "change"  # a difference to such a model
-    WEIGHT = "weight"  # a scalar by which the server weighs the client
-    COUNT = "count"  # numbers of rows: a scalar, or one for each class
-    CLASS_TABLE = "class table"  # a row for each class
+    MODEL = "model"  # a model trained from the field of the download that has the same name, or the name in ``of``
+    CHANGE = "change"  # the difference between a trained model and the one in the download
+    WEIGHT = "weight"  # a scalar weight of the client in averages
+    COUNT = "count"  # number of rows: a scalar, or one value for each class
+    CLASS_TABLE = "class table"  # a table with a row for each class
     ACTIVATIONS = "activations"  # outputs or features of rows
-    OTHER = "other"  # neither a model nor by class
+    OTHER = "other"  # neither a model nor a value for each class
 
 
 def about(
@@ -45,19 +45,43 @@ def about(
     psd: bool = False,
     labels: str | None = None,
 ) -> Any:
-    """Say what a field means, what it is for, how its class table travels, and what its values promise.
+    """Declare a field of a payload: meaning, role, packed form, and constraints on values.
 
-    ``role`` is needed in uploads under ``--dp`` or with the gate on. ``of`` names the field of the download that a
-    model or a change belongs to, if that has another name.
-    ``rows`` names the field that marks the classes held (a count, or a flag): the other rows are zero and stay at home.
-    ``symmetric`` matrices travel as upper triangles. The other marks are checked in uploads: a ``count`` of rows is
-    whole, at least 0 and at most what the client has; rows of ``probabilities`` sum to 1; a matrix that is ``psd`` is
-    positive semi-definite; the tensor called ``labels`` in a dictionary holds numbers of classes.
+    Uploads that break a declared constraint are refused.
+
+    Args:
+        meaning: one phrase for the documentation.
+        role: needed in uploads under ``--dp`` or with the disclosure gate on.
+        of: the field of the download that a model or a change belongs to, if the name differs.
+        rows: the field that marks the classes a client has, by a count or a flag. Rows of other classes are zero and
+            are not sent.
+        symmetric: the field holds symmetric matrices, which are sent as upper triangles.
+        count: values are whole, at least 0 and at most the client's number of rows.
+        probabilities: each row sums to 1.
+        psd: matrices are positive semi-definite.
+        labels: name of the tensor in a dictionary field that holds class numbers.
+
+    Returns:
+        A dataclass field.
+
+    Raises:
+        TypeError: if ``of`` is given for a field that is neither a model nor a change.
+
+    Example:
+        >>> @payload
+        ... class Up:
+        ...     params: Params = about("trained weights", role=Role.MODEL)
     """
     if of is not None and role not in (Role.MODEL, Role.CHANGE):
-        raise TypeError(f"of={of!r} is for role=Role.MODEL and role=Role.CHANGE, not for {role}.")
-    marks = {"symmetric": symmetric, "count": count, "probabilities": probabilities, "psd": psd, "labels": labels}
-    return field(metadata={"about": meaning, "role": role, "of": of, "rows": rows, **marks})
+        raise TypeError(f"of={of!r} is for role=Role.MODEL and role=Role.CHANGE, not for {role}. Remove of=.")
+    constraints = {
+        "symmetric": symmetric,
+        "count": count,
+        "probabilities": probabilities,
+        "psd": psd,
+        "labels": labels,
+    }
+    return field(metadata={"about": meaning, "role": role, "of": of, "rows": rows, **constraints})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(about, field))
@@ -65,15 +89,22 @@ def payload(cls: type[T]) -> type[T]:
     """Make ``cls`` a frozen dataclass that is also a pytree.
 
     Tensors and dictionaries of tensors are leaves (vmap maps over them), Python scalars are static. Any other type of
-    field is refused when the class is defined: a payload cannot carry a data set, a module or a closure out.
+    field is refused when the class is defined, so that a payload cannot carry a data set, a module or a closure.
+
+    Raises:
+        TypeError: if a field has another type or a default value, or if ``rows`` names no tensor field.
     """
     made: Any = dataclass(frozen=True, eq=False)(cls)
     kinds = get_type_hints(made)
     for name, kind in kinds.items():
         if kind not in _LEAVES + _STATIC:
-            raise TypeError(f"{made.__name__}.{name}: {kind} may not be sent. Use Tensor, Params, or a plain scalar.")
+            raise TypeError(
+                f"{made.__name__}.{name}: {kind} may not be sent. Use Tensor, Params, int, float, bool or str."
+            )
         if hasattr(made, name):
-            raise TypeError(f"{made.__name__}.{name} has a default value. Give values when a payload is made.")
+            raise TypeError(
+                f"{made.__name__}.{name} has a default value. Remove it, and give the value in the constructor."
+            )
     _check_rows(made, kinds)
     static = tuple(name for name in kinds if kinds[name] in _STATIC)
 
@@ -92,8 +123,8 @@ def payload(cls: type[T]) -> type[T]:
     return made  # type: ignore[no-any-return]
 
 
-def kinds_of(cls: type[Any]) -> dict[str, Any]:
-    """The declared types of a payload's fields, worked out when it was defined."""
+def field_types(cls: type[Any]) -> dict[str, Any]:
+    """Return the declared types of a payload class's fields, by name."""
     kinds: dict[str, Any] = cls._kinds
     return kinds
 
@@ -107,24 +138,28 @@ def _check_rows(cls: Any, kinds: dict[str, Any]) -> None:
 
 @payload
 class Nothing:
-    """What a client or a server keeps, or sends, when it has nothing to."""
+    """An empty payload, for a message or a state without content."""
 
 
 class Packed(NamedTuple):
-    """The flat form of a payload: what is sent, stored and counted. Scalars with ``#`` describe the form itself."""
+    """The flat form of a payload that is sent, stored and counted. Names with ``#`` describe the packing itself."""
 
     tensors: dict[str, Tensor]
     scalars: dict[str, Scalar]
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all tensors and scalars, without the description of the packing."""
         return sum(t.nbytes for t in self.tensors.values()) + sum(
             _scalar_bytes(v) for name, v in self.scalars.items() if "#" not in name
         )
 
 
 def pack(p: Any) -> Packed:
-    """Flatten a payload to ``{"params/body.0.weight": tensor}`` and ``{"stage": "warm"}``, without absent classes."""
+    """Flatten a payload to ``{"params/body.0.weight": tensor}`` and ``{"stage": "warm"}``.
+
+    Rows of classes that the client does not have are left out.
+    """
     packed = Packed({}, {})
     markers = {f.metadata["rows"] for f in fields(p) if f.metadata.get("rows")}
     for f in fields(p):
@@ -142,7 +177,7 @@ def pack(p: Any) -> Packed:
 
 
 def _pack_marker(packed: Packed, name: str, marker: Tensor) -> None:
-    """Labels of the classes held, unless all are; and their counts, unless the marker is only a flag."""
+    """Add the labels of the classes held, unless all are, and the counts, unless the marker is a flag."""
     held = marker != 0
     packed.scalars[f"{name}#classes"] = len(marker)
     if not bool(held.all()):
@@ -151,35 +186,46 @@ def _pack_marker(packed: Packed, name: str, marker: Tensor) -> None:
         packed.tensors[name] = marker[held]
 
 
-def _pack_rows(value: Tensor, p: Any, how: Any) -> Tensor:
-    if how.get("rows"):
-        value = value[getattr(p, how["rows"]) != 0]
-    if how.get("symmetric"):
+def _pack_rows(value: Tensor, p: Any, metadata: Any) -> Tensor:
+    if metadata.get("rows"):
+        value = value[getattr(p, metadata["rows"]) != 0]
+    if metadata.get("symmetric"):
         i, j = torch.triu_indices(value.shape[-1], value.shape[-1])
         value = value[..., i, j]
     return value
 
 
 def unpack(cls: type[T], tensors: dict[str, Tensor], scalars: dict[str, Scalar], most: int = 2**62) -> T:
-    """Inverse of :func:`pack`; a missing or surplus entry is a ValueError, and so is a table of over ``most`` bytes."""
-    left, hints = set(tensors) | {name for name in scalars if "#" not in name}, kinds_of(cls)
+    """Rebuild a payload from the packed form; the inverse of :func:`pack`.
+
+    Args:
+        cls: the payload class.
+        tensors: tensors of the packed form.
+        scalars: scalars of the packed form.
+        most: largest size of an unpacked table, in bytes.
+
+    Raises:
+        ValueError: if an entry is missing, surplus or malformed, or if a table would exceed ``most``.
+    """
+    left = set(tensors) | {name for name in scalars if "#" not in name}
+    hints = field_types(cls)
     markers = {f.metadata["rows"] for f in fields(cls) if f.metadata.get("rows")}  # type: ignore[arg-type]
-    held = {name: _held(name, tensors, scalars) for name in markers}
+    held = {name: _unpack_held(name, tensors, scalars) for name in markers}
     left -= {f"{name}#held" for name in markers}
     values: dict[str, Any] = {}
     for f in fields(cls):  # type: ignore[arg-type]
         kind = hints[f.name]
         if kind == Params:
-            mine = {name for name in left if name.startswith(f.name + "/")}
-            values[f.name] = {name[len(f.name) + 1 :]: v for name, v in tensors.items() if name in mine}
-            left -= mine
+            inside = {name for name in left if name.startswith(f.name + "/")}
+            values[f.name] = {name[len(f.name) + 1 :]: v for name, v in tensors.items() if name in inside}
+            left -= inside
             continue
         if f.name in left:
             left.remove(f.name)
         elif kind != Tensor | None and f.name not in markers:
             raise ValueError(f"{cls.__name__}.{f.name} is missing")
         if kind in _STATIC:
-            values[f.name] = _checked(cls, f.name, scalars.get(f.name), kind)
+            values[f.name] = _check_scalar(cls, f.name, scalars.get(f.name), kind)
         elif f.name in markers:
             values[f.name] = _unpack_marker(tensors.get(f.name), held[f.name], most)
         else:
@@ -189,23 +235,24 @@ def unpack(cls: type[T], tensors: dict[str, Tensor], scalars: dict[str, Scalar],
     return cls(**values)
 
 
-def _checked(cls: Any, name: str, value: Any, kind: Any) -> Any:
-    """A scalar of the declared type; a whole number will do for a float."""
+def _check_scalar(cls: Any, name: str, value: Any, kind: Any) -> Any:
+    """Return a scalar of the declared type. A whole number is accepted for a float."""
     if type(value) is kind or (kind is float and type(value) is int):
         return kind(value)
     raise ValueError(f"{cls.__name__}.{name} is {value!r}, not a {kind.__name__}")
 
 
-def _held(name: str, tensors: dict[str, Tensor], scalars: dict[str, Scalar]) -> Tensor:
+def _unpack_held(name: str, tensors: dict[str, Tensor], scalars: dict[str, Scalar]) -> Tensor:
+    """Return a flag for each class, True where a row was sent."""
     classes = scalars.get(f"{name}#classes")
     if type(classes) is not int or not 0 <= classes <= _MOST_CLASSES:
-        raise ValueError(f"{name}#classes is missing or not a number of classes")
+        raise ValueError(f"{name}#classes is missing or no number from 0 to {_MOST_CLASSES}")
     labels = tensors.get(f"{name}#held")
     if labels is None:
         return torch.ones(classes, dtype=torch.bool)
     held = torch.zeros(classes, dtype=torch.bool).index_fill(0, labels.long(), True)
     if not torch.equal(held.nonzero().flatten().int(), labels):
-        raise ValueError(f"{name}#held must be rising labels")
+        raise ValueError(f"{name}#held must be class labels in ascending order")
     return held
 
 
@@ -214,19 +261,22 @@ def _unpack_marker(counts: Tensor | None, held: Tensor, most: int) -> Tensor:
         return held
     if counts.dtype == torch.bool or not bool((counts != 0).all()):
         raise ValueError("the count of a class that is held cannot be 0")
-    return _scattered(counts, held, most)
+    return _scatter_rows(counts, held, most)
 
 
-def _unpack_rows(value: Tensor | None, held: Tensor | None, how: Any, most: int) -> Tensor | None:
+def _unpack_rows(value: Tensor | None, held: Tensor | None, metadata: Any, most: int) -> Tensor | None:
     if value is None:
         return None
-    if how.get("symmetric"):
+    if metadata.get("symmetric"):
         value = _unfold_triangles(value, most)
-    return value if held is None else _scattered(value, held, most)
+    return value if held is None else _scatter_rows(value, held, most)
 
 
-def _scattered(rows: Tensor, held: Tensor, most: int) -> Tensor:
-    """The dense table of the rows of the classes held; torch itself would spread one row over all of them."""
+def _scatter_rows(rows: Tensor, held: Tensor, most: int) -> Tensor:
+    """Return the dense table, zero for classes that are not held.
+
+    The number of rows is checked first, because torch would broadcast a single row to all classes.
+    """
     if len(rows) != int(held.sum()):
         raise ValueError(f"{len(rows)} rows for {int(held.sum())} classes")
     _check_room(rows, (len(held), *rows.shape[1:]), most)
@@ -238,10 +288,10 @@ def _scattered(rows: Tensor, held: Tensor, most: int) -> Tensor:
 def _unfold_triangles(value: Tensor, most: int) -> Tensor:
     d = (isqrt(8 * value.shape[-1] + 1) - 1) // 2
     if d * (d + 1) // 2 != value.shape[-1]:
-        raise ValueError(f"{value.shape[-1]} numbers are no triangle")
+        raise ValueError(f"{value.shape[-1]} numbers do not fill the upper triangle of a square matrix")
     _check_room(value, (*value.shape[:-1], d, d), most)
     out = value.new_zeros(*value.shape[:-1], d, d)
-    if not value.numel():  # then d is nothing but a claim, and nobody should count up to its square
+    if not value.numel():  # An empty tensor can claim any d: do not build d * d indices for it.
         return out
     i, j = torch.triu_indices(d, d)
     out[..., i, j] = value
@@ -250,13 +300,13 @@ def _unfold_triangles(value: Tensor, most: int) -> Tensor:
 
 
 def _check_room(like: Tensor, shape: Sequence[int], most: int) -> None:
-    """A few bytes can claim a table of any size; an empty one is measured as if it were not."""
+    """Refuse a table of more than ``most`` bytes before memory is taken. Sides of 0 count as 1."""
     if prod(max(side, 1) for side in shape) * like.element_size() > most:
         raise ValueError(f"a table of shape {list(shape)} takes more than {most} bytes")
 
 
 def nbytes(p: Any) -> int:
-    """Return the bytes of the packed form, without making it where nothing is left out of it."""
+    """Return the size of a payload's packed form in bytes, without packing where all fields are sent whole."""
     if not p._dense:
         return pack(p).nbytes
     if SIZE in p.__dict__:
@@ -276,7 +326,7 @@ def _scalar_bytes(value: Scalar) -> int:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Same type, same fields in the same order, every tensor bit for bit."""
+    """Return True if two payloads have the same class, names in the same order, and equal values."""
     p, q = pack(a), pack(b)
     return (
         type(a) is type(b)

@@ -1,4 +1,4 @@
-"""What clients sent in a round, together with how the server is to combine it."""
+"""Carry the replies of a round together with the policy by which the server combines them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar

@@ -1,4 +1,4 @@
-"""The tensors of a payload, and the constraints that its fields declare."""
+"""Describe the tensors of payloads: names, types, shapes, and the constraints that fields declare."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -9,40 +9,41 @@ import torch
 from torch import Tensor
 
 from .method import contract
-from .payloads import Params, Role, kinds_of
-from .tree import as_rows
+from .payloads import Params, Role, field_types
+from .tree import flatten_rows
 
 if TYPE_CHECKING:
     from .method import AnyMethod
 
 
 class UploadError(NamedTuple):
-    """Why an upload cannot be used."""
+    """Name the field of an upload that cannot be used, and the reason."""
 
     field: str
     reason: str
 
 
 class Leaf(NamedTuple):
-    """The form of one tensor."""
+    """Describe the type and shape of one tensor."""
 
     dtype: torch.dtype
-    shape: tuple[int | None, ...]  # None: as many as there are rows
+    shape: tuple[int | None, ...]  # None stands for the number of rows
 
     def __str__(self) -> str:
         sizes = ", ".join("rows" if size is None else str(size) for size in self.shape)
         return f"{str(self.dtype).removeprefix('torch.')} [{sizes}]"
 
     def nbytes(self, rows: int) -> int:
+        """Return the size in bytes of a tensor for ``rows`` rows."""
         return self.dtype.itemsize * prod(rows if size is None else size for size in self.shape)
 
 
-Form = dict[str, Leaf]  # names as in a packed payload; tables of classes are dense, whichever classes are held
+Form = dict[str, Leaf]  # names as in a packed payload; class tables are dense
 
 
 @dataclass(frozen=True)
 class FieldConstraints:
-    """What ``about`` says of a tensor; fields are named as in a packed payload."""
+    """Hold what ``about`` declares of one tensor. Other fields are named as in a packed payload."""
 
     rows: str | None = None
     symmetric: bool = False
@@ -50,18 +51,18 @@ class FieldConstraints:
     probabilities: bool | str = False
     psd: bool = False
     labels: bool = False
-    role: Role | None = field(default=None, compare=False)  # roles promise nothing that values are checked against
+    role: Role | None = field(default=None, compare=False)  # A role is no constraint on values.
     of: str | None = field(default=None, compare=False)
 
     @property
     def by_class(self) -> bool:
-        """Return True if the rows of a tensor, where that is no scalar, are classes."""
+        """Return True if the rows of a tensor (that is no scalar) are classes."""
         sums = isinstance(self.probabilities, str)
-        return bool(self.rows) or sums or self.of_rows or self.role is Role.CLASS_TABLE
+        return bool(self.rows) or sums or self.counts_rows or self.role is Role.CLASS_TABLE
 
     @property
-    def of_rows(self) -> bool:
-        """Return True if a tensor counts rows."""
+    def counts_rows(self) -> bool:
+        """Return True if a tensor holds numbers of rows."""
         return self.count or self.role is Role.COUNT
 
 
@@ -73,41 +74,42 @@ _NO_CONSTRAINTS = FieldConstraints()
 
 
 def tensors_of(p: Any) -> Params:
-    """All tensors of a payload, under the names that they travel by."""
+    """Return all tensors of a payload, under the names of the packed form."""
     found: Params = {}
-    for place in kinds_of(type(p)):
-        value = getattr(p, place)
+    for field_name in field_types(type(p)):
+        value = getattr(p, field_name)
         if isinstance(value, dict):
-            found |= {f"{place}/{name}": v for name, v in value.items()}
+            found |= {f"{field_name}/{name}": v for name, v in value.items()}
         elif isinstance(value, Tensor):
-            found[place] = value
+            found[field_name] = value
     return found
 
 
 def static_form(p: Any) -> tuple[Any, ...]:
-    """Return what payloads of one class have in common if they can be stacked: names of tensors, values of scalars."""
-    values = [getattr(p, name) for name in kinds_of(type(p))]
+    """Return the names of tensors and the values of scalars, which are equal in payloads that can be stacked."""
+    values = [getattr(p, name) for name in field_types(type(p))]
     return tuple([tuple(v) if isinstance(v, dict) else ... if isinstance(v, Tensor) else v for v in values])
 
 
 def form_of(p: Any) -> Form:
+    """Return the types and shapes of a payload's tensors, by name."""
     return {name: Leaf(v.dtype, tuple(v.shape)) for name, v in tensors_of(p).items()}
 
 
 def is_finite(p: Any) -> bool:
-    """Whether a payload holds neither NaN nor infinity."""
+    """Return True if a payload holds neither NaN nor infinity."""
     return all(bool(v.isfinite().all()) for v in tensors_of(p).values())
 
 
-def not_finite(stack: Any) -> set[int]:
-    """The places in a stack of payloads at which there is NaN or infinity."""
-    found = [as_rows(v.isfinite()).all(1).logical_not_() for v in tensors_of(stack).values()]
+def find_nonfinite(stack: Any) -> set[int]:
+    """Return the positions in a stack of payloads that hold NaN or infinity."""
+    found = [flatten_rows(v.isfinite()).all(1).logical_not_() for v in tensors_of(stack).values()]
     return {at for flags in found if bool(flags.any()) for at in flags.nonzero().flatten().tolist()}
 
 
 def declared_constraints(kind: type[Any]) -> dict[str, FieldConstraints]:
-    """What the fields of a payload class declare."""
-    names = [mark.name for mark in fields(FieldConstraints) if mark.name != "labels"]
+    """Return the constraints that a payload class declares, by field, or by ``field/tensor`` for labels."""
+    names = [constraint.name for constraint in fields(FieldConstraints) if constraint.name != "labels"]
     found = {
         f.name: FieldConstraints(**{name: f.metadata[name] for name in names if name in f.metadata})
         for f in fields(kind)
@@ -117,29 +119,29 @@ def declared_constraints(kind: type[Any]) -> dict[str, FieldConstraints]:
 
 
 def constraints_at(name: str, declared: Mapping[str, FieldConstraints]) -> FieldConstraints:
-    """Return what is declared of one tensor; a tensor in a dictionary has the role of the dictionary's field."""
-    own, whole = declared.get(name, _NO_CONSTRAINTS), declared.get(field_of(name), _NO_CONSTRAINTS)
+    """Return the constraints of one tensor. A tensor in a dictionary inherits the role of the dictionary's field."""
+    own = declared.get(name, _NO_CONSTRAINTS)
+    whole = declared.get(field_of(name), _NO_CONSTRAINTS)
     return own if own.role else replace(own, role=whole.role, of=whole.of)
 
 
 def field_of(name: str) -> str:
-    """Return the field of a payload that a tensor travels in."""
+    """Return the field of a payload that holds the tensor of this name."""
     return name.partition("/")[0]
 
 
 def constraints_of(method: "AnyMethod") -> dict[str, FieldConstraints]:
-    """What the tensors of a method's uploads declare, its regularisers' included."""
-    return declared_constraints(contract(method).upload) | _reported(method)
+    """Return the constraints of all tensors in a method's uploads, reports of regularisers included."""
+    return declared_constraints(contract(method).upload) | _report_constraints(method)
 
 
-def _reported(method: "AnyMethod") -> dict[str, FieldConstraints]:
-    """What a method's regularisers declare of their reports."""
+def _report_constraints(method: "AnyMethod") -> dict[str, FieldConstraints]:
     found = {}
     for term in method.terms() if hasattr(method, "terms") else ():
-        place = f"extra/{type(term).__name__}."
+        prefix = f"extra/{type(term).__name__}."
         for name, constraints in getattr(term, "marks", {}).items():
             by = constraints.get("probabilities", False)
-            found[place + name] = FieldConstraints(
-                **constraints | {"probabilities": place + by if isinstance(by, str) else by}
+            found[prefix + name] = FieldConstraints(
+                **constraints | {"probabilities": prefix + by if isinstance(by, str) else by}
             )
     return found

@@ -1,4 +1,4 @@
-"""Payloads as trees of tensors: map, flatten, stack, unstack."""
+"""Treat payloads as trees of tensors: map, flatten, stack and unstack them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,75 +14,84 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-def flat(several: Sequence[Params], like: Params) -> Tensor:
-    """All numbers of each, a row for each, in the order of ``like`` and without its counters."""
+def flatten_params(several: Sequence[Params], like: Params) -> Tensor:
+    """Return all numbers of several models as a matrix with a row for each model.
+
+    Columns are in the order of ``like``. Integer tensors (counters) are left out.
+    """
     names = [name for name, v in like.items() if v.is_floating_point()]
-    columns = [as_rows(stacked([params[name] for params in several])) for name in names]
+    columns = [flatten_rows(stack_tensors([params[name] for params in several])) for name in names]
     return torch.cat([torch.zeros(len(several), 0), *columns], 1)
 
 
-def as_rows(stack: Tensor) -> Tensor:
-    """A stack of tensors with a row for each, also if they are scalars or empty."""
+def flatten_rows(stack: Tensor) -> Tensor:
+    """Reshape a stack of tensors [n, ...] to a matrix [n, numbers], also for scalars and empty tensors."""
     return stack.reshape(len(stack), prod(stack.shape[1:]))
 
 
-def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """A row for each; one alone is not copied."""
+def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
+    """Stack tensors along a new first dimension. A single tensor is not copied."""
     return torch.stack(tensors) if len(tensors) > 1 else tensors[0][None]  # type: ignore[arg-type]
 
 
-def unflat(row: Tensor, like: Params) -> Params:
-    """The way back."""
+def unflatten_params(row: Tensor, like: Params) -> Params:
+    """Rebuild a model, without its counters, from one row of :func:`flatten_params`."""
     numbers = {name: v for name, v in like.items() if v.is_floating_point()}
     pieces = row.split([v.numel() for v in numbers.values()]) if numbers else ()
     return {n: piece.reshape(v.shape).to(v.dtype) for piece, (n, v) in zip(pieces, numbers.items(), strict=True)}
 
 
-def mapped(f: Callable[[Any], Any], tree: Any) -> Any:
-    """``f`` of everything in payloads, dictionaries, tuples and lists; many times faster than torch's for any tree."""
+def map_tree(f: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply ``f`` to every leaf of payloads, dictionaries, tuples and lists.
+
+    Many times faster than torch's own ``tree_map``, which also handles classes that Atoll never sends.
+    """
     if isinstance(tree, dict):
-        return {name: mapped(f, v) for name, v in tree.items()}
+        return {name: map_tree(f, v) for name, v in tree.items()}
     if isinstance(tree, list):
-        return [mapped(f, v) for v in tree]
+        return [map_tree(f, v) for v in tree]
     if isinstance(tree, tuple):
-        parts = [mapped(f, v) for v in tree]
+        parts = [map_tree(f, v) for v in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     if hasattr(tree, "_kinds"):
-        return type(tree)(*[mapped(f, getattr(tree, name)) for name in tree._kinds])
+        return type(tree)(*[map_tree(f, getattr(tree, name)) for name in tree._kinds])
     return f(tree)
 
 
-def plain(tree: T) -> T:
-    """The same tensors, each in the order of memory it has after the wire: the order decides how sums round."""
-    return mapped(lambda v: v.contiguous() if isinstance(v, Tensor) else v, tree)  # type: ignore[no-any-return]
+def to_contiguous(tree: T) -> T:
+    """Return a tree with contiguous tensors, as decoding gives them: the memory layout decides how sums round."""
+    return map_tree(lambda v: v.contiguous() if isinstance(v, Tensor) else v, tree)  # type: ignore[no-any-return]
 
 
 def stack(trees: Sequence[T]) -> T:
-    """Payloads (or dictionaries) of several clients as one, along a new first dimension.
+    """Stack the payloads (or dictionaries) of several clients along a new first dimension.
 
-    A tensor that is the very same in all is repeated without a copy.
+    A payload that is the same object for all clients is expanded without a copy.
+
+    Raises:
+        ValueError: if classes, names or scalars differ.
     """
     first: Any = trees[0]
     if all(tree is first for tree in trees):
-        return mapped(lambda v: v.expand(len(trees), *v.shape) if isinstance(v, Tensor) else v, first)  # type: ignore[no-any-return]
+        return map_tree(lambda v: v.expand(len(trees), *v.shape) if isinstance(v, Tensor) else v, first)  # type: ignore[no-any-return]
     if isinstance(first, Tensor):
         return torch.stack(trees)  # type: ignore[arg-type,return-value]
     if any(type(tree) is not type(first) for tree in trees):
-        raise ValueError("only payloads of one form can be stacked")
+        raise ValueError("Only payloads with the same class, names and scalars can be stacked.")
     if isinstance(first, dict):
         names = list(first)
         if any(list(tree) != names for tree in trees if tree is not first):  # type: ignore[call-overload]
-            raise ValueError("only payloads of one form can be stacked")
+            raise ValueError("Only payloads with the same class, names and scalars can be stacked.")
         return {name: stack([tree[name] for tree in trees]) for name in names}  # type: ignore[index,return-value]
     if hasattr(first, "_kinds"):
         return type(first)(**{name: stack([getattr(tree, name) for tree in trees]) for name in first._kinds})  # type: ignore[no-any-return]
     if any(value != first for value in trees):
-        raise ValueError("only payloads of one form can be stacked")
+        raise ValueError("Only payloads with the same class, names and scalars can be stacked.")
     return first  # type: ignore[no-any-return]
 
 
 def unstack(tree: T, n: int) -> list[T]:
-    """The payloads of ``n`` clients, each in memory of its own."""
+    """Split a stack into the payloads of ``n`` clients, each a copy."""
     whole: Any = tree
     if isinstance(whole, Tensor):
         return list(map(torch.clone, whole.unbind()))  # type: ignore[arg-type]
@@ -96,15 +105,15 @@ def unstack(tree: T, n: int) -> list[T]:
 
 
 def _across(columns: list[list[Any]], n: int) -> Iterable[tuple[Any, ...]]:
-    """The entries of each of ``n`` clients."""
+    """Transpose columns, which may be none, to a tuple for each of ``n`` clients."""
     return zip(*columns, strict=True) if columns else ((),) * n
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows: payloads that are still in the stack
+# Lazy rows: payloads whose tensors are still in the stack
 
 
-ROW = "_row"  # entry of a payload's dictionary for its place in a stack
+ROW = "_row"  # key in a payload's ``__dict__`` for its place in a stack
 
 
 @dataclass(eq=False, slots=True)
@@ -115,16 +124,17 @@ class Row:
     at: int
 
     def field(self, name: str) -> Any:
-        return mapped(lambda v: _entry(v, self.at), getattr(self.stack, name))
+        """Return a field of the payload as views of the stack."""
+        return map_tree(lambda v: _entry(v, self.at), getattr(self.stack, name))
 
 
 def lazy_rows(tree: T, n: int) -> list[T]:
-    """Return the payloads of ``n`` clients as views of a stack. A field is made when it is first read."""
+    """Return the payloads of ``n`` clients as views of a stack. Each view is created when its field is first read."""
     stack: Any = tree
     known = {name: v for name in stack._kinds if not _has_tensors(v := getattr(stack, name))}
     if stack._dense:
-        known[SIZE] = nbytes(mapped(lambda v: _entry(v, 0), stack))
-    if not hasattr(type(stack), "__getattr__"):  # which is called for fields that a payload lacks: those of lazy rows
+        known[SIZE] = nbytes(map_tree(lambda v: _entry(v, 0), stack))
+    if not hasattr(type(stack), "__getattr__"):  # called only for missing fields, as lazy rows have
         type(stack).__getattr__ = _read_from_stack
     made = [object.__new__(type(tree)) for _ in range(n)]
     for at, row in enumerate(made):
@@ -133,7 +143,7 @@ def lazy_rows(tree: T, n: int) -> list[T]:
 
 
 def _read_from_stack(p: Any, name: str) -> Any:
-    """Make a field of a lazy row, and keep it."""
+    """Create a field of a lazy row, and store it in the row."""
     row = p.__dict__.get(ROW)
     if row is None or name not in p._kinds:
         raise AttributeError(f"{type(p).__name__!r} object has no attribute {name!r}")
@@ -150,32 +160,43 @@ def _entry(v: Any, at: int) -> Any:
 
 
 def stack_fields(several: Sequence[Any], *fields: str) -> list[Any]:
-    """Fields of several payloads, clients in front: as they lie there if the payloads are side by side in a stack."""
-    whole, start = _side_by_side(several)
+    """Stack fields of several payloads, clients in front.
+
+    Payloads that are consecutive rows of one stack give a slice of that stack, without a copy.
+
+    Args:
+        several: payloads of one class.
+        fields: names of fields that hold a tensor or Params.
+
+    Returns:
+        A stacked value for each field.
+    """
+    whole, start = _find_common_stack(several)
     if whole is not None:
-        return [mapped(lambda v: v[start : start + len(several)], getattr(whole, field)) for field in fields]
-    return [_together([getattr(p, field) for p in several]) for field in fields]
+        return [map_tree(lambda v: v[start : start + len(several)], getattr(whole, field)) for field in fields]
+    return [_stack_values([getattr(p, field) for p in several]) for field in fields]
 
 
-def _side_by_side(several: Sequence[Any]) -> tuple[Any, int]:
-    """The stack that all of them are in, one behind the other, if there is one; and where the first of them is."""
+def _find_common_stack(several: Sequence[Any]) -> tuple[Any, int]:
+    """Return the stack whose consecutive rows the payloads are, and the first position; (None, 0) otherwise."""
     places: list[Any] = [getattr(p, "__dict__", {}).get(ROW) for p in several]
     if None in places:
         return None, 0
-    stacks, start = {id(place.stack) for place in places}, places[0].at
+    stacks = {id(place.stack) for place in places}
+    start = places[0].at
     if len(stacks) > 1 or [place.at for place in places] != list(range(start, start + len(places))):
         return None, 0
     return places[0].stack, start
 
 
-def _together(values: list[Any]) -> Any:
+def _stack_values(values: list[Any]) -> Any:
     if isinstance(values[0], dict):
-        return {name: stacked([own[name] for own in values]) for name in values[0]}
-    return stacked(values)
+        return {name: stack_tensors([own[name] for own in values]) for name in values[0]}
+    return stack_tensors(values)
 
 
 def map_consecutive(f: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-    """``f`` of each item; of one that is the very same as the one before it, what it was for that one."""
+    """Yield ``f(item)`` for each item. Consecutive items that are the same object share one call."""
     last: Any = object()
     for item in items:
         if item is not last:

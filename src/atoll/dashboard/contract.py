@@ -5,7 +5,7 @@ from typing import Any
 
 from ..core.method import Contract
 from ..core.method import contract as contract_of
-from ..core.payloads import kinds_of
+from ..core.payloads import field_types
 from ..methods._registry import methods
 from ..storage.run_reader import Run
 
@@ -14,7 +14,12 @@ def contract(run: Run) -> list[dict[str, str]] | None:
     """Return every field of the messages; None if the method is not installed."""
     types = _types(run)
     return types and [
-        {"way": way, "field": f.name, "type": _kind(kinds_of(cls)[f.name]), "meaning": str(f.metadata.get("about", ""))}
+        {
+            "way": way,
+            "field": f.name,
+            "type": _kind(field_types(cls)[f.name]),
+            "meaning": str(f.metadata.get("about", "")),
+        }
         for way, cls in (("up", types.upload), ("down", types.download))
         for f in fields(cls)
     ]

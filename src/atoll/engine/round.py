@@ -35,7 +35,7 @@ from ..core.prng import key
 from ..core.replies import Replies
 from ..core.schema import UploadError, is_finite
 from ..core.task import Reply, Round, Task
-from ..core.tree import map_consecutive, plain
+from ..core.tree import map_consecutive, to_contiguous
 from ..typing import ClientId
 from ..utils.progress import track
 
@@ -111,7 +111,9 @@ def run_round(
         if first is not None:  # without a single valid upload the server stays as it is
             received = Replies(chain([first], replies), AggregationPolicy(rules.guard, rules.fixed, server))
             with torch.no_grad():
-                server = plain(method_calls.aggregate(method, server, received, task, r, key(seed, "server", *r)))
+                server = to_contiguous(
+                    method_calls.aggregate(method, server, received, task, r, key(seed, "server", *r))
+                )
         for _ in replies:  # a method may ignore replies; the clients have to run all the same
             pass
         _conclude(backend, log)

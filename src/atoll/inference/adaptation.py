@@ -33,7 +33,7 @@ from ..core.optim.sgd import SGD
 from ..core.prng import Key, key
 from ..core.serialization import OWN, decode, encode
 from ..core.task import Reply, Round
-from ..core.tree import plain
+from ..core.tree import to_contiguous
 from ..data.dataset import Dataset
 from ..data.seeding import stream
 from ..engine.result import Result
@@ -235,7 +235,7 @@ def personalised(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, c
     down, up = server_side.download(server, i, Round(source_run.round)), None
     with torch.no_grad():
         if method.adapt:
-            return down, None, plain(method_calls.adapt(method, server, client, k)), client
+            return down, None, to_contiguous(method_calls.adapt(method, server, client, k)), client
         state = method_calls.init_client(method, client, key(source_run.setup.config.seed, "init", i))
         for r in (Round(source_run.round, phase) for phase in range(method.phases)):
             if up is not None:

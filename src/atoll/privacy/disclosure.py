@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.client import Client
-from ..core.payloads import Params, Role, kinds_of
+from ..core.payloads import Params, Role, field_types
 from ..core.schema import FieldConstraints, constraints_at, tensors_of
 from ..errors import AtollError
 
@@ -113,7 +113,7 @@ def totals(tensors: Params, declared: Declared) -> list[str]:
 
     Rows of classes that stay at home are taken off such a number: the difference would tell how many there are.
     """
-    counts = [name for name in tensors if constraints_at(name, declared).of_rows]
+    counts = [name for name in tensors if constraints_at(name, declared).counts_rows]
     return [name for name in counts if not tensors[name].ndim] if any(tensors[name].ndim for name in counts) else []
 
 
@@ -131,7 +131,7 @@ def check_upload(upload: Any, declared: Declared, classes: int) -> None:
 
 def check_fields(kind: type[Any], declared: Declared) -> None:
     """Raise Undeclared if a tensor field of an upload class has no role, also one that is not in every upload."""
-    for name, hint in kinds_of(kind).items():
+    for name, hint in field_types(kind).items():
         problem = _undeclared(name, declared) if hint in (Tensor, Tensor | None) else ""
         if problem:
             raise Undeclared(f"The gate is on, and field {name} of {kind.__name__} {problem}")

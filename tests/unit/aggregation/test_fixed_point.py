@@ -17,8 +17,8 @@ from atoll.aggregation.fixed_point import (
     Fixed,
     Masks,
     Sum,
-    masked,
-    quantised,
+    mask_upload,
+    quantise,
     total,
     unmasked_sum,
 )
@@ -58,7 +58,7 @@ def fixed(parts: list[Tensor]) -> Tensor:
 def test_integers_by_hand() -> None:
     """2^24 x, rounded: 1 is 16777216; 2^-25 is half of a step and goes to the even 0, 3 * 2^-25 to the even 2."""
     v = torch.tensor([1.0, -0.5, 2.0**-25, 3 * 2.0**-25, 2.0**-24, 0.0], dtype=torch.double)
-    assert quantised(v).tolist() == [16777216, -8388608, 0, 2, 1, 0]
+    assert quantise(v).tolist() == [16777216, -8388608, 0, 2, 1, 0]
 
 
 def test_any_order_gives_the_same_bits() -> None:
@@ -104,7 +104,7 @@ def test_masked_sums_are_exact_whoever_drops_out() -> None:
         away = set(dice.sample(cohort, dice.randint(0, int(0.3 * len(cohort)))))
         values = {i: normal(key(trial, i), 3) * 10.0 ** dice.randint(-3, 5) for i in cohort}
         masks = Masks(trial.to_bytes(8, "little"), (3,))
-        sent = {i: masked(i, values[i], cohort, masks) for i in cohort if i not in away}
+        sent = {i: mask_upload(i, values[i], cohort, masks) for i in cohort if i not in away}
         order = dice.sample(list(sent), len(sent))
         found = unmasked_sum({i: sent[i] for i in order}, cohort, masks)
         exact += torch.equal(found, fixed([values[i] for i in cohort if i not in away]))
@@ -114,11 +114,11 @@ def test_masked_sums_are_exact_whoever_drops_out() -> None:
 def test_a_masked_upload_is_not_the_upload() -> None:
     """Its bits are even: of 64,000 about half are 1 (five standard deviations are 633). Alone, a client has no mask."""
     masks, v = Masks(b"secret", (1000,)), torch.zeros(1000)
-    hidden = masked("a", v, ["a", "b", "c"], masks)
+    hidden = mask_upload("a", v, ["a", "b", "c"], masks)
     ones = sum(bin(n & (2**64 - 1)).count("1") for n in hidden.tolist())
     assert abs(ones - 32_000) < 633
-    assert not torch.equal(hidden, masked("a", v, ["a", "b", "c"], Masks(b"other", (1000,))))
-    assert torch.equal(masked("a", v, ["a"], masks), quantised(v))
+    assert not torch.equal(hidden, mask_upload("a", v, ["a", "b", "c"], Masks(b"other", (1000,))))
+    assert torch.equal(mask_upload("a", v, ["a"], masks), quantise(v))
 
 
 def test_names_of_pairs_cannot_be_confused() -> None:
@@ -248,11 +248,11 @@ def test_the_order_of_replies_does_not_matter(name: str) -> None:
 def test_a_run_with_fixed_sums_tells_whose_sum_is_one_client() -> None:
     """Two classes each for five clients and ten classes: each has one owner. Of FedAvg's models there are four."""
     (words,) = run_experiment(setup("fedproto", **SMALL | {"partition": "pathological:2", "clients": 5})).notes
-    assert words == ("--sums fixed: of 10 classes, such as 0, the sum is what the only client that holds it sent.")
+    assert words == ("--sums fixed: 10 classes, such as 0, are held by one client each, so their sum is its upload.")
     plain = run_experiment(setup("fedavg", **SMALL))
     assert plain.notes == []
     one = run_experiment(setup("fedavg", **SMALL | {"rate": 0.25}))
-    assert one.notes == ["--sums fixed: a round had one client, so the sum of params is what that client sent."]
+    assert one.notes == ["--sums fixed: a round had one client, so the sum of params is that client's upload."]
 
 
 def test_a_client_cannot_make_a_sum_overflow() -> None:

@@ -17,15 +17,15 @@ from atoll.aggregation.averaging import mean, table_mean
 from atoll.aggregation.policy import AggregationPolicy
 from atoll.aggregation.robust import (
     RobustAggregation,
-    by_columns,
-    capped,
-    clipped,
-    geometric,
+    apply_by_columns,
+    cap_weights,
+    clip_rows,
+    geometric_median,
     guard_for,
     krum,
     median,
     parse,
-    trimmed,
+    trimmed_mean,
 )
 from atoll.backends.loop import LoopBackend
 from atoll.clients.evaluation import accuracy, predict
@@ -110,7 +110,7 @@ def test_median_between_two() -> None:
 
 def test_trimmed_mean_of_equals() -> None:
     """A fifth of five is one at either end: (2 + 3 + 10) / 3 = 5."""
-    assert trimmed(doubles([[-100.0], [2], [10], [3], [50]]), ones(5), 0.2).tolist() == pytest.approx([5])
+    assert trimmed_mean(doubles([[-100.0], [2], [10], [3], [50]]), ones(5), 0.2).tolist() == pytest.approx([5])
 
 
 def test_trimmed_mean_by_mass() -> None:
@@ -118,7 +118,7 @@ def test_trimmed_mean_by_mass() -> None:
 
     Below, 1 goes whole and 2 by half; above, 9 loses 2 of 5. So (1 * 2 + 3 * 9) / 4 = 29/4.
     """
-    assert trimmed(doubles([[9.0], [1], [2]]), doubles([5, 1, 2]), 0.25).tolist() == pytest.approx([29 / 4])
+    assert trimmed_mean(doubles([[9.0], [1], [2]]), doubles([5, 1, 2]), 0.25).tolist() == pytest.approx([29 / 4])
 
 
 @pytest.mark.parametrize("at", [1e30, -1e30])
@@ -126,13 +126,13 @@ def test_what_is_trimmed_leaves_nothing_behind(at: float) -> None:
     """1/K of the weight is one client. For some K, rounding leaves 1e-16 of that, which times 1e30 would be 1e14."""
     for clients in range(3, 60):
         x = torch.cat([doubles([[at]]), ones(clients - 1)[:, None]])
-        assert trimmed(x, ones(clients), 1 / clients).item() == pytest.approx(1)
+        assert trimmed_mean(x, ones(clients), 1 / clients).item() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("height", [1, 10, 1e6, 1e30])
 def test_geometric_median_is_fermats_point(height: float) -> None:
     """Of (-1, 0), (1, 0), (0, h): sides are seen from it at 120 degrees, so it is (0, tan 30), however large h is."""
-    z = geometric(doubles([[-1, 0], [1, 0], [0, height]]), ones(3))
+    z = geometric_median(doubles([[-1, 0], [1, 0], [0, height]]), ones(3))
     assert z.tolist() == pytest.approx([0, 1 / sqrt(3)], abs=1e-9)
 
 
@@ -143,9 +143,9 @@ def test_geometric_median_on_a_row_stays_or_leaves() -> None:
     for (0, 0), (0, 1), (1, 1); seen from there, (0, 0) and (1, 1) lie at 120 degrees, which makes the distance to their
     midpoint tan 30 of half their distance, sqrt(2)/2 / sqrt(3); so t = 1/2 - 1 / (2 sqrt(3)).
     """
-    assert geometric(doubles([[0.0], [1], [10]]), ones(3)).tolist() == [1]
+    assert geometric_median(doubles([[0.0], [1], [10]]), ones(3)).tolist() == [1]
     t = 0.5 - 1 / (2 * sqrt(3))
-    assert geometric(doubles([[0, 0], [0, 1], [1, 1]]), ones(3)).tolist() == pytest.approx([t, 1 - t], abs=1e-9)
+    assert geometric_median(doubles([[0, 0], [0, 1], [1, 1]]), ones(3)).tolist() == pytest.approx([t, 1 - t], abs=1e-9)
 
 
 def test_a_step_from_a_row_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,13 +155,13 @@ def test_a_step_from_a_row_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None
     """
     monkeypatch.setattr(robust, "ITERATIONS", 1)
     t = 0.5 * (1 - 1 / sqrt(2))
-    assert geometric(doubles([[0, 0], [0, 1], [1, 1]]), ones(3)).tolist() == pytest.approx([t, 1 - t], abs=1e-12)
+    assert geometric_median(doubles([[0, 0], [0, 1], [1, 1]]), ones(3)).tolist() == pytest.approx([t, 1 - t], abs=1e-12)
 
 
 def test_geometric_median_with_weights() -> None:
     """A row with more than half of the weight is the median, wherever the others are."""
     x = doubles([[0, 0], [4, 0], [0, 3]])
-    assert geometric(x, doubles([5, 2, 2])).tolist() == pytest.approx([0, 0], abs=1e-9)
+    assert geometric_median(x, doubles([5, 2, 2])).tolist() == pytest.approx([0, 0], abs=1e-9)
 
 
 def test_krum_chooses_by_scores() -> None:
@@ -185,10 +185,10 @@ def test_krum_averages_by_weight_what_it_chose() -> None:
 
 def test_no_weight_counts_above_the_median() -> None:
     """Of 1, 3, 4, 9 the lower median is 3; who claims nothing does not lower it, and a lie does not raise it."""
-    assert capped(doubles([9, 1, 4, 3])).tolist() == [3, 1, 3, 3]
-    assert capped(doubles([0, 0, 0, 5, 2, 7])).tolist() == [0, 0, 0, 5, 2, 5]
-    assert capped(doubles([1e30, 3, 4, 1e30])).tolist() == [4, 3, 4, 4]
-    assert capped(doubles([0, -1])).tolist() == [0, -1]
+    assert cap_weights(doubles([9, 1, 4, 3])).tolist() == [3, 1, 3, 3]
+    assert cap_weights(doubles([0, 0, 0, 5, 2, 7])).tolist() == [0, 0, 0, 5, 2, 5]
+    assert cap_weights(doubles([1e30, 3, 4, 1e30])).tolist() == [4, 3, 4, 4]
+    assert cap_weights(doubles([0, -1])).tolist() == [0, -1]
 
 
 @pytest.mark.parametrize("clients", range(1, 30))
@@ -197,13 +197,13 @@ def test_claims_give_no_more_than_twice_the_share(clients: int) -> None:
     for seed in range(20):
         honest = uniform(key(seed, clients), clients).double() * 100
         for byzantine in range(1, clients + 1):
-            w = capped(torch.cat([torch.full((byzantine,), 1e12, dtype=torch.double), honest[byzantine:]]))
+            w = cap_weights(torch.cat([torch.full((byzantine,), 1e12, dtype=torch.double), honest[byzantine:]]))
             assert w[:byzantine].sum() <= 2 * byzantine / clients * w.sum() * (1 + 1e-12)
 
 
 def test_clipping() -> None:
     """Around (1, 1): (4, 5) is (3, 4) away, a length of 5, which becomes 1: (1.6, 1.8). (1, 2) is near enough."""
-    x = clipped(doubles([[4, 5], [1, 2]]), doubles([1, 1]), 1.0)
+    x = clip_rows(doubles([[4, 5], [1, 2]]), doubles([1, 1]), 1.0)
     assert torch.allclose(x, doubles([[1.6, 1.8], [1, 2]]))
 
 
@@ -235,9 +235,9 @@ def test_a_model_is_one_point_of_all_its_tensors() -> None:
 
 def test_columns_in_pieces_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = normal(key(1), 5, 23).double(), doubles([1, 2, 3, 4, 5])
-    whole = by_columns(median, x, w)
-    monkeypatch.setattr(robust, "AT_ONCE", 4)
-    assert torch.equal(by_columns(median, x, w), whole)
+    whole = apply_by_columns(median, x, w)
+    monkeypatch.setattr(robust, "COLUMNS_AT_ONCE", 4)
+    assert torch.equal(apply_by_columns(median, x, w), whole)
 
 
 # -- equalities -------------------------------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ def test_the_fewest_clients_of_a_class_are_told_over_all_rounds() -> None:
     notes: list[str] = []
     guard = RobustAggregation("median", (), notes.append)
     for c, count in ((1, 2), (0, 1), (1, 1), (0, 2)):
-        guard.thin(c, count)
+        guard.record_unprotected(c, count)
     assert notes == []
     guard.close([str(c) for c in range(4)])
     assert notes[0].endswith(
@@ -431,7 +431,7 @@ def test_the_fewest_clients_of_a_class_are_told_over_all_rounds() -> None:
     )
     many = RobustAggregation("median", (), notes.append)
     for c in range(25):
-        many.thin(c, 1)
+        many.record_unprotected(c, 1)
     many.close([str(c) for c in range(30)])
     assert notes[1].endswith("19 (1) and 5 more.")
 
@@ -527,7 +527,7 @@ def test_changed_replies_carry_the_policy_on() -> None:
 @pytest.mark.parametrize("name", ABLE)
 def test_methods_that_average_do_so_by_the_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that trims nothing, and caps nothing, is the mean again: nothing else about the method has changed."""
-    monkeypatch.setattr(robust, "capped", lambda w: w)
+    monkeypatch.setattr(robust, "cap_weights", lambda w: w)
     plain, by_median, by_nothing = map(averaged, after_a_round(name, None, "median", "trimmed:0"))
     assert gap_params(plain, by_median) > 1e-4
     assert gap_params(plain, by_nothing) < 1e-5
@@ -785,7 +785,7 @@ def astray(text: str | None, attack: str) -> float:
     for seed in range(10):
         x, honest = sketches(attack, seed)
         w, centre = ones(CLIENTS), torch.zeros(WIDTH, dtype=torch.double)
-        got = robust.weighted(x, w) if text is None else parse(text).combine(x, w, centre)
+        got = robust.weighted_mean(x, w) if text is None else parse(text).combine(x, w, centre)
         found.append(float((got - honest).norm()))
     return sum(found) / len(found)
 
@@ -808,8 +808,8 @@ def test_four_poisoned_prototypes_of_twenty_move_the_geometric_median_least(atta
 
 def test_rules_are_read() -> None:
     assert parse("median") == robust.Median()
-    assert parse("geometric") == robust.Geometric()
-    assert parse("trimmed:0.2") == robust.Trimmed(0.2)
+    assert parse("geometric") == robust.GeometricMedian()
+    assert parse("trimmed:0.2") == robust.TrimmedMean(0.2)
     assert (parse("krum:2"), parse("krum:2:1")) == (robust.Krum(2), robust.Krum(2, 1))
     assert parse("clip:1e-1") == robust.Clip(0.1)
 

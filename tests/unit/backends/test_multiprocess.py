@@ -70,21 +70,21 @@ def alike(a: list[Any], b: list[Any]) -> bool:
 
 @pytest.mark.parametrize("method", ["ditto", "dcpfl", "fedavg"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_any_number_of_workers_gives_the_bits_of_the_loop(method: str, workers: int, backends: Any) -> None:
+def test_any_number_of_workers_gives_the_same_bits_as_the_loop(method: str, workers: int, backends: Any) -> None:
     made = setup(method)
     backends.append(ProcessBackend(made.pool, MemoryStore(), workers))
     assert alike(played(made, backends[0]), played(made, LoopBackend(made.pool, MemoryStore())))
 
 
-def test_convolutions_and_statistics_too(backends: Any) -> None:
+def test_convolutions_with_batch_statistics_give_the_same_bits_as_the_loop(backends: Any) -> None:
     made = setup("fedavg", models=("feddw_fmnist",))
     backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
     assert alike(played(made, backends[0], 1), played(made, LoopBackend(made.pool, MemoryStore()), 1))
 
 
 @pytest.mark.parametrize("method", ["perfedavg", "fedala", "pfedes", "dcpfl"])
-def test_convolutions_of_methods_with_steps_of_their_own(method: str) -> None:
-    """Such methods take gradients themselves, or keep what they took; the layout must not show in the next round."""
+def test_methods_with_their_own_gradient_steps_give_the_same_bits_as_the_loop(method: str) -> None:
+    """Methods that compute or store gradients must not depend on the memory layout in the next round."""
     few = {"models": ("small_cnn",), "clients": 3, "rows": 120, "rounds": 2, "eval_every": 2}
     digests = {
         run_experiment(setup(method, backend=backend, workers=2, **few)).summary["digest"]
@@ -93,7 +93,7 @@ def test_convolutions_of_methods_with_steps_of_their_own(method: str) -> None:
     assert len(digests) == 1
 
 
-def test_a_download_that_all_clients_get_crosses_over_once_for_each_worker(backends: Any) -> None:
+def test_common_download_is_sent_once_to_each_worker(backends: Any) -> None:
     made = setup("fedavg")
     backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
     crossed = []
@@ -121,8 +121,8 @@ class Patient(Ditto):
         return super().after_upload(down, up, state, client, k)
 
 
-def test_personal_training_goes_on_while_the_server_aggregates(backends: Any, tmp_path: Path) -> None:
-    """The sign is given once both uploads are there: if they came after personal training, nothing would ever come."""
+def test_personal_training_continues_while_the_server_aggregates(backends: Any, tmp_path: Path) -> None:
+    """Personal training waits for a file that is written after both uploads arrived, so uploads must come first."""
     made = setup()
     backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
     method, task = Patient(optim=made.method.optim, sign=str(tmp_path / "sign")), made.pool.task()
@@ -148,7 +148,7 @@ class Fragile(FedAvg):
         return super().local(down, state, client, k)
 
 
-def test_a_client_whose_worker_dies_is_tried_again(backends: Any, tmp_path: Any) -> None:
+def test_client_is_retried_after_its_worker_dies(backends: Any, tmp_path: Any) -> None:
     made = setup("fedavg")
     fragile = Setup(
         made.config, Fragile(optim=made.method.optim, flag=str(tmp_path / "died")), made.federation, made.pool
@@ -183,7 +183,7 @@ def deadly(made: Setup, late: bool) -> tuple[Setup, str]:
     return replace(made, method=method), made.pool.ids[at]
 
 
-def test_a_client_that_kills_every_worker_counts_as_absent(backends: Any) -> None:
+def test_client_that_kills_every_worker_counts_as_absent(backends: Any) -> None:
     made, store = setup("ditto"), MemoryStore()
     fatal, who = deadly(made, late=False)
     backends.append(ProcessBackend(made.pool, store, 2))
@@ -211,8 +211,8 @@ def test_a_client_that_kills_every_worker_counts_as_absent(backends: Any) -> Non
     assert equal(server, alone)
 
 
-def test_a_client_whose_worker_dies_after_its_upload_stays_as_it_was(backends: Any) -> None:
-    """Its upload counts; the personal training that was lost leaves the state it had, here the first one."""
+def test_worker_death_after_upload_leaves_the_client_state_unchanged(backends: Any) -> None:
+    """The upload counts. The lost personal training leaves the previous state, here the first one."""
     made, store = setup("ditto"), MemoryStore()
     fatal, who = deadly(made, late=True)
     backends.append(ProcessBackend(made.pool, store, 2))
@@ -229,7 +229,7 @@ def test_a_client_whose_worker_dies_after_its_upload_stays_as_it_was(backends: A
     assert equal(server, twice)  # Ditto's global model does not depend on personal ones
 
 
-def test_a_run_goes_on_without_a_client_that_was_lost() -> None:
+def test_run_continues_without_a_lost_client() -> None:
     made = setup("ditto", rounds=2, eval_every=2, strikes=1, backend="processes", workers=2)
     fatal, who = deadly(made, late=False)
     result = run_experiment(fatal)
@@ -238,7 +238,7 @@ def test_a_run_goes_on_without_a_client_that_was_lost() -> None:
     assert sum(who in note and "died twice" in note for note in result.notes) == 2
 
 
-def test_a_run_in_which_every_worker_dies_says_so() -> None:
+def test_run_fails_with_a_message_if_every_worker_dies() -> None:
     made = setup("fedavg", rounds=1, backend="processes", workers=2)
     with pytest.raises(AtollError, match="Round 1: nobody's work came through, as its worker process died twice"):
         run_experiment(replace(made, method=Fragile(optim=made.method.optim)))
@@ -250,14 +250,14 @@ class Wrong(FedAvg):
         raise AtollError("this client has a complaint")
 
 
-def test_an_error_in_a_worker_reaches_the_user(backends: Any) -> None:
+def test_error_in_a_worker_is_raised_in_the_parent(backends: Any) -> None:
     made = setup("fedavg")
     backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
     with pytest.raises(AtollError, match="complaint"):
         played(Setup(made.config, Wrong(), made.federation, made.pool), backends[0])
 
 
-def test_closing_leaves_no_process_behind() -> None:
+def test_close_ends_all_worker_processes() -> None:
     made = setup("fedavg")
     backend = ProcessBackend(made.pool, MemoryStore(), 2)
     processes = [worker.process for worker in backend._workers]
@@ -266,8 +266,8 @@ def test_closing_leaves_no_process_behind() -> None:
     assert not any(process.is_alive() for process in processes)
 
 
-def test_workers_end_when_their_parent_is_killed(tmp_path: Any) -> None:
-    """The parent tells their ids and is killed; within seconds they are gone as well."""
+def test_workers_end_after_the_parent_is_killed(tmp_path: Any) -> None:
+    """The parent prints the ids of its workers and is killed; the workers end within seconds."""
     script = (
         "import os, signal, sys, torch\n"
         "from atoll.engine.setup import build_setup\n"
@@ -287,8 +287,8 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Any) -> None:
     assert not any(alive(pid) for pid in orphans)
 
 
-def test_an_interrupt_leaves_no_worker_behind(tmp_path: Path) -> None:
-    """Ctrl-C reaches the whole group: the run stops, and its workers with it."""
+def test_interrupt_ends_all_workers(tmp_path: Path) -> None:
+    """Ctrl-C is sent to the whole process group: the run and its workers stop."""
     script = (
         "import atoll, multiprocessing\n"
         "def watch(t, line):\n"
@@ -315,7 +315,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_workers_run_even_if_the_parent_used_many_threads(backends: Any) -> None:
+def test_workers_run_after_the_parent_used_many_threads(backends: Any) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     torch.nn.functional.conv2d(torch.randn(64, 3, 32, 32), torch.randn(16, 3, 5, 5))

@@ -35,7 +35,7 @@ def numbers(count: int) -> Tensor:
     return torch.arange(float(count))
 
 
-def test_tensors_lie_in_memory_and_all_else_goes_through_the_pipe(
+def test_tensors_are_sent_by_shared_memory_and_everything_else_by_pipe(
     ends: tuple[SharedMemoryPipe, SharedMemoryPipe],
 ) -> None:
     here, there = ends
@@ -52,7 +52,9 @@ def test_tensors_lie_in_memory_and_all_else_goes_through_the_pipe(
     ],
     ids=["scalar", "empty", "flags", "transposed", "half", "whole", "slice", "leaf"],
 )  # fmt: skip
-def test_a_tensor_is_received_as_it_is(tensor: Tensor, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_is_received_unchanged_with_and_without_room(
+    tensor: Tensor, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where there is no room for it."""
     monkeypatch.setattr(shared_memory, "SIZE", room or 1)
     here, there = shared_memory_pipe()
@@ -64,7 +66,7 @@ def test_a_tensor_is_received_as_it_is(tensor: Tensor, room: int, monkeypatch: p
     assert not received.requires_grad
 
 
-def test_payloads_and_what_is_no_tensor_are_received_as_they_are(
+def test_payloads_and_other_values_are_received_unchanged(
     ends: tuple[SharedMemoryPipe, SharedMemoryPipe],
 ) -> None:
     here, there = ends
@@ -79,7 +81,7 @@ def test_payloads_and_what_is_no_tensor_are_received_as_they_are(
     assert there.receive() is None
 
 
-def test_messages_lie_behind_each_other_until_they_are_answered(
+def test_unanswered_messages_use_consecutive_memory(
     ends: tuple[SharedMemoryPipe, SharedMemoryPipe],
 ) -> None:
     """Both are sent before either is read; after an answer there is room from the start again."""
@@ -95,7 +97,7 @@ def test_messages_lie_behind_each_other_until_they_are_answered(
     assert there.pipe.recv().first.where == slice(0, 4)
 
 
-def test_what_finds_no_room_goes_through_the_pipe(ends: tuple[SharedMemoryPipe, SharedMemoryPipe]) -> None:
+def test_tensor_larger_than_the_memory_is_sent_by_pipe(ends: tuple[SharedMemoryPipe, SharedMemoryPipe]) -> None:
     here, there = ends
     here.send(Parcel("a", numbers(200), numbers(100)))
     there_is, there_is_not = there.pipe.recv()[1:]
@@ -103,7 +105,7 @@ def test_what_finds_no_room_goes_through_the_pipe(ends: tuple[SharedMemoryPipe, 
     assert there_is_not.where == numbers(100).numpy().tobytes()
 
 
-def test_a_copy_is_received_which_later_messages_leave_alone(ends: tuple[SharedMemoryPipe, SharedMemoryPipe]) -> None:
+def test_received_tensor_is_not_changed_by_later_messages(ends: tuple[SharedMemoryPipe, SharedMemoryPipe]) -> None:
     here, there = ends
     here.send(Parcel("a", numbers(10)))
     received = there.receive()

@@ -34,7 +34,7 @@ def bytes_of_one(made: Any) -> int:
     return int(rows * (64 * 4 + 8) + COPIES * 4 * (64 * 64 + 64 + 64 * 10 + 10))
 
 
-def test_all_share_a_call_if_there_is_room() -> None:
+def test_all_clients_share_one_call_if_memory_suffices() -> None:
     made = small_runs.setup("fedavg")
     assert batches(made) == [list(made.pool.ids)]
 
@@ -42,7 +42,7 @@ def test_all_share_a_call_if_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("room", "sizes"), [(1.0, [1] * 5), (2.0, [1, 2, 2]), (3.9, [2, 3]), (4.9, [2, 3]), (5.0, [5])]
 )
-def test_parties_take_no_more_than_the_room(room: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_clients_fit_into_the_memory(room: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Five clients in as few calls as possible, of like sizes: 5 / 2 gives three calls, 5 / 3 and 5 / 4 two."""
     made = small_runs.setup("fedavg")
     monkeypatch.setattr(vmap_backend, "ROOM", int(room * bytes_of_one(made)))
@@ -51,13 +51,13 @@ def test_parties_take_no_more_than_the_room(room: float, sizes: list[int], monke
     assert [i for upload_batch in found for i in upload_batch] == list(made.pool.ids)
 
 
-def test_a_client_that_is_too_large_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_larger_than_the_memory_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vmap_backend, "ROOM", 1)
     assert [len(upload_batch) for upload_batch in batches(small_runs.setup("fedavg"))] == [1] * 5
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "fedrep"])
-def test_parties_change_nothing_but_the_last_digits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_changes_results_by_rounding_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = small_runs.setup(name)
     task = made.pool.task()
     servers = []
@@ -73,8 +73,8 @@ def test_parties_change_nothing_but_the_last_digits(name: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
-def test_the_company_changes_no_bit_of_a_clients_upload(momentum: float) -> None:
-    """None of the ten numbers of a head's bias may know how many others there are, if padding stays the same."""
+def test_other_clients_in_the_batch_change_no_bit_of_an_upload(momentum: float) -> None:
+    """The ten numbers of a head's bias do not depend on the number of other clients if the padding is the same."""
     made, method = small_runs.setup("fedavg"), FedAvg(SGD(epochs=2, momentum=momentum))
     everybody = sorted(jobs(made), key=lambda job: -made.pool.train.size(made.pool.position(job.client)))
     uploads = [
@@ -85,24 +85,24 @@ def test_the_company_changes_no_bit_of_a_clients_upload(momentum: float) -> None
         assert all(equal(upload, uploads[0][i]) for i, upload in fewer.items())
 
 
-def test_uploads_come_before_the_next_party_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So no more than one party's uploads are in memory, if the server holds on to none."""
+def test_uploads_are_yielded_before_the_next_batch_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one batch of uploads is in memory at a time if the server stores none."""
     made, started = small_runs.setup("fedavg"), list[int]()
     monkeypatch.setattr(vmap_backend, "ROOM", 2 * bytes_of_one(made))
-    real = VmapBackend._together
+    real = VmapBackend._train_batch
 
     def together(self: VmapBackend, method: Any, seed: int, upload_batch: list[ClientTask]) -> Any:
         started.append(len(upload_batch))
         return real(self, method, seed, upload_batch)
 
-    monkeypatch.setattr(VmapBackend, "_together", together)
+    monkeypatch.setattr(VmapBackend, "_train_batch", together)
     outcomes = VmapBackend(made.pool, MemoryStore()).train(made.method, 0, jobs(made))
     assert [next(outcomes).sender, *started] == [made.pool.ids[0], 1]
     next(outcomes)
     assert started == [1, 2]
 
 
-def test_rows_are_put_together_once_for_the_same_company(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_stacked_once_for_repeated_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     made = small_runs.setup("fedavg")
     backend, put = VmapBackend(made.pool, MemoryStore()), []
     together = type(made.pool).together

@@ -25,8 +25,8 @@ from atoll.clients.validation.validator import Validator
 from atoll.core.method import contract
 from atoll.core.payloads import Nothing, about, equal, nbytes, payload
 from atoll.core.prng import key
-from atoll.core.schema import Leaf, declared_constraints, not_finite, tensors_of
-from atoll.core.serialization import Limits, encode, received
+from atoll.core.schema import Leaf, declared_constraints, find_nonfinite, tensors_of
+from atoll.core.serialization import Limits, decode_upload, encode
 from atoll.core.task import Round
 from atoll.engine import environment
 from atoll.engine.build import run_experiment
@@ -138,7 +138,7 @@ def on_the_wire(f: Callable[[dict[str, Any]], dict[str, Any]]) -> Damage:
         if isinstance(changed, Twice):
             last = list(changed)[-1]
             text = f"{text[:-1]}, {json.dumps(last)}: {json.dumps(changed[last])}}}"
-        return received(type(upload), len(text).to_bytes(8, "little") + text.encode() + data[end:])
+        return decode_upload(type(upload), len(text).to_bytes(8, "little") + text.encode() + data[end:])
 
     return damaged
 
@@ -614,8 +614,8 @@ def test_a_sound_party_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_states_that_are_not_finite_are_found_in_a_stack() -> None:
     stacked = Marked(torch.tensor([1.0, float("nan"), 1.0]), torch.ones(3, 2), torch.ones(3, 2, 2), 0.0)
-    assert not_finite(stacked) == {1}
-    assert not_finite(Nothing()) == set()
+    assert find_nonfinite(stacked) == {1}
+    assert find_nonfinite(Nothing()) == set()
 
 
 # -- marks ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from atoll.core.class_statistics import Pool, allocate, class_means, covariances, draw, roots
+from atoll.core.class_statistics import Pool, allocate, class_means, covariances, draw, factorise
 from atoll.core.prng import key, normal
 
 
@@ -143,7 +143,7 @@ def test_factors_of_low_rank(width: int, rows: int, magnitude: float, seed: int)
     z = normal(key(seed), rows, width).relu() * 10**magnitude
     n, mu = class_means(z, torch.ones(rows, 1))
     sigma = covariances(z, torch.ones(rows, 1), n, mu)
-    factor, features = roots(sigma.double())
+    factor, features = factorise(sigma.double())
     assert factor.shape[2] == features.shape[1] <= min(width, rows)
     scale = sigma.diagonal(dim1=1, dim2=2).max()
     assert (factor @ factor.mT - sigma).abs().max() <= 2e-3 * scale
@@ -153,13 +153,13 @@ def test_rank_decides_the_work() -> None:
     """40 rows in 500 dimensions span 39: so many columns, of 500."""
     z = (normal(key(0), 40, 500) @ normal(key(1), 500, 500)).relu()
     n, mu = class_means(z, torch.ones(40, 1))
-    assert roots(covariances(z, torch.ones(40, 1), n, mu).double())[0].shape == (1, 500, 39)
+    assert factorise(covariances(z, torch.ones(40, 1), n, mu).double())[0].shape == (1, 500, 39)
 
 
 def test_classes_of_different_rank_at_once() -> None:
     a = normal(key(1), 4, 8).double()
     sigma = torch.stack([torch.outer(a[0], a[0]), torch.zeros(8, 8).double(), a.T @ a, torch.eye(8).double()])
-    factor, features = roots(sigma)
+    factor, features = factorise(sigma)
     torch.testing.assert_close(factor @ factor.mT, sigma, rtol=0, atol=1e-6)
     assert features.shape == (4, 8)
 
@@ -168,17 +168,17 @@ def test_full_rank_equals_cholesky() -> None:
     """With unit variances and weak correlation features are taken in order: the lower triangle of Cholesky."""
     a = normal(key(3), 40, 40).double() * 0.05
     sigma = (a @ a.T + torch.eye(40))[None]
-    factor, features = roots(sigma)
+    factor, features = factorise(sigma)
     assert features.tolist() == [list(range(40))]
     torch.testing.assert_close(factor, torch.linalg.cholesky(sigma))
 
 
 def test_an_indefinite_matrix_gives_no_more_than_its_diagonal() -> None:
     """[[1, 100], [100, 1]] is no covariance; its draws vary by 1, not by 100."""
-    factor, _ = roots(torch.tensor([[[1.0, 100.0], [100.0, 1.0]]]).double())
+    factor, _ = factorise(torch.tensor([[[1.0, 100.0], [100.0, 1.0]]]).double())
     assert (factor @ factor.mT).diagonal(dim1=1, dim2=2).tolist() == [[1.0, 1.0]]
     noise = normal(key(0), 30, 30).double()
-    factor, _ = roots((noise + noise.T)[None])
+    factor, _ = factorise((noise + noise.T)[None])
     assert bool(torch.isfinite(factor).all())
     bound = (noise + noise.T).diagonal().clamp(min=0)
     assert bool(((factor @ factor.mT)[0].diagonal() <= bound + 1e-9).all())

@@ -16,7 +16,7 @@ from atoll.core.optim.sgd import SGD
 from atoll.core.payloads import Params, equal
 from atoll.core.prng import key
 from atoll.core.serialization import encode
-from atoll.core.tree import plain
+from atoll.core.tree import to_contiguous
 from atoll.core.vmap import functional_gradients
 from atoll.data.transforms import Transform
 from atoll.methods.fedavg import FedAvg
@@ -88,8 +88,8 @@ def test_bytes_do_not_depend_on_the_layout() -> None:
     server = FedAvg().init_server(t, key(0))
     other = type(server)(turned(server.params), {})
     assert encode(server) == encode(other)
-    assert all(v.is_contiguous() for v in plain(other).params.values())
-    assert equal(plain(other), server)
+    assert all(v.is_contiguous() for v in to_contiguous(other).params.values())
+    assert equal(to_contiguous(other), server)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -394,7 +394,7 @@ def test_in_whatever_portions_a_mean_is_taken_its_bits_are_the_same(
 ) -> None:
     sent = [Sent(normal(key(i), 10).tolist(), i, 0.1 + i) for i in range(9)]
     at_once = mean(Replies(sent), "params", weight="n")
-    monkeypatch.setattr(averaging, "HANDFUL", handful)
+    monkeypatch.setattr(averaging, "CHUNK_BYTES", handful)
     again = mean(Replies(iter(sent)), "params", weight="n")
     assert all(torch.equal(v, again[name]) for name, v in at_once.items())
 
@@ -407,7 +407,7 @@ class SentTensors:
 @pytest.mark.parametrize("handful", [0, 2**20])
 def test_the_mean_of_a_tensor_field_is_a_tensor(handful: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """(0, 4) and (8, 0) with weights (3, 1): (2, 3). Steps 1 and 4 are averaged, not taken for counters: 2.5."""
-    monkeypatch.setattr(averaging, "HANDFUL", handful)
+    monkeypatch.setattr(averaging, "CHUNK_BYTES", handful)
     sent = [SentTensors([0.0, 4.0], 1, 3.0), SentTensors([8.0, 0.0], 4, 1.0)]
 
     assert torch.equal(mean(Replies(iter(sent)), "v", weight="n"), torch.tensor([2.0, 3.0]))
@@ -427,12 +427,12 @@ def test_the_mean_of_a_tensor_field_of_stacked_uploads_is_a_tensor() -> None:
 
 @pytest.mark.parametrize("weight", [None, "n"])
 def test_a_mean_of_no_uploads_is_refused(weight: str | None) -> None:
-    with pytest.raises(ValueError, match="no mean of 'params': there are no uploads"):
+    with pytest.raises(ValueError, match="no mean of 'params', because there are no uploads"):
         mean(Replies(iter([])), "params", weight=weight)
 
 
 def test_a_mean_holds_one_large_upload_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(averaging, "HANDFUL", 10)
+    monkeypatch.setattr(averaging, "CHUNK_BYTES", 10)
     alive: list[weakref.ref[Sent]] = []
 
     def uploads() -> Iterator[Sent]:

@@ -77,7 +77,7 @@ def test_schema_is_what_travels() -> None:
 
 
 def test_the_receiver_says_what_it_expects() -> None:
-    with pytest.raises(WireError, match="are not a Flagged: it is a Table"):
+    with pytest.raises(WireError, match="are not a Flagged: the header names a Table"):
         decode(Flagged, DATA)
     assert issubclass(WireError, AtollError)
 

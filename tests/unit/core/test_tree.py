@@ -52,7 +52,7 @@ def test_what_is_the_same_in_all_is_stacked_without_a_copy() -> None:
 
 @pytest.mark.parametrize("other", [note(1, word="cold"), note(1, params={}), note(1, maybe=torch.ones(1)), Nothing()])
 def test_payloads_of_unlike_forms_cannot_be_stacked(other: object) -> None:
-    with pytest.raises(ValueError, match="one form"):
+    with pytest.raises(ValueError, match="same class, names and scalars"):
         stack([note(1), other])
 
 

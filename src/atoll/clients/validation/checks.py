@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...core.payloads import Params, kinds_of
+from ...core.payloads import Params, field_types
 from ...core.schema import FieldConstraints, Form, Leaf, UploadError, declared_constraints, tensors_of
 from ...core.serialization import Unreadable
-from ...core.tree import as_rows
+from ...core.tree import flatten_rows
 from .expected import Expected
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _by_type(upload: Any, kind: type[Any]) -> Iterator[UploadError]:
         yield UploadError("payload", upload.reason)
     if type(upload) is not kind:
         yield UploadError("payload", f"is a {type(upload).__name__}, not a {kind.__name__}")
-    for name, declared in kinds_of(kind).items():
+    for name, declared in field_types(kind).items():
         value = getattr(upload, name, None)
         if declared == Params:
             if type(value) is not dict or not all(type(n) is str and _plain(v) for n, v in value.items()):
@@ -153,7 +153,7 @@ def _implausible(v: Tensor, most: float) -> Iterator[str]:
 
 def _all_plausible(stack: Params, most: float) -> bool:
     """The same of each tensor of a stack."""
-    numbers = [as_rows(v) for v in stack.values() if v.is_floating_point() and v.numel()]
+    numbers = [flatten_rows(v) for v in stack.values() if v.is_floating_point() and v.numel()]
     if not numbers:
         return True
     if not all(abs(float(extreme)) <= most for v in numbers for extreme in v.aminmax()):  # also if it is NaN
@@ -173,7 +173,7 @@ def _all_counts(v: Tensor, most: NDArray[np.int64]) -> bool:
     """Whether each tensor of a stack has counts, with at most so many rows."""
     if v.is_complex() or v.dtype == torch.bool:
         return False
-    counts = as_rows(v).double().cpu().numpy()
+    counts = flatten_rows(v).double().cpu().numpy()
     if ((counts != np.floor(counts)) | (counts < 0)).any():
         return False
     totals = counts.sum(1)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..payloads import Params
 from ..torch_private import tree_map_only
-from ..tree import mapped
+from ..tree import map_tree
 
 _NAMES = (
     "CVmapInterpreterPtr",
@@ -85,7 +85,7 @@ def batched_call(f: Callable[..., T], clients: int, *trees: Any) -> T:
     """Call ``f`` once for many clients, like ``torch.func.vmap``.
 
     ``torch.func.vmap`` walks through any tree and takes longer for it. Here payloads are walked through by
-    :func:`~atoll.core.tree.mapped`, and other trees by torch.
+    :func:`~atoll.core.tree.map_tree`, and other trees by torch.
 
     Args:
         f: function of the trees of one client.
@@ -103,7 +103,7 @@ def batched_call(f: Callable[..., T], clients: int, *trees: Any) -> T:
         def leave(v: Any) -> Any:
             return _functorch._remove_batch_dim(v, level, clients, 0) if isinstance(v, Tensor) else v
 
-        return mapped(leave, f(*mapped(enter, trees)))  # type: ignore[no-any-return]
+        return map_tree(leave, f(*map_tree(enter, trees)))  # type: ignore[no-any-return]
 
 
 def current_clients() -> int | None:

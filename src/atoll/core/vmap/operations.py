@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..payloads import Params
 from ..torch_private import norm_of_each
-from ..tree import mapped
+from ..tree import map_tree
 from . import functorch
 from .functorch import current_clients, outside, unwrap, wrap
 
@@ -54,8 +54,8 @@ def on_stacked(f: Callable[..., T], *several: Any) -> T:
     if clients is None:
         return f(*several)
     with outside():
-        made = f(*mapped(lambda v: unwrap(v, clients), several))
-    return mapped(wrap, made)  # type: ignore[no-any-return]
+        made = f(*map_tree(lambda v: unwrap(v, clients), several))
+    return map_tree(wrap, made)  # type: ignore[no-any-return]
 
 
 def copies(params: Params) -> Params:

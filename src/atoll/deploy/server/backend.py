@@ -10,7 +10,7 @@ from ...clients.fingerprints import fingerprint_of
 from ...clients.state_store import Kept, Store
 from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
 from ...core.method import AnyMethod, Contract
-from ...core.serialization import Limits, Unreadable, encode, received
+from ...core.serialization import Limits, Unreadable, decode_upload, encode
 from ...typing import ClientId
 from ..site.exchange_store import StateRef
 from ..transport.protocol import Frame, answers
@@ -91,7 +91,7 @@ class SiteBackend:
         return None
 
     def _read(self, reply: Frame, job: ClientTask) -> Any:
-        return received(self._types.upload, reply.body, self._sizes(job.client, job.download, job.round.phase))
+        return decode_upload(self._types.upload, reply.body, self._sizes(job.client, job.download, job.round.phase))
 
     def results(self) -> Iterator[ClientResult]:
         asked = {i: self._asked[i] for i in self._replies}
