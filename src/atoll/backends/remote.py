@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..clients.evaluation import Score
-from ..clients.fingerprints import Fingerprint, fingerprint
+from ..clients.fingerprints import Fingerprint, fingerprint_upload
 from ..clients.pool import ClientPool
 from ..clients.state_store import MemoryStore, Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient, UploadFilter, no_filter
@@ -141,6 +141,6 @@ def run_work_item(
 
 def _fingerprint(upload: Any) -> Fingerprint | None:
     try:
-        return fingerprint(upload)
+        return fingerprint_upload(upload)
     except Exception:  # it is no payload, which the server will see for itself
         return None

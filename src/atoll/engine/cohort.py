@@ -55,7 +55,7 @@ class Cohorts:
 
     def answering(self, t: int) -> set[ClientId]:
         """Return the clients of round ``t`` that do not drop out."""
-        return {i for i in self.sample(t) if not self.faults.gone(t, i)}
+        return {i for i in self.sample(t) if not self.faults.absence(t, i)}
 
     def is_evaluated(self, t: int) -> bool:
         """Return True if round ``t`` ends with an evaluation."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..aggregation.averaging import mean
 from ..backends.base import Backend
 from ..clients import method_calls
-from ..clients.evaluation import DETAILS, accuracy, measure, population, predict
+from ..clients.evaluation import DETAILS, accuracy, measure, predict, summarise_clients
 from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
@@ -65,11 +65,11 @@ class Evaluator:
         self._fill_gaps(run_state, server, known)
         # In one order of clients: that in which they were examined would show in the last digit of a mean.
         after, before = ({i: marks[i] for i in self._pool.ids} for marks in (run_state.after, run_state.before))
-        both: PersonalScores = {"post": population(after), "pre": population(before)}
+        both: PersonalScores = {"post": summarise_clients(after), "pre": summarise_clients(before)}
         if not self._byzantine:
             return both
         honest = {i: score for i, score in after.items() if i not in self._byzantine}
-        return {**both, "honest": population(honest)}
+        return {**both, "honest": summarise_clients(honest)}
 
     def _fill_gaps(self, run_state: RunState, server: Any, known: set[ClientId]) -> None:
         """Clients that have not taken part yet are measured with the model they start from.
@@ -108,9 +108,9 @@ class Evaluator:
         together = measure(logits, test.all.y, self._pool.metrics)
         together["val"] = accuracy(predict(predictor, val.all.x), val.all.y) if len(val.all.y) else float("nan")
         # All at once: with many clients, one call for each would take longer than the round.
-        each = test.shares(logits.argmax(1) == test.all.y)
+        each = test.hit_rates(logits.argmax(1) == test.all.y)
         local = {i: {"n": float(test.size(at)), "accuracy": each[at]} for at, i in enumerate(self._pool.ids)}
-        return {"source": source, "global": together, "local": population(local)}, each
+        return {"source": source, "global": together, "local": summarise_clients(local)}, each
 
     def _average(self, server: Any, t: int, cohort: Sequence[ClientId]) -> Predictor | None:
         tells = type(self._method).own is not Method.own

@@ -195,9 +195,9 @@ class Experiment:
 
     def _count(self, log: RoundLog, flops: Costs) -> None:
         pool, faults = self.setup.pool, self.cohorts.faults
-        worked = [i for i in log.cohort if not faults.gone(log.t, i)]
+        worked = [i for i in log.cohort if not faults.absence(log.t, i)]
         client_flops = sum(sum(flops.of(pool, i)) for i in worked)
-        self.progress.run_state.add(log, client_flops, 0 if log.empty else flops.server)
+        self.progress.run_state.add(log, client_flops, 0 if log.is_empty else flops.server)
         self.progress.changed |= set(log.accepted)
         self.privacy.count(log.accepted)
         self.notes += [

@@ -48,7 +48,7 @@ class ModelFactory:
         own = self.config.init == "per_client"
         return {i: build(names[at % len(names)], i if own else None) for at, i in enumerate(clients)}
 
-    def travelling(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> Model | None:
+    def build_proxy(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> Model | None:
         """What travels in place of the clients' own models, if the method has such a thing."""
         if Need.PROXY in needs:
             return proxy(self.config, self.shape)

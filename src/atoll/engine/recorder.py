@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ..clients.fingerprints import fingerprint
+from ..clients.fingerprints import fingerprint_upload
 from ..clients.tasks import ClientUpload, RoundLog
 from ..config import Config
 from ..core.schema import UploadError
@@ -156,7 +156,7 @@ class RunRecorder:
         self._run_dir.sync()
 
     def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
-        size, sha256 = outcome.fingerprint or fingerprint(outcome.upload, flaw)
+        size, sha256 = outcome.fingerprint or fingerprint_upload(outcome.upload, flaw)
         self.audit.add(r.t + 1, r.phase, outcome.sender, size, sha256, flaw)
 
     def record_metrics(self, line: RoundMetrics) -> None:

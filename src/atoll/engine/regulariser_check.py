@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
-from ..clients.dry_run import dry_run, representatives
+from ..clients.dry_run import dry_run, select_representatives
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
 from ..core.optim.base import no_training
@@ -29,7 +29,7 @@ def check_terms(method: AnyMethod, pool: ClientPool) -> None:
         return
     missing = {(type(term).__name__, hook) for term in terms for hook in HOOKS if hook == "bind" or _reports(term)}
     watched = replace(cast(Any, method), regularisers=Regularisers(_watched(term, missing) for term in terms))
-    exchanges = len(representatives(method, pool)) * method.phases
+    exchanges = len(select_representatives(method, pool)) * method.phases
     with no_training(), on_device(pool.train.all.x.device.type):
         # The server's last step is left out: without reports it may fail, and the reason would not show.
         for _ in islice(dry_run(watched, pool, 0), exchanges):

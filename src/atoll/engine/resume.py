@@ -125,7 +125,7 @@ class Checkpointing:
             self._stores.clients.put(i, checkpoints.get_state(name))
         for i, name in found.per_client_states.items():
             self._stores.server_side.put(i, checkpoints.get_per_client(name))
-        self._stores.keep()
+        self._stores.commit()
         return Progress(found.server, from_json(found.round, found.progress["ledger"], from_parquet(found.rows)))
 
     def open_round(self, progress: Progress) -> None:
@@ -138,7 +138,7 @@ class Checkpointing:
             progress.run_state.round += 1
             self._open = None
             self._entries = {name: extra.to_json() for name, extra in self.extras.items()}
-            self._stores.keep()
+            self._stores.commit()
             if progress.run_state.round % self._every == 0:
                 self._save(progress)
 
@@ -147,7 +147,7 @@ class Checkpointing:
         with uninterrupted():
             if self._open is not None:
                 progress = self._open
-                self._stores.drop()
+                self._stores.rollback()
             if self._saved < progress.run_state.round:
                 self._save(progress)
         return progress

@@ -27,7 +27,7 @@ from ..clients.tasks import (
     RoundFaults,
     RoundLog,
 )
-from ..clients.validation.checks import type_error
+from ..clients.validation.checks import find_type_error
 from ..clients.validation.validator import Validator
 from ..core.method import AnyMethod, contract
 from ..core.payloads import nbytes
@@ -104,9 +104,9 @@ def run_round(
         jobs = [ClientTask(i, r, server_side.download(server, i, r), i in evaluate, known.get(i)) for i in present]
         for i, size in zip(present, map_consecutive(nbytes, [job.download for job in jobs]), strict=True):
             log.down[i] = log.down.get(i, 0) + size
-        outcomes = faults.tampered(track("clients", backend.train(method, seed, jobs), len(jobs)))
+        outcomes = faults.tamper(track("clients", backend.train(method, seed, jobs), len(jobs)))
         accepted = _accepted(outcomes, _judge(method, jobs, rules.checks, r.phase), rules, log, r)
-        replies = server_side.served(server, accepted, r)
+        replies = server_side.serve_replies(server, accepted, r)
         first = next(replies, None)
         if first is not None:  # without a single valid upload the server stays as it is
             received = Replies(chain([first], replies), AggregationPolicy(rules.guard, rules.fixed, server))
@@ -124,16 +124,18 @@ def _judge(
     """Who says whether an outcome can be used."""
     downloads, kind = {job.client: job.download for job in jobs}, contract(method).upload
     if checks is None:
-        return lambda outcome: type_error(outcome.upload, kind)
+        return lambda outcome: find_type_error(outcome.upload, kind)
 
     def judge(outcome: ClientUpload) -> UploadError | None:
         upload_batch, sender = outcome.upload_batch, outcome.sender
         if upload_batch is not None and upload_batch.uploads.get(sender) is outcome.upload:
-            if upload_batch.sound is None:
-                upload_batch.sound = checks.sound(upload_batch.uploads, downloads[sender], upload_batch.stack, phase)
-            if upload_batch.sound:
+            if upload_batch.all_valid is None:
+                upload_batch.all_valid = checks.all_valid(
+                    upload_batch.uploads, downloads[sender], upload_batch.stack, phase
+                )
+            if upload_batch.all_valid:
                 return None
-        return checks.flaw(sender, downloads[sender], outcome.upload, phase)
+        return checks.find_error(sender, downloads[sender], outcome.upload, phase)
 
     return judge
 
@@ -141,7 +143,7 @@ def _judge(
 def _lose(log: RoundLog, faults: RoundFaults, size: Callable[[ClientId], int]) -> None:
     """Clients that will not answer; most have received the download, whose size is counted."""
     for i in log.cohort:
-        if why := faults.gone(i):
+        if why := faults.absence(i):
             log.dropped.append(Dropped(i, log.t + 1, why))
             if why != UNREACHED:
                 log.down[i] = size(i)
@@ -157,11 +159,11 @@ def _accepted(
     """Uploads that pass, one at a time; a client whose upload fails or comes too late counts as absent."""
     for outcome in outcomes:
         if isinstance(outcome.upload, LostClient):
-            log.lose(outcome.sender, outcome.upload)
+            log.record_loss(outcome.sender, outcome.upload)
             continue
         fault = judge(outcome)
         up = log.up.get(outcome.sender, 0) + (0 if fault else nbytes(outcome.upload))
-        if fault is None and rules.faults.late(outcome.sender, up, log.down[outcome.sender]):
+        if fault is None and rules.faults.is_late(outcome.sender, up, log.down[outcome.sender]):
             log.dropped.append(Dropped(outcome.sender, log.t + 1, LATE))
             rules.judged(r, outcome, UploadError("upload", "came too late"))
             continue
@@ -186,8 +188,8 @@ def _conclude(backend: Backend, log: RoundLog) -> None:
             results.state, LostClient
         ):  # after its upload: that counts, and the client is where it was before
             log.lost[results.sender] = results.state.reason
-        elif not is_finite(results.state) if results.spoilt is None else results.spoilt:
-            log.spoilt.append(results.sender)
+        elif not is_finite(results.state) if results.not_finite is None else results.not_finite:
+            log.not_finite.append(results.sender)
         else:
             backend.commit(results)
             if results.after is not None:

@@ -34,7 +34,7 @@ class Totals:
         self.participations += len(log.cohort)
         self.client_flops += client_flops
         self.server_flops += server_flops
-        self.empty += log.empty
+        self.empty += log.is_empty
         for dropped in log.dropped:
             self.dropped[dropped.why] = self.dropped.get(dropped.why, 0) + 1
 
@@ -77,7 +77,7 @@ class RunState:
         self.after |= log.after
         self.rejected += [_rejected(rejection) for rejection in log.rejected]
         self.dropped += [_missed(dropped) for dropped in log.dropped]
-        self.spoilt += [{"client": i, "round": log.t + 1} for i in log.spoilt]
+        self.spoilt += [{"client": i, "round": log.t + 1} for i in log.not_finite]
         for rejection in log.rejected:
             self.strikes[rejection.client] = self.strikes.get(rejection.client, 0) + 1
 

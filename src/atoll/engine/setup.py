@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..clients.evaluation import OWN
-from ..clients.metrics import Metric, metrics
+from ..clients.evaluation import RESERVED_NAMES
+from ..clients.metrics import Metric, load_metrics
 from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
 from ..config import Config
 from ..core.method import AnyMethod, Need
@@ -73,7 +73,7 @@ def build_setup(
     config = replace(config, device=_device(config))
     transform = preset(config.transform, data.name, data.shape)
     pool = _pool(config, method, federation, transform, nets)
-    pool = replace(pool, metrics=metrics(config.metric, OWN) if measures is None else measures)
+    pool = replace(pool, metrics=load_metrics(config.metric, RESERVED_NAMES) if measures is None else measures)
     config = replace(
         config,
         models=tuple(pool.architectures()) if not config.models else config.models,

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 from .._version import __version__
-from ..clients.evaluation import reached, select
+from ..clients.evaluation import find_target_round, select_rounds
 from ..clients.state_store import RunStores, state_digest
 from ..config import Config
 from ..core import serialization
@@ -38,9 +38,9 @@ def summarise(
         "seed": config.seed,
         "backend": config.backend,
         "status": run_state.status,
-        "personal": select([(line["round"], line["personal"]["post"]) for line in lines]),
-        "personal_pre": select([(line["round"], line["personal"]["pre"]) for line in lines]),
-        "personal_honest": select([(line["round"], line["personal"]["honest"]) for line in lines])
+        "personal": select_rounds([(line["round"], line["personal"]["post"]) for line in lines]),
+        "personal_pre": select_rounds([(line["round"], line["personal"]["pre"]) for line in lines]),
+        "personal_honest": select_rounds([(line["round"], line["personal"]["honest"]) for line in lines])
         if poisoned
         else None,
         "poisoned": list(poisoned),
@@ -54,7 +54,7 @@ def summarise(
         },
         "flops": {"clients": totals.client_flops, "server": totals.server_flops},
         "clock": _clock(lines, config.wait_free),
-        "target": config.target and {"accuracy": config.target, "reached": reached(lines, config.target)},
+        "target": config.target and {"accuracy": config.target, "reached": find_target_round(lines, config.target)},
         "seconds": totals.seconds,
         "digest": digest,
         "version": __version__,
@@ -63,7 +63,7 @@ def summarise(
 
 def _generic(history: Sequence[tuple[int, GenericScores]]) -> dict[str, Any]:
     """Return the source and the selected values of the generic model's accuracy on all test rows."""
-    return {"source": history[-1][1]["source"], **select([(t, scores["global"]) for t, scores in history])}
+    return {"source": history[-1][1]["source"], **select_rounds([(t, scores["global"]) for t, scores in history])}
 
 
 def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..clients import method_calls
 from ..clients.evaluation import accuracy, predict
 from ..clients.participation import take_part
-from ..clients.pool import with_rows
+from ..clients.pool import replace_rows
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import MemoryStore
 from ..core.client import Client
@@ -239,7 +239,7 @@ def personalised(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, c
         state = method_calls.init_client(method, client, key(source_run.setup.config.seed, "init", i))
         for r in (Round(source_run.round, phase) for phase in range(method.phases)):
             if up is not None:
-                list(server_side.served(server, iter([Reply(i, up)]), Round(source_run.round, r.phase - 1)))
+                list(server_side.serve_replies(server, iter([Reply(i, up)]), Round(source_run.round, r.phase - 1)))
                 down = server_side.download(server, i, r)
             part = take_part(method, down, state, client, k)
             up, state = part.upload, part.finish()
@@ -266,7 +266,7 @@ def _cut(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | None, 
         order = stream(plan.seed, "shots", i, str(repeat)).permutation(len(client.y))
         for shots in plan.shots:
             rows = _first_of_each(client.y.cpu()[torch.from_numpy(order)], order, shots)
-            yield shots, repeat, with_rows(client, client.x[rows], client.y[rows])
+            yield shots, repeat, replace_rows(client, client.x[rows], client.y[rows])
 
 
 def _last_cut(client: Client, i: ClientId, plan: Plan) -> Client:

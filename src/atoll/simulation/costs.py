@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.flop_counter import flop_registry
 
-from ..clients.dry_run import dry_run, representatives
+from ..clients.dry_run import dry_run, select_representatives
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
 from ..core.task import Round
@@ -91,6 +91,6 @@ def _dry_run_form(method: AnyMethod, pool: ClientPool, seed: int, cohort: int, t
         pass
     per_row = {
         pool.models[i].name: (spent[i, "local"] / len(actor.y), spent[i, "personal"] / len(actor.y))
-        for i, actor in representatives(method, pool).items()
+        for i, actor in select_representatives(method, pool).items()
     }
     return Costs(per_row, spent[None, "server"])

@@ -100,7 +100,7 @@ class Faults:
             if i not in self.ids:
                 raise unknown("client for --drop", i, self.ids)
 
-    def gone(self, t: int, i: ClientId) -> str | None:
+    def absence(self, t: int, i: ClientId) -> str | None:
         """Why a client does not answer in round ``t``, if so."""
         dropped = i in self.drop.always or self._hit(self.drop.share, "drop", t, i)
         return self.drop.why if dropped else None
@@ -133,7 +133,7 @@ class Faults:
 
         return leave
 
-    def tampered(
+    def tamper(
         self, outcomes: Iterable["ClientUpload"], constraints: Mapping[str, FieldConstraints]
     ) -> Iterable["ClientUpload"]:
         """Outcomes as they reach the server, if liars have agreed on theirs."""

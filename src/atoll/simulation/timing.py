@@ -50,7 +50,7 @@ class RoundTimer:
             return clock.arrival(i, self.of(t, i, costs, up, down)) > clock.server + self._deadline
 
         return RoundFaults(
-            partial(self._faults.gone, t), late, partial(self._faults.tampered, constraints=self._constraints)
+            partial(self._faults.absence, t), late, partial(self._faults.tamper, constraints=self._constraints)
         )
 
     def stamps(self, log: RoundLog, costs: Costs, clocks: dict[str, Clock]) -> dict[str, Stamp]:
@@ -58,7 +58,7 @@ class RoundTimer:
         missed = {dropped.client for dropped in log.dropped}
         present = [i for i in log.cohort if i not in missed]
         times = {i: self.of(log.t, i, costs, log.up.get(i, 0), log.down[i]) for i in present}
-        aggregation = self._devices.aggregation(0 if log.empty else costs.server)
+        aggregation = self._devices.aggregation(0 if log.is_empty else costs.server)
         limit = self._deadline if missed else None
         return {name: clock.round(times, aggregation, limit) for name, clock in clocks.items()}
 

@@ -105,8 +105,8 @@ def test_uploads_come_before_the_next_party_starts(monkeypatch: pytest.MonkeyPat
 def test_rows_are_put_together_once_for_the_same_company(monkeypatch: pytest.MonkeyPatch) -> None:
     made = small_runs.setup("fedavg")
     backend, put = VmapBackend(made.pool, MemoryStore()), []
-    together = type(made.pool).together
-    monkeypatch.setattr(type(made.pool), "together", lambda pool, ids: put.append(ids) or together(pool, ids))
+    together = type(made.pool).stack_clients
+    monkeypatch.setattr(type(made.pool), "stack_clients", lambda pool, ids: put.append(ids) or together(pool, ids))
     for some in (jobs(made), jobs(made), jobs(made)[1:]):
         list(backend.train(made.method, 0, some))
     assert put == [list(made.pool.ids), list(made.pool.ids)[1:]]

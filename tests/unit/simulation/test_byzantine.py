@@ -146,9 +146,9 @@ def test_lies_have_the_form_that_the_server_asks_for(name: str) -> None:
     checks, marks, k = Validator(made.method, made.pool, 0), constraints_of(made.method), key(1)
     for _, i, down, up, _ in dry_run(made.method, made.pool, 0):
         for kind in ALONE:
-            assert checks.flaw(i, down, corrupt(kind, up, down, 10, marks, k)) is None, kind
+            assert checks.find_error(i, down, corrupt(kind, up, down, 10, marks, k)) is None, kind
         (agreed, _) = collude([ClientUpload(i, up), ClientUpload("other", up)], frozenset({i, "other"}), marks)
-        assert checks.flaw(i, down, agreed.upload) is None
+        assert checks.find_error(i, down, agreed.upload) is None
         assert all(torch.equal(v, tensors_of(up)[n]) for n, v in tensors_of(agreed.upload).items() if v.ndim == 0)
 
 

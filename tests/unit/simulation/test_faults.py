@@ -110,16 +110,16 @@ def test_who_is_late_must_not_depend_on_this_machine() -> None:
 
 def test_drops_are_drawn_for_each_round_and_client() -> None:
     faults = Faults(TWENTY, 7, Drop(0.3))
-    drawn = [[faults.gone(t, i) is not None for i in TWENTY] for t in range(40)]
+    drawn = [[faults.absence(t, i) is not None for i in TWENTY] for t in range(40)]
     assert 0.25 < fmean(map(fmean, drawn)) < 0.35
     assert all(0.05 < fmean(client) < 0.6 for client in zip(*drawn, strict=True))
-    assert drawn == [[Faults(TWENTY, 7, Drop(0.3)).gone(t, i) is not None for i in TWENTY] for t in range(40)]
-    assert drawn != [[Faults(TWENTY, 8, Drop(0.3)).gone(t, i) is not None for i in TWENTY] for t in range(40)]
+    assert drawn == [[Faults(TWENTY, 7, Drop(0.3)).absence(t, i) is not None for i in TWENTY] for t in range(40)]
+    assert drawn != [[Faults(TWENTY, 8, Drop(0.3)).absence(t, i) is not None for i in TWENTY] for t in range(40)]
 
 
 def test_all_or_nobody_drops() -> None:
-    assert {Faults(TWENTY, 0, Drop(1.0)).gone(t, i) for t in range(9) for i in TWENTY} == {SILENT}
-    assert {Faults(TWENTY, 0).gone(t, i) for t in range(9) for i in TWENTY} == {None}
+    assert {Faults(TWENTY, 0, Drop(1.0)).absence(t, i) for t in range(9) for i in TWENTY} == {SILENT}
+    assert {Faults(TWENTY, 0).absence(t, i) for t in range(9) for i in TWENTY} == {None}
 
 
 def test_slow_clients_and_liars_are_the_same_in_all_rounds() -> None:
@@ -152,7 +152,7 @@ def played(made: Setup, gone: dict[ClientId, str], **more: Any) -> tuple[Any, Ro
     """The first round, in which some clients are gone."""
     store, task = MemoryStore(), made.pool.task()
     server = made.method.init_server(task, key(0))
-    faults = NO_FAULTS._replace(gone=gone.get)
+    faults = NO_FAULTS._replace(absence=gone.get)
     after, log = run_round(
         made.method,
         task,
@@ -199,7 +199,7 @@ def test_an_empty_round_leaves_everything_as_it_was(name: str) -> None:
     server, log, store = played(made, dict.fromkeys(made.pool.ids, SILENT))
     assert equal(server, made.method.init_server(made.pool.task(), key(0)))
     assert list(store) == []
-    assert log.empty
+    assert log.is_empty
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_a_run_goes_on_after_an_empty_round() -> None:
 def test_drops_are_listed_and_counted() -> None:
     plain, result = run("fedavg", **QUICK), run("fedavg", **QUICK, drop="0.3")
     faults = Faults(result.pool.ids, 0, Drop(0.3))
-    wanted = [[i for i in result.pool.ids if faults.gone(t, i)] for t in range(4)]
+    wanted = [[i for i in result.pool.ids if faults.absence(t, i)] for t in range(4)]
     assert [[d["client"] for d in line.get("dropped", [])] for line in result.history] == wanted
     lost = sum(map(len, wanted))
     assert 0 < lost < 20

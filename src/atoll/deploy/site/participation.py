@@ -13,7 +13,7 @@ from ...clients.evaluation import Score
 from ...clients.pool import ClientPool, build_pool
 from ...clients.state_store import MemoryStore
 from ...clients.tasks import ClientTask
-from ...clients.validation.checks import type_error
+from ...clients.validation.checks import find_type_error
 from ...config import Config, from_dict
 from ...core.client import Client
 from ...core.method import AnyMethod, Need, contract
@@ -183,7 +183,7 @@ class Participation:
         loop = self._loop(base, made)
         self.privacy.reserve(request.head["round"], exchanges=1)
         (outcome,) = loop.train(self.method, self.config.seed, [self._job(request)])
-        if fault := type_error(outcome.upload, self.types.upload):
+        if fault := find_type_error(outcome.upload, self.types.upload):
             raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
         entry.begin(data, encode(made[0]))
         asked = answers(self.run, self.site.name, request.head["round"], request.head["phase"])
