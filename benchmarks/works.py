@@ -85,7 +85,7 @@ class Rounds:
             seed=seed,
             cohort=sample_cohort(self.task.clients, self.rate, seed, self.t),
             per_client_states=self.per_client_states,
-            rules=self.rules,
+            policy=self.rules,
         )
         assert len(log.accepted) == len(log.cohort) * method.phases, log.rejected
         self.t += 1

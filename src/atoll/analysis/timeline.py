@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..config import from_dict, read_yaml
 from ..core.schema import constraints_of
-from ..engine.setup import build_setup, faults_of
+from ..engine.setup import build_faults, build_setup
 from ..simulation.clock import Clock, Times
 from ..simulation.costs import operations
 from ..simulation.timing import RoundTimer
@@ -61,7 +61,7 @@ def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
     keeper = RoundTimer(
         setup.devices,
         pool,
-        faults_of(config, pool.ids),
+        build_faults(config, pool.ids),
         seed=config.seed,
         deadline=config.deadline,
         constraints=constraints_of(setup.method),

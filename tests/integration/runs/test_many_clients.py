@@ -176,8 +176,8 @@ def test_rows_of_results_share_the_columns_that_never_change() -> None:
     pool = few_of_many().pool
     evaluator = Evaluator(few_of_many().method, pool, LoopBackend(pool, MemoryStore()), 0, MemoryStore())
     run_state = RunState()
-    evaluator.personal(run_state, evaluator.first_server(), set())
-    first, second = (evaluator.rows(t, run_state, [0.5] * REGISTERED) for t in (1, 2))
+    evaluator.evaluate_personal(run_state, evaluator.first_server(), set())
+    first, second = (evaluator.make_table(t, run_state, [0.5] * REGISTERED) for t in (1, 2))
     same = ("client", "model", "n_train", "n_test")
     for name in same:
         buffers = [[b and b.address for b in table[name].chunk(0).buffers()] for table in (first, second)]

@@ -240,7 +240,7 @@ def test_a_run_goes_on_without_a_client_that_was_lost() -> None:
 
 def test_a_run_in_which_every_worker_dies_says_so() -> None:
     made = setup("fedavg", rounds=1, backend="processes", workers=2)
-    with pytest.raises(AtollError, match="Round 1: nobody's work came through, as its worker process died twice"):
+    with pytest.raises(AtollError, match="Round 1: the work of all clients was lost: its worker process died twice"):
         run_experiment(replace(made, method=Fragile(optim=made.method.optim)))
 
 

@@ -263,7 +263,7 @@ def played(made: Setup, backend: Any, rounds: int = 1, max_norm: float | None = 
             seed=0,
             cohort=task.clients,
             per_client_states=per_client_states,
-            rules=RoundPolicy(checks),
+            policy=RoundPolicy(checks),
         )
     states = [backend.state(made.method, 0, i) for i in made.pool.ids]
     return [server, *states, *(per_client_states.get(i) for i in per_client_states)], log
@@ -435,7 +435,7 @@ def answered(name: str, t: int, **changes: Any) -> tuple[Validator, str, Any, An
             seed=0,
             cohort=task.clients,
             per_client_states=per_client_states,
-            rules=RoundPolicy(checks),
+            policy=RoundPolicy(checks),
         )
     i = made.pool.ids[BAD]
     download = ServerSideStates(made.method, task, 0, per_client_states).download(server, i, Round(t))
@@ -736,7 +736,7 @@ def test_round_of_excluded_clients_does_not_change_server() -> None:
     task, backend = made.pool.task(), LoopBackend(made.pool, MemoryStore())
     server = made.method.init_server(task, key(0))
     after, log = run_round(
-        made.method, task, backend, server, t=0, seed=0, cohort=task.clients, rules=RoundPolicy(excluded=made.pool.ids)
+        made.method, task, backend, server, t=0, seed=0, cohort=task.clients, policy=RoundPolicy(excluded=made.pool.ids)
     )
     assert equal(after, server)
     assert (log.cohort, log.down, log.rejected) == ([], {}, [])

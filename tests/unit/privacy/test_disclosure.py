@@ -125,7 +125,9 @@ def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
     watched, task = Watched(plain.pool, MemoryStore(), privacy.upload_filter), plain.pool.task()
     server = plain.method.init_server(task, key(0, "init", "server"))
     checks = Validator(plain.method, plain.pool, 0)
-    _, log = run_round(plain.method, task, watched, server, t=0, seed=0, cohort=task.clients, rules=RoundPolicy(checks))
+    _, log = run_round(
+        plain.method, task, watched, server, t=0, seed=0, cohort=task.clients, policy=RoundPolicy(checks)
+    )
     assert not log.rejected
     assert len(set(log.accepted)) == 5
     covered = privacy.record()["gate"]["covers"]

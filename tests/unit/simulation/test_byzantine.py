@@ -16,7 +16,7 @@ from atoll.clients.validation.validator import Validator
 from atoll.core.payloads import equal
 from atoll.core.prng import key
 from atoll.core.schema import constraints_of, declared_constraints, tensors_of
-from atoll.engine.compatibility import affects
+from atoll.engine.compatibility import has_effect
 from atoll.engine.setup import Setup
 from atoll.methods import _registry
 from atoll.methods.dcpfl import Gaussians
@@ -154,8 +154,8 @@ def test_lies_have_the_form_that_the_server_asks_for(name: str) -> None:
 
 def test_lies_that_change_nothing_are_told() -> None:
     made = setup("pfedes")
-    assert [kind for kind in KINDS if not affects(kind, made.method, made.pool)] == ["swap"]
-    assert not any(affects(kind, setup("local").method, made.pool) for kind in KINDS)
+    assert [kind for kind in KINDS if not has_effect(kind, made.method, made.pool)] == ["swap"]
+    assert not any(has_effect(kind, setup("local").method, made.pool) for kind in KINDS)
     (note,) = run("local", poison="0.4:signflip", rounds=1).notes
     assert note == "--poison 0.4:signflip changes nothing that local uploads."
 

@@ -101,7 +101,7 @@ def test_a_client_that_is_not_there_cannot_drop_out() -> None:
 
 
 def test_who_is_late_must_not_depend_on_this_machine() -> None:
-    with pytest.raises(AtollError, match="--deadline goes by counted operations"):
+    with pytest.raises(AtollError, match="--deadline needs counted operations"):
         setup("fedavg", deadline=1.0, clock="compute=measured")
 
 
@@ -161,7 +161,7 @@ def played(made: Setup, gone: dict[ClientId, str], **more: Any) -> tuple[Any, Ro
         t=0,
         seed=0,
         cohort=task.clients,
-        rules=RoundPolicy(faults=faults, **more),
+        policy=RoundPolicy(faults=faults, **more),
     )
     return after, log, store
 
@@ -216,7 +216,7 @@ def test_a_run_in_which_nobody_ever_answers_ends_well(name: str, backend: str) -
     assert result.summary["bytes"]["up"] == 0
     assert (result.summary["bytes"]["down"] > 0) == (name == "fedavg")  # there are no prototypes to send yet
     assert result.summary["flops"] == {"clients": 0, "server": 0}
-    assert result.notes == ["Nobody answered in 4 of 4 rounds, which left everything as it was."]
+    assert result.notes == ["No client answered in 4 of 4 rounds; these rounds changed nothing."]
     assert equal(result.server, result.setup.method.init_server(result.pool.task(), key(0, "init", "server")))
 
 
@@ -425,7 +425,7 @@ def test_a_client_that_diverges_is_skipped_with_a_warning(backend: str) -> None:
     assert result.summary["status"] == "finished"
     assert [[r["client"] for r in line["rejected"]] for line in result.history] == [["1"]] * 4
     (note,) = result.notes
-    assert note.startswith("Uploads that were refused: 4 of client '1' (first in round 1: params/")
+    assert note.startswith("Rejected uploads: 4 of client '1' (first in round 1: params/")
     assert "holds NaN or infinity" in note
     assert note.endswith("These clients kept their last good states.")
     assert "1" not in list(result.backend.store)

@@ -22,7 +22,7 @@ from ...core.serialization import OWN, WireError, decode, encode
 from ...core.task import Round
 from ...data.transforms import preset
 from ...engine.model_factory import ModelFactory
-from ...engine.setup import apply_privacy, method_of, shares_of
+from ...engine.setup import apply_privacy, build_method, build_row_splits
 from ...errors import AtollError
 from ...privacy.disclosure import Undeclared
 from ...privacy.policy import Privacy
@@ -81,7 +81,7 @@ class Participation:
         site, config = self.site, self.config
         data, name = site.rows.data, site.name
         transform = preset(config.transform, config.data, data.shape)
-        rows = shares_of(site.federation(config), transform)
+        rows = build_row_splits(site.federation(config), transform)
         shared = Need.SHARED_MODEL in method.needs and not config.shared_model
         roster = self.roster if shared else {name: site.architecture}
         networks = ModelFactory(replace(config, models=tuple(roster.values())), data, tuple(rows.train.all.x.shape[1:]))
@@ -242,7 +242,7 @@ def _method(config: Config, site: SiteConfig) -> AnyMethod:
             raise Refusal("method", f"The server asks for {name}, which site.yaml does not list under 'methods'.")
         config = replace(config, method=f"{own}:{variant}" if variant else str(own))
     try:
-        return method_of(config)
+        return build_method(config)
     except AtollError as reason:
         raise Refusal("method", str(reason)) from reason
 
