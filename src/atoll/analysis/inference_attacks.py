@@ -25,7 +25,7 @@ from ..core.prng import Key, fold, key, normal, permutation
 from ..core.schema import constraints_at, constraints_of, tensors_of
 from ..core.task import Round
 from ..engine.setup import Setup
-from ..privacy.disclosure import class_tables, rows_of_classes
+from ..privacy.disclosure import class_tables, count_by_class
 
 Way = Callable[[ClientTask, Client, Any], Any]  # an outlet
 FEW = 2  # rows of a class that can be solved for
@@ -55,7 +55,7 @@ class Seen:
 
     @property
     def counts(self) -> Tensor:
-        return rows_of_classes(self.client)
+        return count_by_class(self.client)
 
 
 class Tables(NamedTuple):

@@ -205,7 +205,7 @@ class Experiment:
         self.notes += [f"Round {log.t + 1}: the work of client {i!r} was lost: {why}." for i, why in log.lost.items()]
 
     def _stop_if_spent(self) -> None:
-        if self._is_running() and not self.privacy.affordable():
+        if self._is_running() and not self.privacy.can_afford():
             self.progress.run_state.status = "exhausted"
 
     def _has_diverged(self, log: RoundLog) -> bool:

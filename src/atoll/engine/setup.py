@@ -26,7 +26,7 @@ from ..data.transforms import Transform, preset
 from ..errors import AtollError
 from ..methods import _registry
 from ..methods._factory import filled, make, value_of
-from ..privacy.setup import prepare, rows_one_by_one
+from ..privacy.setup import needs_row_gradients, prepare
 from ..simulation.clock import Devices
 from ..simulation.faults import Faults, read_faults
 from ..typing import ClientId
@@ -196,7 +196,7 @@ def _backend(method: AnyMethod, pool: ClientPool, device: str) -> str:
     built = {pool.models[i].name: pool.models[i] for i in pool.ids}.values()
     can_batch = (
         method.vectorisable
-        and not rows_one_by_one(method)
+        and not needs_row_gradients(method)
         and all(model.vectorisable and _is_overhead_bound(model.net) for model in built)
     )
     return "vmap" if can_batch else "processes" if device == "cpu" else "loop"

@@ -177,7 +177,7 @@ class Participation:
     def _carry_out(
         self, request: Frame, data: bytes, entry: StoredExchange, base: StateRef | None
     ) -> tuple[Frame, Afterwards | None]:
-        if not self.privacy.affordable(exchanges=1):
+        if not self.privacy.can_afford(exchanges=1):
             raise Refusal("budget", self.privacy.exhausted())
         made: list[Any] = []
         loop = self._loop(base, made)
