@@ -11,7 +11,7 @@ from ..clients.tasks import RoundLog
 from ..errors import AtollError
 from ..privacy.policy import Privacy
 from ..simulation.clock import Stamp
-from ..simulation.costs import Costs, operations, seconds
+from ..simulation.costs import Costs, count_operations, measure_seconds
 from ..simulation.timing import RoundTimer
 from ..storage.metrics import GenericScores, OptionalMetrics, PersonalScores, RoundMetrics
 from ..typing import ClientId
@@ -118,9 +118,9 @@ class Experiment:
     def _costs(self) -> tuple[Costs, Costs]:
         """Return the operations of a round, and its work in the unit of the simulated clock."""
         method, pool, seed, cohort = self.setup.method, self.setup.pool, self.setup.config.seed, self.cohorts.sample(0)
-        flops = operations(method, pool, seed, len(cohort))
+        flops = count_operations(method, pool, seed, len(cohort))
         measured = self.setup.devices.compute == "measured"
-        return flops, seconds(method, pool, seed, len(cohort)) if measured else flops
+        return flops, measure_seconds(method, pool, seed, len(cohort)) if measured else flops
 
     def _is_running(self) -> bool:
         run_state = self.progress.run_state

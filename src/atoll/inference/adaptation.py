@@ -40,7 +40,7 @@ from ..engine.result import Result
 from ..engine.setup import Setup
 from ..errors import AtollError
 from ..methods.local import Local
-from ..simulation.costs import Operations
+from ..simulation.costs import OperationCounter
 from ..typing import ClientId
 from ..utils.files import to_json, write_whole
 from ..utils.notebook import dataframe, html
@@ -216,7 +216,7 @@ def _measured(
         shared = None if generic is None else _score(generic, pool, i)
         for shots, repeat, client in _cut(pool.client(i), i, plan):
             k = key(seed, "adapt", repeat, i)
-            with Operations() as work:
+            with OperationCounter() as work:
                 source = personalised(source_run, newcomers, i, client, k)
             if shots == plan.shots[-1] and repeat == 0:
                 kept[i] = source
@@ -251,7 +251,7 @@ def _alone(method: Any, client: Client, k: Key, work: int) -> tuple[Predictor, i
     alone = Local(replace(getattr(method, "optim", SGD()), epochs=1))
     nothing = alone.init_server(None, k)  # type: ignore[arg-type]
     first = alone.init_client(client, k)
-    with torch.no_grad(), Operations() as one:
+    with torch.no_grad(), OperationCounter() as one:
         alone.local(nothing, first, client, k)
     epochs = max(1, round(work / one.total))
     alone = Local(replace(alone.optim, epochs=epochs))

@@ -30,7 +30,7 @@ from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
 from atoll.simulation.clock import Clock, Times
-from atoll.simulation.costs import operations
+from atoll.simulation.costs import count_operations
 from atoll.simulation.faults import Drop, Faults, Lag, Poison, read_drop, read_lag, read_poison
 from atoll.storage.run_dir import RunDir
 from atoll.typing import ClientId
@@ -124,23 +124,23 @@ def test_all_or_nobody_drops() -> None:
 
 def test_slow_clients_and_liars_are_the_same_in_all_rounds() -> None:
     faults = Faults(TWENTY, 3, slow=Lag(0.25, 4.0), poison=Poison(0.2, "swap"))
-    assert (len(faults.laggards), len(faults.poisoned)) == (5, 4)
-    assert faults.laggards != Faults(TWENTY, 4, slow=Lag(0.25, 4.0)).laggards
+    assert (len(faults.slow_clients), len(faults.poisoned)) == (5, 4)
+    assert faults.slow_clients != Faults(TWENTY, 4, slow=Lag(0.25, 4.0)).slow_clients
 
 
 def test_slow_devices_compute_slowly_and_stragglers_take_long_for_everything() -> None:
     """4 times: of local 1 and personal 2. 10 times: of all four. Both: 40 times and 10 times."""
     times = Times(1, 2, 3, 5)
     slow, late = Lag(1.0, 4.0), Lag(1.0, 10.0)
-    assert Faults(TWENTY, 0, slow=slow).delayed(times, 0, "0") == (4, 8, 3, 5)
-    assert Faults(TWENTY, 0, stragglers=late).delayed(times, 0, "0") == (10, 20, 30, 50)
-    assert Faults(TWENTY, 0, slow=slow, stragglers=late).delayed(times, 0, "0") == (40, 80, 30, 50)
-    assert Faults(TWENTY, 0).delayed(times, 0, "0") == times
+    assert Faults(TWENTY, 0, slow=slow).delay(times, 0, "0") == (4, 8, 3, 5)
+    assert Faults(TWENTY, 0, stragglers=late).delay(times, 0, "0") == (10, 20, 30, 50)
+    assert Faults(TWENTY, 0, slow=slow, stragglers=late).delay(times, 0, "0") == (40, 80, 30, 50)
+    assert Faults(TWENTY, 0).delay(times, 0, "0") == times
 
 
 def test_stragglers_change_from_round_to_round() -> None:
     faults = Faults(TWENTY, 0, stragglers=Lag(0.2, 10.0))
-    slow = [{i for i in TWENTY if faults.delayed(Times(1, 0, 0, 0), t, i).local > 1} for t in range(50)]
+    slow = [{i for i in TWENTY if faults.delay(Times(1, 0, 0, 0), t, i).local > 1} for t in range(50)]
     assert 0.16 < fmean(len(s) / 20 for s in slow) < 0.24
     assert slow[0] != slow[1]
 
@@ -379,7 +379,7 @@ def test_a_server_with_a_deadline_waits_until_it_for_clients_it_misses() -> None
 def test_late_answers_are_dropped_and_nobody_waits_beyond_the_deadline() -> None:
     free = run("fedavg", **QUICK, slow="0.4:1e6")
     tight = run("fedavg", **QUICK, slow="0.4:1e6", deadline=0.5)
-    slow = Faults(tight.pool.ids, 0, slow=Lag(0.4, 1e6)).laggards
+    slow = Faults(tight.pool.ids, 0, slow=Lag(0.4, 1e6)).slow_clients
     assert {d["client"] for line in tight.history for d in line["dropped"]} == slow
     assert tight.summary["dropped"] == {LATE: 8}
     ends = [0.0] + [line["clock"]["waiting"]["generic"] for line in tight.history]
@@ -391,7 +391,7 @@ def test_late_answers_are_dropped_and_nobody_waits_beyond_the_deadline() -> None
 def test_a_late_client_counts_as_absent() -> None:
     """Its state stays; it has worked for nothing, which counts."""
     late = run("ditto", **QUICK, slow="0.4:1e6", deadline=0.5)
-    slow = sorted(Faults(late.pool.ids, 0, slow=Lag(0.4, 1e6)).laggards)
+    slow = sorted(Faults(late.pool.ids, 0, slow=Lag(0.4, 1e6)).slow_clients)
     gone = run("ditto", **QUICK, drop="client:" + ",".join(slow))
     assert late.summary["digest"] == gone.summary["digest"]
     assert late.summary["flops"]["clients"] > gone.summary["flops"]["clients"]
@@ -401,7 +401,7 @@ def test_without_overlap_personal_training_counts_and_with_it_does_not() -> None
     """A deadline sees the clock that the run follows."""
     made = setup("ditto", **QUICK)
     experiment = build_experiment(made)
-    costs = operations(made.method, made.pool, 0, 5)
+    costs = count_operations(made.method, made.pool, 0, 5)
     times = experiment.timer.of(0, "0", costs, 10_000, 10_000)
     waiting, overlapping = (clock.arrival("0", times) for clock in experiment.progress.run_state.clocks.values())
     assert waiting - overlapping == pytest.approx(times.personal)
