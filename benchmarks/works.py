@@ -19,7 +19,7 @@ from atoll.data.dataset import Dataset
 from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import RoundPolicy, run_round
 from atoll.engine.setup import Setup, build_setup
-from atoll.simulation.costs import Operations
+from atoll.simulation.costs import OperationCounter
 
 CLASSES = 10
 W1S, W1, W2 = (1, 28, 28), (1, 28, 28), (3, 32, 32)  # shapes of images
@@ -85,7 +85,7 @@ class Rounds:
             seed=seed,
             cohort=sample_cohort(self.task.clients, self.rate, seed, self.t),
             per_client_states=self.per_client_states,
-            rules=self.rules,
+            policy=self.rules,
         )
         assert len(log.accepted) == len(log.cohort) * method.phases, log.rejected
         self.t += 1
@@ -93,6 +93,6 @@ class Rounds:
 
 def operations(rounds: Rounds) -> int:
     """Floating-point operations of the next round: matrix products and convolutions, of clients and server."""
-    with Operations() as counter:
+    with OperationCounter() as counter:
         rounds()
     return counter.total

@@ -89,7 +89,7 @@ def test_clients_may_run_in_any_order(name: str) -> None:
             uploads = {o.sender: o.upload for o in backend.train(made.method, 0, jobs)}
             for results in backend.results():
                 backend.commit(results)
-            replies = server_side.served(server, (Reply(i, uploads[i]) for i in forwards), r)
+            replies = server_side.serve_replies(server, (Reply(i, uploads[i]) for i in forwards), r)
             with torch.no_grad():
                 server = made.method.aggregate(server, Replies(replies), task, r, key(0))
             outcomes += [uploads[i] for i in forwards]
@@ -180,7 +180,7 @@ def exchange(name: str) -> Exchanged:
         backend.commit(results)
         sent.append((down, outcome.upload))
         with torch.no_grad():
-            replies = server_side.served(server, iter([Reply(i, outcome.upload)]), r)
+            replies = server_side.serve_replies(server, iter([Reply(i, outcome.upload)]), r)
             server = method.aggregate(server, Replies(replies), task, r, key(0))
     return Exchanged(sent, results.state, server, server_side.get(i))
 
@@ -223,7 +223,9 @@ def test_inputs_stay_bit_identical(name: str) -> None:
             sent = encode(up)
             if method.after_upload:
                 after = method.after_upload(down, up, after, client, k)
-            later = method.aggregate(server, Replies(server_side.served(server, iter([Reply(i, up)]), r)), task, r, k)
+            later = method.aggregate(
+                server, Replies(server_side.serve_replies(server, iter([Reply(i, up)]), r)), task, r, k
+            )
         assert [encode(p) for p in given] == before
         assert encode(up) == sent
         server, state = later, after

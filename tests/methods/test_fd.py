@@ -41,7 +41,9 @@ class Office:
         )
 
     def hear(self, **uploads: Means) -> None:
-        replies = self.per_client_states.served(self.server, (Reply(i, up) for i, up in uploads.items()), Round(self.t))
+        replies = self.per_client_states.serve_replies(
+            self.server, (Reply(i, up) for i, up in uploads.items()), Round(self.t)
+        )
         self.server: Server = self.method.aggregate(
             self.server, Replies(replies), self.task, Round(self.t), key(self.t)
         )

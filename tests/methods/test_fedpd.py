@@ -67,7 +67,7 @@ def ensemble(
     server_side = ServerSideStates(method, t, 0, store or MemoryStore())
     server = method.init_server(t, key(0))
     for r, uploads in enumerate(rounds):
-        replies = server_side.served(server, (Reply(i, Features(z)) for i, z in uploads.items()), Round(r))
+        replies = server_side.serve_replies(server, (Reply(i, Features(z)) for i, z in uploads.items()), Round(r))
         server = method.aggregate(server, Replies(replies), t, Round(r), key(r))
     return server, {i: server_side.get(i) for i in t.clients}
 

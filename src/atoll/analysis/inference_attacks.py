@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..clients.dry_run import dry_run
 from ..clients.participation import take_part
-from ..clients.pool import ClientPool, with_rows
+from ..clients.pool import ClientPool, replace_rows
 from ..clients.tasks import ClientTask
 from ..core.client import Client
 from ..core.losses import objective
@@ -25,7 +25,7 @@ from ..core.prng import Key, fold, key, normal, permutation
 from ..core.schema import constraints_at, constraints_of, tensors_of
 from ..core.task import Round
 from ..engine.setup import Setup
-from ..privacy.disclosure import class_tables, rows_of_classes
+from ..privacy.disclosure import class_tables, count_by_class
 
 Way = Callable[[ClientTask, Client, Any], Any]  # an outlet
 FEW = 2  # rows of a class that can be solved for
@@ -55,7 +55,7 @@ class Seen:
 
     @property
     def counts(self) -> Tensor:
-        return rows_of_classes(self.client)
+        return count_by_class(self.client)
 
 
 class Tables(NamedTuple):
@@ -324,7 +324,7 @@ def _trials(way: Way, setup: Setup, rows: int) -> Iterator[float]:
     for i in pool.ids[:3]:
         whole = pool.client(i)
         x = whole.x[:rows]
-        client = with_rows(whole, x, whole.y[:rows])
+        client = replace_rows(whole, x, whole.y[:rows])
         job = ClientTask(i, Round(0), method.broadcast(server, i, pool.task(), Round(0)))
         state = method.init_client(client, key(seed, "init", i))
         part = take_part(method, job.download, state, client, key(seed, "local", 0, i))

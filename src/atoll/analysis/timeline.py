@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from ..config import from_dict, read_yaml
 from ..core.schema import constraints_of
-from ..engine.setup import build_setup, faults_of
+from ..engine.setup import build_faults, build_setup
 from ..simulation.clock import Clock, Times
-from ..simulation.costs import operations
+from ..simulation.costs import count_operations
 from ..simulation.timing import RoundTimer
 from ..storage.run_reader import load
 from ..typing import ClientId
@@ -57,11 +57,11 @@ def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
     setup = build_setup(from_dict(read_yaml(path / "config.yaml"), str(path / "config.yaml")))
     config, pool = setup.config, setup.pool
     with one_thread():
-        costs = operations(setup.method, pool, config.seed, max(1, round(config.rate * len(pool.ids))))
+        costs = count_operations(setup.method, pool, config.seed, max(1, round(config.rate * len(pool.ids))))
     keeper = RoundTimer(
         setup.devices,
         pool,
-        faults_of(config, pool.ids),
+        build_faults(config, pool.ids),
         seed=config.seed,
         deadline=config.deadline,
         constraints=constraints_of(setup.method),

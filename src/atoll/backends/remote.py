@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..clients.evaluation import Score
-from ..clients.fingerprints import Fingerprint, fingerprint
+from ..clients.fingerprints import Fingerprint, fingerprint_upload
 from ..clients.pool import ClientPool
 from ..clients.state_store import MemoryStore, Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient, UploadFilter, no_filter
@@ -156,6 +156,6 @@ def run_work_item(
 
 def _fingerprint(upload: Any) -> Fingerprint | None:
     try:
-        return fingerprint(upload)
+        return fingerprint_upload(upload)
     except Exception:  # The upload is no payload. The server checks uploads and refuses it.
         return None

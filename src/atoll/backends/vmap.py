@@ -79,7 +79,7 @@ class VmapBackend(LoopBackend):
 
     def _clients(self, ids: list[ClientId]) -> Client:
         if self._last_batch is None or self._last_batch[0] != ids:
-            self._last_batch = ids, self.pool.together(ids)
+            self._last_batch = ids, self.pool.stack_clients(ids)
         return self._last_batch[1]
 
     def _train_batch(

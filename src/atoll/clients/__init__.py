@@ -1,1 +1,1 @@
-"""Clients as one machine holds them: data, state, their part of a round, evaluation, checks of uploads."""
+"""Hold clients on one machine: their data and state, their work in a round, evaluation, and checks of uploads."""

@@ -1,4 +1,4 @@
-"""How good are the models: per client, over all clients, and which round to report."""
+"""Score models per client, summarise scores over clients, and select the round to report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,45 +10,65 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.model import CHUNK, Predictor
-from .metrics import Metric, value
+from .metrics import Metric, compute_metric
 
-Score = dict[str, float]  # of one client, or the summary of many; NaN where a measure is undefined
+Score = dict[str, float]  # of one client, or the summary of many; NaN where a metric is undefined
 DETAILS = ("precision", "recall", "f1", "auc", "macro_precision", "macro_recall", "macro_f1", "macro_auc")
-OWN = ("n", "accuracy", "val", "global", "weighted", "worst_decile", *DETAILS)  # names that are taken
+RESERVED_NAMES = ("n", "accuracy", "val", "global", "weighted", "worst_decile", *DETAILS)  # not free for user metrics
 
 
 def predict(predictor: Predictor, x: Tensor) -> Tensor:
-    """Logits (or any scores whose order counts) of all rows, in batches."""
+    """Compute logits of all rows, in batches and without gradients.
+
+    Args:
+        predictor: maps rows to logits, or to other scores whose largest entry is the predicted class.
+        x: rows, of shape ``[N, ...]``.
+
+    Returns:
+        Scores of shape ``[N, C]``.
+    """
     with torch.no_grad():
         return torch.cat([predictor(rows) for rows in x.split(CHUNK)])
 
 
 def accuracy(logits: Tensor, y: Tensor) -> float:
-    """Share of rows whose largest score is at the label; NaN without rows."""
+    """Return the fraction of rows whose largest logit belongs to the true class; NaN without rows."""
     return (logits.argmax(1) == y).double().mean().item()
 
 
-def measure(logits: Tensor, y: Tensor, more: Mapping[str, Metric] = {}) -> Score:
-    """All measures of one client on its rows, those of the user's own included.
+def measure(logits: Tensor, y: Tensor, user_metrics: Mapping[str, Metric] = {}) -> Score:
+    """Compute all metrics of one client.
 
-    Precision, recall, F1 and AUC are averaged over classes by support, and plainly (``macro``). AUC is one against the
-    rest, over the classes that have both kinds of rows; a client with one class has none.
+    Precision, recall, F1 and AUC are averaged over classes twice: weighted by support, and unweighted (``macro``). AUC
+    is one-vs-rest over the classes that have positive and negative rows, and NaN for a client with one class.
+
+    Args:
+        logits: predictions of shape ``[N, C]``.
+        y: labels of shape ``[N]``.
+        user_metrics: further metrics by name.
+
+    Returns:
+        The value of each metric; NaN where a metric is undefined.
+
+    Raises:
+        AtollError: a user's metric fails.
     """
     logits, y = logits.cpu(), y.cpu()
     score = {"n": float(len(y)), "accuracy": accuracy(logits, y)}
-    score |= {name: value(name, metric, logits, y) for name, metric in more.items()}
+    score |= {name: compute_metric(name, metric, logits, y) for name, metric in user_metrics.items()}
     if len(y) == 0:
         return score | dict.fromkeys(DETAILS, math.nan)
     truth, guess = y.numpy(), logits.argmax(1).numpy()
     support, each = _by_class(truth, guess)
     for name, values in each.items():
         score |= {name: float(np.average(values, weights=support)), f"macro_{name}": float(np.mean(values))}
-    score["auc"], score["macro_auc"] = _areas(truth, logits.double().softmax(1).numpy())  # singles would tie at 1
+    # In single precision, confident probabilities would tie at 1.
+    score["auc"], score["macro_auc"] = _areas_under_roc(truth, logits.double().softmax(1).numpy())
     return score
 
 
 def _by_class(truth: NDArray[Any], guess: NDArray[Any]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-    """Rows, precision, recall and F1 of each class that is there or was guessed; 0 where a measure has no rows."""
+    """Return support, and precision, recall and F1 of each true or predicted class; 0 where a ratio is 0/0."""
     size = 1 + max(truth.max(), guess.max())
     support, guessed, hits = (np.bincount(v, minlength=size) for v in (truth, guess, truth[truth == guess]))
     known = np.flatnonzero(support + guessed)
@@ -57,8 +77,11 @@ def _by_class(truth: NDArray[Any], guess: NDArray[Any]) -> tuple[NDArray[Any], d
     return support, {name: some / np.maximum(of, 1) for name, (some, of) in each.items()}
 
 
-def _areas(truth: NDArray[Any], p: NDArray[Any]) -> tuple[float, float]:
-    """Areas under the ROC curves: how often a row of the class scores above one of another, ties counting half."""
+def _areas_under_roc(truth: NDArray[Any], p: NDArray[Any]) -> tuple[float, float]:
+    """Return the support-weighted and the unweighted mean of one-vs-rest areas under the ROC curve.
+
+    An area is the probability that a positive row scores above a negative one; ties count half.
+    """
     support = np.bincount(truth, minlength=p.shape[1])
     classes = np.flatnonzero((support > 0) & (support < len(truth)))
     if len(classes) == 0:
@@ -71,8 +94,16 @@ def _areas(truth: NDArray[Any], p: NDArray[Any]) -> tuple[float, float]:
     return float(np.average(areas, weights=support[classes])), float(np.mean(areas))
 
 
-def population(scores: Mapping[str, Score]) -> Score:
-    """Over clients: unweighted mean, mean weighted by rows, the worst tenth, and the mean of every other measure."""
+def summarise_clients(scores: Mapping[str, Score]) -> Score:
+    """Summarise scores over clients.
+
+    Args:
+        scores: the scores of each client, by name.
+
+    Returns:
+        Accuracy as unweighted mean (``accuracy``), mean weighted by rows (``weighted``) and mean of the worst 10 % of
+        clients (``worst_decile``); of every other metric the unweighted mean over the clients that define it.
+    """
     each = list(scores.values())
     accuracies, n = np.array([s["accuracy"] for s in each]), np.array([s["n"] for s in each])
     known = ~np.isnan(accuracies)
@@ -84,30 +115,43 @@ def population(scores: Mapping[str, Score]) -> Score:
         "weighted": float(np.average(accuracies[known], weights=n[known])),
         "worst_decile": float(worst.mean()),
     }
-    more = dict.fromkeys(name for score in each for name in score if name not in OWN)
-    for name in ("val", "global", *DETAILS, *more):
+    user_metrics = dict.fromkeys(name for score in each for name in score if name not in RESERVED_NAMES)
+    for name in ("val", "global", *DETAILS, *user_metrics):
         values = np.array([s.get(name, math.nan) for s in each])
         out[name] = float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
     return out
 
 
-def reached(lines: Sequence[Mapping[str, Any]], target: float) -> dict[str, Any] | None:
-    """What it took until the mean personal accuracy first reached ``target``; None if it never did."""
+def find_target_round(lines: Sequence[Mapping[str, Any]], target: float) -> dict[str, Any] | None:
+    """Return the costs up to the first round with a mean personal accuracy of at least ``target``.
+
+    Args:
+        lines: lines of metrics.jsonl, in order.
+        target: an accuracy between 0 and 1.
+
+    Returns:
+        Round, bytes, operations, simulated and real seconds; None if no round reached the target.
+    """
     for line in lines:
         if line["personal"]["post"]["accuracy"] >= target:
             return {name: line[name] for name in ("round", "bytes", "flops", "clock", "seconds")}
     return None
 
 
-def select(history: Sequence[tuple[int, Score]]) -> dict[str, Any]:
-    """Final, best and validation-selected values of a curve of (round, score); the first round wins a tie.
+def select_rounds(history: Sequence[tuple[int, Score]]) -> dict[str, Any]:
+    """Select the final, the best and the validation-selected round of a run.
 
-    Without validation rows the final round stands in for the selected one.
+    Args:
+        history: pairs of round and score, in order, at least one.
+
+    Returns:
+        Accuracies and metrics of the three rounds. The first round wins a tie; without validation rows the final round
+        takes the place of the validation-selected one.
     """
     final = history[-1]
     best = max(history, key=lambda at: at[1]["accuracy"])
-    judged = [at for at in history if not math.isnan(at[1].get("val", math.nan))]
-    chosen = max(judged, key=lambda at: at[1]["val"]) if judged else final
+    validated = [at for at in history if not math.isnan(at[1].get("val", math.nan))]
+    chosen = max(validated, key=lambda at: at[1]["val"]) if validated else final
     return {
         "final": final[1]["accuracy"],
         "best": best[1]["accuracy"],

@@ -1,4 +1,4 @@
-"""Fingerprints of uploads for the audit log: SHA-256 digest and size."""
+"""Take fingerprints of uploads for the audit log: SHA-256 digest and size."""
 
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -13,19 +13,26 @@ class Fingerprint(NamedTuple):
     sha256: str
 
 
-NO_FINGERPRINT = Fingerprint(0, "")  # of what has no bytes
+NO_FINGERPRINT = Fingerprint(0, "")  # of an upload that cannot be serialised
 
 
-def fingerprint_of(data: bytes) -> Fingerprint:
+def fingerprint_bytes(data: bytes) -> Fingerprint:
+    """Return the fingerprint of serialised data."""
     return Fingerprint(len(data), sha256(data).hexdigest())
 
 
-def fingerprint(upload: Any, flaw: tuple[str, str] | None = None) -> Fingerprint:
-    """That of the bytes that an upload has on its way; a rejected one may have none."""
-    if flaw and flaw[0] == "payload":  # of another class, or of a size that nobody should try to write
+def fingerprint_upload(upload: Any, flaw: tuple[str, str] | None = None) -> Fingerprint:
+    """Return the fingerprint of an upload's serialised bytes.
+
+    Args:
+        upload: the upload as it was sent.
+        flaw: field and reason of a rejected upload. Only a rejected upload may fail to serialise.
+    """
+    # The upload is of another class, or too large to serialise.
+    if flaw and flaw[0] == "payload":
         return NO_FINGERPRINT
     try:
-        return fingerprint_of(encode(upload))
+        return fingerprint_bytes(encode(upload))
     except Exception:
         if flaw is None:
             raise

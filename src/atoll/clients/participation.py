@@ -1,4 +1,4 @@
-"""Play a client's part of an exchange: the one place that runs ``local`` and ``after_upload`` of a method."""
+"""Run a client's work in an exchange: the one place that calls ``local`` and ``after_upload`` of a method."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,11 +13,11 @@ from . import method_calls
 
 
 class ClientPart(NamedTuple):
-    """A client's part of an exchange, as far as the server waits for it.
+    """A client's upload, and the work that remains after the upload.
 
     Args:
-        upload: message to the server, as the method made it. Its class is checked where uploads are judged.
-        finish: trains what the method leaves for the time after the upload, and returns the client's next state.
+        upload: message to the server, as the method made it. Its class is checked by the server's validation.
+        finish: runs the training that the method does after the upload, and returns the client's next state.
     """
 
     upload: Any
@@ -25,15 +25,15 @@ class ClientPart(NamedTuple):
 
 
 def take_part(method: AnyMethod, download: Any, state: Any, client: Client, k: Key) -> ClientPart:
-    """Run a client's part of an exchange up to its upload.
+    """Run a client's work in an exchange up to its upload.
 
-    Tensors of the upload and of the state are laid out in memory as they are after serialisation, because the layout
-    decides how sums round.
+    Tensors of the upload and of the state get the memory layout that they have after serialisation, because the layout
+    determines how sums round.
 
     Args:
         method: the method that is run.
         download: message of the server to the client.
-        state: what the client kept from its last exchange.
+        state: the client's state after its last exchange.
         client: rows and models of the client.
         k: randomness of the client in this round.
 

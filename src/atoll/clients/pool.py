@@ -1,4 +1,4 @@
-"""The clients of a federation as one machine holds them: rows, models, metrics."""
+"""Hold the clients of a run on one machine: rows, models, metrics."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,38 +16,58 @@ from .metrics import Metric
 
 
 class LabelledRows(NamedTuple):
+    """Inputs ``x`` of shape ``[N, ...]`` and labels ``y`` of shape ``[N]``."""
+
     x: Tensor
     y: Tensor
 
 
 class ClientRows:
-    """The rows of every client in one tensor, each client's in one piece: a client is a slice, never a copy."""
+    """The rows of all clients in one tensor, ordered by client, so that a client's rows are a view and not a copy.
+
+    Args:
+        x: inputs of all clients.
+        y: labels of all clients.
+        sizes: number of rows of each client, in the order of the rows.
+    """
 
     def __init__(self, x: Tensor, y: Tensor, sizes: Sequence[int]):
         self.all = LabelledRows(x, y)
         self._starts: list[int] = torch.tensor([0, *sizes]).cumsum(0).tolist()
 
     def __getitem__(self, position: int) -> LabelledRows:
-        a, b = self._starts[position : position + 2]
-        return LabelledRows(self.all.x[a:b], self.all.y[a:b])
+        start, end = self._starts[position : position + 2]
+        return LabelledRows(self.all.x[start:end], self.all.y[start:end])
 
-    def padded(self, positions: Sequence[int]) -> LabelledRows:
-        """The rows of some clients as one stack, with rows of zeros up to the largest client's."""
+    def stack_padded(self, positions: Sequence[int]) -> LabelledRows:
+        """Stack the rows of several clients, zero-padded to the largest of them.
+
+        Args:
+            positions: positions of the clients, in the order of the result.
+
+        Returns:
+            ``x`` of shape ``[len(positions), rows, ...]`` and ``y`` of shape ``[len(positions), rows]``.
+        """
         starts, sizes = torch.tensor([[self._starts[at], self.size(at)] for at in positions]).T
-        place = torch.arange(int(sizes.max()))
-        missing = place >= sizes[:, None]
-        rows = (starts[:, None] + place).masked_fill_(missing, 0)
+        offsets = torch.arange(int(sizes.max()))
+        missing = offsets >= sizes[:, None]
+        rows = (starts[:, None] + offsets).masked_fill_(missing, 0)
         x, y = (v.index_select(0, rows.flatten()).view(*rows.shape, *v.shape[1:]) for v in self.all)
         x[missing], y[missing] = 0, 0
         return LabelledRows(x, y)
 
-    def shares(self, hits: Tensor) -> list[float]:
-        """For each client, the share of its rows that are True in ``hits``, a value for each row; NaN without rows."""
+    def hit_rates(self, hits: Tensor) -> list[float]:
+        """Return the fraction of each client's rows that are True in ``hits``; NaN for a client without rows.
+
+        Args:
+            hits: one boolean for each row of all clients.
+        """
         starts = torch.tensor(self._starts)
-        counts = torch.cat([starts[:1], hits.cumsum(0)]).double()[starts]  # whole numbers: exact
+        counts = torch.cat([starts[:1], hits.cumsum(0)]).double()[starts]  # exact for whole numbers
         return (counts.diff() / starts.diff()).tolist()
 
     def size(self, position: int) -> int:
+        """Return the number of rows of the client at ``position``."""
         return self._starts[position + 1] - self._starts[position]
 
 
@@ -61,7 +81,24 @@ class RowSplits(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientPool:
-    """The clients of a run, with their data and architectures."""
+    """The clients of a run, with their data and architectures.
+
+    Args:
+        ids: names of the clients that are on this machine.
+        models: the model of each client.
+        num_classes: number of classes of the data set.
+        train: training rows, in the order of ``ids``.
+        val: validation rows.
+        test: test rows.
+        proxy: the model that clients exchange in place of their own models, if the method has one.
+        server_models: the server's model for each client, if the method has any.
+        public: public rows, for methods that distil.
+        augment: changes a batch of training rows at random.
+        bound: largest norm of a row's features in statistics that leave a client.
+        global_test: whether personal models are also tested on the test rows of all clients.
+        metrics: the user's own metrics, by name.
+        remote: whether rows and states stay at the clients' sites, so that the rows here only have their form.
+    """
 
     ids: tuple[ClientId, ...]
     models: Mapping[ClientId, Model]
@@ -73,19 +110,20 @@ class ClientPool:
     server_models: Mapping[ClientId, Model] = field(default_factory=dict)
     public: Tensor | None = None
     augment: Augment | None = None
-    bound: float | None = None  # largest norm of a row's features in statistics that leave a client
-    global_test: bool = False  # whether personal models are also tested on the test rows of all clients
-    metrics: Mapping[str, Metric] = field(default_factory=dict)  # what else is measured, by name
-    remote: bool = False  # whether rows and states are at the clients' own sites, and what is here only has their form
+    bound: float | None = None
+    global_test: bool = False
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    remote: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_position", {i: at for at, i in enumerate(self.ids)})
 
     def position(self, i: ClientId) -> int:
+        """Return the position of client ``i`` in ``ids``."""
         return self._position[i]  # type: ignore[attr-defined,no-any-return]
 
     def client(self, i: ClientId) -> Client:
-        """Return what a method may read on client ``i``."""
+        """Return the rows and models of client ``i`` that a method may read."""
         x, y = self.train[self.position(i)]
         return Client(
             x=x,
@@ -100,33 +138,34 @@ class ClientPool:
         )
 
     def clients(self) -> dict[ClientId, Client]:
-        """Return what a method may read on every client, by name."""
+        """Return the rows and models of every client, by name."""
         return {i: self.client(i) for i in self.ids}
 
-    def together(self, ids: Sequence[ClientId]) -> Client:
-        """Clients of one architecture as one; rows past ``n`` are padding.
+    def stack_clients(self, ids: Sequence[ClientId]) -> Client:
+        """Stack clients of one architecture into one batched client; rows beyond ``n`` are padding.
 
-        Equal architectures may differ in initial weights, which training never asks for: the first stands for all.
+        Equal architectures may differ in initial weights, but training never reads these, so the model of the first
+        client serves all of them.
         """
         positions = [self.position(i) for i in ids]
         n = torch.tensor([float(self.train.size(at)) for at in positions])
-        return replace(self.client(ids[0]), **self.train.padded(positions)._asdict(), n=n)
+        return replace(self.client(ids[0]), **self.train.stack_padded(positions)._asdict(), n=n)
 
     def task(self) -> Task:
-        """What the server knows; the model of the first client stands for all where they are alike."""
+        """Return the server's view of the run. Its ``model`` is that of the first client."""
         first = self.models[self.ids[0]]
         return Task(first, self.num_classes, self.ids, self.proxy, self.public, self.models, self.server_models)
 
     def architectures(self) -> list[str]:
-        """The names of the different models, in order of appearance."""
+        """Return the names of the different models, in order of appearance."""
         return list(dict.fromkeys(self.models[i].name for i in self.ids))
 
 
 class NetworkBuilder(Protocol):
     """Builds the networks that a method has besides the clients' own models."""
 
-    def travelling(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> Model | None:
-        """Build the model that travels in place of the clients' own models, if the method needs one."""
+    def build_proxy(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> Model | None:
+        """Build the model that clients exchange in place of their own models, if the method needs one."""
         ...
 
     def server_models(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> dict[ClientId, Model]:
@@ -152,7 +191,7 @@ def build_pool(
 
     Args:
         method: the method that will run; ``method.needs`` decides which further networks are built.
-        networks: builds the travelling model and the server's models.
+        networks: builds the proxy model and the server's models.
         models: the architecture of every client of the federation.
         rows: prepared rows of the clients in ``ids``, in the same order.
         num_classes: number of classes of the data set.
@@ -171,7 +210,7 @@ def build_pool(
         train=rows.train,
         val=rows.val,
         test=rows.test,
-        proxy=networks.travelling(method.needs, models),
+        proxy=networks.build_proxy(method.needs, models),
         server_models=networks.server_models(method.needs, models),
         public=None if public is None else public.to(device),
         augment=augment,
@@ -187,7 +226,7 @@ def replace_clients(pool: ClientPool, ids: Sequence[ClientId], rows: RowSplits, 
     """Return a pool of other clients, each with the models that client ``like`` of ``pool`` has.
 
     Args:
-        pool: the clients of a run. Public rows, metrics and the travelling model are kept.
+        pool: the clients of a run. The new pool has the same public rows, metrics and proxy model.
         ids: names of the new clients.
         rows: prepared rows of the new clients, in the order of ``ids``.
         like: a client of ``pool``.
@@ -205,11 +244,11 @@ def replace_clients(pool: ClientPool, ids: Sequence[ClientId], rows: RowSplits, 
     )
 
 
-def with_rows(client: Client, x: Tensor, y: Tensor) -> Client:
-    """Return the client with other training rows, such as some of its own."""
+def replace_rows(client: Client, x: Tensor, y: Tensor) -> Client:
+    """Return a copy of the client with other training rows."""
     return replace(client, x=x, y=y, n=_count(y))
 
 
 def _count(y: Tensor) -> Tensor:
-    """Return the number of rows as a tensor: methods average with it as a weight."""
+    """Return the number of rows as a tensor, because methods use the number as a weight in means."""
     return torch.tensor(float(len(y)))

@@ -1,4 +1,4 @@
-"""Where client states live between rounds: in memory, or on disk behind a bounded cache."""
+"""Store client states between rounds: in memory, or on disk with a bounded cache."""
 
 import os
 from collections import OrderedDict
@@ -15,33 +15,34 @@ from ..typing import ClientId
 from ..utils.files import write
 
 _SUFFIX, _DRAFT = ".safetensors", ".draft"
-_LONGEST = 200  # of a file's name; file systems stop at 255
+_LONGEST = 200  # characters of a file's name; file systems allow 255
 
 
 @payload
 class Kept:
-    """In place of a client's state, where the client keeps that itself: which one is meant."""
+    """Reference to a state that a remote client keeps at its own site."""
 
-    round: int  # the exchange that it came of
+    round: int  # the exchange that produced the state
     phase: int
     digest: str
 
 
 def state_digest(state: Any) -> str:
-    """SHA-256 of a state's canonical bytes, wherever they are."""
+    """Return the SHA-256 of a state's canonical bytes, also for a state that a remote client keeps."""
     return state.digest if isinstance(state, Kept) else digest(state)
 
 
 class Store(Protocol):
-    """A client that has never taken part has no entry, and costs nothing.
+    """States of clients. A client that has never taken part has no entry.
 
-    What is put counts at once, and until it is kept it can be dropped: a round that breaks off leaves no trace.
+    ``get`` returns a state as soon as ``put`` has stored it. ``commit`` makes all states put since the last commit
+    permanent, ``rollback`` discards them, so that an interrupted round changes nothing.
     """
 
     def get(self, i: ClientId) -> Any | None: ...
     def put(self, i: ClientId, state: Any) -> None: ...
-    def keep(self) -> None: ...
-    def drop(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
     def clear(self) -> None: ...
     def __iter__(self) -> Iterator[ClientId]: ...
 
@@ -51,22 +52,22 @@ class RunStores:
     """The states of all clients of a run.
 
     Args:
-        clients: what each client keeps.
-        server_side: what the server keeps of each client, for methods that do so.
+        clients: the state of each client.
+        server_side: the server's state for each client, for methods with per-client server state.
     """
 
     clients: Store
     server_side: Store
 
-    def keep(self) -> None:
-        """Keep all states that were put since the last call."""
-        self.clients.keep()
-        self.server_side.keep()
+    def commit(self) -> None:
+        """Make all states that were put since the last commit permanent."""
+        self.clients.commit()
+        self.server_side.commit()
 
-    def drop(self) -> None:
-        """Forget all states that were put since they were kept last."""
-        self.clients.drop()
-        self.server_side.drop()
+    def rollback(self) -> None:
+        """Discard all states that were put since the last commit."""
+        self.clients.rollback()
+        self.server_side.rollback()
 
     def clear(self) -> None:
         """Remove all states."""
@@ -75,44 +76,51 @@ class RunStores:
 
 
 class MemoryStore:
-    """Keeps states in memory."""
+    """Store states in memory."""
 
     def __init__(self) -> None:
-        self._kept: dict[ClientId, Any] = {}
+        self._committed: dict[ClientId, Any] = {}
         self._drafts: dict[ClientId, Any] = {}
 
     def get(self, i: ClientId) -> Any | None:
-        return self._drafts.get(i, self._kept.get(i))
+        return self._drafts.get(i, self._committed.get(i))
 
     def put(self, i: ClientId, state: Any) -> None:
         self._drafts[i] = state
 
-    def keep(self) -> None:
-        self._kept |= self._drafts
+    def commit(self) -> None:
+        self._committed |= self._drafts
         self._drafts.clear()
 
-    def drop(self) -> None:
+    def rollback(self) -> None:
         self._drafts.clear()
 
     def clear(self) -> None:
-        self._kept.clear()
+        self._committed.clear()
         self._drafts.clear()
 
     def __iter__(self) -> Iterator[ClientId]:
-        return iter(sorted(self._kept | self._drafts))
+        return iter(sorted(self._committed | self._drafts))
 
 
 class DiskStore:
-    """One file per client, written at once; the latest few states also stay in memory.
+    """Store each client's state in a file of its own, and cache the most recently used states in memory.
 
-    It serves one process: what survives that process is in the checkpoints.
+    The files serve one process only; a resumed run reads its states from checkpoints.
+
+    Args:
+        folder: folder of the files, created if missing.
+        kind: payload class of the states.
+        cache: number of states in memory.
     """
 
     def __init__(self, folder: Path, kind: type[Any], cache: int = 32):
-        self._folder, self._kind, self._room = folder, kind, max(1, cache)
+        self._folder = folder
+        self._kind = kind
+        self._capacity = max(1, cache)
         self._recent: OrderedDict[ClientId, Any] = OrderedDict()
         self._drafts: set[ClientId] = set()
-        self._long: dict[str, ClientId] = {}  # names that no file could bear, by what stands for them
+        self._long: dict[str, ClientId] = {}  # client names too long for a file, by the digest in the file's name
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, i: ClientId) -> Any | None:
@@ -125,16 +133,17 @@ class DiskStore:
         return self._recent[i]
 
     def put(self, i: ClientId, state: Any) -> None:
-        self._drafts.add(i)  # first, so that half a file can be dropped too
+        # Register the draft before writing, so that a rollback also removes a partly written file.
+        self._drafts.add(i)
         write(self._draft(i), encode(state), os.O_TRUNC)
         self._remember(i, state)
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         for i in self._drafts:
             self._draft(i).replace(self._path(i))
         self._drafts.clear()
 
-    def drop(self) -> None:
+    def rollback(self) -> None:
         for i in self._drafts:
             self._draft(i).unlink(missing_ok=True)
             self._recent.pop(i, None)
@@ -147,20 +156,20 @@ class DiskStore:
         self._drafts.clear()
 
     def __iter__(self) -> Iterator[ClientId]:
-        kept = (path.name.removesuffix(_SUFFIX) for path in self._folder.glob("*" + _SUFFIX))
-        return iter(sorted({self._long.get(name) or unquote(name) for name in kept} | self._drafts))
+        stored = (path.name.removesuffix(_SUFFIX) for path in self._folder.glob("*" + _SUFFIX))
+        return iter(sorted({self._long.get(name) or unquote(name) for name in stored} | self._drafts))
 
     def _remember(self, i: ClientId, state: Any) -> None:
         self._recent[i] = state
         self._recent.move_to_end(i)
-        while len(self._recent) > self._room:
+        while len(self._recent) > self._capacity:
             self._recent.popitem(last=False)
 
     def _draft(self, i: ClientId) -> Path:
         return self._path(i).with_suffix(_DRAFT)
 
     def _path(self, i: ClientId) -> Path:
-        # A dot in a client's name would be read as a suffix, a slash as a folder.
+        # A dot in a client's name would start a suffix, and a slash a folder.
         name = quote(i, safe="").replace(".", "%2E")
         if len(name) > _LONGEST:
             name = sha256(name.encode()).hexdigest()

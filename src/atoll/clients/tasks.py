@@ -1,4 +1,4 @@
-"""Messages between the round loop and a backend: tasks, uploads, results, losses, faults."""
+"""Define the records that the round loop and a backend exchange: tasks, uploads, results, losses, faults."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,85 +17,122 @@ class Dropped(NamedTuple):
     """A client that was asked to take part and did not answer in time."""
 
     client: ClientId
-    round: int  # counted from 1, as in all that users see
+    round: int  # counted from 1, as in all output
     why: str
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What comes of it
-
-
 class RoundFaults(NamedTuple):
-    """What goes wrong in one round."""
+    """Simulated faults of one round.
 
-    gone: Callable[[ClientId], str | None]  # why a client will not answer, if so
-    late: Callable[[ClientId, int, int], bool]  # whether an answer is too late, given bytes up and down
-    tampered: Callable[
-        [Iterable["ClientUpload"]], Iterable["ClientUpload"]
-    ]  # what liars who know of one another make of theirs
+    Args:
+        absence: returns why a client does not answer, or None if it answers.
+        is_late: returns True if an answer is too late, given the bytes that the client sent and received.
+        tamper: changes the uploads of colluding byzantine clients.
+    """
+
+    absence: Callable[[ClientId], str | None]
+    is_late: Callable[[ClientId, int, int], bool]
+    tamper: Callable[[Iterable["ClientUpload"]], Iterable["ClientUpload"]]
 
 
-NO_FAULTS = RoundFaults(lambda i: None, lambda i, up, down: False, lambda outcomes: outcomes)
+NO_FAULTS = RoundFaults(lambda i: None, lambda i, up, down: False, lambda uploads: uploads)
 
 
 class ClientTask(NamedTuple):
-    """One client's part in one exchange."""
+    """The work of one client in one exchange.
+
+    Args:
+        client: the client that works.
+        round: the exchange.
+        download: the server's message.
+        evaluate: whether to score the personal model before and after training.
+        known: score of the client's current state, if the state determines the model and was scored before.
+    """
 
     client: ClientId
     round: Round
     download: Any
-    evaluate: bool = False  # measure the personal model before and after
-    known: Score | None = None  # of the client's state as it is, if its model is in there and has been measured
+    evaluate: bool = False
+    known: Score | None = None
 
 
 @dataclass(eq=False)
 class UploadBatch:
-    """Uploads that were made in one call: what is looked up for all of them at once need not be for each."""
+    """Uploads that were computed in one batched call, so that checks can run once for the whole batch.
 
-    stack: Any  # all of them in one payload, clients first
-    uploads: Mapping[ClientId, Any]  # the same, one by one
-    sound: bool | None = None  # whether none of them has a flaw; None: nobody has looked
+    Args:
+        stack: all uploads in one payload, with a leading dimension of clients.
+        uploads: the same uploads by client.
+        all_valid: whether the whole batch passed validation; None before validation.
+    """
+
+    stack: Any
+    uploads: Mapping[ClientId, Any]
+    all_valid: bool | None = None
 
 
 class ClientUpload(NamedTuple):
-    """What the server waits for: the upload. With it, if asked for, the score of the model before training."""
+    """A client's upload, and its score before training if one was requested.
+
+    Args:
+        sender: the client.
+        upload: the message to the server, or a ``LostClient``.
+        before: score of the personal model before training.
+        fingerprint: fingerprint of the upload as it was sent, if taken by the sender or from received bytes.
+        upload_batch: the batch in which the upload was computed. The upload may have been changed since.
+    """
 
     sender: ClientId
     upload: Any
     before: Score | None = None
-    fingerprint: Fingerprint | None = None  # of the upload as it was sent, if it was taken there or came as bytes
-    upload_batch: UploadBatch | None = (
-        None  # with whom the upload was made, if with somebody; it may have been changed since
-    )
+    fingerprint: Fingerprint | None = None
+    upload_batch: UploadBatch | None = None
 
 
 class LostClient(NamedTuple):
-    """In place of an upload or a state: there is none."""
+    """Takes the place of an upload or a state that could not be computed or received.
+
+    Args:
+        reason: a sentence for the user.
+        code: ``unreached``, ``silent``, ``late`` or ``lost``.
+    """
 
     reason: str
-    why: str = LOST
+    code: str = LOST
 
 
 class ClientResult(NamedTuple):
-    """What nobody waits for: the client's next state and, if asked for, the score of its trained model."""
+    """A client's next state, and its score after training if one was requested.
+
+    Arrives after the upload; the server does not wait for it before the aggregation.
+
+    Args:
+        sender: the client.
+        state: its next state, or a ``LostClient``.
+        after: score of the personal model after training.
+        not_finite: whether the state holds NaN or infinity; None if not checked yet.
+        lasting: whether the score depends on the state alone, so that it stays true until the state changes.
+    """
 
     sender: ClientId
     state: Any
     after: Score | None = None
-    spoilt: bool | None = None  # whether the state holds NaN or infinity; None: nobody has looked
-    lasting: bool = False  # whether the score holds as long as the state does, whatever the client receives
+    not_finite: bool | None = None
+    lasting: bool = False
 
 
 class Rejection(NamedTuple):
+    """An upload that failed validation."""
+
     client: ClientId
-    round: int  # counted from 1, as in all that users see
+    round: int  # counted from 1, as in all output
     field: str
     reason: str
 
 
 @dataclass
 class RoundLog:
-    """What happened in one round."""
+    """Record of one round: participants, bytes, rejected and missing clients, scores."""
 
     t: int
     cohort: list[ClientId]
@@ -103,34 +140,37 @@ class RoundLog:
     down: dict[ClientId, int] = field(default_factory=dict)
     accepted: list[ClientId] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)  # never answered, or too late
-    spoilt: list[ClientId] = field(default_factory=list)  # whose next state was not finite, so that the last one stays
-    lost: dict[ClientId, str] = field(default_factory=dict)  # whose work or personal training was lost, and why
+    dropped: list[Dropped] = field(default_factory=list)  # no answer in time
+    not_finite: list[ClientId] = field(default_factory=list)  # next state held NaN or infinity and was discarded
+    lost: dict[ClientId, str] = field(default_factory=dict)  # reasons for which a client's work was lost
     before: dict[ClientId, Score] = field(default_factory=dict)
     after: dict[ClientId, Score] = field(default_factory=dict)
-    lasting: set[ClientId] = field(default_factory=set)  # of these: whose scores hold as long as their states do
+    lasting: set[ClientId] = field(
+        default_factory=set
+    )  # clients of ``after`` with scores that depend on the state alone
 
     @property
-    def empty(self) -> bool:
-        """Whether nobody answered at all."""
+    def is_empty(self) -> bool:
+        """Return True if the cohort had clients and none of them answered."""
         return bool(self.cohort) and not self.accepted and not self.rejected
 
-    def lose(self, i: ClientId, why: LostClient) -> None:
-        self.dropped.append(Dropped(i, self.t + 1, why.why))
-        if why.why == LOST:
-            self.lost[i] = why.reason
+    def record_loss(self, i: ClientId, loss: LostClient) -> None:
+        """Record that client ``i`` gave no answer."""
+        self.dropped.append(Dropped(i, self.t + 1, loss.code))
+        if loss.code == LOST:
+            self.lost[i] = loss.reason
 
     @property
     def absent(self) -> set[ClientId]:
-        """Clients whose part in the round is over."""
+        """Return the clients that were rejected or dropped; they take no further part in the round."""
         return {r.client for r in self.rejected} | {d.client for d in self.dropped}
 
 
-# The way out: what leaves a client in place of the upload that its method made. Run where the client runs, on its rows;
-# what the client itself uses (its state, its own model) is what the method made.
+# Replaces the upload that a method made by the one that leaves the client, for example with noise. Runs at the client.
+# The client's own state and model are not filtered.
 UploadFilter = Callable[[ClientTask, Client, Any], Any]
 
 
-def no_filter(job: ClientTask, client: Client, upload: Any) -> Any:
-    """The open way out."""
+def no_filter(task: ClientTask, client: Client, upload: Any) -> Any:
+    """Send the upload unchanged."""
     return upload

@@ -1,1 +1,1 @@
-"""Run an experiment: build the setup, play the rounds, evaluate, keep the state, summarise."""
+"""Run an experiment: build the setup, run the rounds, evaluate, keep the state, summarise."""

@@ -1,4 +1,4 @@
-"""Make the parts of a run, and run it."""
+"""Build the parts of an experiment from its setup, and run it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ from ..storage.run_dir import RunDir
 from ..utils.runtime import kept_memory, on_device, one_thread
 from ..utils.signals import stoppable
 from .cohort import Cohorts
-from .compatibility import affects
+from .compatibility import has_effect
 from .environment import BackendInputs, Environment, Simulation
 from .evaluator import Evaluator
 from .experiment import Experiment, Watch
@@ -27,37 +27,40 @@ from .recorder import NullRecorder, Recorder, RunRecorder
 from .result import Result
 from .resume import Checkpointing, Resumable
 from .round import RoundPolicy
-from .setup import Setup, faults_of
+from .setup import Setup, build_faults
 
 
 def run_experiment(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None) -> Result:
-    """Run to the end, from the latest checkpoint if the directory has one.
+    """Run an experiment to the end, from the latest checkpoint if the directory has one.
 
-    A run that is told to stop saves the last whole round and raises KeyboardInterrupt.
+    An interrupted run saves the last whole round and raises KeyboardInterrupt.
 
     Args:
         setup: a run that is ready to start.
-        run_dir: where to write files; None: nothing is written.
+        run_dir: directory for the files of the run; None writes nothing.
         watch: called after every round, with its number and its metrics (None if it was not evaluated).
+
+    Returns:
+        Scores, models and notes of the run.
     """
     with one_thread(), kept_memory(), on_device(setup.config.device), stoppable():
         return build_experiment(setup, run_dir).run(watch or (lambda t, line: None))
 
 
 def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: Environment | None = None) -> Experiment:
-    """Make a run from its parts.
+    """Build an experiment with all its parts.
 
     Args:
         setup: a run that is ready to start.
-        run_dir: where to write files; None: nothing is written.
-        environment: where the clients are; by default in a simulation.
+        run_dir: directory for the files of the run; None writes nothing.
+        environment: where the clients run; by default a simulation.
     """
     config, method, pool = setup.config, setup.method, setup.pool
     environment = environment or Simulation(setup)
     types = contract(method)._replace(state=Kept) if pool.remote else contract(method)
     stores = open_stores(setup, run_dir, types)
     privacy = Privacy(config, method, pool, run_dir.path if run_dir else None)
-    faults = faults_of(config, pool.ids)
+    faults = build_faults(config, pool.ids)
     cohorts = Cohorts(pool.ids, config.rate, config.seed, faults, config.rounds, config.eval_every, config.deadline)
     checks = Validator(method, pool, config.seed, config.max_norm, _largest_value(setup), privacy.spare_rows)
     checkpoints = Checkpoints(run_dir.path, types, config.identity()) if run_dir else None
@@ -99,7 +102,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
             _extras(privacy, recorder),
             checkpoints=checkpoints,
             federation=setup.federation.name,
-            # A round that is repeated after a crash is paid for again, so each one is saved where there is a budget.
+            # A round that is repeated after a crash spends its budget again, so every round is saved under a budget.
             every=1 if privacy.budget else config.checkpoint_every,
             before_save=recorder.sync,
         ),
@@ -126,20 +129,20 @@ def _extras(privacy: Privacy, recorder: NullRecorder | RunRecorder) -> dict[str,
 def _policy(
     setup: Setup, checks: Validator, recorder: Recorder, faults: Faults, note: Callable[[str], None]
 ) -> RoundPolicy:
-    """Return how the server treats uploads; ``note`` is told of limits that the user should know."""
+    """Build the server's policy for uploads; ``note`` receives sentences on limits that concern the user."""
     config, method = setup.config, setup.method
     policy = RoundPolicy(
         checks=checks,
         guard=guard_for(method, config.robust, note) if config.robust else None,
         fixed=Fixed(note) if config.sums == "fixed" else None,
-        note=recorder.record_upload,
+        on_upload=recorder.record_upload,
     )
-    if (poison := faults.poison) and not affects(poison.kind, method, setup.pool):
+    if (poison := faults.poison) and not has_effect(poison.kind, method, setup.pool):
         note(f"--poison {config.poison} changes nothing that {config.method} uploads.")
     return policy
 
 
 def _largest_value(setup: Setup) -> float:
-    """Return how large a number of an upload may be: no client may make a sum in fixed point overflow."""
+    """Return the largest absolute value in an upload, such that no sum in fixed point overflows."""
     rows = len(setup.pool.train.all.y)
     return min(LARGEST, largest(rows)) if setup.config.sums == "fixed" else LARGEST

@@ -1,4 +1,4 @@
-"""Which clients take part in a round, which of them answer, and which are evaluated."""
+"""Sample the clients of each round, and determine which of them answer and are evaluated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def sample_cohort(clients: Sequence[ClientId], rate: float, seed: int, t: int) -
 
 @dataclass(frozen=True)
 class Cohorts:
-    """The cohorts of a run. All of them follow from the seed, so later rounds can be looked up beforehand.
+    """The cohorts of a run. All cohorts follow from the seed, so later rounds can be computed in advance.
 
     Args:
         clients: all clients of the federation.
@@ -38,7 +38,7 @@ class Cohorts:
         faults: simulated faults; a client that drops out does not answer.
         rounds: rounds of the run; the last one is always evaluated.
         eval_every: rounds between evaluations.
-        deadline: simulated seconds that the server waits in a round; None: until all have answered.
+        deadline: simulated seconds that the server waits in a round; None waits for all clients.
     """
 
     clients: Sequence[ClientId]
@@ -55,7 +55,7 @@ class Cohorts:
 
     def answering(self, t: int) -> set[ClientId]:
         """Return the clients of round ``t`` that do not drop out."""
-        return {i for i in self.sample(t) if not self.faults.gone(t, i)}
+        return {i for i in self.sample(t) if not self.faults.absence(t, i)}
 
     def is_evaluated(self, t: int) -> bool:
         """Return True if round ``t`` ends with an evaluation."""

@@ -1,4 +1,4 @@
-"""Can this method run on this federation? Asked before anything runs."""
+"""Check before a run that the method can run on these clients with these options."""
 
 from ..aggregation import robust
 from ..clients.dry_run import dry_run
@@ -20,14 +20,27 @@ REPEAT = "beside `aggregate`, and again in every subclass with an `aggregate` or
 def check(
     method: AnyMethod, pool: ClientPool, name: str, backend: str, rule: str | None = None, sums: str = "float"
 ) -> None:
-    """Raise one sentence that names the remedy if the method cannot run."""
+    """Check that a method can run on the clients of a pool.
+
+    Args:
+        method: the method.
+        pool: the clients.
+        name: name of the method in messages.
+        backend: value of ``--backend``.
+        rule: value of ``--robust``, if given.
+        sums: value of ``--sums``.
+
+    Raises:
+        AtollError: the method cannot run. The message names the remedy.
+    """
     check_functions(type(method), type(method).__name__)
     architectures = pool.architectures()
     widths = {m: pool.models[i].feature_dim for i in pool.ids if (m := pool.models[i].name)}
     if Need.SAME_ARCHITECTURE in method.needs and len(architectures) > 1:
         raise AtollError(
             f"{name} shares whole models, so all clients need one architecture, but --models gives "
-            f"{', '.join(architectures)}. Give one model, or take a method for unlike models: {_hospitable()}."
+            f"{', '.join(architectures)}. Give one model, or take a method for heterogeneous models: "
+            f"{_heterogeneous_methods()}."
         )
     if Need.SAME_WIDTH in method.needs and len(set(widths.values())) > 1:
         listed = ", ".join(f"{m} {d}" for m, d in widths.items())
@@ -44,13 +57,13 @@ def check(
     check_terms(method, pool)
     if backend == "vmap" and not method.vectorisable:
         raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
-    unlike = sorted({pool.models[i].name for i in pool.ids if not pool.models[i].vectorisable})
-    if backend == "vmap" and unlike:
-        raise AtollError(f"--backend vmap cannot batch {', '.join(unlike)}. Use --backend loop.")
+    unbatched = sorted({pool.models[i].name for i in pool.ids if not pool.models[i].vectorisable})
+    if backend == "vmap" and unbatched:
+        raise AtollError(f"--backend vmap cannot batch {', '.join(unbatched)}. Use --backend loop.")
 
 
 def _check_rule(method: AnyMethod, pool: ClientPool, name: str, rule: str, sums: str) -> None:
-    """Raise one sentence that names the remedy if a robust rule has nothing to guard, or cannot work."""
+    """Raise an AtollError that names the remedy if a robust rule has no field to guard, or cannot work."""
     guards = declared(type(method), "guards")
     if not guards:
         raise AtollError(
@@ -62,16 +75,17 @@ def _check_rule(method: AnyMethod, pool: ClientPool, name: str, rule: str, sums:
         raise AtollError(f"`guards` of {name} is a text, not a tuple of names. Write guards = ({guards!r},).")
     if sums == "fixed":
         raise AtollError(
-            f"--robust {rule} and --sums fixed exclude each other: a robust rule compares single uploads, and a sum is "
-            "there so that nobody has to see them. Leave out one of them."
+            f"--robust {rule} and --sums fixed exclude each other: a robust rule compares single uploads, and sums "
+            "exist so that the server need not see single uploads. Leave out one of them."
         )
     if robust.parse(rule).clips:
-        with base.no_training():  # refused here if the server has nothing to measure from
+        # The dry run raises an error if the server has no state from which to measure updates.
+        with base.no_training():
             list(dry_run(method, pool, 0, guard=robust.guard_for(method, rule, lambda note: None)))
 
 
 def _no_sum(method: AnyMethod, name: str) -> str:
-    """Say why --sums fixed is refused and, if only a declaration may be missing, what to declare."""
+    """Explain why --sums fixed is refused and, if only a declaration may be missing, name it."""
     needed = "--sums fixed is for servers that work from sums of what clients send"
     remedy = f"Leave it out, or take one of: {_declaring('sums_uploads')}."
     if why := declared(type(method), "not_a_sum"):
@@ -83,27 +97,36 @@ def _no_sum(method: AnyMethod, name: str) -> str:
 
 
 def check_clock(devices: Devices, deadline: float | None) -> None:
+    """Raise an AtollError if a deadline is combined with measured seconds, which differ from run to run."""
     if deadline is not None and devices.compute == "measured":
         raise AtollError(
-            "--deadline goes by counted operations: who is late by measured seconds would change from run to run. "
+            "--deadline needs counted operations: with measured seconds, late clients would differ from run to run. "
             "Leave out compute=measured in --clock."
         )
 
 
-def affects(kind: str, method: AnyMethod, pool: ClientPool) -> bool:
-    """Whether a lie is one, tried on what a method uploads first."""
-    marks, classes, k = constraints_of(method), pool.num_classes, key("trial")
+def has_effect(kind: str, method: AnyMethod, pool: ClientPool) -> bool:
+    """Return True if an attack of byzantine clients changes an upload of the method's first round.
+
+    Args:
+        kind: the attack, as in ``--poison``.
+        method: the method.
+        pool: the clients.
+    """
+    constraints = constraints_of(method)
+    classes = pool.num_classes
+    k = key("trial")
     for exchange in dry_run(method, pool, 0):
         down, up = exchange.download, exchange.upload
-        if kind == ALIE and any(upload_tensors(up, down, classes, marks, k)):
+        if kind == ALIE and any(upload_tensors(up, down, classes, constraints, k)):
             return True
-        if not equal(up, corrupt(kind, up, down, classes, marks, k)):
+        if not equal(up, corrupt(kind, up, down, classes, constraints, k)):
             return True
     return False
 
 
-def _hospitable() -> str:
-    """Methods that run on unlike models."""
+def _heterogeneous_methods() -> str:
+    """Return the names of the methods that run on heterogeneous models."""
     free = [name for name, cls in _registry.methods().items() if Need.SAME_ARCHITECTURE not in cls.needs]
     return ", ".join(free)
 

@@ -1,4 +1,4 @@
-"""Where the clients of a run are: in a simulation on this machine, or somewhere else."""
+"""Define where the clients of a run are, and open the backend of a simulation on this machine."""
 
 import os
 from collections.abc import Sequence
@@ -18,25 +18,34 @@ from .setup import Setup
 
 
 class BackendInputs(NamedTuple):
-    """What a backend may need of a run."""
+    """The parts of a run that a backend may need.
+
+    Args:
+        setup: configuration, method, data and clients.
+        states: states of the clients.
+        upload_filter: changes uploads at the client, for privacy or simulated attacks.
+        cohort: number of clients in a round.
+        checks: validates uploads.
+        checkpoints: checkpoints of the run, or None for a run in memory.
+    """
 
     setup: Setup
-    states: Store  # of clients
+    states: Store
     upload_filter: UploadFilter
-    cohort: int  # clients in a round
+    cohort: int
     checks: Validator
-    checkpoints: Checkpoints | None  # None: the run is kept in memory alone
+    checkpoints: Checkpoints | None
 
 
 class Environment(Protocol):
-    """What differs between a simulation and a run whose clients are elsewhere."""
+    """The parts of a run that differ between a simulation and a run with remote clients."""
 
     def open_backend(self, inputs: BackendInputs) -> Backend:
         """Open the backend that runs the clients."""
         ...
 
     def holdings(self) -> dict[str, Any]:
-        """Return what holdings.json says of the clients' rows."""
+        """Return the content of holdings.json: the numbers of rows of the clients."""
         ...
 
     def resume(self, lines: Sequence[RoundMetrics]) -> None:
@@ -48,12 +57,12 @@ class Environment(Protocol):
         ...
 
     def summary(self, lines: Sequence[RoundMetrics]) -> dict[str, Any]:
-        """Return further entries of the summary, or other values of its entries."""
+        """Return further entries of the summary, and replacements of its entries."""
         ...
 
 
 class Simulation:
-    """All clients are on this machine, or on machines that share their rows with it."""
+    """Environment with all clients on this machine, or on workers that receive their rows from it."""
 
     def __init__(self, setup: Setup):
         self._setup = setup
@@ -65,7 +74,7 @@ class Simulation:
         return self._setup.federation.holdings()
 
     def resume(self, lines: Sequence[RoundMetrics]) -> None:
-        """Do nothing: a simulation has no further past."""
+        """Do nothing: a simulation has no further state."""
 
     def metrics(self) -> OptionalMetrics:
         return {}
@@ -75,7 +84,7 @@ class Simulation:
 
 
 def open_backend(inputs: BackendInputs) -> Backend:
-    """Open the backend that the configuration names; with one worker or client, processes would only cost time."""
+    """Open the backend of the configuration. Replaces processes by a loop if only one would run."""
     config, pool = inputs.setup.config, inputs.setup.pool
     audited = inputs.checkpoints is not None
     if config.backend == "vmap":

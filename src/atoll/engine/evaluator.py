@@ -1,4 +1,4 @@
-"""Marks for a whole round: every client's personal model, and the server's model on everybody's rows."""
+"""Evaluate a round: every client's personal model, and the server's model on the rows of all clients."""
 
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..aggregation.averaging import mean
 from ..backends.base import Backend
 from ..clients import method_calls
-from ..clients.evaluation import DETAILS, accuracy, measure, population, predict
+from ..clients.evaluation import DETAILS, accuracy, measure, predict, summarise_clients
 from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
@@ -26,13 +26,22 @@ from ..typing import ClientId
 from .run_state import RunState
 
 
-class _Own(NamedTuple):
+class _PersonalParams(NamedTuple):
     params: Params
     n: Tensor
 
 
 class Evaluator:
-    """Clients are examined while they take part; this collects their marks and fills the gaps."""
+    """Evaluates personal and generic models. Reuses scores measured during training and computes missing ones.
+
+    Args:
+        method: the method of the run.
+        pool: the clients.
+        backend: runs the clients.
+        seed: seed of the run.
+        per_client_states: the server's states for its clients.
+        byzantine: clients that attack. If given, the honest clients are also summarised alone.
+    """
 
     def __init__(
         self,
@@ -43,38 +52,45 @@ class Evaluator:
         per_client_states: Store,
         byzantine: Collection[ClientId] = (),
     ):
-        """Without ``liars``, honest clients are not told apart."""
-        self._method, self._pool, self._backend, self._seed, self._byzantine = (
-            method,
-            pool,
-            backend,
-            seed,
-            set(byzantine),
-        )
-        self._task, self._thorough = pool.task(), (*DETAILS, *pool.metrics)
+        self._method = method
+        self._pool = pool
+        self._backend = backend
+        self._seed = seed
+        self._byzantine = set(byzantine)
+        self._task = pool.task()
+        self._details = (*DETAILS, *pool.metrics)
         self._server_side = ServerSideStates(method, self._task, seed, per_client_states)
-        self._latest: tuple[Any, tuple[GenericScores, list[float]]] | None = None  # a server, and marks of its model
+        # The latest server state, and the scores of its model.
+        self._latest: tuple[Any, tuple[GenericScores, list[float]]] | None = None
 
     def first_server(self) -> Any:
-        """The server's state before the first round."""
+        """Make the server's state before the first round."""
         with torch.no_grad():
             return method_calls.init_server(self._method, self._task, key(self._seed, "init", "server"))
 
-    def personal(self, run_state: RunState, server: Any, known: set[ClientId]) -> PersonalScores:
-        """Personal models over all clients, after and before training; ``known`` clients have a state."""
+    def evaluate_personal(self, run_state: RunState, server: Any, known: set[ClientId]) -> PersonalScores:
+        """Summarise the scores of all personal models, after and before training.
+
+        Args:
+            run_state: latest scores of clients. Missing scores are added.
+            server: the server's state.
+            known: clients that have a state of their own.
+        """
         self._fill_gaps(run_state, server, known)
-        # In one order of clients: that in which they were examined would show in the last digit of a mean.
-        after, before = ({i: marks[i] for i in self._pool.ids} for marks in (run_state.after, run_state.before))
-        both: PersonalScores = {"post": population(after), "pre": population(before)}
+        # A fixed order of clients: another order would change the last digit of a mean.
+        after = {i: run_state.after[i] for i in self._pool.ids}
+        before = {i: run_state.before[i] for i in self._pool.ids}
+        both: PersonalScores = {"post": summarise_clients(after), "pre": summarise_clients(before)}
         if not self._byzantine:
             return both
         honest = {i: score for i, score in after.items() if i not in self._byzantine}
-        return {**both, "honest": population(honest)}
+        return {**both, "honest": summarise_clients(honest)}
 
     def _fill_gaps(self, run_state: RunState, server: Any, known: set[ClientId]) -> None:
-        """Clients that have not taken part yet are measured with the model they start from.
+        """Score the clients without scores.
 
-        Those whose upload was refused when their examination came up are measured as they are now.
+        A client that has not taken part yet is scored with its initial model. A client with a state, whose upload was
+        rejected in the round of its evaluation, is scored with its current model.
         """
         new = [i for i in self._pool.ids if i not in run_state.after]
         first = self.first_server() if new else None
@@ -82,68 +98,79 @@ class Evaluator:
             download = self._server_side.download(server if i in known else first, i, Round(0))
             score = self._backend.assess(self._method, self._seed, i, download)
             run_state.after[i] = score
-            run_state.before.setdefault(i, {name: v for name, v in score.items() if name not in self._thorough})
+            run_state.before.setdefault(i, {name: v for name, v in score.items() if name not in self._details})
 
-    def generic(
+    def evaluate_generic(
         self, server: Any, t: int, cohort: Sequence[ClientId]
     ) -> tuple[GenericScores | None, list[float] | None]:
-        """The generic model, if there is one: on all test rows together, over clients; and its accuracy on each.
+        """Evaluate the generic model on all test rows together and on each client's test rows.
 
-        It is the server's; where a method has none, the average of the personal models of the round's clients, if these
-        are alike (SCD, Remark 4.1). Where rows stay at the clients' sites there are none to test it on.
+        The generic model is the server's. For a method without a server model, it is the average of the personal models
+        of the round's clients if all have one architecture (SCD, Remark 4.1).
+
+        Args:
+            server: the server's state.
+            t: round, counted from 0.
+            cohort: the clients of the round.
+
+        Returns:
+            Scores, and the accuracy on each client; None and None without a generic model, and for remote clients,
+            which keep their test rows to themselves.
         """
         if self._pool.remote:
             return None, None
         predictor = self._method.generic(server, self._task)
         if predictor is None:
             predictor = self._average(server, t, cohort)
-            return (None, None) if predictor is None else self._tested(predictor, "average")
-        if self._latest is None or self._latest[0] is not server:  # after a round without uploads it is what it was
-            self._latest = server, self._tested(predictor, "server")
+            return (None, None) if predictor is None else self._score(predictor, "average")
+        # A round without uploads leaves the server's state unchanged.
+        if self._latest is None or self._latest[0] is not server:
+            self._latest = server, self._score(predictor, "server")
         return self._latest[1]
 
-    def _tested(self, predictor: Predictor, source: str) -> tuple[GenericScores, list[float]]:
+    def _score(self, predictor: Predictor, source: str) -> tuple[GenericScores, list[float]]:
         test, val = self._pool.test, self._pool.val
         logits = predict(predictor, test.all.x)
         together = measure(logits, test.all.y, self._pool.metrics)
         together["val"] = accuracy(predict(predictor, val.all.x), val.all.y) if len(val.all.y) else float("nan")
-        # All at once: with many clients, one call for each would take longer than the round.
-        each = test.shares(logits.argmax(1) == test.all.y)
+        # One call for all clients: with many clients, one call for each would take longer than the round.
+        each = test.hit_rates(logits.argmax(1) == test.all.y)
         local = {i: {"n": float(test.size(at)), "accuracy": each[at]} for at, i in enumerate(self._pool.ids)}
-        return {"source": source, "global": together, "local": population(local)}, each
+        return {"source": source, "global": together, "local": summarise_clients(local)}, each
 
     def _average(self, server: Any, t: int, cohort: Sequence[ClientId]) -> Predictor | None:
-        tells = type(self._method).own is not Method.own
-        if not cohort or not tells or len(self._pool.architectures()) > 1:
+        has_personal_params = type(self._method).own is not Method.own
+        if not cohort or not has_personal_params or len(self._pool.architectures()) > 1:
             return None
         with torch.no_grad():
-            params = mean(Replies(self._own(server, t, i) for i in cohort), "params", weight="n")
+            params = mean(Replies(self._personal_params(server, t, i) for i in cohort), "params", weight="n")
         return lambda x: self._task.model(params, x)
 
-    def _own(self, server: Any, t: int, i: ClientId) -> "_Own":
-        client, state = self._pool.client(i), self._backend.state(self._method, self._seed, i)
+    def _personal_params(self, server: Any, t: int, i: ClientId) -> _PersonalParams:
+        client = self._pool.client(i)
+        state = self._backend.state(self._method, self._seed, i)
         download = self._server_side.download(server, i, Round(t + 1))
-        return _Own(self._method.own(download, None, state, client), client.n)
+        return _PersonalParams(self._method.own(download, None, state, client), client.n)
 
-    def rows(self, t: int, run_state: RunState, generic: list[float] | None) -> pa.Table:
-        """One row for each client."""
-        after, before = ([marks[i] for i in self._pool.ids] for marks in (run_state.after, run_state.before))
-        rounds, nothing = [t] * len(after), [None] * len(after)
+    def make_table(self, t: int, run_state: RunState, generic: list[float] | None) -> pa.Table:
+        """Make the table of a round with one row for each client; ``generic`` are accuracies of the generic model."""
+        after = [run_state.after[i] for i in self._pool.ids]
+        before = [run_state.before[i] for i in self._pool.ids]
         return pa.table(
             {
-                "round": rounds,
+                "round": [t] * len(after),
                 **self._holdings,
                 "accuracy": [score["accuracy"] for score in after],
                 "val": [score["val"] for score in after],
                 "pre_accuracy": [score["accuracy"] for score in before],
-                "generic_accuracy": nothing if generic is None else generic,
-                **{name: [score[name] for score in after] for name in self._thorough},
+                "generic_accuracy": [None] * len(after) if generic is None else generic,
+                **{name: [score[name] for score in after] for name in self._details},
             }
         )
 
     @cached_property
     def _holdings(self) -> dict[str, pa.Array]:
-        """The columns that are the same in all rounds, made once and shared by their tables."""
+        """Make the columns that are the same in all rounds; all tables share them."""
         ids, train, test = self._pool.ids, self._pool.train, self._pool.test
         columns = {
             "client": list(ids),

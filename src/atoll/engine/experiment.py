@@ -1,4 +1,4 @@
-"""A whole run: rounds, evaluation, metrics, checkpoints, summary."""
+"""Run an experiment: rounds, evaluation, metrics, checkpoints, summary."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,21 +11,21 @@ from ..clients.tasks import RoundLog
 from ..errors import AtollError
 from ..privacy.policy import Privacy
 from ..simulation.clock import Stamp
-from ..simulation.costs import Costs, operations, seconds
+from ..simulation.costs import Costs, count_operations, measure_seconds
 from ..simulation.timing import RoundTimer
 from ..storage.metrics import GenericScores, OptionalMetrics, PersonalScores, RoundMetrics
 from ..typing import ClientId
 from .cohort import Cohorts
 from .environment import Environment
 from .evaluator import Evaluator
-from .recorder import Recorder, metrics_line
+from .recorder import Recorder, make_metrics_line
 from .result import Result
 from .resume import Checkpointing, Progress, drop_early_end
 from .round import RoundPolicy, run_round
 from .setup import Setup
-from .summary import incidents, run_digest, summarise
+from .summary import describe_incidents, run_digest, summarise
 
-Watch = Callable[[int, RoundMetrics | None], None]  # told of every round, and of its metrics if it was evaluated
+Watch = Callable[[int, RoundMetrics | None], None]  # called after every round, with metrics if it was evaluated
 
 
 class Evaluation(NamedTuple):
@@ -38,21 +38,21 @@ class Evaluation(NamedTuple):
 
 @dataclass(eq=False)
 class Experiment:
-    """One run in progress: the loop over rounds. ``build_experiment`` makes one.
+    """A run in progress: the loop over rounds. Built by ``build_experiment``.
 
     Args:
         setup: configuration, method, data and clients.
-        environment: where the clients are.
+        environment: where the clients run.
         stores: states of the clients.
         backend: runs the clients.
         privacy: budget and record of what leaves clients.
         cohorts: which clients take part in each round.
         timer: simulated times of clients.
         policy: how the server treats uploads; faults and excluded clients are added for each round.
-        evaluator: measures models.
-        recorder: writes down what happens.
+        evaluator: scores models.
+        recorder: writes metrics, audit log and summary.
         checkpointing: saves whole rounds.
-        notes: sentences for the user, in the order in which they came up.
+        notes: sentences for the user, in order of time.
     """
 
     setup: Setup
@@ -68,15 +68,17 @@ class Experiment:
     checkpointing: Checkpointing
     notes: list[str]
     progress: Progress = field(init=False)
-    _lasting: set[ClientId] = field(init=False, default_factory=set)  # whose latest scores are those of their states
+    _lasting: set[ClientId] = field(
+        init=False, default_factory=set
+    )  # clients with scores that depend on their states alone
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.evaluator.first_server())
 
     def run(self, watch: Watch) -> Result:
-        """Run to the end, from the latest checkpoint if there is one.
+        """Run the experiment to the end, from the latest checkpoint if there is one.
 
-        A run that is told to stop saves the last whole round and raises KeyboardInterrupt.
+        An interrupted run saves the last whole round and raises KeyboardInterrupt.
 
         Args:
             watch: called after every round, with its number and its metrics (None if it was not evaluated).
@@ -101,7 +103,7 @@ class Experiment:
             self.backend.close()
 
     def resume(self) -> None:
-        """Go back to the latest checkpoint, if there is one; more rounds than before may be asked for."""
+        """Continue from the latest checkpoint, if there is one. The run may now have more rounds than before."""
         found = self.checkpointing.load(self.setup.config.rounds, self.notes.append)
         if found is None:
             return
@@ -116,9 +118,9 @@ class Experiment:
     def _costs(self) -> tuple[Costs, Costs]:
         """Return the operations of a round, and its work in the unit of the simulated clock."""
         method, pool, seed, cohort = self.setup.method, self.setup.pool, self.setup.config.seed, self.cohorts.sample(0)
-        flops = operations(method, pool, seed, len(cohort))
+        flops = count_operations(method, pool, seed, len(cohort))
         measured = self.setup.devices.compute == "measured"
-        return flops, seconds(method, pool, seed, len(cohort)) if measured else flops
+        return flops, measure_seconds(method, pool, seed, len(cohort)) if measured else flops
 
     def _is_running(self) -> bool:
         run_state = self.progress.run_state
@@ -144,7 +146,7 @@ class Experiment:
         return line
 
     def _exchange(self, t: int, work: Costs) -> RoundLog:
-        """Play round ``t`` between the server and the cohort."""
+        """Run the exchanges of round ``t`` between the server and the cohort."""
         config, run_state = self.setup.config, self.progress.run_state
         clock = run_state.clocks["wait_free" if config.wait_free else "waiting"]
         self.progress.server, log = run_round(
@@ -157,7 +159,7 @@ class Experiment:
             cohort=self.cohorts.sample(t),
             evaluate=self.cohorts.to_evaluate(t),
             per_client_states=self.stores.server_side,
-            rules=replace(
+            policy=replace(
                 self.policy,
                 excluded=run_state.excluded(config.strikes),
                 faults=self.timer.faults(t, work, clock),
@@ -169,9 +171,9 @@ class Experiment:
 
     def _evaluate(self, log: RoundLog) -> Evaluation:
         run_state, server = self.progress.run_state, self.progress.server
-        generic, accuracies = self.evaluator.generic(server, log.t, log.accepted)
+        generic, accuracies = self.evaluator.evaluate_generic(server, log.t, log.accepted)
         with_state = self.progress.changed | self.checkpointing.saved_clients
-        return Evaluation(self.evaluator.personal(run_state, server, with_state), generic, accuracies)
+        return Evaluation(self.evaluator.evaluate_personal(run_state, server, with_state), generic, accuracies)
 
     def _record(self, log: RoundLog, evaluation: Evaluation, stamps: Mapping[str, Stamp]) -> RoundMetrics:
         run_state, optional = self.progress.run_state, OptionalMetrics()
@@ -179,7 +181,7 @@ class Experiment:
             optional["excluded"] = excluded
         if self.privacy.on and (spent := self.privacy.progress()):
             optional["privacy"] = spent
-        line = metrics_line(
+        line = make_metrics_line(
             log,
             run_state,
             personal=evaluation.personal,
@@ -189,29 +191,27 @@ class Experiment:
         )
         run_state.start_line()
         run_state.lines.append(line)
-        run_state.rows.append(self.evaluator.rows(line["round"], run_state, evaluation.accuracies))
+        run_state.rows.append(self.evaluator.make_table(line["round"], run_state, evaluation.accuracies))
         self.recorder.record_metrics(line)
         return line
 
     def _count(self, log: RoundLog, flops: Costs) -> None:
         pool, faults = self.setup.pool, self.cohorts.faults
-        worked = [i for i in log.cohort if not faults.gone(log.t, i)]
+        worked = [i for i in log.cohort if not faults.absence(log.t, i)]
         client_flops = sum(sum(flops.of(pool, i)) for i in worked)
-        self.progress.run_state.add(log, client_flops, 0 if log.empty else flops.server)
+        self.progress.run_state.add(log, client_flops, 0 if log.is_empty else flops.server)
         self.progress.changed |= set(log.accepted)
         self.privacy.count(log.accepted)
-        self.notes += [
-            f"Round {log.t + 1}: the work of client {i!r} was lost, as {why}." for i, why in log.lost.items()
-        ]
+        self.notes += [f"Round {log.t + 1}: the work of client {i!r} was lost: {why}." for i, why in log.lost.items()]
 
     def _stop_if_spent(self) -> None:
-        if self._is_running() and not self.privacy.affordable():
+        if self._is_running() and not self.privacy.can_afford():
             self.progress.run_state.status = "exhausted"
 
     def _has_diverged(self, log: RoundLog) -> bool:
-        """Return True if the run cannot recover: no valid upload among those that came, or no client left."""
+        """Return True if the run cannot recover: all received uploads were invalid, or all clients are excluded."""
         if log.cohort and len(log.lost) == len(log.cohort) and not log.accepted:
-            raise AtollError(f"Round {log.t + 1}: nobody's work came through, as {next(iter(log.lost.values()))}.")
+            raise AtollError(f"Round {log.t + 1}: the work of all clients was lost: {next(iter(log.lost.values()))}.")
         excluded = self.progress.run_state.excluded(self.setup.config.strikes)
         return len(excluded) == len(self.setup.pool.ids) or bool(log.rejected and not log.accepted)
 
@@ -219,7 +219,7 @@ class Experiment:
         run_state, config = self.progress.run_state, self.setup.config
         if self.policy.guard:
             self.policy.guard.close(self.setup.federation.dataset.classes)
-        self.notes += incidents(run_state, config.strikes)
+        self.notes += describe_incidents(run_state, config.strikes)
         if run_state.status == "exhausted":
             self.notes.append(self.privacy.exhausted())
         summary, table = self._summary(), run_state.table()

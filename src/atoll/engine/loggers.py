@@ -1,4 +1,4 @@
-"""Runs followed by other programs: TensorBoard, MLflow, Weights & Biases. A tracker that breaks never stops a run."""
+"""Log metrics to TensorBoard, MLflow or Weights & Biases. A tracker that fails never stops a run."""
 
 import importlib.util
 import os
@@ -15,14 +15,19 @@ PROJECT = "atoll"
 
 
 class Tracker(Protocol):
-    """One run, told to another program."""
+    """Logs one run to another program."""
 
-    def line(self, step: int, numbers: Mapping[str, float]) -> None: ...
-    def close(self) -> None: ...
+    def line(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Log the numbers of a round."""
+        ...
+
+    def close(self) -> None:
+        """Mark the run as finished."""
+        ...
 
 
 class TensorBoard:
-    """Event files in ``RUN/tensorboard``."""
+    """Writes event files to ``RUN/tensorboard``."""
 
     def __init__(self, config: Config, folder: Path):
         from torch.utils.tensorboard import SummaryWriter
@@ -39,7 +44,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run in the tracking server that ``MLFLOW_TRACKING_URI`` names, or else in a file below the run's folder."""
+    """Logs to the tracking server of ``MLFLOW_TRACKING_URI``, or else to a file in the run's folder."""
 
     def __init__(self, config: Config, folder: Path):
         import mlflow
@@ -61,7 +66,7 @@ class MLflow:
 
 
 class Wandb:
-    """A run of Weights & Biases; offline, in ``RUN/wandb``, unless ``WANDB_MODE`` says otherwise."""
+    """Logs to Weights & Biases: offline in ``RUN/wandb``, unless ``WANDB_MODE`` is set."""
 
     def __init__(self, config: Config, folder: Path):
         import wandb
@@ -78,7 +83,7 @@ class Wandb:
         self._run.finish()
 
 
-# Each tracker: its class, the package it needs, the extra that brings it.
+# Each tracker: its class, the package that it needs, and the extra that installs the package.
 TRACKERS: dict[str, tuple[Callable[[Config, Path], Tracker], str, str]] = {
     "tensorboard": (TensorBoard, "tensorboard", "tensorboard"),
     "mlflow": (MLflow, "mlflow", "mlflow"),
@@ -87,7 +92,7 @@ TRACKERS: dict[str, tuple[Callable[[Config, Path], Tracker], str, str]] = {
 
 
 def check(names: Sequence[str]) -> None:
-    """Trackers must exist and be installed: found out before anything runs."""
+    """Raise an AtollError if a tracker does not exist or its package is not installed."""
     for name in names:
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
@@ -97,40 +102,51 @@ def check(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """All trackers of a run; the first time that one fails it is told, and left alone from then on."""
+    """Logs a run to all its trackers. A tracker that fails is reported once and not used again.
 
-    def __init__(self, config: Config, folder: Path, tell: Callable[[str], None]):
-        self._tell, self._trackers = tell, dict[str, Tracker]()
+    Args:
+        config: configuration of the run; ``track`` names the trackers.
+        folder: the run directory.
+        note: receives a sentence on each tracker that fails.
+    """
+
+    def __init__(self, config: Config, folder: Path, note: Callable[[str], None]):
+        self._note = note
+        self._trackers: dict[str, Tracker] = {}
         for name in config.track:
-            self._trying(name, partial(self._start, name, config, folder))
+            self._attempt(name, partial(self._start, name, config, folder))
 
     def _start(self, name: str, config: Config, folder: Path) -> None:
         self._trackers[name] = TRACKERS[name][0](config, folder)
 
     def watch(self, done: int, line: RoundMetrics | None) -> None:
+        """Log a round, if it was evaluated."""
         if line is not None:
-            numbers = flat(line)
+            numbers = flatten_metrics(line)
             for name, tracker in list(self._trackers.items()):
-                self._trying(name, partial(tracker.line, line["round"], numbers))
+                self._attempt(name, partial(tracker.line, line["round"], numbers))
 
     def close(self) -> None:
+        """Close all trackers."""
         for name, tracker in list(self._trackers.items()):
-            self._trying(name, tracker.close)
+            self._attempt(name, tracker.close)
 
-    def _trying(self, name: str, action: Callable[[], None]) -> None:
+    def _attempt(self, name: str, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as reason:  # whatever another program does, the run goes on
+        except Exception as reason:  # A tracker may raise anything, and must not stop the run.
             self._trackers.pop(name, None)
-            self._tell(f"Tracking by {name} stopped ({type(reason).__name__}: {reason}). The run goes on without it.")
+            self._note(
+                f"Tracking by {name} stopped ({type(reason).__name__}: {reason}). The run continues without {name}."
+            )
 
 
-def flat(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """All numbers of a line of metrics, nested ones under names such as ``personal/post/accuracy``."""
+def flatten_metrics(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Collect all numbers of a line of metrics. Nested entries get names such as ``personal/post/accuracy``."""
     found: dict[str, float] = {}
     for name, entry in line.items():
         if isinstance(entry, Mapping):
-            found |= flat(entry, f"{prefix}{name}/")
+            found |= flatten_metrics(entry, f"{prefix}{name}/")
         elif isinstance(entry, int | float) and not isinstance(entry, bool) and entry == entry:
             found[prefix + name] = float(entry)
     return found

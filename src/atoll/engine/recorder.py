@@ -1,11 +1,11 @@
-"""What a run writes down while it goes on: lines of metrics, the audit log, the files of its directory."""
+"""Record a run in its directory: lines of metrics, the audit log, the tables and the summary."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ..clients.fingerprints import fingerprint
+from ..clients.fingerprints import fingerprint_upload
 from ..clients.tasks import ClientUpload, RoundLog
 from ..config import Config
 from ..core.schema import UploadError
@@ -18,7 +18,7 @@ from ..storage.run_dir import RunDir, to_parquet
 from .run_state import RunState
 
 
-def metrics_line(
+def make_metrics_line(
     log: RoundLog,
     run_state: RunState,
     *,
@@ -30,7 +30,7 @@ def metrics_line(
     """Make the line of metrics of an evaluated round.
 
     Args:
-        log: what happened in the round.
+        log: record of the round.
         run_state: totals, and the rejections since the last line.
         personal: scores of the personal models.
         generic: scores of the generic model, if there is one.
@@ -54,7 +54,7 @@ def metrics_line(
 
 
 def _incidents(run_state: RunState) -> OptionalMetrics:
-    """Return absences and spoilt states since the last line, as far as there are any."""
+    """Return the missed answers and the states with NaN or infinity since the last line, if there are any."""
     found: OptionalMetrics = {}
     if run_state.dropped:
         found["dropped"] = run_state.dropped
@@ -64,30 +64,30 @@ def _incidents(run_state: RunState) -> OptionalMetrics:
 
 
 class Recorder(Protocol):
-    """Writes down what happens in a run."""
+    """Records a run."""
 
     def open(self, lines: Sequence[RoundMetrics]) -> None:
-        """Begin to write, after rounds that have these lines of metrics."""
+        """Start recording, after the rounds that have these lines of metrics."""
         ...
 
     def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
-        """Write down an upload that has been judged, and its flaw if it was rejected."""
+        """Record an upload after validation, with its error if it was rejected."""
         ...
 
     def record_metrics(self, line: RoundMetrics) -> None:
-        """Write down the metrics of an evaluated round."""
+        """Record the metrics of an evaluated round."""
         ...
 
     def sync(self) -> None:
-        """Force onto the disk what a checkpoint relies on."""
+        """Flush to disk everything that a checkpoint relies on."""
         ...
 
     def summary(self) -> dict[str, Any]:
-        """Return what the recorder adds to the summary of the run."""
+        """Return further entries of the summary."""
         ...
 
     def finish(self, table: pa.Table, summary: Mapping[str, Any]) -> None:
-        """Write down the outcome of a run that has ended.
+        """Record the results of a run that has ended.
 
         Args:
             table: scores of every client in every evaluated round.
@@ -97,7 +97,7 @@ class Recorder(Protocol):
 
 
 class NullRecorder:
-    """Writes nothing: for runs without a directory, whose outcome is the returned result."""
+    """Records nothing, for runs without a directory."""
 
     def open(self, lines: Sequence[RoundMetrics]) -> None:
         """Do nothing."""
@@ -124,7 +124,7 @@ class RunRecorder:
     Args:
         run_dir: the directory, which this process has locked.
         config: the configuration of the run.
-        holdings: what holdings.json says of the clients' rows.
+        holdings: content of holdings.json, the numbers of rows of the clients.
     """
 
     def __init__(self, run_dir: RunDir, config: Config, holdings: Mapping[str, Any]):
@@ -136,27 +136,28 @@ class RunRecorder:
 
     @property
     def audit(self) -> AuditLog:
+        """Return the audit log. The recorder must be open."""
         assert self._audit is not None, "the recorder is not open"
         return self._audit
 
     def to_json(self) -> dict[str, Any]:
-        """Return where the audit log ends, for a checkpoint."""
+        """Return the end of the audit log, for a checkpoint."""
         return self.audit.mark()._asdict()
 
     def take_over(self, stored: Mapping[str, Any] | None) -> None:
-        """Continue the audit log where a checkpoint says that it ended."""
+        """Continue the audit log from its end in a checkpoint."""
         self._audit_mark = audit_log.Mark(**(stored or {}))
 
     def open(self, lines: Sequence[RoundMetrics]) -> None:
         self._run_dir.write_config(self._config)
         self._run_dir.write_json("holdings.json", self._holdings)
         self._run_dir.write_metrics(lines)
-        self._run_dir.remove("summary.json")  # a run with a summary has ended
+        self._run_dir.remove("summary.json")  # only a run that has ended has a summary
         self._audit = AuditLog(self._run_dir.path / audit_log.NAME, self._audit_mark)
         self._run_dir.sync()
 
     def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
-        size, sha256 = outcome.fingerprint or fingerprint(outcome.upload, flaw)
+        size, sha256 = outcome.fingerprint or fingerprint_upload(outcome.upload, flaw)
         self.audit.add(r.t + 1, r.phase, outcome.sender, size, sha256, flaw)
 
     def record_metrics(self, line: RoundMetrics) -> None:

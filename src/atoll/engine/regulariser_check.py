@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
-from ..clients.dry_run import dry_run, representatives
+from ..clients.dry_run import dry_run, select_representatives
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
 from ..core.optim.base import no_training
@@ -14,24 +14,24 @@ from ..core.regularisers import Regulariser, Regularisers
 from ..errors import AtollError
 from ..utils.runtime import on_device
 
-HOOKS = ("bind", "report")  # what local() has to call of a regulariser
+HOOKS = ("bind", "report")  # methods of a regulariser that local() has to call
 
-Calls = set[tuple[str, str]]  # of regularisers by the names of their classes, and of their hooks
+Calls = set[tuple[str, str]]  # class names of regularisers, and their hooks
 
 
 def check_terms(method: AnyMethod, pool: ClientPool) -> None:
-    """Raise an AtollError if the method ignores a regulariser: in a dry run of one round, each has to be called.
+    """Raise an AtollError if a dry run of one round shows that the method ignores a regulariser.
 
     A method that inherits ``regularisers`` and overrides ``local`` may have forgotten the terms of the loss.
     """
     terms = getattr(method, "regularisers", ())
     if not terms:
         return
-    missing = {(type(term).__name__, hook) for term in terms for hook in HOOKS if hook == "bind" or _reports(term)}
-    watched = replace(cast(Any, method), regularisers=Regularisers(_watched(term, missing) for term in terms))
-    exchanges = len(representatives(method, pool)) * method.phases
+    missing = {(type(term).__name__, hook) for term in terms for hook in HOOKS if hook == "bind" or _has_report(term)}
+    watched = replace(cast(Any, method), regularisers=Regularisers(_record_calls(term, missing) for term in terms))
+    exchanges = len(select_representatives(method, pool)) * method.phases
     with no_training(), on_device(pool.train.all.x.device.type):
-        # The server's last step is left out: without reports it may fail, and the reason would not show.
+        # Leave out the server's last step: without reports it may fail, and its error would hide the reason.
         for _ in islice(dry_run(watched, pool, 0), exchanges):
             if not missing:
                 return
@@ -44,12 +44,12 @@ def check_terms(method: AnyMethod, pool: ClientPool) -> None:
     )
 
 
-def _reports(term: Regulariser) -> bool:
+def _has_report(term: Regulariser) -> bool:
     return type(term).report is not Regulariser.report
 
 
-def _watched(term: Regulariser, missing: Calls) -> Regulariser:
-    """Copy a regulariser so that each call of a hook is taken out of ``missing``; its class keeps its name."""
+def _record_calls(term: Regulariser, missing: Calls) -> Regulariser:
+    """Copy a regulariser so that each call of a hook is removed from ``missing``; its class keeps its name."""
     kind: Any = type(term)
 
     def watching(hook: str) -> Callable[..., Any]:
@@ -61,5 +61,5 @@ def _watched(term: Regulariser, missing: Calls) -> Regulariser:
 
     made = copy(term)
     watcher = type(kind.__name__, (kind,), {"__slots__": ()} | {hook: watching(hook) for hook in HOOKS})
-    object.__setattr__(made, "__class__", watcher)  # also where the regulariser is frozen
+    object.__setattr__(made, "__class__", watcher)  # also works for a frozen regulariser
     return made

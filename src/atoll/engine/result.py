@@ -1,4 +1,4 @@
-"""What a run leaves behind, in Python."""
+"""Hold the result of a run in Python: scores, tables, figures and models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,14 +27,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Numbers, and the models that gave them."""
+    """The result of a run.
+
+    Example:
+        >>> result = atoll.run("fedavg", data="digits", rounds=5)
+        >>> result.to_dataframe()
+
+    Args:
+        setup: configuration, method, data and clients.
+        summary: content of summary.json.
+        history: one entry for each evaluated round.
+        table: content of clients.parquet.
+        server: the server's final state.
+        per_client_states: the server's states for its clients, if the method keeps any.
+        backend: holds the states of the clients.
+        notes: sentences on the run for the user.
+    """
 
     setup: "Setup"
-    summary: dict[str, Any]  # what summary.json holds
-    history: Sequence[RoundMetrics]  # one entry for each evaluated round
-    table: pa.Table  # what clients.parquet holds
-    server: Any  # the server's final state
-    per_client_states: Store  # what the server keeps of each client, if the method does
+    summary: dict[str, Any]
+    history: Sequence[RoundMetrics]
+    table: pa.Table
+    server: Any
+    per_client_states: Store
     backend: Backend
     notes: Sequence[str]
 
@@ -52,21 +67,26 @@ class Result:
         return html(repr(self)[1:-1], shown, [[_short(row[name]) for name in shown] for row in last])
 
     def to_table(self) -> pa.Table:
-        """One row for each evaluated round; ``table`` has one for each client beside."""
+        """Return a table with one row for each evaluated round."""
         return pa.Table.from_pylist([_line(line) for line in self.history])
 
     def to_dataframe(self) -> Any:
-        """``to_table`` for pandas."""
+        """Return a pandas data frame with one row for each evaluated round."""
         return dataframe(self.to_table())
 
     def plot(self, kind: str = "curves") -> "Figure":
-        """Accuracy by round (``curves``), by client (``boxes``), by bytes (``bytes``); rows held (``holdings``)."""
-        from ..report.figures import draw  # takes long to import
+        """Draw a figure of the run.
 
-        return draw(kind, [self.as_run()])
+        Args:
+            kind: accuracy by round (``curves``), by client (``boxes``) or by bytes (``bytes``), or the clients' rows
+                (``holdings``).
+        """
+        from ..report.figures import draw  # imported here because matplotlib is slow to import
 
-    def as_run(self) -> Run:
-        """As reports know it."""
+        return draw(kind, [self.to_run()])
+
+    def to_run(self) -> Run:
+        """Convert the result to the form that reports read."""
         config = self.setup.config
         path = Path(config.out or config.label)
         holdings = self.setup.federation.holdings()
@@ -74,31 +94,32 @@ class Result:
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
-        """One row for each client and evaluated round."""
+        """Return one dict for each client and evaluated round."""
         return list(self.table.to_pylist())
 
     @property
     def pool(self) -> ClientPool:
+        """Return the clients of the run."""
         return self.setup.pool
 
     def state(self, i: ClientId) -> Any:
-        """What client ``i`` keeps."""
+        """Return the final state of client ``i``."""
         return self.backend.state(self.setup.method, self.setup.config.seed, i)
 
     def personal(self, i: ClientId) -> Predictor:
-        """Client ``i``'s model once it has received the server's last message: inputs to logits."""
+        """Return the personal model of client ``i`` after the server's last message, a function of inputs to logits."""
         method, seed = self.setup.method, self.setup.config.seed
         server_side = ServerSideStates(method, self.pool.task(), seed, self.per_client_states)
         download = server_side.download(self.server, i, Round(self.summary["rounds"]))
         return method.personal(download, None, self.state(i), self.pool.client(i))
 
     def generic(self) -> Predictor | None:
-        """The server's model, if the method has one."""
+        """Return the server's model, or None if the method has none."""
         return self.setup.method.generic(self.server, self.pool.task())
 
 
 def _line(line: RoundMetrics) -> dict[str, Any]:
-    """What a table tells of a round."""
+    """Make the row of a round."""
     post, generic = line["personal"]["post"], line["generic"]
     return {
         "round": line["round"],

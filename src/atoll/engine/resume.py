@@ -1,4 +1,4 @@
-"""Checkpoints of a run: what a resumed run continues from, and what remains of a round that breaks off."""
+"""Save checkpoints of a run, resume from the latest one, and roll back an interrupted round."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,40 +17,46 @@ from .run_state import RunState, from_json
 
 
 class Resumable(Protocol):
-    """Anything with a past: its value after the last whole round is an entry of every checkpoint."""
+    """A part of a run with a state of its own, which is an entry of every checkpoint."""
 
     def to_json(self) -> Any:
-        """Return plain JSON values; few, because they are asked for after every round."""
+        """Return the state as JSON values. Called after every round, so the state should be small."""
         ...
 
     def take_over(self, stored: Any) -> None:
-        """Continue from a stored value; None if there is no checkpoint, or if the checkpoint has no such entry."""
+        """Continue from a stored state; None without a checkpoint, or if the checkpoint has no such entry."""
         ...
 
 
 @dataclass
 class Progress:
-    """Everything that a round changes, apart from the states in the stores."""
+    """The state of a run after a round, apart from the states in the stores.
 
-    server: Any  # the server's state
+    Args:
+        server: the server's state.
+        run_state: totals, scores and lines of metrics.
+        changed: clients with states that are newer than the last checkpoint.
+    """
+
+    server: Any
     run_state: RunState = field(default_factory=RunState)
-    changed: set[ClientId] = field(default_factory=set)  # clients whose states are newer than the last checkpoint
+    changed: set[ClientId] = field(default_factory=set)
 
     def copy(self) -> "Progress":
-        """Copy all containers, so that later rounds leave the copy as it is."""
+        """Copy all containers, so that later rounds do not change the copy."""
         return Progress(self.server, self.run_state.copy(), set(self.changed))
 
 
 class Checkpointing:
-    """Saves a run after whole rounds, and brings it back to the end of a whole round.
+    """Saves a run after whole rounds, and restores it to the end of a whole round.
 
     Args:
         stores: states of the clients.
-        extras: what else has a past, by the names of entries in checkpoints.
-        checkpoints: where checkpoints are written; None: the run is kept in memory alone.
+        extras: further parts with a state of their own, by the names of their entries in checkpoints.
+        checkpoints: writes and reads checkpoints; None for a run in memory.
         federation: name of the data of the run; a checkpoint of other data is refused.
         every: rounds between checkpoints.
-        before_save: called before a checkpoint is written, which must not know of more than is on the disk.
+        before_save: called before a checkpoint is written, to flush the files that the checkpoint refers to.
     """
 
     def __init__(
@@ -70,22 +76,22 @@ class Checkpointing:
         self._every = every
         self._before_save = before_save
         self._entries: dict[str, Any] = {}  # of the extras, after the last whole round
-        self._objects: dict[ClientId, str] = {}  # what the last checkpoint holds of each client
+        self._objects: dict[ClientId, str] = {}  # name of each client's state in the last checkpoint
         self._per_client_objects: dict[ClientId, str] = {}
         self._saved = 0  # the round of the last checkpoint
-        self._open: Progress | None = None  # as it was when the round under way began; None between rounds
+        self._open: Progress | None = None  # progress before the current round; None between rounds
 
     @property
     def saved_clients(self) -> set[ClientId]:
-        """Clients whose states are in the last checkpoint."""
+        """Return the clients with states in the last checkpoint."""
         return set(self._objects)
 
     def load(self, rounds: int, warn: Callable[[str], None]) -> Progress | None:
-        """Go back to the latest checkpoint. Stores and extras are set to what they were then.
+        """Restore the latest checkpoint, including stores and extras.
 
         Args:
-            rounds: rounds that the run shall have.
-            warn: told of damaged checkpoints that are passed over.
+            rounds: number of rounds of the run.
+            warn: receives a sentence on each damaged checkpoint that is skipped.
 
         Returns:
             The progress at the checkpoint, or None if there is none.
@@ -101,7 +107,7 @@ class Checkpointing:
             self._entries = found.progress["entries"]
         for name, extra in self.extras.items():
             extra.take_over(self._entries.get(name))
-        self._stores.clear()  # on disk there may be states of rounds that no checkpoint knows of
+        self._stores.clear()  # The disk may hold states of rounds after the last checkpoint.
         return None if found is None else self._restore(self._checkpoints, found)
 
     def _check_resumable(self, found: Snapshot, rounds: int) -> None:
@@ -125,35 +131,35 @@ class Checkpointing:
             self._stores.clients.put(i, checkpoints.get_state(name))
         for i, name in found.per_client_states.items():
             self._stores.server_side.put(i, checkpoints.get_per_client(name))
-        self._stores.keep()
+        self._stores.commit()
         return Progress(found.server, from_json(found.round, found.progress["ledger"], from_parquet(found.rows)))
 
     def open_round(self, progress: Progress) -> None:
-        """Remember how things stand before a round."""
+        """Remember the progress before a round, for a rollback."""
         self._open = progress.copy()
 
     def close_round(self, progress: Progress) -> None:
-        """Make the round under way count, and save a checkpoint if one is due."""
+        """Commit the current round, and save a checkpoint if one is due."""
         with uninterrupted():
             progress.run_state.round += 1
             self._open = None
             self._entries = {name: extra.to_json() for name, extra in self.extras.items()}
-            self._stores.keep()
+            self._stores.commit()
             if progress.run_state.round % self._every == 0:
                 self._save(progress)
 
     def roll_back(self, progress: Progress) -> Progress:
-        """Forget the round under way, save the last whole one, and return the progress after it."""
+        """Discard the current round, save the last whole one, and return the progress after it."""
         with uninterrupted():
             if self._open is not None:
                 progress = self._open
-                self._stores.drop()
+                self._stores.rollback()
             if self._saved < progress.run_state.round:
                 self._save(progress)
         return progress
 
     def finish(self, progress: Progress) -> None:
-        """Save the end of a run, unless it is saved; then remove what an earlier process left behind."""
+        """Save the end of a run, or remove leftovers of an earlier process if the end is saved already."""
         if self._saved < progress.run_state.round:
             self._save(progress)
         elif self._checkpoints is not None:

@@ -1,4 +1,4 @@
-"""The round loop, the same for every method and every backend."""
+"""Run one round of federated learning, the same way for every method and every backend."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from ..clients.tasks import (
     RoundFaults,
     RoundLog,
 )
-from ..clients.validation.checks import type_error
+from ..clients.validation.checks import find_type_error
 from ..clients.validation.validator import Validator
 from ..core.method import AnyMethod, contract
 from ..core.payloads import nbytes
@@ -39,23 +39,33 @@ from ..core.tree import map_consecutive, to_contiguous
 from ..typing import ClientId
 from ..utils.progress import track
 
-Note = Callable[[Round, ClientUpload, UploadError | None], None]  # told of every upload, and of what is wrong with it
+OnUpload = Callable[[Round, ClientUpload, UploadError | None], None]  # receives every upload, and its error if any
 
 
 @dataclass(frozen=True)
 class RoundPolicy:
-    """How a server treats clients and their uploads in a round. By default: it trusts them, as far as types go."""
+    """The server's treatment of clients and uploads in a round.
 
-    checks: Validator | None = None  # without them an upload is judged by its class alone
-    excluded: Collection[ClientId] = ()  # absent if sampled
-    guard: robust.RobustAggregation | None = None  # in place of means
-    fixed: fixed_point.Fixed | None = None  # sums in fixed point
-    faults: RoundFaults = NO_FAULTS  # faults to order
-    note: Note | None = None  # told of every upload that arrives, once it has been judged
+    Args:
+        checks: validates uploads; None checks only the types of uploads.
+        excluded: clients that take no part if sampled.
+        guard: robust aggregation in place of means.
+        fixed: sums in fixed point.
+        faults: simulated faults.
+        on_upload: called with every upload that arrives, after validation.
+    """
 
-    def judged(self, r: Round, outcome: ClientUpload, fault: UploadError | None) -> None:
-        if self.note is not None:
-            self.note(r, outcome, fault)
+    checks: Validator | None = None
+    excluded: Collection[ClientId] = ()
+    guard: robust.RobustAggregation | None = None
+    fixed: fixed_point.Fixed | None = None
+    faults: RoundFaults = NO_FAULTS
+    on_upload: OnUpload | None = None
+
+    def report(self, r: Round, upload: ClientUpload, error: UploadError | None) -> None:
+        """Pass a validated upload to ``on_upload``."""
+        if self.on_upload is not None:
+            self.on_upload(r, upload, error)
 
 
 def run_round(
@@ -69,10 +79,10 @@ def run_round(
     cohort: Sequence[ClientId],
     evaluate: Collection[ClientId] = (),
     per_client_states: Store | None = None,
-    rules: RoundPolicy = RoundPolicy(),
+    policy: RoundPolicy = RoundPolicy(),
     known: Mapping[ClientId, Score] = MappingProxyType({}),
 ) -> tuple[Any, RoundLog]:
-    """Play one round: broadcast, local training, validation, aggregation.
+    """Run one round: broadcast, local training, validation, aggregation.
 
     Args:
         method: the method that is run.
@@ -81,95 +91,99 @@ def run_round(
         server: the server's state before the round.
         t: the round, counted from 0.
         seed: seed of the run.
-        cohort: the clients that were sampled; those that ``rules`` exclude are not asked.
-        evaluate: clients whose models are measured before and after training.
-        per_client_states: what the server keeps of each client, for methods that do so.
-        rules: how the server treats clients and uploads.
-        known: latest scores of clients, for those whose models are the same as then if these are in their states.
+        cohort: the clients that were sampled; clients that ``policy`` excludes take no part.
+        evaluate: clients to score before and after training.
+        per_client_states: the server's states for its clients, for methods that keep them.
+        policy: the server's treatment of clients and uploads.
+        known: latest scores of clients, valid as long as their states do not change.
 
     Returns:
-        The server's state after the round, and what happened in it.
+        The server's state after the round, and the record of the round.
     """
-    away, faults = set(rules.excluded), rules.faults
-    log = RoundLog(t, [i for i in cohort if i not in away])
+    excluded = set(policy.excluded)
+    log = RoundLog(t, [i for i in cohort if i not in excluded])
     server_side = ServerSideStates(
         method, task, seed, MemoryStore() if per_client_states is None else per_client_states
     )
-    _lose(log, faults, lambda i: nbytes(server_side.download(server, i, Round(t))))
+    _drop_absent(log, policy.faults, lambda i: nbytes(server_side.download(server, i, Round(t))))
     for r in (Round(t, phase) for phase in range(method.phases)):
-        # Every download is made before any client runs: no client sees what another one did in this exchange.
-        # A client whose upload failed or never came in an earlier exchange of the round is absent from the others.
+        # Make every download before any client runs, so that no client sees another one's work in this exchange.
+        # A client that was rejected or dropped in an earlier exchange of the round takes no part in later ones.
         absent = log.absent
         present = [i for i in log.cohort if i not in absent]
         jobs = [ClientTask(i, r, server_side.download(server, i, r), i in evaluate, known.get(i)) for i in present]
         for i, size in zip(present, map_consecutive(nbytes, [job.download for job in jobs]), strict=True):
             log.down[i] = log.down.get(i, 0) + size
-        outcomes = faults.tampered(track("clients", backend.train(method, seed, jobs), len(jobs)))
-        accepted = _accepted(outcomes, _judge(method, jobs, rules.checks, r.phase), rules, log, r)
-        replies = server_side.served(server, accepted, r)
+        uploads = policy.faults.tamper(track("clients", backend.train(method, seed, jobs), len(jobs)))
+        accepted = _accept(uploads, _upload_check(method, jobs, policy.checks, r.phase), policy, log, r)
+        replies = server_side.serve_replies(server, accepted, r)
         first = next(replies, None)
-        if first is not None:  # without a single valid upload the server stays as it is
-            received = Replies(chain([first], replies), AggregationPolicy(rules.guard, rules.fixed, server))
+        # Without a single valid upload, the server's state does not change.
+        if first is not None:
+            received = Replies(chain([first], replies), AggregationPolicy(policy.guard, policy.fixed, server))
             with torch.no_grad():
                 server = to_contiguous(
                     method_calls.aggregate(method, server, received, task, r, key(seed, "server", *r))
                 )
-        for _ in replies:  # a method may ignore replies; the clients have to run all the same
+        # A method may ignore replies, but all clients have to run.
+        for _ in replies:
             pass
-        _conclude(backend, log)
+        _commit_results(backend, log)
     return server, log
 
 
-def _judge(
+def _upload_check(
     method: AnyMethod, jobs: Sequence[ClientTask], checks: Validator | None, phase: int
 ) -> Callable[[ClientUpload], UploadError | None]:
-    """Who says whether an outcome can be used."""
+    """Return the function that checks an upload of this exchange."""
     downloads, kind = {job.client: job.download for job in jobs}, contract(method).upload
     if checks is None:
-        return lambda outcome: type_error(outcome.upload, kind)
+        return lambda upload: find_type_error(upload.upload, kind)
 
-    def judge(outcome: ClientUpload) -> UploadError | None:
+    def check(outcome: ClientUpload) -> UploadError | None:
         upload_batch, sender = outcome.upload_batch, outcome.sender
         if upload_batch is not None and upload_batch.uploads.get(sender) is outcome.upload:
-            if upload_batch.sound is None:
-                upload_batch.sound = checks.sound(upload_batch.uploads, downloads[sender], upload_batch.stack, phase)
-            if upload_batch.sound:
+            if upload_batch.all_valid is None:
+                upload_batch.all_valid = checks.all_valid(
+                    upload_batch.uploads, downloads[sender], upload_batch.stack, phase
+                )
+            if upload_batch.all_valid:
                 return None
-        return checks.flaw(sender, downloads[sender], outcome.upload, phase)
+        return checks.find_error(sender, downloads[sender], outcome.upload, phase)
 
-    return judge
+    return check
 
 
-def _lose(log: RoundLog, faults: RoundFaults, size: Callable[[ClientId], int]) -> None:
-    """Clients that will not answer; most have received the download, whose size is counted."""
+def _drop_absent(log: RoundLog, faults: RoundFaults, size: Callable[[ClientId], int]) -> None:
+    """Record the clients that will not answer. Counts the download of each client that was reached."""
     for i in log.cohort:
-        if why := faults.gone(i):
+        if why := faults.absence(i):
             log.dropped.append(Dropped(i, log.t + 1, why))
             if why != UNREACHED:
                 log.down[i] = size(i)
 
 
-def _accepted(
-    outcomes: Iterable[ClientUpload],
-    judge: Callable[[ClientUpload], UploadError | None],
-    rules: RoundPolicy,
+def _accept(
+    uploads: Iterable[ClientUpload],
+    check: Callable[[ClientUpload], UploadError | None],
+    policy: RoundPolicy,
     log: RoundLog,
     r: Round,
 ) -> Iterator[Reply[Any]]:
-    """Uploads that pass, one at a time; a client whose upload fails or comes too late counts as absent."""
-    for outcome in outcomes:
+    """Yield valid uploads one at a time, and record rejected, late and lost ones."""
+    for outcome in uploads:
         if isinstance(outcome.upload, LostClient):
-            log.lose(outcome.sender, outcome.upload)
+            log.record_loss(outcome.sender, outcome.upload)
             continue
-        fault = judge(outcome)
-        up = log.up.get(outcome.sender, 0) + (0 if fault else nbytes(outcome.upload))
-        if fault is None and rules.faults.late(outcome.sender, up, log.down[outcome.sender]):
+        error = check(outcome)
+        up = log.up.get(outcome.sender, 0) + (0 if error else nbytes(outcome.upload))
+        if error is None and policy.faults.is_late(outcome.sender, up, log.down[outcome.sender]):
             log.dropped.append(Dropped(outcome.sender, log.t + 1, LATE))
-            rules.judged(r, outcome, UploadError("upload", "came too late"))
+            policy.report(r, outcome, UploadError("upload", "came too late"))
             continue
-        rules.judged(r, outcome, fault)
-        if fault:
-            log.rejected.append(Rejection(outcome.sender, log.t + 1, *fault))
+        policy.report(r, outcome, error)
+        if error:
+            log.rejected.append(Rejection(outcome.sender, log.t + 1, *error))
             continue
         log.accepted.append(outcome.sender)
         log.up[outcome.sender] = up
@@ -178,20 +192,20 @@ def _accepted(
         yield Reply(outcome.sender, outcome.upload)
 
 
-def _conclude(backend: Backend, log: RoundLog) -> None:
-    """Keep the states of the clients whose uploads passed, unless their own training has diverged."""
+def _commit_results(backend: Backend, log: RoundLog) -> None:
+    """Commit the next states of the clients with accepted uploads, except states that hold NaN or infinity."""
     absent = log.absent
     for results in track("personal models", backend.results(), len(log.accepted)):
         if results.sender in absent:
             continue
-        if isinstance(
-            results.state, LostClient
-        ):  # after its upload: that counts, and the client is where it was before
+        if isinstance(results.state, LostClient):
+            # The work after the upload was lost: the upload counts, and the client keeps its previous state.
             log.lost[results.sender] = results.state.reason
-        elif not is_finite(results.state) if results.spoilt is None else results.spoilt:
-            log.spoilt.append(results.sender)
+        elif results.not_finite or (results.not_finite is None and not is_finite(results.state)):
+            log.not_finite.append(results.sender)
         else:
             backend.commit(results)
             if results.after is not None:
                 log.after[results.sender] = results.after
-                log.lasting |= {results.sender} if results.lasting else set()
+                if results.lasting:
+                    log.lasting.add(results.sender)

@@ -1,4 +1,4 @@
-"""What has come of a run so far, and its form in a checkpoint."""
+"""Hold the totals, scores and lines of metrics of a run so far, and convert them for checkpoints."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -24,17 +24,17 @@ class Totals:
     server_flops: float = 0.0
     seconds: float = 0.0
     participations: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)  # answers that did not come, by reason
-    empty: int = 0  # rounds in which nobody answered
+    dropped: dict[str, int] = field(default_factory=dict)  # number of missed answers, by reason
+    empty: int = 0  # rounds without any answer
 
     def add(self, log: RoundLog, client_flops: float, server_flops: float) -> None:
-        """Count a round; ``RunState.add`` says what the arguments are."""
+        """Add a round, with the same arguments as ``RunState.add``."""
         self.up += sum(log.up.values())
         self.down += sum(log.down.values())
         self.participations += len(log.cohort)
         self.client_flops += client_flops
         self.server_flops += server_flops
-        self.empty += log.empty
+        self.empty += log.is_empty
         for dropped in log.dropped:
             self.dropped[dropped.why] = self.dropped.get(dropped.why, 0) + 1
 
@@ -45,30 +45,30 @@ def _clocks() -> dict[str, Clock]:
 
 @dataclass
 class RunState:
-    """With the server's state and the clients' states, all that a checkpoint holds."""
+    """Totals, scores and lines of metrics of a run. A checkpoint holds these besides the server and the clients."""
 
     round: int = 0  # rounds completed
     status: str = "running"  # then "finished", "diverged" or "exhausted" (no privacy budget left)
     totals: Totals = field(default_factory=Totals)
     clocks: dict[str, Clock] = field(default_factory=_clocks)  # simulated time, with and without overlap
-    before: dict[ClientId, Score] = field(default_factory=dict)  # latest scores of every client examined so far
+    before: dict[ClientId, Score] = field(default_factory=dict)  # latest score of each evaluated client
     after: dict[ClientId, Score] = field(default_factory=dict)
     rejected: list[RejectedUpload] = field(default_factory=list)  # since the last line
     dropped: list[MissedAnswer] = field(default_factory=list)  # likewise
-    spoilt: list[SpoiltState] = field(default_factory=list)  # likewise: states that were not finite
-    strikes: dict[ClientId, int] = field(default_factory=dict)  # uploads rejected so far, of those who had any
+    spoilt: list[SpoiltState] = field(default_factory=list)  # likewise; states that held NaN or infinity
+    strikes: dict[ClientId, int] = field(default_factory=dict)  # number of rejected uploads, of clients with any
     lines: list[RoundMetrics] = field(default_factory=list)
-    rows: list[pa.Table] = field(default_factory=list)  # of clients.parquet: a table for each evaluated round
+    rows: list[pa.Table] = field(default_factory=list)  # a table for each evaluated round, for clients.parquet
 
     def excluded(self, strikes: int) -> list[ClientId]:
-        """Clients with so many strikes or more; nobody for 0."""
+        """Return the clients with at least ``strikes`` rejected uploads; none if ``strikes`` is 0."""
         return sorted(i for i, count in self.strikes.items() if 0 < strikes <= count)
 
     def add(self, log: RoundLog, client_flops: float, server_flops: float) -> None:
-        """Count a round.
+        """Add a round.
 
         Args:
-            log: what happened in the round.
+            log: record of the round.
             client_flops: floating-point operations of the clients that worked.
             server_flops: floating-point operations of the server.
         """
@@ -77,29 +77,29 @@ class RunState:
         self.after |= log.after
         self.rejected += [_rejected(rejection) for rejection in log.rejected]
         self.dropped += [_missed(dropped) for dropped in log.dropped]
-        self.spoilt += [{"client": i, "round": log.t + 1} for i in log.spoilt]
+        self.spoilt += [{"client": i, "round": log.t + 1} for i in log.not_finite]
         for rejection in log.rejected:
             self.strikes[rejection.client] = self.strikes.get(rejection.client, 0) + 1
 
     def start_line(self) -> None:
-        """Forget rejections, absences and spoilt states: the last line has them."""
+        """Clear the incidents that the last line of metrics has reported."""
         self.rejected = []
         self.dropped = []
         self.spoilt = []
 
     def copy(self) -> "RunState":
-        """Copy the state and all its containers, so that later entries leave the copy as it is."""
+        """Copy the state and all its containers, so that later entries do not change the copy."""
         made: RunState = _copied(self)
         return made
 
     def table(self) -> pa.Table:
-        """All rows so far; columns, because a dict for each row takes ten times the memory."""
+        """Return all rows so far as one table. A dict for each row would take ten times the memory."""
         return pa.concat_tables(self.rows, promote_options="default").combine_chunks() if self.rows else pa.table({})
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; the rows are stored as a table of their own."""
-        kept = ("status", "before", "after", "rejected", "dropped", "spoilt", "strikes", "lines")
-        plain = {name: getattr(self, name) for name in kept}
+        """Return all values but the table rows, which a checkpoint stores as Parquet."""
+        names = ("status", "before", "after", "rejected", "dropped", "spoilt", "strikes", "lines")
+        plain = {name: getattr(self, name) for name in names}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         return plain | {"totals": asdict(self.totals), "clocks": clocks}
 
@@ -127,7 +127,13 @@ def _copied(value: Any) -> Any:
 
 
 def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
-    """The ledger after ``done`` rounds."""
+    """Restore the state of a run from a checkpoint.
+
+    Args:
+        done: number of rounds completed.
+        stored: values from ``RunState.to_json``.
+        rows: table of all evaluated rounds.
+    """
     clocks = {name: Clock(clock.overlap, **stored["clocks"][name]) for name, clock in _clocks().items()}
     return RunState(
         done,
@@ -137,7 +143,7 @@ def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
         _scores(stored["before"]),
         _scores(stored["after"]),
         list(stored["rejected"]),
-        list(stored.get("dropped", [])),  # checkpoints of older versions have none
+        list(stored.get("dropped", [])),  # absent from checkpoints of older versions
         list(stored.get("spoilt", [])),
         dict(stored.get("strikes", {})),
         [_line(line) for line in stored["lines"]],
@@ -146,7 +152,7 @@ def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
 
 
 def _scores(stored: Mapping[str, Mapping[str, float | None]]) -> dict[str, Score]:
-    """Scores as JSON keeps them: an undefined number is null there."""
+    """Replace null, the form of an undefined number in JSON, by NaN."""
     return {i: {k: float("nan") if v is None else v for k, v in score.items()} for i, score in stored.items()}
 
 

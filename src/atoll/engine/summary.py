@@ -1,4 +1,4 @@
-"""The outcome of a run in one document: what summary.json holds."""
+"""Summarise a run: the content of summary.json, the digest of its state, and notes on incidents."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 from .._version import __version__
-from ..clients.evaluation import reached, select
+from ..clients.evaluation import find_target_round, select_rounds
 from ..clients.state_store import RunStores, state_digest
 from ..config import Config
 from ..core import serialization
@@ -15,12 +15,21 @@ from ..storage.metrics import GenericScores, RoundMetrics
 from ..typing import ClientId
 from .run_state import RunState
 
-NAMED = 5  # clients in a sentence
+NAMED = 5  # largest number of clients in a sentence
 
 
 def summarise(
     config: Config, run_state: RunState, clients: int, digest: str, poisoned: Sequence[ClientId] = ()
 ) -> dict[str, Any]:
+    """Make the content of summary.json.
+
+    Args:
+        config: configuration of the run.
+        run_state: totals, scores and lines of metrics.
+        clients: number of clients.
+        digest: digest of the final state.
+        poisoned: byzantine clients.
+    """
     lines, totals = run_state.lines, run_state.totals
     base, variant = split_variant(config.method)
     generic = [(line["round"], scores) for line in lines if (scores := line["generic"])]
@@ -38,9 +47,9 @@ def summarise(
         "seed": config.seed,
         "backend": config.backend,
         "status": run_state.status,
-        "personal": select([(line["round"], line["personal"]["post"]) for line in lines]),
-        "personal_pre": select([(line["round"], line["personal"]["pre"]) for line in lines]),
-        "personal_honest": select([(line["round"], line["personal"]["honest"]) for line in lines])
+        "personal": select_rounds([(line["round"], line["personal"]["post"]) for line in lines]),
+        "personal_pre": select_rounds([(line["round"], line["personal"]["pre"]) for line in lines]),
+        "personal_honest": select_rounds([(line["round"], line["personal"]["honest"]) for line in lines])
         if poisoned
         else None,
         "poisoned": list(poisoned),
@@ -54,7 +63,7 @@ def summarise(
         },
         "flops": {"clients": totals.client_flops, "server": totals.server_flops},
         "clock": _clock(lines, config.wait_free),
-        "target": config.target and {"accuracy": config.target, "reached": reached(lines, config.target)},
+        "target": config.target and {"accuracy": config.target, "reached": find_target_round(lines, config.target)},
         "seconds": totals.seconds,
         "digest": digest,
         "version": __version__,
@@ -63,11 +72,11 @@ def summarise(
 
 def _generic(history: Sequence[tuple[int, GenericScores]]) -> dict[str, Any]:
     """Return the source and the selected values of the generic model's accuracy on all test rows."""
-    return {"source": history[-1][1]["source"], **select([(t, scores["global"]) for t, scores in history])}
+    return {"source": history[-1][1]["source"], **select_rounds([(t, scores["global"]) for t, scores in history])}
 
 
 def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:
-    """Simulated seconds until the last personal model was there, and what overlap is worth in a round."""
+    """Return the simulated seconds until the last personal model was trained, and the speedup by overlap."""
     last = lines[-1]
     waiting, free = (last["clock"][name]["personal"] for name in ("waiting", "wait_free"))
     return {
@@ -80,7 +89,7 @@ def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:
 
 
 def run_digest(server: Any, stores: RunStores) -> str:
-    """Return the SHA-256 over the server's state, every client's state, and what the server keeps of each client."""
+    """Return the SHA-256 over the server's state, every client's state, and the server's state for each client."""
     whole = sha256(f"server {serialization.digest(server)}\n".encode())
     for what, store in (("client", stores.clients), ("desk", stores.server_side)):
         for i in store:
@@ -88,28 +97,28 @@ def run_digest(server: Any, stores: RunStores) -> str:
     return whole.hexdigest()
 
 
-def incidents(run_state: RunState, strikes: int) -> Iterator[str]:
-    """Yield sentences on what went wrong in a run that went on all the same."""
+def describe_incidents(run_state: RunState, strikes: int) -> Iterator[str]:
+    """Yield sentences on rejected uploads, discarded states, excluded clients and empty rounds of a run."""
     rejected = [entry for line in run_state.lines for entry in line["rejected"]]
-    spoilt = [entry for line in run_state.lines for entry in line.get("spoilt", [])]
+    not_finite = [entry for line in run_state.lines for entry in line.get("spoilt", [])]
     if rejected:
-        yield f"Uploads that were refused: {_listed(rejected)}. These clients kept their last good states."
-    if spoilt:
-        yield f"States that held NaN or infinity: {_listed(spoilt)}. These clients kept their last good states."
+        yield f"Rejected uploads: {_listed(rejected)}. These clients kept their last good states."
+    if not_finite:
+        yield f"States that held NaN or infinity: {_listed(not_finite)}. These clients kept their last good states."
     for i in run_state.excluded(strikes):
         yield f"Client {i!r} was excluded after {run_state.strikes[i]} rejected uploads."
     if run_state.totals.empty:
         yield (
-            f"Nobody answered in {run_state.totals.empty} of {run_state.round} rounds, which left everything as it was."
+            f"No client answered in {run_state.totals.empty} of {run_state.round} rounds; these rounds changed nothing."
         )
 
 
 def _listed(entries: Sequence[Mapping[str, Any]]) -> str:
-    """How many each client had, and why the first one; of many clients, the first few."""
+    """List the number of entries of each client and the reason of the first; only the first few of many clients."""
     counts, first = Counter(entry["client"] for entry in entries), dict[str, str]()
     for entry in entries:
         why = f": {entry['field']} {entry['reason']}" if "reason" in entry else ""
         first.setdefault(entry["client"], f"in round {entry['round']}{why}")
-    told = [f"{n} of client {i!r} (first {first[i]})" for i, n in list(counts.items())[:NAMED]]
+    listed = [f"{n} of client {i!r} (first {first[i]})" for i, n in list(counts.items())[:NAMED]]
     more = [f"and those of {len(counts) - NAMED} more clients"] if len(counts) > NAMED else []
-    return ", ".join(told + more)
+    return ", ".join(listed + more)

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..clients import method_calls
 from ..clients.evaluation import accuracy, predict
 from ..clients.participation import take_part
-from ..clients.pool import with_rows
+from ..clients.pool import replace_rows
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import MemoryStore
 from ..core.client import Client
@@ -40,7 +40,7 @@ from ..engine.result import Result
 from ..engine.setup import Setup
 from ..errors import AtollError
 from ..methods.local import Local
-from ..simulation.costs import Operations
+from ..simulation.costs import OperationCounter
 from ..typing import ClientId
 from ..utils.files import to_json, write_whole
 from ..utils.notebook import dataframe, html
@@ -216,7 +216,7 @@ def _measured(
         shared = None if generic is None else _score(generic, pool, i)
         for shots, repeat, client in _cut(pool.client(i), i, plan):
             k = key(seed, "adapt", repeat, i)
-            with Operations() as work:
+            with OperationCounter() as work:
                 source = personalised(source_run, newcomers, i, client, k)
             if shots == plan.shots[-1] and repeat == 0:
                 kept[i] = source
@@ -239,7 +239,7 @@ def personalised(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, c
         state = method_calls.init_client(method, client, key(source_run.setup.config.seed, "init", i))
         for r in (Round(source_run.round, phase) for phase in range(method.phases)):
             if up is not None:
-                list(server_side.served(server, iter([Reply(i, up)]), Round(source_run.round, r.phase - 1)))
+                list(server_side.serve_replies(server, iter([Reply(i, up)]), Round(source_run.round, r.phase - 1)))
                 down = server_side.download(server, i, r)
             part = take_part(method, down, state, client, k)
             up, state = part.upload, part.finish()
@@ -251,7 +251,7 @@ def _alone(method: Any, client: Client, k: Key, work: int) -> tuple[Predictor, i
     alone = Local(replace(getattr(method, "optim", SGD()), epochs=1))
     nothing = alone.init_server(None, k)  # type: ignore[arg-type]
     first = alone.init_client(client, k)
-    with torch.no_grad(), Operations() as one:
+    with torch.no_grad(), OperationCounter() as one:
         alone.local(nothing, first, client, k)
     epochs = max(1, round(work / one.total))
     alone = Local(replace(alone.optim, epochs=epochs))
@@ -266,7 +266,7 @@ def _cut(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | None, 
         order = stream(plan.seed, "shots", i, str(repeat)).permutation(len(client.y))
         for shots in plan.shots:
             rows = _first_of_each(client.y.cpu()[torch.from_numpy(order)], order, shots)
-            yield shots, repeat, with_rows(client, client.x[rows], client.y[rows])
+            yield shots, repeat, replace_rows(client, client.x[rows], client.y[rows])
 
 
 def _last_cut(client: Client, i: ClientId, plan: Plan) -> Client:

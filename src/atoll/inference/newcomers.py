@@ -13,7 +13,7 @@ from ..data.federate import federate
 from ..data.federated_dataset import FederatedDataset, fingerprint
 from ..data.loading import load
 from ..data.transforms import Transform, preset
-from ..engine.setup import Setup, shares_of
+from ..engine.setup import Setup, build_row_splits
 from ..errors import AtollError, unknown
 from ..methods._factory import changed
 
@@ -51,7 +51,7 @@ def setup_newcomers(setup: Setup, plan: Plan, data: Dataset | None = None) -> Ne
     known, config = setup.federation.dataset, setup.config
     federation = _held_out(setup) if plan.data is None and data is None else _divided(setup, plan, data)
     transform = preset(config.transform, known.name, known.shape)
-    rows = shares_of(federation, transform, config.device)
+    rows = build_row_splits(federation, transform, config.device)
     pool = replace_clients(setup.pool, federation.clients, rows, _like(setup.pool, plan.model))
     task = setup.pool.task()
     task = replace(

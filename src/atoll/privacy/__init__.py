@@ -1,1 +1,1 @@
-"""Privacy of what leaves a client: disclosure control, differential privacy, budget."""
+"""Protect the uploads of clients: disclosure control, differential privacy, privacy budget."""

@@ -1,4 +1,4 @@
-"""The budget of a run: what may be released, what has been; written down before it happens."""
+"""Keep the privacy budget of a run, and record every release on disk before it happens."""
 
 import json
 import os
@@ -9,51 +9,63 @@ from pathlib import Path
 
 from ..errors import AtollError
 from ..utils.files import to_json
-from .accountant import epsilon_of, noise_multiplier
+from .accountant import compute_epsilon, compute_noise_multiplier
 
 JOURNAL = "privacy.jsonl"
 
 
 @dataclass
 class Budget:
-    """Releases with one noise multiplier, chosen so that ``planned`` of them spend the whole of epsilon.
+    """Privacy budget, with a noise multiplier for which ``planned`` releases spend the whole of epsilon.
 
-    A client that is absent has spent as much as one that is there: the bound is for whoever takes part in every round.
+    The bound holds for a client that takes part in every round; absent clients are counted as present.
+
+    Args:
+        epsilon: epsilon of all releases together.
+        delta: delta of all releases together.
+        planned: number of releases.
+        made: number of releases so far.
     """
 
     epsilon: float
     delta: float
-    planned: int  # releases
+    planned: int
     made: int = 0
 
     @cached_property
     def multiplier(self) -> float:
-        return noise_multiplier(self.epsilon, self.delta, self.planned)
+        """Return the standard deviation of the noise, in units of the sensitivity."""
+        return compute_noise_multiplier(self.epsilon, self.delta, self.planned)
 
     def after(self, releases: int) -> float:
-        """Epsilon once so many releases have been made."""
-        return epsilon_of(self.delta, sqrt(releases) / self.multiplier)
+        """Return the epsilon that is spent after a number of releases."""
+        return compute_epsilon(self.delta, sqrt(releases) / self.multiplier)
 
     @property
     def spent(self) -> float:
+        """Return the epsilon that is spent so far."""
         return self.after(self.made)
 
     def allows(self, more: int) -> bool:
+        """Return True if ``more`` further releases stay within the budget."""
         return self.made + more <= self.planned
 
 
 class Journal:
-    """A line for every exchange, on disk before the exchange begins: what was spent is never forgotten.
+    """Records the releases of every exchange on disk before the exchange begins.
 
-    An exchange that a crash cut short counts: some of its releases may have been made. So does one that is made again
-    after a crash, because its noise is drawn afresh.
+    An exchange that a crash interrupted counts, because some of its releases may have been made. An exchange that is
+    repeated after a crash counts again, because its noise is drawn anew.
+
+    Args:
+        folder: folder of the journal, or None to record nothing.
     """
 
     def __init__(self, folder: Path | None):
         self._path = folder / JOURNAL if folder else None
 
     def made(self) -> int:
-        """Releases that are written down. A line that a crash cut off goes: nothing was released after it."""
+        """Return the number of recorded releases. Removes an incomplete last line, after which nothing was released."""
         if self._path is None or not self._path.exists():
             return 0
         *lines, torn = self._path.read_bytes().split(b"\n")
@@ -63,11 +75,12 @@ class Journal:
             return sum(_releases(line) for line in lines)
         except ValueError as reason:
             raise AtollError(
-                f"{str(self._path)!r} is damaged ({reason}), and without it nobody knows what is left of the privacy "
-                "budget. Start again with --force, which replaces the run."
+                f"{str(self._path)!r} is damaged ({reason}), so the rest of the privacy budget is "
+                "unknown. Start again with --force, which replaces the run."
             ) from None
 
     def write(self, releases: int, t: int, epsilon: float) -> None:
+        """Record the releases of round ``t`` and flush the line to disk."""
         if self._path is None:
             return
         line = to_json({"releases": releases, "round": t, "epsilon": epsilon}) + "\n"

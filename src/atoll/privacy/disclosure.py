@@ -1,9 +1,8 @@
-"""The gate: classes of which a client has too few rows stay at home, and so does everything that tells of them.
+"""Remove classes with too few rows from uploads (disclosure control, called the gate in options and messages).
 
-It runs where the client runs and goes by what an upload's fields declare (``about``): tables of classes, counts,
-covariances. So it needs to know no method. What is declared to be something else (models, outputs for public rows)
-passes unchanged; what declares nothing does not leave. It prevents exact reconstruction from few rows; it is no
-differential privacy.
+The gate runs at the client and reads the declared roles of an upload's fields (``about``): class tables, counts,
+covariances. So the gate works for any method. Fields with other roles (models, outputs for public rows) pass unchanged;
+a field without a role is refused. The gate prevents exact reconstruction from few rows; it is no differential privacy.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,44 +20,69 @@ from ..errors import AtollError
 WHERE = "in about(...), or in the marks of a regulariser,"  # where an author declares roles
 COV_SOURCES = ("client", "diag", "means", "none")
 
-Declared = Mapping[str, FieldConstraints]  # of the tensors of an upload, by the names that they travel by
+Declared = Mapping[str, FieldConstraints]  # constraints of the tensors of an upload, by name
 
 
 class Undeclared(AtollError):
-    """A field of an upload that does not say what the gate has to know."""
+    """A field of an upload declares no role, or one that does not fit its shape."""
 
 
 class Tally(NamedTuple):
-    """What the gate had before it and what it kept back, summed over uploads."""
+    """Counts of what the gate has seen and withheld, summed over uploads.
 
-    classes: int = 0  # that clients hold
+    Args:
+        classes: classes that clients hold.
+        withheld: classes that were withheld.
+        rows: rows of the classes held.
+        rows_withheld: rows of the classes withheld.
+        covariances: covariances of the classes not withheld.
+        replaced: covariances that were replaced as ``cov_source`` says.
+    """
+
+    classes: int = 0
     withheld: int = 0
-    rows: int = 0  # behind these classes
+    rows: int = 0
     rows_withheld: int = 0
-    covariances: int = 0  # that would have left
-    replaced: int = 0  # of those, by what ``cov_source`` says
+    covariances: int = 0
+    replaced: int = 0
 
     def plus(self, other: "Tally") -> "Tally":
+        """Return the sum of two tallies."""
         return Tally(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
 class DisclosureControl:
-    """Rows that a class needs to leave, and what stands in for a covariance of too few."""
+    """Removes classes with too few rows from uploads, and replaces covariances of too few rows.
+
+    Args:
+        least: number of rows that a class needs; 0 removes no class.
+        cov_source: one of ``COV_SOURCES``; ``client`` sends all covariances.
+    """
 
     least: int = 0
     cov_source: str = "client"
 
     @property
     def on(self) -> bool:
+        """Return True if the gate may change an upload."""
         return self.least > 0 or self.cov_source != "client"
 
     def covariance_floor(self, width: int) -> int:
-        """Below ``width`` + 1 rows a covariance gives away who is in it; twice as many, and at least ``least``."""
+        """Return the number of rows that a covariance needs: twice the ``width`` + 1 at which it has full rank."""
         return 0 if self.cov_source == "client" else max(self.least, 2 * (width + 1))
 
-    def passed(self, upload: Any, counts: Tensor, declared: Declared) -> Any:
-        """The upload without what too few rows are behind; ``counts`` [C] are the rows that the client really has."""
+    def filter_upload(self, upload: Any, counts: Tensor, declared: Declared) -> Any:
+        """Remove the classes with too few rows from an upload.
+
+        Args:
+            upload: the upload.
+            counts: number of the client's rows of each class, of shape ``[C]``.
+            declared: constraints of the upload's tensors.
+
+        Raises:
+            Undeclared: a tensor has no role.
+        """
         check_upload(upload, declared, len(counts))
         tensors, open_classes = tensors_of(upload), counts >= self.least
         changed = dict(tensors)
@@ -66,10 +90,10 @@ class DisclosureControl:
             changed[name] = _only(tensors[name], open_classes)
             if constraints_at(name, declared).psd:
                 changed[name] = self._covariances(changed[name], counts)
-        kept_back = counts[~open_classes].sum()
+        withheld = counts[~open_classes].sum()
         for name in totals(tensors, declared):
-            changed[name] = (tensors[name] - kept_back.to(tensors[name].dtype)).clamp(min=1)
-        return with_tensors(upload, changed)
+            changed[name] = (tensors[name] - withheld.to(tensors[name].dtype)).clamp(min=1)
+        return replace_tensors(upload, changed)
 
     def _covariances(self, sigma: Tensor, counts: Tensor) -> Tensor:
         few = counts < self.covariance_floor(sigma.shape[-1])
@@ -77,7 +101,12 @@ class DisclosureControl:
         return torch.where(few[:, None, None], diagonal if self.cov_source == "diag" else 0, sigma)
 
     def tally(self, counts: Tensor, width: int | None) -> Tally:
-        """What the gate does to an upload about such ``counts``; ``width`` is that of covariances, if any are in it."""
+        """Count what the gate withholds from an upload.
+
+        Args:
+            counts: number of the client's rows of each class, of shape ``[C]``.
+            width: width of covariances, or None if the upload has none.
+        """
         held, few = counts > 0, (counts > 0) & (counts < self.least)
         leaving = held & ~few
         replaced = leaving & (counts < self.covariance_floor(width)) if width is not None else torch.zeros(0)
@@ -91,8 +120,8 @@ class DisclosureControl:
         )
 
 
-def rows_of_classes(client: Client) -> Tensor:
-    """How many rows of each class a client has [C]."""
+def count_by_class(client: Client) -> Tensor:
+    """Return the number of a client's rows of each class, of shape ``[C]``."""
     return client.members().sum(0)
 
 
@@ -104,21 +133,21 @@ def class_tables(tensors: Params, declared: Declared) -> Iterator[str]:
 
 
 def is_marker(name: str, declared: Declared) -> bool:
-    """Return True if a tensor says which classes the rows of another one are of."""
+    """Return True if a tensor marks the classes that another tensor holds."""
     return any(marks.rows == name for marks in declared.values())
 
 
 def totals(tensors: Params, declared: Declared) -> list[str]:
-    """Return the names of numbers of all rows that travel beside counts by class.
+    """Return the names of total row counts that are sent beside counts by class.
 
-    Rows of classes that stay at home are taken off such a number: the difference would tell how many there are.
+    Rows of withheld classes are subtracted from a total, because the difference would reveal their number.
     """
     counts = [name for name in tensors if constraints_at(name, declared).counts_rows]
     return [name for name in counts if not tensors[name].ndim] if any(tensors[name].ndim for name in counts) else []
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What has to be declared
+# Declared roles
 
 
 def check_upload(upload: Any, declared: Declared, classes: int) -> None:
@@ -161,12 +190,12 @@ def _misdeclared(name: str, declared: Declared, value: Tensor, classes: int) -> 
 
 
 def _only(table: Tensor, kept: Tensor) -> Tensor:
-    """The rows of classes that may leave; zeros, or False, in place of the others."""
+    """Set the rows of all other classes to zero or False."""
     return torch.where(kept.reshape(-1, *[1] * (table.ndim - 1)), table, torch.zeros_like(table))
 
 
-def with_tensors(upload: Any, tensors: Params) -> Any:
-    """The payload with other tensors under the same names."""
+def replace_tensors(upload: Any, tensors: Params) -> Any:
+    """Return a copy of a payload with other tensors under the same names."""
     values: dict[str, Any] = {}
     for f in fields(upload):
         value = getattr(upload, f.name)

@@ -1,11 +1,11 @@
-"""Differential privacy of what leaves a client: bounded contributions, Gaussian noise, made where the client runs.
+"""Make uploads differentially private at the client: bound the contribution, then add Gaussian noise.
 
-updates      the change of a model that clients got, which they send as it is or as the trained model: clipped to norm R
-             as a whole, noise on every weight. All clients weigh the same, as their numbers of rows would tell of them.
+updates      the change of a received model, sent as a change or as the trained model: clipped to norm R as a whole,
+             with noise on every weight. All clients have the same weight, because numbers of rows are private.
 statistics   count, sum and second moment of features by class: features clipped row by row to norm R; one row belongs
-             to one class, so adding or removing it moves all that is released by at most sqrt(1 + R^2 + R^4).
+             to one class, so adding or removing a row moves the release by at most sqrt(1 + R^2 + R^4).
 
-Whatever is made of the noisy values afterwards (rounding, ratios, projections, leaving classes out) costs nothing more.
+Post-processing of the noisy values (rounding, ratios, projections, leaving classes out) costs no further privacy.
 """
 
 import math
@@ -23,13 +23,13 @@ from ..core.schema import constraints_at, field_of, tensors_of
 from ..errors import AtollError
 from ..utils.parsing import Spec, number
 from ..utils.secure_random import Normal
-from .disclosure import WHERE, Declared, DisclosureControl, rows_of_classes, with_tensors
+from .disclosure import WHERE, Declared, DisclosureControl, count_by_class, replace_tensors
 
-USABLE = 2.0  # a class counts as held from so many standard deviations of the noise on its count
+USABLE = 2.0  # standard deviations of noise that a count must reach for its class to count as held
 
 
 class Budgeted(NamedTuple):
-    """What ``--dp`` says."""
+    """Epsilon and delta of ``--dp``."""
 
     epsilon: float
     delta: float = 1e-5
@@ -51,11 +51,11 @@ def parse(text: str) -> Budgeted:
 # Updates
 
 
-def update_field(download: Any, upload: Any, declared: Declared) -> str:
+def find_update_field(download: Any, upload: Any, declared: Declared) -> str:
     """Return the field of an upload that is its only model or change.
 
     Raises:
-        AtollError: if anything else leaves that noise would not cover, or if a model is none that the client received.
+        AtollError: the upload has other fields, which noise would not cover, or its model was not received before.
     """
     tensors = tensors_of(upload)
     roles = {name: constraints_at(name, declared).role for name in tensors}
@@ -69,7 +69,7 @@ def update_field(download: Any, upload: Any, declared: Declared) -> str:
         raise AtollError(f"it uploads {_listed(models) or 'no model'}, not one model (Role.MODEL or Role.CHANGE)")
     weights = _weights(tensors, declared)
     others = [name for name in tensors if field_of(name) != models[0] and name not in weights]
-    if others := others + plain_scalars(upload):
+    if others := others + find_plain_scalars(upload):
         raise AtollError(
             f"it also uploads {_listed(others)}; only a scalar tensor with Role.WEIGHT may go with a model"
         )
@@ -96,11 +96,11 @@ def _weights(tensors: Params, declared: Declared) -> list[str]:
 
 
 def _inside(p: Any, field: str) -> Params:
-    """Return the tensors of one field; a tensor that is a field by itself goes without a name."""
+    """Return the tensors of one field; the name of a tensor that is a field by itself is empty."""
     return {n.partition("/")[2]: v for n, v in tensors_of(p).items() if field_of(n) == field}
 
 
-def plain_scalars(upload: Any) -> list[str]:
+def find_plain_scalars(upload: Any) -> list[str]:
     """Return the fields of an upload that are plain numbers or words."""
     return [f.name for f in fields(upload) if isinstance(getattr(upload, f.name), int | float | str)]
 
@@ -111,34 +111,40 @@ def _listed(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class UpdateMechanism:
-    """Release a model as what was received, plus the clipped change, plus noise; a change without the first."""
+    """Releases a model as received model + clipped change + noise, or a change as clipped change + noise.
+
+    Args:
+        clip: largest norm of a change.
+        multiplier: standard deviation of the noise, in units of ``clip``.
+    """
 
     clip: float
     multiplier: float
 
     def release(self, download: Any, upload: Any, declared: Declared, normal: Normal) -> Any:
-        name = update_field(download, upload, declared)
+        """Return the upload with a clipped and noisy model or change, and all weights set to 1."""
+        name = find_update_field(download, upload, declared)
         sent = _inside(upload, name)
         if declared[name].role is Role.MODEL:
             start = _inside(download, declared[name].of or name)
         else:
             start = {n: torch.zeros_like(v) for n, v in sent.items()}
-        change = clipped({n: sent[n].double() - start[n].double() for n in sent}, self.clip)
+        change = clip_norm({n: sent[n].double() - start[n].double() for n in sent}, self.clip)
         deviation = self.multiplier * self.clip
         noisy = {
             f"{name}/{n}" if n else name: (start[n].double() + v + deviation * normal(tuple(v.shape))).to(sent[n].dtype)
             for n, v in change.items()
         }
         tensors = tensors_of(upload)
-        return with_tensors(upload, noisy | {n: torch.ones_like(tensors[n]) for n in _weights(tensors, declared)})
+        return replace_tensors(upload, noisy | {n: torch.ones_like(tensors[n]) for n in _weights(tensors, declared)})
 
 
-def clipped(change: Params, most: float) -> Params:
-    """Of norm ``most`` or less, all tensors together; a change that is not finite counts as none."""
+def clip_norm(change: Params, most: float) -> Params:
+    """Scale all tensors together to norm ``most`` or less. A change with NaN or infinity becomes 0."""
     norm = math.sqrt(sum(float(v.square().sum()) for v in change.values()))
     if not math.isfinite(norm):
         return {name: torch.zeros_like(v) for name, v in change.items()}
-    scale = most / max(norm, most) * (1 - 1e-12)  # rounding must not carry it over the bound
+    scale = most / max(norm, most) * (1 - 1e-12)  # keeps the norm below the bound after rounding
     return {name: v * scale for name, v in change.items()}
 
 
@@ -148,7 +154,13 @@ def clipped(change: Params, most: float) -> Params:
 
 @dataclass(frozen=True)
 class Moments:
-    """Of each class: rows [C], sum of features [C, d], and sum of their outer products [C, d, d] if those leave."""
+    """Moments of the features of each class.
+
+    Args:
+        n: numbers of rows, of shape ``[C]``.
+        total: sums of features, of shape ``[C, d]``.
+        second: sums of outer products, of shape ``[C, d, d]``; None if covariances are not sent.
+    """
 
     n: Tensor
     total: Tensor
@@ -157,24 +169,33 @@ class Moments:
 
 @dataclass(frozen=True)
 class StatisticsMechanism:
-    """Tables of classes leave as what noisy counts, sums and second moments make of them."""
+    """Releases class tables that are computed from noisy counts, sums and second moments.
+
+    Args:
+        clip: largest norm of a row's features.
+        multiplier: standard deviation of the noise, in units of the sensitivity.
+        gate: disclosure control, applied to noisy counts because true counts are private.
+    """
 
     clip: float
     multiplier: float
-    gate: DisclosureControl  # applied to noisy counts: true ones would tell
+    gate: DisclosureControl
 
     def sensitivity(self, covariances: bool) -> float:
+        """Return the largest change of all released sums by one row."""
         r = self.clip
         return math.sqrt(1 + r**2 + (r**4 if covariances else 0))
 
     def deviation(self, covariances: bool) -> float:
+        """Return the standard deviation of the noise on each number."""
         return self.multiplier * self.sensitivity(covariances)
 
     def release(self, client: Client, upload: Any, declared: Declared, normal: Normal) -> Any:
+        """Return the upload with class tables from noisy moments."""
         tensors = tensors_of(upload)
-        marker, mean, sigma = table_names(upload, declared)
+        marker, mean, sigma = find_table_names(upload, declared)
         covariances = None if sigma is None else tensors[sigma]
-        noisy = self.noisy(moments(rows_of_classes(client), tensors[mean], covariances), normal)
+        noisy = self.noisy(moments(count_by_class(client), tensors[mean], covariances), normal)
         held = noisy.n >= max(1, self.gate.least, USABLE * self.deviation(sigma is not None))
         counts = torch.where(held, noisy.n.round(), 0.0)
         mu = self._means(noisy, held)
@@ -182,9 +203,10 @@ class StatisticsMechanism:
         made[mean] = mu.to(tensors[mean].dtype)
         if sigma is not None and noisy.second is not None:
             made[sigma] = self._covariances(noisy.second, counts, mu, held).to(tensors[sigma].dtype)
-        return self.gate.passed(with_tensors(upload, made), counts, declared)
+        return self.gate.filter_upload(replace_tensors(upload, made), counts, declared)
 
     def noisy(self, exact: Moments, normal: Normal) -> Moments:
+        """Add noise to moments. The noise on second moments is symmetric."""
         deviation = self.deviation(exact.second is not None)
         second = None
         if exact.second is not None:
@@ -194,7 +216,7 @@ class StatisticsMechanism:
         return Moments(n, total, second)
 
     def _means(self, noisy: Moments, held: Tensor) -> Tensor:
-        """No longer than the rows they are of."""
+        """Compute means of norm ``clip`` or less, the bound on the norm of every row."""
         mu = noisy.total / noisy.n.clamp(min=1)[:, None]
         mu = mu * (self.clip / mu.norm(dim=1, keepdim=True).clamp(min=self.clip))
         return torch.where(held[:, None], mu, 0.0)
@@ -208,15 +230,15 @@ class StatisticsMechanism:
         return out
 
 
-def table_names(upload: Any, declared: Declared) -> tuple[str, str, str | None]:
+def find_table_names(upload: Any, declared: Declared) -> tuple[str, str, str | None]:
     """Return marker, means and covariances (if any) of an upload of statistics.
 
     Raises:
-        AtollError: if anything else leaves, or if a field does not say that it goes by class.
+        AtollError: the upload has other fields, or a field does not declare that its rows are classes.
     """
     tensors = tensors_of(upload)
     unclear = [name for name in tensors if constraints_at(name, declared).role not in (Role.CLASS_TABLE, Role.COUNT)]
-    if unclear := unclear + plain_scalars(upload):
+    if unclear := unclear + find_plain_scalars(upload):
         raise AtollError(
             f"it uploads {_listed(unclear)} beside statistics of classes. Say {WHERE} role=Role.CLASS_TABLE, or "
             "Role.COUNT, for what has a row for each class, and send nothing else"
@@ -230,7 +252,7 @@ def table_names(upload: Any, declared: Declared) -> tuple[str, str, str | None]:
 
 
 def moments(counts: Tensor, mu: Tensor, sigma: Tensor | None) -> Moments:
-    """Sums behind means and unbiased covariances."""
+    """Compute moments from means and unbiased covariances."""
     n, mu = counts.double(), mu.double()
     total = n[:, None] * mu
     if sigma is None:
@@ -240,7 +262,7 @@ def moments(counts: Tensor, mu: Tensor, sigma: Tensor | None) -> Moments:
 
 
 def positive(matrix: Tensor) -> Tensor:
-    """The nearest positive semi-definite matrix, exactly symmetric."""
+    """Return the nearest positive semi-definite matrix, exactly symmetric."""
     values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
     made = (vectors * values.clamp(min=0)) @ vectors.mT
     symmetric: Tensor = (made + made.mT) / 2

@@ -1,47 +1,47 @@
-"""The options of a run that its privacy depends on."""
+"""Declare the options of a run that determine its privacy."""
 
 from typing import Protocol
 
 
 class PrivacyOptions(Protocol):
-    """What privacy reads of a run's configuration; ``atoll.Config`` has all of these."""
+    """The part of a run's configuration that privacy reads; ``atoll.Config`` has all of these options."""
 
     @property
     def method(self) -> str:
-        """Name of the method, for messages."""
+        """Return the name of the method, for messages."""
 
     @property
     def backend(self) -> str:
-        """Name of the backend."""
+        """Return the name of the backend."""
 
     @property
     def seed(self) -> int:
-        """Seed of the run."""
+        """Return the seed of the run."""
 
     @property
     def rounds(self) -> int:
-        """Rounds that the run has."""
+        """Return the number of rounds of the run."""
 
     @property
     def min_class_count(self) -> int:
-        """Rows that a class needs before its statistics leave a client; 0: any."""
+        """Return the rows that a class needs before its statistics are uploaded; 0 for no limit."""
 
     @property
     def cov_source(self) -> str | None:
-        """Which covariances leave a client; None: as ``min_class_count`` implies."""
+        """Return the source of covariances; None follows from ``min_class_count``."""
 
     @property
     def dp(self) -> str | None:
-        """The budget of differential privacy, such as ``8`` or ``8:1e-6``; None: no noise."""
+        """Return the budget of differential privacy, such as ``8`` or ``8:1e-6``; None for no noise."""
 
     @property
     def dp_clip(self) -> float:
-        """Largest norm of what is released, before noise."""
+        """Return the largest norm of a release before noise."""
 
     @property
     def dp_rounds(self) -> int | None:
-        """Rounds that the budget is planned for; None: those of the run."""
+        """Return the rounds that the budget is planned for; None for those of the run."""
 
     @property
     def dp_seed(self) -> int | None:
-        """Seed of the noise, which makes a run repeatable and not private; None: a secure source."""
+        """Return the seed of the noise, with which a run is repeatable and not private; None for a secure source."""

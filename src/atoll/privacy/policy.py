@@ -1,4 +1,4 @@
-"""The privacy of a run, decided once: gate, mechanism, budget, and the record of them."""
+"""Combine the privacy mechanisms of a run: gate, noise, budget, and their record in the summary."""
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -16,10 +16,10 @@ from ..core.schema import constraints_at, constraints_of, field_of, tensors_of
 from ..typing import ClientId
 from ..utils.secure_random import Normal, secure, seeded
 from .budget import Budget, Journal
-from .disclosure import Tally, check_fields, check_upload, class_tables, is_marker, rows_of_classes, totals
-from .mechanisms import StatisticsMechanism, UpdateMechanism, plain_scalars
+from .disclosure import Tally, check_fields, check_upload, class_tables, count_by_class, is_marker, totals
+from .mechanisms import StatisticsMechanism, UpdateMechanism, find_plain_scalars
 from .options import PrivacyOptions
-from .setup import budget_of, gate_of, releases_per_exchange
+from .setup import build_budget, build_gate, releases_per_exchange
 
 SCOPES = {
     "updates": (
@@ -49,14 +49,25 @@ PASSED = "The gate let {passes} pass unchanged, by the role that the method decl
 
 
 class Privacy:
-    """The privacy of one run."""
+    """Privacy of one run: filters uploads, keeps the budget, and records both.
+
+    Args:
+        config: the privacy options of the run.
+        method: the method of the run.
+        pool: the clients.
+        folder: folder of the journal of releases; None records nothing.
+    """
 
     def __init__(self, config: PrivacyOptions, method: AnyMethod, pool: ClientPool, folder: Path | None = None):
-        self.gate, self._config, self._method, self._pool = gate_of(config, method), config, method, pool
-        self._declared, self._tally = constraints_of(method), Tally()
-        self._covers: list[str] = []  # what the gate changes in uploads
-        self._passes: dict[str, str] = {}  # the role of everything else
-        self._widths: dict[str, int] = {}  # of covariances, by the architecture of those who send any
+        self.gate = build_gate(config, method)
+        self._config = config
+        self._method = method
+        self._pool = pool
+        self._declared = constraints_of(method)
+        self._tally = Tally()
+        self._covers: list[str] = []  # tensors that the gate changes
+        self._passes: dict[str, str] = {}  # roles of all other tensors
+        self._widths: dict[str, int] = {}  # widths of covariances, by architecture
         if self.gate.on:
             self._dry_run()
         self.kind: str | None = None
@@ -65,19 +76,19 @@ class Privacy:
             optim = getattr(method, "optim", None)
             statistics = "statistics" if method.bounded_statistics else "updates"
             self.kind = "training" if isinstance(optim, DPSGD) else statistics
-            self.budget = budget_of(config, method)
+            self.budget = build_budget(config, method)
         self._journal = Journal(folder if self.budget else None)
 
-    # -- on the way out of a client -----------------------------------------------------------------------------------
+    # -- uploads ------------------------------------------------------------------------------------------------------
 
     def upload_filter(self, job: ClientTask, client: Client, upload: Any) -> Any:
-        """What leaves in place of an upload; run where the client runs."""
+        """Return the private form of an upload. Runs at the client."""
         if self.kind == "statistics":
             return self._statistics().release(client, upload, self._declared, self._noise(job))
         if self.kind == "updates" and self.budget:
             mechanism = UpdateMechanism(self._config.dp_clip, self.budget.multiplier)
             return mechanism.release(job.download, upload, self._declared, self._noise(job))
-        return self.gate.passed(upload, rows_of_classes(client), self._declared) if self.gate.on else upload
+        return self.gate.filter_upload(upload, count_by_class(client), self._declared) if self.gate.on else upload
 
     def _statistics(self) -> StatisticsMechanism:
         assert self.budget is not None
@@ -89,19 +100,19 @@ class Privacy:
 
     @property
     def spare_rows(self) -> int:
-        """By how much noisy counts may exceed what a client has, but for one case in a million."""
+        """Return a bound on the rows that noise adds to counts, exceeded in less than one of a million cases."""
         if self.kind != "statistics":
             return 0
         return int(6 * self._statistics().deviation(True) * self._pool.num_classes)
 
     # -- the budget ---------------------------------------------------------------------------------------------------
 
-    def affordable(self, exchanges: int | None = None) -> bool:
-        """Whether another round, or so many exchanges, may be released."""
+    def can_afford(self, exchanges: int | None = None) -> bool:
+        """Return True if the budget allows another round, or a number of exchanges."""
         return self.budget is None or self.budget.allows(self._releases(exchanges))
 
     def reserve(self, t: int, exchanges: int | None = None) -> None:
-        """Write down that round ``t``, or so many exchanges of it, is about to be released; only then may it be."""
+        """Record the releases of round ``t``, or of some of its exchanges. Must be called before the round."""
         if self.budget is None:
             return
         more = self._releases(exchanges)
@@ -114,6 +125,7 @@ class Privacy:
         return each * (self._method.phases if exchanges is None else exchanges)
 
     def exhausted(self) -> str:
+        """Return the note for a run that ends because its budget is spent."""
         assert self.budget is not None
         return (
             f"The privacy budget is spent: epsilon {self.budget.spent:.4g} of {self.budget.epsilon:g} after "
@@ -121,11 +133,11 @@ class Privacy:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return releases and tally, for a checkpoint."""
         return {"made": self.budget.made if self.budget else 0, "tally": list(self._tally)}
 
     def take_over(self, stored: Mapping[str, Any] | None) -> None:
-        """What was spent, by the checkpoint or by the journal, whichever says more."""
+        """Restore releases and tally; the releases are the larger number of checkpoint and journal."""
         stored = stored or {}
         self._tally = Tally(*stored.get("tally", ()))
         if self.budget:
@@ -135,44 +147,46 @@ class Privacy:
 
     @property
     def on(self) -> bool:
+        """Return True if any mechanism is on."""
         return self.gate.on or self.budget is not None
 
     def count(self, senders: Collection[ClientId]) -> None:
-        """Add up what the gate kept back from uploads of these clients; sites count for themselves."""
+        """Add what the gate withheld from uploads of these clients; remote sites count for themselves."""
         if not self._pool.remote:
             for i in senders:
                 self._tally = self._tally.plus(self.tally(i))
 
     def tally(self, i: ClientId) -> Tally:
-        """What the gate keeps back from an upload of client ``i``; it goes by the client's rows alone."""
+        """Count what the gate withholds from an upload of client ``i``, which depends on the client's rows alone."""
         if not (self.gate.on and self._covers and self.kind is None):
             return Tally()
-        counts = rows_of_classes(self._pool.client(i))
+        counts = count_by_class(self._pool.client(i))
         return self.gate.tally(counts, self._widths.get(self._pool.models[i].name))
 
     def progress(self) -> dict[str, Any]:
-        """For a line of metrics."""
+        """Return the entry of a line of metrics: epsilon spent, and the tally of the gate."""
         spent = {"epsilon": self.budget.spent} if self.budget else {}
         counted = self.gate.on and self.kind is None and not self._pool.remote
         return spent | ({"withheld": self._tally._asdict()} if counted else {})
 
     def record(self) -> dict[str, Any]:
-        """For the summary: what was on, what it did, and what is and is not guaranteed by it."""
+        """Return the entry of the summary: mechanisms, their effect, and their guarantees and limits."""
         return {"gate": self._gate_record(), "dp": self._dp_record(), "statement": self.statement()}
 
     def statement(self) -> list[str]:
-        said = []
+        """Return sentences on what is and is not guaranteed."""
+        sentences = []
         if self._covers:
-            said.append(GATED.format(covers=", ".join(self._covers)))
+            sentences.append(GATED.format(covers=", ".join(self._covers)))
         if self._passes:
-            said.append(PASSED.format(passes=", ".join(f"{name} ({role})" for name, role in self._passes.items())))
+            sentences.append(PASSED.format(passes=", ".join(f"{name} ({role})" for name, role in self._passes.items())))
         if self.budget and self.kind:
             noise = "" if self._config.dp_seed is None else f"{SEEDED}. "
-            said.append(
+            sentences.append(
                 f"{noise}Differential privacy, epsilon {self.budget.spent:.4g} and delta {self.budget.delta:g} spent: "
                 f"{SCOPES[self.kind]}; {NOT_COVERED}."
             )
-        return said or [AT_SITES if self._pool.remote else OFF]
+        return sentences or [AT_SITES if self._pool.remote else OFF]
 
     def _gate_record(self) -> dict[str, Any] | None:
         if not self.gate.on:
@@ -201,7 +215,7 @@ class Privacy:
         }
 
     def _dry_run(self) -> None:
-        """See what the gate changes and what it lets pass; an upload that does not declare what it holds is refused."""
+        """Find the tensors that the gate changes and those that pass. Raises Undeclared for tensors without a role."""
         covers: set[str] = set()
         passes: dict[str, Role | None] = {}
         with no_training():
@@ -210,7 +224,7 @@ class Privacy:
                 tensors = tensors_of(exchange.upload)
                 changed = {*class_tables(tensors, self._declared), *totals(tensors, self._declared)}
                 covers |= changed
-                seen = [name for name in tensors if name not in changed] + plain_scalars(exchange.upload)
+                seen = [name for name in tensors if name not in changed] + find_plain_scalars(exchange.upload)
                 passes |= {self._declares(name): constraints_at(name, self._declared).role for name in seen}
                 sigma = [v for name, v in tensors.items() if name in self._declared and self._declared[name].psd]
                 if sigma:
@@ -226,7 +240,7 @@ class Privacy:
         return name if own and own.role else field_of(name)
 
     def _unguarded(self) -> Iterator[tuple[str, Role]]:
-        """Yield what declares that it does not go by class: some of it may leave in later rounds only."""
+        """Yield fields with a role other than class tables, some of which may be uploaded in later rounds only."""
         for name, marks in self._declared.items():
             if marks.role and not marks.by_class and not is_marker(name, self._declared):
                 yield name, marks.role

@@ -1,4 +1,4 @@
-"""What the options for privacy change in a run before it starts, or the reason why they cannot be met."""
+"""Apply the privacy options to method and clients before a run, or explain why they cannot be met."""
 
 from dataclasses import fields, replace
 from typing import Any, cast
@@ -13,14 +13,14 @@ from ..errors import AtollError
 from ..methods import _registry
 from .budget import Budget
 from .disclosure import DisclosureControl
-from .mechanisms import parse, table_names, update_field
+from .mechanisms import find_table_names, find_update_field, parse
 from .options import PrivacyOptions
 
 
-def gate_of(config: PrivacyOptions, method: AnyMethod) -> DisclosureControl:
-    """Return the disclosure control of a run.
+def build_gate(config: PrivacyOptions, method: AnyMethod) -> DisclosureControl:
+    """Build the disclosure control of a run.
 
-    As soon as anything is guarded, covariances of few rows do not leave, unless the user says otherwise.
+    With ``--min-class-count``, covariances of few rows are not sent either, unless ``--cov-source`` is given.
     """
     guarded = "means" if hasattr(method, "cov_source") else "none"
     return DisclosureControl(
@@ -29,7 +29,7 @@ def gate_of(config: PrivacyOptions, method: AnyMethod) -> DisclosureControl:
 
 
 def prepare(config: PrivacyOptions, method: AnyMethod, pool: ClientPool) -> tuple[AnyMethod, ClientPool]:
-    """Return method and clients with everything that the options for privacy change before a run.
+    """Apply the privacy options to method and clients.
 
     Raises:
         AtollError: the method, the clients or the backend cannot meet the options.
@@ -46,7 +46,7 @@ def prepare(config: PrivacyOptions, method: AnyMethod, pool: ClientPool) -> tupl
         return method, pool
     kind = _mechanism(config, method, pool, private)
     if kind == "training":
-        noise = budget_of(config, method).multiplier
+        noise = build_budget(config, method).multiplier
         seed = -1 if config.dp_seed is None else config.dp_seed
         optim = replace(cast(Any, method).optim, noise=noise, clip=config.dp_clip, seed=seed)
         method = replace(cast(Any, method), optim=optim)
@@ -54,8 +54,8 @@ def prepare(config: PrivacyOptions, method: AnyMethod, pool: ClientPool) -> tupl
 
 
 def _without_covariances(config: PrivacyOptions, method: AnyMethod) -> AnyMethod:
-    """Return the method with covariances from means, if the options ask for that and the method uses covariances."""
-    if gate_of(config, method).cov_source != "means" or not sends_covariances(method):
+    """Return the method with covariances from means, if the options say so and the method uses covariances."""
+    if build_gate(config, method).cov_source != "means" or not sends_covariances(method):
         return method
     if not hasattr(method, "cov_source"):
         raise AtollError(f"{config.method} cannot do without covariances of clients. Use --cov-source diag or none.")
@@ -79,9 +79,9 @@ def _mechanism(config: PrivacyOptions, method: AnyMethod, pool: ClientPool, priv
     try:
         for exchange in exchanges:
             if method.bounded_statistics:
-                table_names(exchange.upload, declared)
+                find_table_names(exchange.upload, declared)
             else:
-                update_field(exchange.download, exchange.upload, declared)
+                find_update_field(exchange.download, exchange.upload, declared)
         if method.varying_bytes:
             raise AtollError("it uploads more or fewer bytes by what was learnt, and noise does not hide a size")
     except AtollError as reason:
@@ -116,22 +116,22 @@ def _check_training(config: PrivacyOptions, method: AnyMethod, pool: ClientPool,
         )
 
 
-def budget_of(config: PrivacyOptions, method: AnyMethod) -> Budget:
-    """Return the whole budget of a run, planned for ``dp_rounds`` rounds or those of the run."""
+def build_budget(config: PrivacyOptions, method: AnyMethod) -> Budget:
+    """Build the budget of a run, planned for ``dp_rounds`` rounds or those of the run."""
     goal = parse(str(config.dp))
     return Budget(goal.epsilon, goal.delta, releases_per_round(method) * int(config.dp_rounds or config.rounds))
 
 
-def rows_one_by_one(method: AnyMethod) -> bool:
+def needs_row_gradients(method: AnyMethod) -> bool:
     """Return True if training needs the gradient of every row, so that clients cannot share a batched call."""
     return isinstance(getattr(method, "optim", None), DPSGD)
 
 
 def releases_per_exchange(method: AnyMethod) -> int:
-    """Return the releases of one exchange: with dpsgd one for each epoch, in which every row is used once."""
-    return cast(Any, method).optim.epochs if rows_one_by_one(method) else 1
+    """Return the number of releases in one exchange: with DPSGD one for each epoch, else one."""
+    return cast(Any, method).optim.epochs if needs_row_gradients(method) else 1
 
 
 def releases_per_round(method: AnyMethod) -> int:
-    """Return the releases of one client in one round."""
+    """Return the number of releases of one client in one round."""
     return releases_per_exchange(method) * method.phases

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from ..clients.evaluation import OWN as KNOWN
+from ..clients.evaluation import RESERVED_NAMES
 from ..storage.run_reader import Run, value
 from ..utils.stats import Stat
 from .groups import Group, groups
@@ -109,7 +109,7 @@ def row(group: Group) -> Row:
 
 def _metrics(group: Group) -> list[str]:
     """Return the names of the metrics that the user added; all runs of a group have the same."""
-    return [name for name in group.runs[0].summary["personal"]["metrics"]["best_by_val"] if name not in KNOWN]
+    return [name for name in group.runs[0].summary["personal"]["metrics"]["best_by_val"] if name not in RESERVED_NAMES]
 
 
 def remark(group: Group) -> str:

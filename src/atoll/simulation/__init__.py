@@ -1,1 +1,1 @@
-"""What a simulation adds to a run: devices and their time, counted work, faults, byzantine clients."""
+"""Simulate devices and their time, count work, and inject faults and byzantine clients into a run."""

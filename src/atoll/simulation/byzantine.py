@@ -1,9 +1,9 @@
-"""What liars send in place of what they learnt.
+"""Corrupt the uploads of byzantine clients.
 
-A liar trains as it should and changes what leaves it. Its upload keeps the form that the server checks, and tells the
-truth about its numbers of rows: an upload that is refused does no harm. Models are changed by their distance from what
-was received; everything else (prototypes, statistics, predictions) by its own values. Matrices that must stay positive
-semi-definite are left alone, except that ``swap`` gives them to other classes.
+A byzantine client trains like any other and changes its upload. The upload keeps the form that the server checks and
+the true numbers of rows, because a rejected upload does no harm. In a model, the attack changes the difference to the
+received model; elsewhere (prototypes, statistics, predictions) it changes the values. Matrices that must stay positive
+semi-definite are not changed, except that ``swap`` assigns them to other classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,30 +21,40 @@ from ..typing import ClientId
 if TYPE_CHECKING:
     from ..clients.tasks import ClientUpload
 
-STRENGTH = 10.0  # how many times as large as the truth a crude lie is
-WITHIN = 1.5  # standard deviations from the liars' mean that ALIE dares
+STRENGTH = 10.0  # factor by which ``signflip``, ``scale`` and ``random`` enlarge a value
+WITHIN = 1.5  # standard deviations from the mean of the byzantine clients that ALIE moves
 ALIE = "alie"
 
 
 @dataclass(frozen=True)
 class UploadTensor:
-    """One tensor of an upload, and what a liar knows of it."""
+    """One tensor of an upload, with the knowledge of a byzantine client about it.
 
-    name: str  # as in a packed payload
+    Args:
+        name: name of the tensor in a packed payload.
+        value: the honest value.
+        start: the same tensor of the received model, or 0.
+        constraints: constraints that the server checks.
+        held: for a class table, a mask of the classes that it holds.
+        classes: number of classes.
+        k: randomness of the attack.
+    """
+
+    name: str
     value: Tensor
-    start: Tensor  # the same tensor of the model that was received, or 0
+    start: Tensor
     constraints: FieldConstraints
-    held: Tensor | None  # of a class table: which classes it tells of
+    held: Tensor | None
     classes: int
     k: Key
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The lies of one client
+# Attacks of one client
 
 
 def signflip(p: UploadTensor) -> Tensor:
-    """The opposite, ten times as large; of probabilities, the order turned round (FDLA, arXiv 2401.03685)."""
+    """Negate and enlarge a value; reverse the order of probabilities (FDLA, arXiv 2401.03685)."""
     if p.constraints.probabilities:
         order = p.value.argsort(-1)
         return torch.zeros_like(p.value).scatter(-1, order.flip(-1), p.value.gather(-1, order))
@@ -52,18 +62,18 @@ def signflip(p: UploadTensor) -> Tensor:
 
 
 def scale(p: UploadTensor) -> Tensor:
-    """Ten times as much."""
+    """Enlarge a value by the factor ``STRENGTH``."""
     return p.start + STRENGTH * (p.value - p.start)
 
 
 def random(p: UploadTensor) -> Tensor:
-    """Noise, ten times as long."""
+    """Replace a value by noise of ``STRENGTH`` times its norm."""
     step = p.value - p.start
     return p.start + STRENGTH * step.square().mean().sqrt() * normal(p.k, *step.shape).to(step.dtype)
 
 
 def swap(p: UploadTensor) -> Tensor:
-    """What is known of one class is said of the next: rows of tables and of heads, columns of predictions."""
+    """Assign each class's values to the next class: rows of tables and heads, columns of predictions."""
     if p.held is not None:
         return p.value.index_put((p.held,), p.value[p.held].roll(1, 0))
     _, in_model, name = p.name.partition("/")
@@ -77,40 +87,52 @@ KINDS: dict[str, Callable[[UploadTensor], Tensor] | None] = {
     "scale": scale,
     "random": random,
     "swap": swap,
-    ALIE: None,  # takes several: see conspire
+    ALIE: None,  # needs several clients: see ``collude``
 }
 
 
 def corrupt(
     kind: str, upload: Any, download: Any, classes: int, constraints: Mapping[str, FieldConstraints], k: Key
 ) -> Any:
-    """The upload of a client who lies on its own."""
-    tell = KINDS[kind]
-    if tell is None:
+    """Corrupt the upload of one byzantine client.
+
+    Args:
+        kind: the attack, one of ``KINDS``.
+        upload: the honest upload.
+        download: the message that the client received.
+        classes: number of classes.
+        constraints: constraints of the upload's tensors.
+        k: randomness of the attack.
+
+    Returns:
+        An upload that passes validation; the honest one for attacks of several clients.
+    """
+    attack = KINDS[kind]
+    if attack is None:
         return upload
     found = [
-        p for p in upload_tensors(upload, download, classes, constraints, k) if tell is swap or not p.constraints.psd
+        p for p in upload_tensors(upload, download, classes, constraints, k) if attack is swap or not p.constraints.psd
     ]
-    return _with(upload, {p.name: _allowed(tell(p), p.value, p.held, p.constraints) for p in found})
+    return _replace_tensors(upload, {p.name: _allowed(attack(p), p.value, p.held, p.constraints) for p in found})
 
 
 def upload_tensors(
     upload: Any, download: Any, classes: int, constraints: Mapping[str, FieldConstraints], k: Key
 ) -> Iterator[UploadTensor]:
-    """What can be lied about: all numbers but those of rows."""
+    """Yield the tensors of an upload that an attack can change: all but counts and markers of classes."""
     received, tensors = tensors_of(download), tensors_of(upload)
     for at, (name, v) in enumerate(tensors.items()):
         mark = constraints.get(name, FieldConstraints())
-        if _open(name, v, constraints):
+        if _can_change(name, v, constraints):
             known = received.get(name) if "/" in name else None
             start = known if known is not None and known.shape == v.shape else torch.zeros_like(v)
             yield UploadTensor(name, v, start, mark, _held(tensors, mark), classes, fold(k, at))
 
 
-def _open(name: str, v: Tensor, constraints: Mapping[str, FieldConstraints]) -> bool:
-    says_who_is_there = any(mark.rows == name for mark in constraints.values())
-    counts = v.ndim == 0 or (name in constraints and constraints[name].count)
-    return v.is_floating_point() and v.numel() > 0 and not counts and not says_who_is_there
+def _can_change(name: str, v: Tensor, constraints: Mapping[str, FieldConstraints]) -> bool:
+    is_marker = any(mark.rows == name for mark in constraints.values())
+    is_count = v.ndim == 0 or (name in constraints and constraints[name].count)
+    return v.is_floating_point() and v.numel() > 0 and not is_count and not is_marker
 
 
 def _held(tensors: Params, mark: FieldConstraints) -> Tensor | None:
@@ -118,7 +140,7 @@ def _held(tensors: Params, mark: FieldConstraints) -> Tensor | None:
 
 
 def _allowed(new: Tensor, old: Tensor, held: Tensor | None, mark: FieldConstraints) -> Tensor:
-    """As the server wants it: nothing of classes not held, symmetric, and probabilities that sum to what they did."""
+    """Make a value pass validation: zero for classes not held, symmetric, probabilities with their former sums."""
     if held is not None:
         new = torch.where(held.reshape(-1, *[1] * (new.ndim - 1)), new, torch.zeros_like(new))
     if mark.symmetric:
@@ -130,35 +152,41 @@ def _allowed(new: Tensor, old: Tensor, held: Tensor | None, mark: FieldConstrain
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The lies of several
+# Attacks of several clients
 
 
 def collude(
     outcomes: Iterable["ClientUpload"], byzantine: frozenset[ClientId], constraints: Mapping[str, FieldConstraints]
 ) -> list["ClientUpload"]:
-    """A little is enough (Baruch et al., NeurIPS 2019): liars who know one another's uploads stay inside their spread.
+    """Replace the uploads of colluding byzantine clients (ALIE; Baruch et al., NeurIPS 2019).
 
-    All send their mean less 1.5 standard deviations, number by number; in a table class by class, over those who hold
-    the class. Of the honest they know nothing. A liar without company sends what it has learnt.
+    All byzantine clients send the mean of their uploads minus 1.5 standard deviations, number by number; in a class
+    table over the clients that hold the class. They do not know honest uploads. A single byzantine client has no
+    deviation and sends its honest upload.
+
+    Args:
+        outcomes: the uploads of all clients.
+        byzantine: the clients that collude.
+        constraints: constraints of the uploads' tensors.
     """
     received = list(outcomes)
-    told = [tensors_of(o.upload) for o in received if o.sender in byzantine]
-    made = {o.sender: _aligned(o.upload, told, constraints) for o in received if o.sender in byzantine}
+    shared = [tensors_of(o.upload) for o in received if o.sender in byzantine]
+    made = {o.sender: _aligned(o.upload, shared, constraints) for o in received if o.sender in byzantine}
     return [o._replace(upload=made[o.sender], fingerprint=None) if o.sender in made else o for o in received]
 
 
-def _aligned(upload: Any, told: list[Params], constraints: Mapping[str, FieldConstraints]) -> Any:
+def _aligned(upload: Any, shared: list[Params], constraints: Mapping[str, FieldConstraints]) -> Any:
     tensors, new = tensors_of(upload), {}
     for name, v in tensors.items():
         mark = constraints.get(name, FieldConstraints())
-        if _open(name, v, constraints) and not mark.psd:
-            peers = [t for t in told if name in t and t[name].shape == v.shape]
+        if _can_change(name, v, constraints) and not mark.psd:
+            peers = [t for t in shared if name in t and t[name].shape == v.shape]
             new[name] = _allowed(_edge(peers, name, mark).to(v.dtype), v, _held(tensors, mark), mark)
-    return _with(upload, new)
+    return _replace_tensors(upload, new)
 
 
 def _edge(peers: list[Params], name: str, mark: FieldConstraints) -> Tensor:
-    """Their mean less so many standard deviations; of a class nobody holds, 0."""
+    """Return the mean minus ``WITHIN`` standard deviations; 0 for a class that no peer holds."""
     values = torch.stack([t[name] for t in peers]).double()
     held = torch.stack([torch.ones(()) if (h := _held(t, mark)) is None else h for t in peers]).double()
     w = held.reshape(*held.shape, *[1] * (values.ndim - held.ndim))
@@ -168,8 +196,8 @@ def _edge(peers: list[Params], name: str, mark: FieldConstraints) -> Tensor:
     return centre - WITHIN * spread
 
 
-def _with(upload: Any, new: Params) -> Any:
-    """The upload with other tensors, which are named as in a packed payload."""
+def _replace_tensors(upload: Any, new: Params) -> Any:
+    """Return a copy of the upload with some tensors replaced, by their names in a packed payload."""
     values: dict[str, Any] = {}
     for f in fields(upload):
         value = getattr(upload, f.name)

@@ -1,7 +1,7 @@
-"""A virtual clock: how long rounds would take between real devices, with waiting and without (SCD, section 3.3).
+"""Simulate how long rounds take on real devices, with and without waiting for personal training (SCD, section 3.3).
 
-A client that waits trains both its parts and then uploads; a wait-free one uploads as soon as the part that others need
-is ready, and trains its personal part while the network and the server are busy. What is learnt is the same.
+A waiting client trains its shared and its personal part and then uploads. A wait-free client uploads as soon as the
+shared part is trained, and trains its personal part while the network and the server work. Both learn the same models.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ COMMUNICATION = ("bandwidth", "fixed", "equal_to_personal")
 
 @dataclass(frozen=True)
 class Devices:
-    """How fast clients, network and server are."""
+    """Speeds of clients, network and server."""
 
     compute: str = setting("operations", "what work is counted in: operations, or seconds measured here", "chosen here")
     speed: float = setting(1e10, "operations per second of a client", "a phone's CPU, order of magnitude")
@@ -45,11 +45,12 @@ class Devices:
             raise AtollError(f"--clock communication is one of {', '.join(COMMUNICATION)}, not {self.communication!r}.")
 
     def speed_of(self, i: ClientId, seed: int) -> float:
-        """Work per second, between slowest and fastest, evenly on a logarithmic scale; work may be seconds itself."""
+        """Return the work per second of client ``i``, log-uniform between the slowest and the fastest client."""
         middle = 1.0 if self.compute == "measured" else self.speed
         return float(middle * self.spread ** (2 * float(uniform(key(seed, "speed", i))) - 1))
 
     def times(self, work: "Work", i: ClientId, seed: int) -> "Times":
+        """Return how long the work of client ``i`` takes."""
         speed = self.speed_of(i, seed)
         local, personal = work.local / speed, work.personal / speed
         if self.communication == "fixed":
@@ -59,22 +60,23 @@ class Devices:
         return Times(local, personal, self.latency + work.up / self.up, self.latency + work.down / self.down)
 
     def aggregation(self, work: float) -> float:
+        """Return how long the work of the server takes."""
         if self.communication != "bandwidth":
             return 0.0
         return work if self.compute == "measured" else work / self.server
 
 
 class Work(NamedTuple):
-    """What one client does in a round."""
+    """The work of one client in a round."""
 
     local: float  # before the upload: operations, or seconds on this machine
-    personal: float  # after it
+    personal: float  # after the upload
     up: float  # bytes
     down: float
 
 
 class Times(NamedTuple):
-    """The same in seconds."""
+    """The duration of one client's work in a round, in seconds."""
 
     local: float
     personal: float
@@ -83,27 +85,38 @@ class Times(NamedTuple):
 
 
 class Stamp(NamedTuple):
+    """Simulated times at which the models of a round are ready."""
+
     generic: float  # when the server has aggregated
     personal: float  # when the last client of the round has its personal model
 
 
 @dataclass
 class Clock:
-    """The time of one federation, seconds since it began."""
+    """Simulated wall-clock time of a run, in seconds.
+
+    Args:
+        overlap: whether clients upload before their personal training.
+        server: time at which the server finished the last round.
+        free: time at which each client finished its last work.
+    """
 
     overlap: bool
     server: float = 0.0
-    free: dict[ClientId, float] = field(default_factory=dict)  # when each client is done with its own work
+    free: dict[ClientId, float] = field(default_factory=dict)
 
     def arrival(self, i: ClientId, t: Times) -> float:
-        """When the server will have a client's upload."""
+        """Return the time at which the server has received a client's upload."""
         trained = self.start(i, t) + t.local
         return (trained if self.overlap else trained + t.personal) + t.upload
 
     def round(self, clients: Mapping[ClientId, Times], aggregation: float, limit: float | None = None) -> Stamp:
-        """One round: download, work, upload, aggregation. Whoever is not in it neither works nor waits.
+        """Advance the clock by one round: download, work, upload, aggregation.
 
-        ``limit`` is for a round in which somebody is missed: how long the server waits in all.
+        Args:
+            clients: durations of the clients that take part.
+            aggregation: duration of the server's work.
+            limit: seconds that the server waits in a round with a missing client.
         """
         sent, ready = [self.server if limit is None else self.server + limit], []
         for i, t in clients.items():
@@ -115,5 +128,5 @@ class Clock:
         return Stamp(self.server, max(ready, default=self.server))
 
     def start(self, i: ClientId, t: Times) -> float:
-        """When a client begins to train: it has the download, and is done with its own work."""
+        """Return the time at which a client starts to train: after the download and after its last work."""
         return max(self.server + t.download, self.free.get(i, 0.0))

@@ -1,7 +1,7 @@
-"""What a method costs, found out on a rehearsal: floating-point operations counted by torch, or seconds.
+"""Measure the cost of a method in a dry run: floating-point operations or seconds.
 
 The cost per row is scaled to every client's rows; work that does not grow with the rows counts once per batch of the
-rehearsal. Torch counts matrix products and convolutions; element-wise work is left out.
+dry run. Torch counts matrix products and convolutions; element-wise work is left out.
 """
 
 import time
@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 
 from torch.utils.flop_counter import flop_registry
 
-from ..clients.dry_run import dry_run, representatives
+from ..clients.dry_run import dry_run, select_representatives
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
 from ..core.task import Round
 from ..core.torch_private import TorchDispatchMode, operator_family
 from ..typing import ClientId
 
-REPEATS = 5  # of a timed rehearsal: the median forgets what else the machine did
+REPEATS = 5  # number of timed dry runs; their median removes the effect of other processes
 
 
-class Operations(TorchDispatchMode):
-    """Counts floating-point operations while it is entered.
+class OperationCounter(TorchDispatchMode):
+    """Context manager that counts floating-point operations.
 
-    By the formulas of torch's own counter, which loads the compiler before it counts; that takes seconds.
+    Uses the formulas of torch's own counter, which would load the compiler first and take seconds.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Operations(TorchDispatchMode):
         self.total = 0
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # asked for by torch: no, as nothing is compiled here
+    def _should_skip_dynamo(cls) -> bool:  # required by torch; nothing is compiled here
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,24 +46,40 @@ class Operations(TorchDispatchMode):
 
 
 class Costs(NamedTuple):
-    per_row: dict[str, tuple[float, float]]  # of one participation, by architecture: before the upload, after it
-    server: float  # of one round
+    """Costs of a round.
+
+    Args:
+        per_row: cost per row of one participation before and after the upload, by architecture.
+        server: cost of the server in one round.
+    """
+
+    per_row: dict[str, tuple[float, float]]
+    server: float
 
     def of(self, pool: ClientPool, i: ClientId) -> tuple[float, float]:
-        """One client in one round, before its upload and after."""
+        """Return the costs of client ``i`` in one round, before and after its upload."""
         local, personal = self.per_row[pool.models[i].name]
         rows = pool.train.size(pool.position(i))
         return local * rows, personal * rows
 
 
-def operations(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:
-    """Counted in the second round with one client of each architecture: some methods begin with less."""
-    return _dry_run_form(method, pool, seed, cohort, timed=False)
+def count_operations(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:
+    """Count the floating-point operations of a round.
+
+    Counts the second round of a dry run, because some methods do less work in the first one.
+
+    Args:
+        method: the method.
+        pool: the clients; one of each architecture is run.
+        seed: seed of the run.
+        cohort: number of clients in a round.
+    """
+    return _measure_dry_run(method, pool, seed, cohort, timed=False)
 
 
-def seconds(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:
-    """Of the same round on this machine: medians over a few rehearsals."""
-    runs = [_dry_run_form(method, pool, seed, cohort, timed=True) for _ in range(REPEATS)]
+def measure_seconds(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:
+    """Measure the seconds of a round on this machine: medians over several dry runs, with the same arguments."""
+    runs = [_measure_dry_run(method, pool, seed, cohort, timed=True) for _ in range(REPEATS)]
     per_row = {
         name: (median(run.per_row[name][0] for run in runs), median(run.per_row[name][1] for run in runs))
         for name in runs[0].per_row
@@ -71,26 +87,26 @@ def seconds(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Cost
     return Costs(per_row, median(run.server for run in runs))
 
 
-def _dry_run_form(method: AnyMethod, pool: ClientPool, seed: int, cohort: int, timed: bool) -> Costs:
+def _measure_dry_run(method: AnyMethod, pool: ClientPool, seed: int, cohort: int, timed: bool) -> Costs:
     spent: dict[tuple[ClientId | None, str], float] = defaultdict(float)
 
     @contextmanager
-    def meter(r: Round, who: ClientId | None, what: str) -> Iterator[None]:
+    def meter(r: Round, client: ClientId | None, work: str) -> Iterator[None]:
         if r.t == 0:
             yield
         elif timed:
             started = time.perf_counter()
             yield
-            spent[who, what] += time.perf_counter() - started
+            spent[client, work] += time.perf_counter() - started
         else:
-            with Operations() as counter:
+            with OperationCounter() as counter:
                 yield
-            spent[who, what] += counter.total
+            spent[client, work] += counter.total
 
     for _ in dry_run(method, pool, seed, rounds=2, cohort=cohort, meter=meter):
         pass
     per_row = {
-        pool.models[i].name: (spent[i, "local"] / len(actor.y), spent[i, "personal"] / len(actor.y))
-        for i, actor in representatives(method, pool).items()
+        pool.models[i].name: (spent[i, "local"] / len(client.y), spent[i, "personal"] / len(client.y))
+        for i, client in select_representatives(method, pool).items()
     }
     return Costs(per_row, spent[None, "server"])

@@ -1,7 +1,7 @@
-"""Faults to order: clients that vanish, lag behind or lie. All follow from the seed, so a run can be repeated.
+"""Simulate faults: clients that drop out, are slow, or are byzantine. All faults follow from the seed of the run.
 
-Who drops out or dawdles is drawn anew for every client and round; slow devices and liars are the same in all rounds.
-The simulated server learns at once that a client is gone, unless it has a deadline: then it waits until that.
+Drop-outs and stragglers are drawn for every client and round; slow devices and byzantine clients are the same in all
+rounds. The simulated server knows at once that a client dropped out, unless there is a deadline, until which it waits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +21,18 @@ from .clock import Times
 
 if TYPE_CHECKING:
     from ..clients.tasks import ClientTask, ClientUpload, UploadFilter
-WHEN = {"before": UNREACHED, "after": SILENT}  # its download, that is
+WHEN = {"before": UNREACHED, "after": SILENT}  # relative to the download
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Clients that do not answer: a share of all client-rounds, or always the same ones."""
+    """Clients that do not answer: a share of all client-rounds, or fixed clients in all rounds.
+
+    Args:
+        share: probability that a client does not answer in a round.
+        why: ``unreached`` or ``silent``.
+        always: clients that never answer.
+    """
 
     share: float = 0.0
     why: str = SILENT
@@ -35,12 +41,16 @@ class Drop:
 
 @dataclass(frozen=True)
 class Lag:
+    """A share of clients or client-rounds that take ``factor`` times as long."""
+
     share: float
     factor: float
 
 
 @dataclass(frozen=True)
 class Poison:
+    """A share of byzantine clients, and their attack."""
+
     share: float
     kind: str
 
@@ -48,7 +58,7 @@ class Poison:
 NO_DROP, NO_LAG = Drop(), Lag(0.0, 1.0)
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What users write
+# Values of options
 
 
 SHARE = number("SHARE", least=0, most=1)
@@ -86,7 +96,16 @@ def read_poison(text: str) -> Poison:
 
 @dataclass(frozen=True)
 class Faults:
-    """The faults of a run; none by default."""
+    """The faults of a run; none by default.
+
+    Args:
+        ids: the clients of the run.
+        seed: seed of the run.
+        drop: clients that do not answer.
+        slow: clients with slow devices.
+        stragglers: client-rounds in which everything is slow.
+        poison: byzantine clients.
+    """
 
     ids: Sequence[ClientId]
     seed: int
@@ -100,45 +119,47 @@ class Faults:
             if i not in self.ids:
                 raise unknown("client for --drop", i, self.ids)
 
-    def gone(self, t: int, i: ClientId) -> str | None:
-        """Why a client does not answer in round ``t``, if so."""
+    def absence(self, t: int, i: ClientId) -> str | None:
+        """Return why client ``i`` does not answer in round ``t``, or None if it answers."""
         dropped = i in self.drop.always or self._hit(self.drop.share, "drop", t, i)
         return self.drop.why if dropped else None
 
-    def delayed(self, times: Times, t: int, i: ClientId) -> Times:
-        """A slow device computes slowly; for a straggler, everything takes long."""
-        device = self.slow.factor if i in self.laggards else 1.0
-        moment = self.stragglers.factor if self._hit(self.stragglers.share, "straggler", t, i) else 1.0
+    def delay(self, times: Times, t: int, i: ClientId) -> Times:
+        """Apply slow devices to computation, and stragglers to computation and communication."""
+        device = self.slow.factor if i in self.slow_clients else 1.0
+        straggling = self.stragglers.factor if self._hit(self.stragglers.share, "straggler", t, i) else 1.0
         local, personal, upload, download = times
-        return Times(local * device * moment, personal * device * moment, upload * moment, download * moment)
+        return Times(
+            local * device * straggling, personal * device * straggling, upload * straggling, download * straggling
+        )
 
     @cached_property
-    def laggards(self) -> frozenset[ClientId]:
-        """Clients with slow devices."""
+    def slow_clients(self) -> frozenset[ClientId]:
+        """Return the clients with slow devices."""
         return self._chosen(self.slow.share, key(self.seed, "slow"))
 
     @cached_property
     def poisoned(self) -> frozenset[ClientId]:
-        """Clients who lie."""
+        """Return the byzantine clients."""
         return self._chosen(self.poison.share, key(self.seed, "poison")) if self.poison else frozenset()
 
     def upload_filter(self, honest: "UploadFilter", constraints: Mapping[str, FieldConstraints]) -> "UploadFilter":
-        """The way out of a client: that of the honest, but for those who lie."""
+        """Return the upload filter that corrupts uploads of byzantine clients and applies ``honest`` to others."""
 
-        def leave(job: "ClientTask", client: Client, upload: Any) -> Any:
+        def apply(job: "ClientTask", client: Client, upload: Any) -> Any:
             if self.poison is None or job.client not in self.poisoned:
                 return honest(job, client, upload)
             k = key(self.seed, "lie", *job.round, job.client)
             return corrupt(self.poison.kind, upload, job.download, client.num_classes, constraints, k)
 
-        return leave
+        return apply
 
-    def tampered(
+    def tamper(
         self, outcomes: Iterable["ClientUpload"], constraints: Mapping[str, FieldConstraints]
     ) -> Iterable["ClientUpload"]:
-        """Outcomes as they reach the server, if liars have agreed on theirs."""
-        agreed = self.poison is not None and self.poison.kind == ALIE
-        return collude(outcomes, self.poisoned, constraints) if agreed else outcomes
+        """Replace the uploads of byzantine clients if these collude."""
+        colludes = self.poison is not None and self.poison.kind == ALIE
+        return collude(outcomes, self.poisoned, constraints) if colludes else outcomes
 
     def _hit(self, share: float, what: str, t: int, i: ClientId) -> bool:
         return share > 0 and float(uniform(key(self.seed, what, t, i))) < share
@@ -157,7 +178,7 @@ def read_faults(
     stragglers: str | None = None,
     poison: str | None = None,
 ) -> Faults:
-    """Return the faults that users ask for by the options of the same names.
+    """Read the faults of a run from the options of the same names.
 
     Args:
         ids: the clients of the run.

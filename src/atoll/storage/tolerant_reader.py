@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow
 import pyarrow.parquet
 
-from ..clients.evaluation import select
+from ..clients.evaluation import select_rounds
 from ..config import label_of
 from ..errors import AtollError
 from ..utils.files import read_ordinary
@@ -205,7 +205,7 @@ def _selected(history: Sequence[tuple[int, Document]]) -> dict[str, Any]:
     numbers = [(t, {k: math.nan if v is None else v for k, v in score.items()}) for t, score in history]
     if not numbers:
         return {"final": None, "best": None, "best_by_val": None, "worst_decile": None}
-    return select(numbers)
+    return select_rounds(numbers)
 
 
 def _traffic(last: Document) -> dict[str, Any]:

@@ -176,8 +176,8 @@ def test_rows_of_results_share_the_columns_that_never_change() -> None:
     pool = few_of_many().pool
     evaluator = Evaluator(few_of_many().method, pool, LoopBackend(pool, MemoryStore()), 0, MemoryStore())
     run_state = RunState()
-    evaluator.personal(run_state, evaluator.first_server(), set())
-    first, second = (evaluator.rows(t, run_state, [0.5] * REGISTERED) for t in (1, 2))
+    evaluator.evaluate_personal(run_state, evaluator.first_server(), set())
+    first, second = (evaluator.make_table(t, run_state, [0.5] * REGISTERED) for t in (1, 2))
     same = ("client", "model", "n_train", "n_test")
     for name in same:
         buffers = [[b and b.address for b in table[name].chunk(0).buffers()] for table in (first, second)]
@@ -191,7 +191,7 @@ def test_shares_are_the_accuracies_of_clients_one_by_one() -> None:
     y = torch.arange(22) % 3
     logits = torch.nn.functional.one_hot(torch.arange(22) * 5 % 7 % 3, 3).float()
     rows = ClientRows(torch.zeros(22, 1), y, sizes)
-    shares = rows.shares(logits.argmax(1) == y)
+    shares = rows.hit_rates(logits.argmax(1) == y)
     starts = [sum(sizes[:at]) for at in range(5)]
     alone = [accuracy(logits[a : a + n], y[a : a + n]) for a, n in zip(starts, sizes, strict=True)]
     assert repr(shares) == repr(alone)
@@ -202,7 +202,7 @@ def test_shares_are_the_accuracies_of_clients_one_by_one() -> None:
 def test_rows_of_some_clients_are_padded_with_zeros() -> None:
     """Clients of 2, 3 and 1 rows: the last and the first, up to two rows."""
     rows = ClientRows(torch.arange(1.0, 7.0)[:, None], torch.arange(1, 7), [2, 3, 1])
-    x, y = rows.padded([2, 0])
+    x, y = rows.stack_padded([2, 0])
     assert x.tolist() == [[[6.0], [0.0]], [[1.0], [2.0]]]
     assert y.tolist() == [[6, 0], [1, 2]]
 
@@ -253,4 +253,4 @@ def test_whole_numbers_stay_exact_beyond_single_precision() -> None:
     """2**24 + 2 hits: single precision would lose the second client's only one."""
     n = 2**24 + 1
     rows = ClientRows(torch.empty(n + 1, 0), torch.zeros(n + 1), [n, 1])
-    assert rows.shares(torch.ones(n + 1, dtype=torch.bool)) == [1.0, 1.0]
+    assert rows.hit_rates(torch.ones(n + 1, dtype=torch.bool)) == [1.0, 1.0]

@@ -232,7 +232,7 @@ def test_the_order_of_replies_does_not_matter(name: str) -> None:
         replies.append(Reply(i, upload))
 
     def after(order: list[Any], how: Fixed | None) -> Any:
-        served = Replies(server_side.served(server, iter(order), r), AggregationPolicy(fixed=how))
+        served = Replies(server_side.serve_replies(server, iter(order), r), AggregationPolicy(fixed=how))
         with torch.no_grad():
             return method.aggregate(server, served, task, r, key(2))
 

@@ -335,7 +335,7 @@ def attacked(
     server = made.method.init_server(task, key(0))
     for t in range(rounds):
         server, log = run_round(
-            made.method, task, clients, server, t=t, seed=0, cohort=task.clients, rules=RoundPolicy(guard=guard)
+            made.method, task, clients, server, t=t, seed=0, cohort=task.clients, policy=RoundPolicy(guard=guard)
         )
         assert not log.rejected
     return server, notes

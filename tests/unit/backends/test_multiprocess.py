@@ -240,7 +240,7 @@ def test_run_continues_without_a_lost_client() -> None:
 
 def test_run_fails_with_a_message_if_every_worker_dies() -> None:
     made = setup("fedavg", rounds=1, backend="processes", workers=2)
-    with pytest.raises(AtollError, match="Round 1: nobody's work came through, as its worker process died twice"):
+    with pytest.raises(AtollError, match="Round 1: the work of all clients was lost: its worker process died twice"):
         run_experiment(replace(made, method=Fragile(optim=made.method.optim)))
 
 

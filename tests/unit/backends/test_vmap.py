@@ -105,8 +105,8 @@ def test_uploads_are_yielded_before_the_next_batch_starts(monkeypatch: pytest.Mo
 def test_rows_are_stacked_once_for_repeated_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     made = small_runs.setup("fedavg")
     backend, put = VmapBackend(made.pool, MemoryStore()), []
-    together = type(made.pool).together
-    monkeypatch.setattr(type(made.pool), "together", lambda pool, ids: put.append(ids) or together(pool, ids))
+    together = type(made.pool).stack_clients
+    monkeypatch.setattr(type(made.pool), "stack_clients", lambda pool, ids: put.append(ids) or together(pool, ids))
     for some in (jobs(made), jobs(made), jobs(made)[1:]):
         list(backend.train(made.method, 0, some))
     assert put == [list(made.pool.ids), list(made.pool.ids)[1:]]

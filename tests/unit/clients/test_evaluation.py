@@ -9,7 +9,15 @@ import torch
 from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_score
 from torch import Tensor
 
-from atoll.clients.evaluation import DETAILS, accuracy, measure, population, predict, reached, select
+from atoll.clients.evaluation import (
+    DETAILS,
+    accuracy,
+    find_target_round,
+    measure,
+    predict,
+    select_rounds,
+    summarise_clients,
+)
 from atoll.core.prng import key, normal, randint
 
 
@@ -28,7 +36,7 @@ def random_case(seed: int, rows: int = 40, classes: int = 5, held: int = 5) -> t
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("held", [2, 5])
-def test_precision_recall_and_f1_are_scikit_learns(seed: int, held: int) -> None:
+def test_precision_recall_and_f1_match_scikit_learn(seed: int, held: int) -> None:
     logits, y = random_case(seed, held=held)
     guess, found = logits.argmax(1).numpy(), measure(logits, y)
     for prefix, average in (("", "weighted"), ("macro_", "macro")):
@@ -41,7 +49,7 @@ def test_precision_recall_and_f1_are_scikit_learns(seed: int, held: int) -> None
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("held", [2, 5])
-def test_auc_is_scikit_learns_one_against_the_rest_over_classes_with_both_kinds(seed: int, held: int) -> None:
+def test_auc_matches_scikit_learn_one_vs_rest_over_classes_with_both_kinds(seed: int, held: int) -> None:
     logits, y = random_case(seed, held=held)
     logits = (logits * 2).round() / 2  # ties
     p, truth = logits.double().softmax(1).numpy(), y.numpy()
@@ -52,7 +60,7 @@ def test_auc_is_scikit_learns_one_against_the_rest_over_classes_with_both_kinds(
     assert found["auc"] == pytest.approx(np.average(areas, weights=[(truth == c).sum() for c in classes]), abs=1e-12)
 
 
-def test_auc_tells_confident_answers_apart() -> None:
+def test_auc_distinguishes_confident_predictions() -> None:
     """Margins 20 and 25 for class 0 belong to rows of class 1 and 0: a perfect order, although both are 1 - 2e-9 or so.
 
     Single precision would round both probabilities of class 0 to 1, and call it a tie: 1/2.
@@ -61,7 +69,7 @@ def test_auc_tells_confident_answers_apart() -> None:
     assert measure(logits, y)["auc"] == 1.0
 
 
-def test_a_client_with_one_class_has_no_auc() -> None:
+def test_auc_is_nan_for_client_with_one_class() -> None:
     logits, y = answers(3, 4)
     found = measure(logits, y)
     assert math.isnan(found["auc"])
@@ -69,13 +77,13 @@ def test_a_client_with_one_class_has_no_auc() -> None:
     assert found["recall"] == 0.75
 
 
-def test_a_client_without_rows_has_nothing_to_measure() -> None:
+def test_metrics_are_nan_for_client_without_rows() -> None:
     found = measure(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
     assert found["n"] == 0
     assert all(math.isnan(found[name]) for name in ("accuracy", *DETAILS))
 
 
-def test_predictions_in_batches_are_those_of_all_rows_and_leave_no_gradient() -> None:
+def test_batched_predictions_equal_unbatched_ones_and_have_no_gradient() -> None:
     x = normal(key("x"), 600, 3)
     weight = normal(key("w"), 3, 2).requires_grad_()
     sizes: list[int] = []
@@ -93,9 +101,9 @@ def test_predictions_in_batches_are_those_of_all_rows_and_leave_no_gradient() ->
 # -- all clients ------------------------------------------------------------------------------------------------------
 
 
-def test_the_weighted_and_the_plain_mean_by_hand() -> None:
+def test_weighted_and_unweighted_means_match_hand_computed_values() -> None:
     """A: 8 of 10 right, B: 1 of 2. By rows: 9 / 12 = 0.75. By clients: (0.8 + 0.5) / 2 = 0.65."""
-    found = population({"A": measure(*answers(8, 10)), "B": measure(*answers(1, 2))})
+    found = summarise_clients({"A": measure(*answers(8, 10)), "B": measure(*answers(1, 2))})
     assert found["weighted"] == pytest.approx(0.75)
     assert found["accuracy"] == pytest.approx(0.65)
 
@@ -103,28 +111,28 @@ def test_the_weighted_and_the_plain_mean_by_hand() -> None:
 @pytest.mark.parametrize(
     ("clients", "worst"), [(1, [0]), (10, [0]), (11, [0, 1]), (20, [0, 1]), (25, [0, 1, 2])]
 )  # a tenth, rounded up
-def test_the_worst_tenth_of_clients(clients: int, worst: list[int]) -> None:
+def test_worst_decile_is_mean_of_worst_tenth_of_clients(clients: int, worst: list[int]) -> None:
     accuracies = [at / 100 for at in range(clients)]
     scores = {str(at): {"n": 5.0, "accuracy": a} for at, a in enumerate(reversed(accuracies))}
-    assert population(scores)["worst_decile"] == pytest.approx(np.mean([accuracies[at] for at in worst]))
+    assert summarise_clients(scores)["worst_decile"] == pytest.approx(np.mean([accuracies[at] for at in worst]))
 
 
-def test_undefined_measures_are_left_out_of_the_mean() -> None:
+def test_mean_leaves_out_undefined_metrics() -> None:
     two = measure(*random_case(0))
     one_class, empty = measure(*answers(3, 4)), measure(torch.zeros(0, 5), torch.zeros(0, dtype=torch.long))
-    found = population({"two": two | {"val": 0.5}, "one": one_class, "empty": empty | {"val": math.nan}})
+    found = summarise_clients({"two": two | {"val": 0.5}, "one": one_class, "empty": empty | {"val": math.nan}})
     assert found["auc"] == two["auc"]
     assert found["accuracy"] == pytest.approx((two["accuracy"] + 0.75) / 2)
     assert found["worst_decile"] == min(two["accuracy"], 0.75)
     assert found["val"] == 0.5
 
 
-def test_clients_without_any_row_give_an_undefined_mean() -> None:
+def test_mean_is_nan_if_no_client_has_rows() -> None:
     empty = measure(torch.zeros(0, 5), torch.zeros(0, dtype=torch.long))
-    assert math.isnan(population({"a": empty, "b": empty})["accuracy"])
+    assert math.isnan(summarise_clients({"a": empty, "b": empty})["accuracy"])
 
 
-def test_accuracy_counts_the_largest_score() -> None:
+def test_accuracy_compares_largest_logit_with_label() -> None:
     assert accuracy(torch.tensor([[1.0, 2.0], [2.0, 1.0], [0.0, 5.0]]), torch.tensor([1, 1, 1])) == pytest.approx(2 / 3)
 
 
@@ -138,26 +146,26 @@ def curve(*points: tuple[float, float]) -> list[tuple[int, dict[str, float]]]:
     ]  # fmt: skip
 
 
-def test_final_best_and_validated_values() -> None:
-    found = select(curve((0.3, 0.9), (0.8, 0.1), (0.5, 0.5)))
+def test_selection_reports_final_best_and_validation_selected_values() -> None:
+    found = select_rounds(curve((0.3, 0.9), (0.8, 0.1), (0.5, 0.5)))
     assert (found["final"], found["best"], found["best_by_val"]) == (0.5, 0.8, 0.3)
     assert (found["best_round"], found["best_by_val_round"]) == (4, 2)
     assert found["worst_decile"] == 0.15  # of the validated round
     assert found["metrics"]["best"]["accuracy"] == 0.8
 
 
-def test_the_first_round_wins_a_tie() -> None:
-    found = select(curve((0.3, 0.4), (0.8, 0.7), (0.8, 0.7), (0.2, 0.7)))
+def test_selection_takes_first_round_of_a_tie() -> None:
+    found = select_rounds(curve((0.3, 0.4), (0.8, 0.7), (0.8, 0.7), (0.2, 0.7)))
     assert (found["best_round"], found["best_by_val_round"]) == (4, 4)
 
 
-def test_without_validation_rows_the_final_round_stands_in() -> None:
-    found = select(curve((0.8, math.nan), (0.4, math.nan)))
+def test_selection_takes_final_round_without_validation_rows() -> None:
+    found = select_rounds(curve((0.8, math.nan), (0.4, math.nan)))
     assert (found["best"], found["best_by_val"], found["best_by_val_round"]) == (0.8, 0.4, 4)
 
 
-def test_a_round_without_validation_is_not_chosen() -> None:
-    assert select(curve((0.9, math.nan), (0.4, 0.2), (0.5, 0.1)))["best_by_val"] == 0.4
+def test_selection_ignores_rounds_without_validation_score() -> None:
+    assert select_rounds(curve((0.9, math.nan), (0.4, 0.2), (0.5, 0.1)))["best_by_val"] == 0.4
 
 
 def line(at: int, accuracy: float) -> dict[str, Any]:
@@ -165,8 +173,8 @@ def line(at: int, accuracy: float) -> dict[str, Any]:
     return {"round": at, "personal": {"post": {"accuracy": accuracy}}, **costs}
 
 
-def test_what_a_target_took_is_read_off_the_first_round_that_reached_it() -> None:
+def test_target_round_is_first_round_at_target_accuracy() -> None:
     lines = [line(1, 0.2), line(2, 0.5), line(3, 0.4), line(4, 0.9)]
     took = {"bytes": {"up": 2}, "flops": {"clients": 4}, "clock": {"waiting": 8}, "seconds": 6.0}
-    assert reached(lines, 0.5) == {"round": 2, **took}
-    assert reached(lines, 0.95) is None
+    assert find_target_round(lines, 0.5) == {"round": 2, **took}
+    assert find_target_round(lines, 0.95) is None

@@ -92,7 +92,7 @@ class Desk:
 
 @dataclass(frozen=True)
 class Desked(Numbers):
-    """The same with a desk for each client."""
+    """Return numbers with a server-side state for each client."""
 
     keeps_per_client_state: ClassVar[bool] = True
 
@@ -132,7 +132,7 @@ def said(method: Any, **options: Any) -> str:
         (Desked, "serve_client", "init_per_client() declares a Desk"),
     ],
 )
-def test_a_value_of_another_class_than_declared_ends_the_run(
+def test_value_of_undeclared_class_ends_the_run(
     kind: type[Numbers], function: str, declared: str, since: int, backend: str
 ) -> None:
     method = kind(function, since)
@@ -142,7 +142,7 @@ def test_a_value_of_another_class_than_declared_ends_the_run(
 
 @pytest.mark.parametrize("kind", [Numbers, Desked])
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_values_as_declared_pass(kind: type[Numbers], backend: str) -> None:
+def test_values_of_declared_classes_pass(kind: type[Numbers], backend: str) -> None:
     result = run(kind(), clients=3, rounds=5, rows=200, partition="iid", backend=backend)
 
     assert float(result.server.v) == 5
@@ -177,7 +177,7 @@ class Forgetful(Numbers):
         (Forgetful(), "Forgetful.aggregate returned None, but init_server() declares a Server."),
     ],
 )
-def test_another_number_of_values_ends_the_run(method: Numbers, sentence: str, backend: str) -> None:
+def test_wrong_number_of_returned_values_ends_the_run(method: Numbers, sentence: str, backend: str) -> None:
     assert said(method, backend=backend) == sentence
 
 
@@ -191,7 +191,7 @@ class Adapting(Numbers):
 
 
 @pytest.mark.parametrize("function", ["init_client", "local", "after_upload"])
-def test_a_newcomer_is_held_to_the_same_classes(function: str) -> None:
+def test_new_client_values_are_checked_against_declared_classes(function: str) -> None:
     result = run(Numbers(), clients=4, rounds=LATER, rows=200, partition="iid", newcomers=1)
     result = replace(result, setup=replace(result.setup, method=Numbers(function)))
 
@@ -199,7 +199,7 @@ def test_a_newcomer_is_held_to_the_same_classes(function: str) -> None:
         adapt(result)
 
 
-def test_the_rule_for_newcomers_is_held_to_the_class_of_states() -> None:
+def test_adapt_must_return_declared_state_class() -> None:
     result = run(Adapting("adapt"), clients=4, rounds=1, rows=200, partition="iid", newcomers=1)
 
     with pytest.raises(AtollError, match=r"Adapting\.adapt returned a Foo, but local\(\) declares that a client keeps"):

@@ -66,7 +66,7 @@ class InOrder(Method[Message, Kept, Message, Answer]):
         return lambda x: torch.zeros(len(x), client.num_classes)
 
 
-def test_upload_is_there_before_personal_training() -> None:
+def test_upload_is_available_before_personal_training() -> None:
     calls = list[str]()
 
     @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def test_upload_is_there_before_personal_training() -> None:
     assert calls == ["local", "after_upload"]
 
 
-def test_state_is_ready_where_nothing_follows_the_upload() -> None:
+def test_state_is_ready_for_methods_without_after_upload() -> None:
     pool = setup("fedavg").pool
     part = take_part(InOrder(), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
 
@@ -106,14 +106,14 @@ def test_state_of_another_class_is_refused() -> None:
 
 
 @pytest.mark.parametrize("phase", [0, 1, 2])
-def test_stand_in_has_played_the_earlier_exchanges_of_a_round(phase: int) -> None:
+def test_stand_in_has_run_the_earlier_exchanges_of_a_round(phase: int) -> None:
     pool = setup("fedavg").pool
     expected = Validator(InOrder(), pool, 0).expected(pool.ids[0], Message(phase), phase)
 
     assert {name: leaf.shape for name, leaf in expected.form.items()} == {"v": (phase + 1,)}
 
 
-def test_error_of_a_stand_in_names_the_dry_run() -> None:
+def test_error_in_stand_in_names_the_dry_run() -> None:
     pool = setup("fedavg").pool
     sentence = "While working out what InOrder uploads from a dry run on 20 blank rows: ValueError: no rows of class 3"
     with pytest.raises(AtollError, match=sentence):

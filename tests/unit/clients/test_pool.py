@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.small_runs import setup
 
-from atoll.clients.pool import ClientRows, RowSplits, build_pool, replace_clients, with_rows
+from atoll.clients.pool import ClientRows, RowSplits, build_pool, replace_clients, replace_rows
 from atoll.core.model import Model
 from atoll.typing import ClientId
 
@@ -17,7 +17,7 @@ class NoNetworks:
     def __init__(self) -> None:
         self.asked: list[tuple[ClientId, ...]] = []
 
-    def travelling(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> Model | None:
+    def build_proxy(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> Model | None:
         self.asked.append(tuple(assign))
         return None
 
@@ -32,7 +32,7 @@ def rows(*sizes: int) -> RowSplits:
     return RowSplits(made, made, made)
 
 
-def test_pool_has_all_clients_with_a_model() -> None:
+def test_pool_contains_all_clients_with_a_model() -> None:
     made = setup("fedavg")
     pool = build_pool(made.method, NoNetworks(), made.pool.models, rows(1, 2, 3, 4, 5), 10)
 
@@ -41,7 +41,7 @@ def test_pool_has_all_clients_with_a_model() -> None:
     assert [float(client.n) for client in pool.clients().values()] == [1, 2, 3, 4, 5]
 
 
-def test_networks_are_chosen_by_all_architectures_where_one_client_is_here() -> None:
+def test_networks_depend_on_all_architectures_even_if_pool_has_one_client() -> None:
     made, networks = setup("fedavg"), NoNetworks()
     pool = build_pool(made.method, networks, made.pool.models, rows(4), 10, ids=("2",))
 
@@ -51,7 +51,7 @@ def test_networks_are_chosen_by_all_architectures_where_one_client_is_here() -> 
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedpd"])
-def test_replaced_clients_have_the_models_of_the_one_they_are_like(name: str) -> None:
+def test_replaced_clients_have_models_of_reference_client(name: str) -> None:
     pool = setup(name).pool
     others = replace_clients(pool, ("new-a", "new-b"), rows(2, 3), like="1")
 
@@ -62,9 +62,9 @@ def test_replaced_clients_have_the_models_of_the_one_they_are_like(name: str) ->
     assert len(others.client("new-b").y) == 3
 
 
-def test_client_with_fewer_rows_counts_those() -> None:
+def test_client_with_replaced_rows_counts_new_rows() -> None:
     client = setup("fedavg").pool.client("0")
-    few = with_rows(client, client.x[:2], client.y[:2])
+    few = replace_rows(client, client.x[:2], client.y[:2])
 
     assert (len(few.x), len(few.y), float(few.n)) == (2, 2, 2.0)
     assert few.model is client.model

@@ -51,7 +51,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return DiskStore(tmp_path / "states", State, cache=1 if "one" in request.param else 32)
 
 
-def test_what_was_put_comes_back_bit_for_bit(store: Store) -> None:
+def test_store_returns_states_bit_for_bit(store: Store) -> None:
     kept = {i: state(0.1 * at, seen=at % 2 == 0) for at, i in enumerate(ODD)}
     for i, s in kept.items():
         store.put(i, s)
@@ -61,19 +61,19 @@ def test_what_was_put_comes_back_bit_for_bit(store: Store) -> None:
         assert equal(found, s)
 
 
-def test_names_come_back_sorted_and_as_they_were(store: Store) -> None:
+def test_store_iterates_over_sorted_original_names(store: Store) -> None:
     for i in ODD:
         store.put(i, state(1.0))
     assert list(store) == sorted(ODD)
 
 
-def test_a_client_that_never_took_part_has_no_state(store: Store) -> None:
+def test_store_has_no_state_of_client_without_participation(store: Store) -> None:
     store.put("a", state(1.0))
     assert store.get("b") is None
     assert list(store) == ["a"]
 
 
-def test_the_latest_state_counts(store: Store) -> None:
+def test_store_returns_latest_state(store: Store) -> None:
     for value in (1.0, 2.0):
         store.put("a", state(value))
         store.put("b", state(value + 10))
@@ -81,7 +81,7 @@ def test_the_latest_state_counts(store: Store) -> None:
     assert equal(store.get("b"), state(12.0))
 
 
-def test_a_store_on_disk_writes_only_into_its_folder(tmp_path: Path) -> None:
+def test_disk_store_writes_only_into_its_folder(tmp_path: Path) -> None:
     store = DiskStore(tmp_path / "states", State)
     for i in ODD:
         store.put(i, state(1.0))
@@ -104,7 +104,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return count
 
 
-def test_the_cache_keeps_the_states_used_last_and_no_more(tmp_path: Path, reads: list[int]) -> None:
+def test_disk_store_caches_most_recently_used_states_only(tmp_path: Path, reads: list[int]) -> None:
     store = DiskStore(tmp_path, State, cache=2)
     for i in "abc":
         store.put(i, state(ord(i)))
@@ -118,7 +118,7 @@ def test_the_cache_keeps_the_states_used_last_and_no_more(tmp_path: Path, reads:
     assert reads == [2]
 
 
-def test_a_cleared_store_is_empty_whatever_was_in_it(store: Store) -> None:
+def test_cleared_store_is_empty(store: Store) -> None:
     for i in ODD:
         store.put(i, state(1.0))
     store.clear()
@@ -131,35 +131,35 @@ def test_a_cleared_store_is_empty_whatever_was_in_it(store: Store) -> None:
 # -- rounds that break off --------------------------------------------------------------------------------------------
 
 
-def test_what_was_put_since_the_last_round_can_be_dropped(store: Store) -> None:
+def test_rollback_discards_states_since_last_commit(store: Store) -> None:
     store.put("a", state(1.0))
     store.put("b/c", state(1.0))
-    store.keep()
+    store.commit()
     for i in ("a", "b/c", "new"):
         store.put(i, state(2.0))
         store.put(i, state(3.0))
     assert list(store) == ["a", "b/c", "new"]
     assert equal(store.get("a"), state(3.0))  # it counts at once
-    store.drop()
+    store.rollback()
     assert list(store) == ["a", "b/c"]
     assert equal(store.get("a"), state(1.0))
     assert equal(store.get("b/c"), state(1.0))
     assert store.get("new") is None
 
 
-def test_what_was_kept_stays(store: Store) -> None:
+def test_rollback_keeps_committed_states(store: Store) -> None:
     store.put("a", state(1.0))
-    store.keep()
-    store.drop()
+    store.commit()
+    store.rollback()
     assert equal(store.get("a"), state(1.0))
     store.put("a", state(2.0))
-    store.keep()
-    store.drop()
+    store.commit()
+    store.rollback()
     assert equal(store.get("a"), state(2.0))
 
 
-def test_dropping_leaves_no_files_behind(tmp_path: Path) -> None:
+def test_rollback_leaves_no_files(tmp_path: Path) -> None:
     store = DiskStore(tmp_path, State)
     store.put("a", state(1.0))
-    store.drop()
+    store.rollback()
     assert list(tmp_path.iterdir()) == []

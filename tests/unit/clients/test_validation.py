@@ -19,7 +19,7 @@ from atoll.backends.vmap import VmapBackend
 from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import ClientTask, Rejection, UploadBatch
-from atoll.clients.validation.checks import type_error
+from atoll.clients.validation.checks import find_type_error
 from atoll.clients.validation.expected import STAND_INS
 from atoll.clients.validation.validator import Validator
 from atoll.core.method import contract
@@ -263,7 +263,7 @@ def played(made: Setup, backend: Any, rounds: int = 1, max_norm: float | None = 
             seed=0,
             cohort=task.clients,
             per_client_states=per_client_states,
-            rules=RoundPolicy(checks),
+            policy=RoundPolicy(checks),
         )
     states = [backend.state(made.method, 0, i) for i in made.pool.ids]
     return [server, *states, *(per_client_states.get(i) for i in per_client_states)], log
@@ -304,7 +304,7 @@ def test_damage_is_named_and_leaves_the_run_as_if_the_client_were_absent(name: s
     assert kept == absent(name)
 
 
-def test_what_comes_from_a_worker_and_is_no_payload_is_a_bad_upload() -> None:
+def test_worker_result_that_is_no_payload_is_rejected() -> None:
     """Not the end of the run: it goes on as if the client had been absent."""
     made = setup("fedavg", **SMALL)
     bad = made.pool.ids[BAD]
@@ -325,7 +325,7 @@ def test_what_comes_from_a_worker_and_is_no_payload_is_a_bad_upload() -> None:
     assert [encode(p) for p in kept] == absent("fedavg")
 
 
-def test_how_many_bytes_are_taken_of_an_answer() -> None:
+def test_byte_limit_is_header_plus_twice_expected_size() -> None:
     """Twice those of an honest one, and room for a header: pFedES's proxy and a count."""
     checks, i, download, upload = answered("pfedes", 0)
     assert checks.limits(i, download) == Limits(2**20 + 2 * nbytes(upload))
@@ -359,11 +359,11 @@ COMMON: dict[str, Callable[[str], Damage]] = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_spared_damage(name: str) -> None:
+def test_damaged_uploads_are_rejected_for_every_method(name: str) -> None:
     """Each kind is noticed; one of them, another for each method, is also played."""
     checks, i, download, upload = answered(name, 0)
     for kind, damage in COMMON.items():
-        assert checks.flaw(i, download, damage(main_of(upload))(upload)) is not None, kind
+        assert checks.find_error(i, download, damage(main_of(upload))(upload)) is not None, kind
     damage = list(COMMON.values())[METHODS.index(name) % len(COMMON)]
     kept, rejected = sabotaged(name, lambda upload: damage(main_of(upload))(upload))
     assert len(rejected) == 1
@@ -392,12 +392,12 @@ def test_every_count_and_every_probability_is_checked(name: str, field: str, mar
     checks, i, download, upload = answered(name, 0)
     scalar = [torch.zeros_like] if mark == "count" and not getattr(upload, field).ndim else []
     for f in BROKEN_PROMISES[mark] + scalar:
-        found = checks.flaw(i, download, changed(upload, field, f))
+        found = checks.find_error(i, download, changed(upload, field, f))
         assert found is not None
         assert found.field == field
 
 
-def test_every_number_of_rows_and_every_prediction_is_marked() -> None:
+def test_every_row_count_and_prediction_field_declares_constraints() -> None:
     """A weight that nobody checks would be the client's to choose; so the names of fields are held to their word."""
     named = {"n": "count", "counts": "count", "probs": "probabilities", "predictions": "probabilities"}
     found = []
@@ -409,11 +409,11 @@ def test_every_number_of_rows_and_every_prediction_is_marked() -> None:
     assert set(found) == set(named)
 
 
-def test_local_accepts_nothing_but_nothing() -> None:
+def test_local_method_accepts_only_empty_upload() -> None:
     made = setup("local", **SMALL)
     checks, i = Validator(made.method, made.pool, 0), made.pool.ids[0]
-    assert checks.flaw(i, Nothing(), Nothing()) is None
-    assert checks.flaw(i, Nothing(), None) == ("payload", "is a NoneType, not a Nothing")
+    assert checks.find_error(i, Nothing(), Nothing()) is None
+    assert checks.find_error(i, Nothing(), None) == ("payload", "is a NoneType, not a Nothing")
 
 
 # -- forms that depend on data, or on what was learnt -----------------------------------------------------------------
@@ -435,24 +435,24 @@ def answered(name: str, t: int, **changes: Any) -> tuple[Validator, str, Any, An
             seed=0,
             cohort=task.clients,
             per_client_states=per_client_states,
-            rules=RoundPolicy(checks),
+            policy=RoundPolicy(checks),
         )
     i = made.pool.ids[BAD]
     download = ServerSideStates(made.method, task, 0, per_client_states).download(server, i, Round(t))
     with torch.no_grad():
         upload, _ = made.method.local(download, backend.state(made.method, 0, i), made.pool.client(i), key(1))
-    assert checks.flaw(i, download, upload) is None
+    assert checks.find_error(i, download, upload) is None
     return checks, i, download, upload
 
 
-def test_features_that_are_shared_may_be_as_many_as_a_client_has_rows() -> None:
+def test_shared_features_may_have_at_most_as_many_rows_as_the_client() -> None:
     """FedFed sends them in its second round here: half of the rows are fine, twice as many or unlike numbers not."""
     checks, i, download, upload = answered("fedfed", 1)
     assert checks.expected(i, download).form["pool/y"] == Leaf(torch.int32, (None,))
 
     def judged(*f: Callable[[Tensor], Tensor]) -> Any:
         pool = {name: g(v) for (name, v), g in zip(upload.pool.items(), f, strict=True)}
-        return checks.flaw(i, download, replace(upload, pool=pool))
+        return checks.find_error(i, download, replace(upload, pool=pool))
 
     def half(v: Tensor) -> Tensor:
         return v[: len(v) // 2]
@@ -465,11 +465,11 @@ def test_features_that_are_shared_may_be_as_many_as_a_client_has_rows() -> None:
         assert judged(torch.clone, torch.clone, filled(wrong)).field == "pool/y"
     assert judged(half, half, torch.clone).field == "pool/y"
     assert judged(twice, twice, twice).field == "payload"
-    assert checks.flaw(i, download, replace(upload, params=download.params)).field == "payload"
+    assert checks.find_error(i, download, replace(upload, params=download.params)).field == "payload"
 
 
 @pytest.mark.parametrize("t", [0, 1])
-def test_factors_of_any_rank_pass_if_the_server_can_take_them_in(t: int) -> None:
+def test_factors_of_any_rank_pass_if_server_can_aggregate_them(t: int) -> None:
     """FedKD: ranks follow from what was learnt, and so do the names of what is sent."""
     checks, i, download, upload = answered("fedkd", t)
     weight = next(name.removeprefix("left.") for name in upload.change if name.startswith("left."))
@@ -482,29 +482,29 @@ def test_factors_of_any_rank_pass_if_the_server_can_take_them_in(t: int) -> None
     dense = {n: v for n, v in upload.change.items() if n not in factors} | {f"dense.{weight}": left @ right}
 
     def judged(change: Any) -> Any:
-        return checks.flaw(i, download, replace(upload, change=change))
+        return checks.find_error(i, download, replace(upload, change=change))
 
     assert judged(cut) is None
     assert judged(dense) is None
     assert judged({n: v for n, v in cut.items() if n != factors[0]}).reason.startswith("cannot be aggregated: KeyError")
     assert "server's params/" in judged(dense | {f"dense.{weight}": (left @ right)[None]}).reason
     assert "none of the types" in judged(cut | {factors[1]: cut[factors[1]].half()}).reason
-    assert checks.flaw(i, download, replace(upload, n=upload.n[None])).field == "n"
+    assert checks.find_error(i, download, replace(upload, n=upload.n[None])).field == "n"
 
 
-def test_what_is_expected_follows_the_message() -> None:
+def test_expected_form_depends_on_message() -> None:
     """FedMD: logits of the public rows in the first exchange, nothing in the second."""
     checks, i, download, upload = answered("fedmd", 0)
     second = replace(download, consensus=upload.logits)
-    assert checks.flaw(i, second, upload) == (
+    assert checks.find_error(i, second, upload) == (
         "payload",
         f"has {upload.logits.nbytes} bytes, and 0 are the most that can be expected",
     )
-    assert checks.flaw(i, second, replace(upload, logits=None)) is None
-    assert checks.flaw(i, download, replace(upload, logits=None)) == ("logits", "is missing")
+    assert checks.find_error(i, second, replace(upload, logits=None)) is None
+    assert checks.find_error(i, download, replace(upload, logits=None)) == ("logits", "is missing")
 
 
-def test_each_architecture_has_its_own_form() -> None:
+def test_expected_form_depends_on_architecture() -> None:
     """FedPD: the same message to both, and features of the public rows of unlike widths back."""
     made = setup("fedpd", models=("mlp:hidden=32", "mlp:hidden=64"), **SMALL)
     checks, download = Validator(made.method, made.pool, 0), contract(made.method).download(None)
@@ -513,7 +513,7 @@ def test_each_architecture_has_its_own_form() -> None:
 
 
 @pytest.mark.parametrize("name", ["dcpfl", "fedhkd", "fedala"])
-def test_no_private_row_is_looked_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expected_form_is_found_without_private_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that the stand-ins have of a client's rows is their shape: every row they see is blank."""
     made, seen = setup(name, **SMALL), list[Any]()
     checks, i, download, _ = answered(name, 0)
@@ -533,7 +533,7 @@ def test_no_private_row_is_looked_at(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["dcpfl", "feddw", "pfedes", "scd", "fedpd", "fedhkd"])
-def test_honest_clients_batched_by_vmap_pass(name: str) -> None:
+def test_honest_uploads_batched_by_vmap_pass(name: str) -> None:
     result = run_experiment(setup(name, backend="vmap", **SMALL))
     assert [line["rejected"] for line in result.history] == [[]]
 
@@ -553,11 +553,11 @@ def upload_batch(name: str) -> tuple[Validator, dict[str, Any], UploadBatch]:
 
 
 def sound(checks: Validator, downloads: dict[str, Any], made: UploadBatch) -> bool:
-    return checks.sound(made.uploads, next(iter(downloads.values())), made.stack)
+    return checks.all_valid(made.uploads, next(iter(downloads.values())), made.stack)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "dcpfl", "feddw", "fedproto"])
-def test_a_party_without_flaws_is_sound(name: str) -> None:
+def test_batch_of_valid_uploads_is_all_valid(name: str) -> None:
     assert sound(*upload_batch(name))
 
 
@@ -576,14 +576,12 @@ HURT: list[tuple[str, str, Callable[[Tensor], Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "field", "hurt"), HURT)
-def test_one_flaw_in_a_party_is_found_and_is_its_sender_s_alone(
-    name: str, field: str, hurt: Callable[[Tensor], Any]
-) -> None:
+def test_invalid_upload_in_batch_rejects_only_its_sender(name: str, field: str, hurt: Callable[[Tensor], Any]) -> None:
     checks, downloads, made = upload_batch(name)
     bad = list(made.uploads)[BAD]
     hurt(tensors_of(made.uploads[bad])[field])
     assert not sound(checks, downloads, made)
-    flaws = {i: checks.flaw(i, downloads[i], up) for i, up in made.uploads.items()}
+    flaws = {i: checks.find_error(i, downloads[i], up) for i, up in made.uploads.items()}
     assert [i for i, why in flaws.items() if why is not None] == [bad]
 
 
@@ -596,23 +594,23 @@ class Changed(VmapBackend):
             yield outcome._replace(upload=replace(outcome.upload, n=torch.tensor(-1.0))) if mine else outcome
 
 
-def test_nobody_vouches_for_what_was_changed_later() -> None:
+def test_upload_changed_after_batch_check_is_checked_again() -> None:
     made = setup("fedavg", **SMALL)
     _, log = played(made, Changed(made.pool, MemoryStore()))
     assert [r.client for r in log.rejected] == [made.pool.ids[BAD]]
 
 
-def test_a_sound_party_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_valid_batch_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made, looks = setup("fedavg", **SMALL), list[str]()
-    for name in ("sound", "flaw"):
+    for name in ("all_valid", "find_error"):
         real = getattr(Validator, name)
         monkeypatch.setattr(Validator, name, lambda *a, real=real, name=name: looks.append(name) or real(*a))
     _, log = played(made, VmapBackend(made.pool, MemoryStore()))
     assert log.accepted == list(made.pool.ids)
-    assert looks == ["sound"]
+    assert looks == ["all_valid"]
 
 
-def test_states_that_are_not_finite_are_found_in_a_stack() -> None:
+def test_states_with_nan_or_infinity_are_found_in_a_stack() -> None:
     stacked = Marked(torch.tensor([1.0, float("nan"), 1.0]), torch.ones(3, 2), torch.ones(3, 2, 2), 0.0)
     assert find_nonfinite(stacked) == {1}
     assert find_nonfinite(Nothing()) == set()
@@ -658,8 +656,8 @@ def marked(
         (marked(x=1), None),
     ],
 )
-def test_marks_are_promises(upload: Any, field: str | None) -> None:
-    found = type_error(upload, Marked)
+def test_upload_must_keep_declared_constraints(upload: Any, field: str | None) -> None:
+    found = find_type_error(upload, Marked)
     assert (found and found.field) == field
 
 
@@ -684,7 +682,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 FIVE = {"rows": 300, "rounds": 5, "eval_every": 1, "rate": 0.8}
 
 
-def test_a_client_is_excluded_after_its_strikes(hostile: set[str]) -> None:
+def test_client_is_excluded_after_its_strikes(hostile: set[str]) -> None:
     """Four of five clients are drawn each round: who is drawn stays the same, and the one excluded is not asked."""
     honest = run_experiment(setup("fedavg", **FIVE))
     drawn = [line["participants"] for line in honest.history]
@@ -702,7 +700,7 @@ def test_a_client_is_excluded_after_its_strikes(hostile: set[str]) -> None:
 
 
 @pytest.mark.parametrize(("strikes", "asked"), [(1, 1), (3, 3), (0, 5)])
-def test_strikes_say_how_often_a_client_is_asked(hostile: set[str], strikes: int, asked: int) -> None:
+def test_strikes_limit_participations_of_rejected_client(hostile: set[str], strikes: int, asked: int) -> None:
     made = setup("fedavg", strikes=strikes, **FIVE | {"rate": 1.0})
     hostile.add(made.pool.ids[3])
     result = run_experiment(made)
@@ -711,7 +709,7 @@ def test_strikes_say_how_often_a_client_is_asked(hostile: set[str], strikes: int
     assert result.summary["status"] == "finished"
 
 
-def test_the_results_of_the_others_do_not_depend_on_strikes(hostile: set[str]) -> None:
+def test_strikes_do_not_change_results_of_other_clients(hostile: set[str]) -> None:
     hostile.add("3")
     digests = {run_experiment(setup("feddw", strikes=k, **FIVE)).summary["digest"] for k in (0, 1, 3)}
     assert len(digests) == 1
@@ -727,24 +725,24 @@ def test_strikes_survive_a_resume(hostile: set[str], tmp_path: Path) -> None:
     assert again.notes == whole.notes
 
 
-def test_a_run_ends_when_nobody_is_left(hostile: set[str]) -> None:
+def test_run_ends_when_all_clients_are_excluded(hostile: set[str]) -> None:
     made = setup("fedavg", strikes=1, **FIVE)
     hostile.update(made.pool.ids)
     assert run_experiment(made).summary["status"] == "diverged"
 
 
-def test_a_round_of_excluded_clients_leaves_the_server_alone() -> None:
+def test_round_of_excluded_clients_does_not_change_server() -> None:
     made = setup("fedavg", **SMALL)
     task, backend = made.pool.task(), LoopBackend(made.pool, MemoryStore())
     server = made.method.init_server(task, key(0))
     after, log = run_round(
-        made.method, task, backend, server, t=0, seed=0, cohort=task.clients, rules=RoundPolicy(excluded=made.pool.ids)
+        made.method, task, backend, server, t=0, seed=0, cohort=task.clients, policy=RoundPolicy(excluded=made.pool.ids)
     )
     assert equal(after, server)
     assert (log.cohort, log.down, log.rejected) == ([], {}, [])
 
 
-def test_a_ledger_of_an_older_version_has_no_strikes() -> None:
+def test_run_state_of_older_version_has_no_strikes() -> None:
     run_state = RunState(strikes={"a": 2})
     stored = run_state.to_json()
     assert from_json(0, stored, run_state.table()).strikes == {"a": 2}
@@ -752,7 +750,7 @@ def test_a_ledger_of_an_older_version_has_no_strikes() -> None:
     assert from_json(0, stored, run_state.table()).strikes == {}
 
 
-def test_a_norm_above_the_limit_is_refused() -> None:
+def test_upload_with_norm_above_limit_is_rejected() -> None:
     """The limit is on the whole upload: a weight of 4 and a count of 3 have norm 5 together."""
     made = setup("fedavg", **SMALL)
     i, task = made.pool.ids[0], made.pool.task()
@@ -762,8 +760,8 @@ def test_a_norm_above_the_limit_is_refused() -> None:
     first = next(iter(blank))
     blank[first].view(-1)[:1] = 4.0
     small = replace(upload, params=blank, n=torch.tensor(3.0))
-    assert Validator(made.method, made.pool, 0, max_norm=5.0).flaw(i, server, small) is None
-    found = Validator(made.method, made.pool, 0, max_norm=4.9).flaw(i, server, small)
+    assert Validator(made.method, made.pool, 0, max_norm=5.0).find_error(i, server, small) is None
+    found = Validator(made.method, made.pool, 0, max_norm=4.9).find_error(i, server, small)
     assert found == ("payload", "has norm 5, above the limit of 4.9")
 
 

@@ -68,7 +68,7 @@ def test_only_numbers_are_told() -> None:
         "generic": None,
         "participants": ["0"],
     }
-    assert loggers.flat(line) == {"round": 3.0, "personal/post/accuracy": 0.5}
+    assert loggers.flatten_metrics(line) == {"round": 3.0, "personal/post/accuracy": 0.5}
 
 
 def test_a_missing_tracker_is_found_out_at_once(tmp_path: Path) -> None:

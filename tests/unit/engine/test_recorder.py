@@ -13,7 +13,7 @@ from atoll.config import Config
 from atoll.core.payloads import about, payload
 from atoll.core.schema import UploadError
 from atoll.core.task import Round
-from atoll.engine.recorder import NullRecorder, RunRecorder, metrics_line
+from atoll.engine.recorder import NullRecorder, RunRecorder, make_metrics_line
 from atoll.engine.run_state import RunState
 from atoll.simulation.clock import Stamp
 from atoll.storage import audit_log
@@ -31,7 +31,7 @@ UPLOAD = ClientUpload("a", Number(torch.ones(())))
 def test_line_leaves_out_what_is_empty() -> None:
     run_state = RunState()
     run_state.totals.up = 5
-    line = metrics_line(
+    line = make_metrics_line(
         RoundLog(2, ["a", "b"]),
         run_state,
         personal={"post": {"accuracy": 0.5}},

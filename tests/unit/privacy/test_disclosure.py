@@ -27,7 +27,7 @@ from atoll.engine.round import RoundPolicy, run_round
 from atoll.methods import _registry, fedgh, fedproto
 from atoll.methods._factory import make
 from atoll.methods.dcpfl import DCPFL, Gaussians
-from atoll.privacy.disclosure import DisclosureControl, class_tables, rows_of_classes
+from atoll.privacy.disclosure import DisclosureControl, class_tables, count_by_class
 from atoll.privacy.policy import Privacy
 
 MODEL = identity_body(2, 6)
@@ -53,10 +53,10 @@ def test_no_class_below_the_threshold_leaves_in_ten_thousand_partitions() -> Non
     gate, withheld = DisclosureControl(10, "diag"), 0
     for seed in range(10_000):
         c = partition(seed)
-        counts, up = rows_of_classes(c), upload_of(c, seed % 3)
+        counts, up = count_by_class(c), upload_of(c, seed % 3)
         few = (counts > 0) & (counts < 10)
         withheld += int(few.sum())
-        passed = gate.passed(up, counts, declared_constraints(type(up)))
+        passed = gate.filter_upload(up, counts, declared_constraints(type(up)))
         assert not any(bool(v[few].any()) for v in tensors_of(passed).values())
         labels = next((v for name, v in pack(passed).tensors.items() if name.endswith("#held")), torch.arange(6))
         assert bool((counts[labels.long()] >= 10).all())
@@ -80,12 +80,12 @@ def test_covariances_of_few_rows_are_replaced() -> None:
     up = Gaussians(n, mu, covariances(c.x, c.members(), n, mu))
     marks = declared_constraints(Gaussians)
     assert float(up.sigma[0, 0, 1]) == pytest.approx(3.2)  # sum (x - 1.8)(y - 1.8) = 12.8, over 4
-    diagonal = DisclosureControl(3, "diag").passed(up, n, marks).sigma
+    diagonal = DisclosureControl(3, "diag").filter_upload(up, n, marks).sigma
     assert torch.equal(diagonal[0], torch.diag(up.sigma[0].diagonal()))
     assert torch.equal(diagonal[1], up.sigma[1])
-    assert not DisclosureControl(3, "none").passed(up, n, marks).sigma[0].any()
-    assert torch.equal(DisclosureControl(3, "client").passed(up, n, marks).sigma, up.sigma)
-    assert_same(DisclosureControl(0, "client").passed(up, n, marks), up)
+    assert not DisclosureControl(3, "none").filter_upload(up, n, marks).sigma[0].any()
+    assert torch.equal(DisclosureControl(3, "client").filter_upload(up, n, marks).sigma, up.sigma)
+    assert_same(DisclosureControl(0, "client").filter_upload(up, n, marks), up)
 
 
 def test_the_number_of_all_rows_does_not_give_away_those_kept_back() -> None:
@@ -94,9 +94,9 @@ def test_the_number_of_all_rows_does_not_give_away_those_kept_back() -> None:
     plain = setup("feddw")
     c = plain.pool.client(plain.pool.ids[0])
     up, _ = _local(plain, method, c)
-    counts = rows_of_classes(c)
+    counts = count_by_class(c)
     least = int(counts[counts > 0].median()) + 1
-    gated = DisclosureControl(least).passed(up, counts, constraints_of(method))
+    gated = DisclosureControl(least).filter_upload(up, counts, constraints_of(method))
     assert float(counts[counts < least].sum()) > 0
     assert float(gated.n) == float(gated.extra["DW.count"].sum()) == float(counts[counts >= least].sum())
     assert not gated.extra["DW.sum"][counts < least].any()
@@ -125,7 +125,9 @@ def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
     watched, task = Watched(plain.pool, MemoryStore(), privacy.upload_filter), plain.pool.task()
     server = plain.method.init_server(task, key(0, "init", "server"))
     checks = Validator(plain.method, plain.pool, 0)
-    _, log = run_round(plain.method, task, watched, server, t=0, seed=0, cohort=task.clients, rules=RoundPolicy(checks))
+    _, log = run_round(
+        plain.method, task, watched, server, t=0, seed=0, cohort=task.clients, policy=RoundPolicy(checks)
+    )
     assert not log.rejected
     assert len(set(log.accepted)) == 5
     covered = privacy.record()["gate"]["covers"]
@@ -163,7 +165,7 @@ def test_the_record_tells_what_was_kept_back(backend: str) -> None:
     """Counted again from the holdings: 2 rounds of all clients."""
     plain = setup("dcpfl", rounds=2, eval_every=1, min_class_count=12, cov_source="diag", backend=backend, workers=2)
     result = run_experiment(plain)
-    counts = torch.stack([rows_of_classes(plain.pool.client(i)) for i in plain.pool.ids])
+    counts = torch.stack([count_by_class(plain.pool.client(i)) for i in plain.pool.ids])
     few, d = (counts > 0) & (counts < 12), plain.pool.task().feature_dim
     gate = result.summary["privacy"]["gate"]
     assert gate == {

@@ -32,10 +32,17 @@ from atoll.methods import _registry
 from atoll.methods.dcpfl import Gaussians
 from atoll.methods.fedavg import Global, Update
 from atoll.privacy import mechanisms
-from atoll.privacy.accountant import delta_of, epsilon_of, noise_multiplier
+from atoll.privacy.accountant import compute_delta, compute_epsilon, compute_noise_multiplier
 from atoll.privacy.budget import Budget, Journal
 from atoll.privacy.disclosure import DisclosureControl
-from atoll.privacy.mechanisms import StatisticsMechanism, UpdateMechanism, clipped, moments, positive, update_field
+from atoll.privacy.mechanisms import (
+    StatisticsMechanism,
+    UpdateMechanism,
+    clip_norm,
+    find_update_field,
+    moments,
+    positive,
+)
 from atoll.privacy.policy import Privacy
 from atoll.storage.run_dir import RunDir
 from atoll.utils.secure_random import secure, seeded
@@ -55,20 +62,20 @@ def silence(shape: tuple[int, ...]) -> Tensor:
 )
 def test_noise_multipliers_are_those_of_the_literature(releases: int, expected: tuple[float, ...]) -> None:
     """For delta = 1e-5 and epsilon 1, 4, 8, to three figures."""
-    found = [noise_multiplier(epsilon, 1e-5, releases) for epsilon in (1, 4, 8)]
+    found = [compute_noise_multiplier(epsilon, 1e-5, releases) for epsilon in (1, 4, 8)]
     assert [float(f"{z:.3g}") for z in found] == list(expected)
 
 
 def test_epsilon_and_delta_of_a_shift_agree() -> None:
-    """mu = 1: delta(0) = 2 Phi(1/2) - 1 = 0.382925, and epsilon_of undoes delta_of."""
-    assert delta_of(0, 1) == pytest.approx(0.382925, abs=1e-6)
+    """mu = 1: delta(0) = 2 Phi(1/2) - 1 = 0.382925, and compute_epsilon undoes compute_delta."""
+    assert compute_delta(0, 1) == pytest.approx(0.382925, abs=1e-6)
     for mu in (0.1, 0.5, 1.0, 3.0, 10.0):
         for epsilon in (0.1, 1.0, 8.0, 30.0):
-            delta = delta_of(epsilon, mu)
+            delta = compute_delta(epsilon, mu)
             if delta > 1e-12:
-                assert epsilon_of(delta, mu) == pytest.approx(epsilon, abs=1e-6)
-    assert epsilon_of(1e-5, 0) == 0
-    assert delta_of(1000.0, 40.0) <= 1  # no overflow
+                assert compute_epsilon(delta, mu) == pytest.approx(epsilon, abs=1e-6)
+    assert compute_epsilon(1e-5, 0) == 0
+    assert compute_delta(1000.0, 40.0) <= 1  # no overflow
 
 
 def test_a_planned_budget_is_spent_exactly_and_never_exceeded() -> None:
@@ -88,7 +95,7 @@ def test_dp_accounting_agrees(epsilon: float, releases: int) -> None:
     library = pytest.importorskip(
         "dp_accounting", reason="a second opinion on the closed form: pip install 'atoll[dp]'"
     )
-    z = noise_multiplier(epsilon, 1e-5, releases)
+    z = compute_noise_multiplier(epsilon, 1e-5, releases)
     event = library.SelfComposedDpEvent(library.GaussianDpEvent(z), releases)
     pld = importlib.import_module("dp_accounting.pld").PLDAccountant(value_discretization_interval=1e-4)
     assert pld.compose(event).get_epsilon(1e-5) == pytest.approx(epsilon, abs=1e-3)
@@ -100,7 +107,7 @@ def test_dp_accounting_agrees(epsilon: float, releases: int) -> None:
 def test_opacus_agrees(epsilon: float, releases: int) -> None:
     """With every row in every step, which is what one epoch of disjoint batches is to a row."""
     pytest.importorskip("opacus", reason="a second opinion on DP-SGD: pip install 'atoll[opacus]'")
-    z = noise_multiplier(epsilon, 1e-5, releases)
+    z = compute_noise_multiplier(epsilon, 1e-5, releases)
     accountants = importlib.import_module("opacus.accountants")
     prv, renyi = accountants.PRVAccountant(), accountants.RDPAccountant()
     for accountant in (prv, renyi):
@@ -152,7 +159,7 @@ def test_an_update_is_clipped_as_a_whole() -> None:
 def test_clipping_is_never_exceeded() -> None:
     for seed in range(2000):
         v = {"a": seeded(seed, "a")((7,)) * 10.0 ** (seed % 9 - 4), "b": seeded(seed, "b")((2, 3))}
-        out = clipped(v, 0.37)
+        out = clip_norm(v, 0.37)
         assert math.sqrt(sum(float(t.square().sum()) for t in out.values())) <= 0.37
 
 
@@ -330,7 +337,7 @@ def test_dpsgd_covers_a_method_or_refuses_it(name: str) -> None:
 def test_models_with_running_statistics_are_refused() -> None:
     params = {"w": torch.zeros(2), "buffers.seen": torch.zeros((), dtype=torch.long)}
     with pytest.raises(AtollError, match="running statistics"):
-        update_field(Global(params, {}), Update(params, torch.ones(()), {}), declared_constraints(Update))
+        find_update_field(Global(params, {}), Update(params, torch.ones(()), {}), declared_constraints(Update))
     with pytest.raises(AtollError, match="running statistics"):
         row_gradients(squares, params, batch([[1.0, 2.0]], [0]))
 
@@ -507,7 +514,7 @@ def test_dpsgd_in_a_run() -> None:
     """2 rounds of 3 epochs are 6 releases for a row."""
     plain = setup("fedavg", rounds=2, eval_every=2, dp="8", optimiser="dpsgd", epochs=3, batch_size=128, dp_clip=0.5)
     optim = plain.method.optim  # type: ignore[attr-defined]
-    assert optim.noise == pytest.approx(noise_multiplier(8, 1e-5, 6))
+    assert optim.noise == pytest.approx(compute_noise_multiplier(8, 1e-5, 6))
     assert optim.clip == 0.5
     assert plain.config.backend == "loop"
     found = run_experiment(plain).summary["privacy"]["dp"]

@@ -24,7 +24,7 @@ from atoll.errors import AtollError
 from atoll.methods import _registry
 from atoll.methods._factory import make
 from atoll.methods.fedavg import FedAvg, Global
-from atoll.privacy.disclosure import DisclosureControl, Undeclared, rows_of_classes
+from atoll.privacy.disclosure import DisclosureControl, Undeclared, count_by_class
 from atoll.privacy.mechanisms import UpdateMechanism
 from atoll.privacy.policy import Privacy
 
@@ -308,13 +308,13 @@ def test_what_is_undeclared_does_not_leave_in_a_later_round_either() -> None:
     upload = Loose({"a": torch.ones(CLASSES, 2)})
 
     with pytest.raises(Undeclared, match="as many rows as there are classes"):
-        DisclosureControl(1).passed(upload, torch.full((CLASSES,), 5.0), declared_constraints(Loose))
+        DisclosureControl(1).filter_upload(upload, torch.full((CLASSES,), 5.0), declared_constraints(Loose))
 
 
 def test_a_table_without_marker_leaves_without_the_classes_of_few_rows(left: list[Any]) -> None:
     result = run(sending(Table, lambda start, w, c: Table(w, shares(start, w, c), c.n)), **GATED)
 
-    counts = torch.stack([rows_of_classes(result.pool.client(i)) for i in result.pool.ids])
+    counts = torch.stack([count_by_class(result.pool.client(i)) for i in result.pool.ids])
     assert bool(((counts > 0) & (counts < 12)).any())
     for up, own in zip(left, counts.repeat(2, 1), strict=True):
         assert not up.h[own < 12].any()
@@ -332,7 +332,7 @@ def test_tables_in_a_dictionary_and_counts_without_marks_are_covered() -> None:
     counts = torch.tensor([3.0, 20.0])
     upload = Tables({"a": torch.ones(2, 2)}, torch.tensor(23.0), counts)
 
-    passed = DisclosureControl(10).passed(upload, counts, declared_constraints(Tables))
+    passed = DisclosureControl(10).filter_upload(upload, counts, declared_constraints(Tables))
 
     assert passed.h["a"].tolist() == [[0, 0], [1, 1]]
     assert (float(passed.n), passed.counts.tolist()) == (20, [0, 20])

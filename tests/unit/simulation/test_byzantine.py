@@ -16,7 +16,7 @@ from atoll.clients.validation.validator import Validator
 from atoll.core.payloads import equal
 from atoll.core.prng import key
 from atoll.core.schema import constraints_of, declared_constraints, tensors_of
-from atoll.engine.compatibility import affects
+from atoll.engine.compatibility import has_effect
 from atoll.engine.setup import Setup
 from atoll.methods import _registry
 from atoll.methods.dcpfl import Gaussians
@@ -146,16 +146,16 @@ def test_lies_have_the_form_that_the_server_asks_for(name: str) -> None:
     checks, marks, k = Validator(made.method, made.pool, 0), constraints_of(made.method), key(1)
     for _, i, down, up, _ in dry_run(made.method, made.pool, 0):
         for kind in ALONE:
-            assert checks.flaw(i, down, corrupt(kind, up, down, 10, marks, k)) is None, kind
+            assert checks.find_error(i, down, corrupt(kind, up, down, 10, marks, k)) is None, kind
         (agreed, _) = collude([ClientUpload(i, up), ClientUpload("other", up)], frozenset({i, "other"}), marks)
-        assert checks.flaw(i, down, agreed.upload) is None
+        assert checks.find_error(i, down, agreed.upload) is None
         assert all(torch.equal(v, tensors_of(up)[n]) for n, v in tensors_of(agreed.upload).items() if v.ndim == 0)
 
 
 def test_lies_that_change_nothing_are_told() -> None:
     made = setup("pfedes")
-    assert [kind for kind in KINDS if not affects(kind, made.method, made.pool)] == ["swap"]
-    assert not any(affects(kind, setup("local").method, made.pool) for kind in KINDS)
+    assert [kind for kind in KINDS if not has_effect(kind, made.method, made.pool)] == ["swap"]
+    assert not any(has_effect(kind, setup("local").method, made.pool) for kind in KINDS)
     (note,) = run("local", poison="0.4:signflip", rounds=1).notes
     assert note == "--poison 0.4:signflip changes nothing that local uploads."
 

@@ -30,7 +30,7 @@ from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
 from atoll.simulation.clock import Clock, Times
-from atoll.simulation.costs import operations
+from atoll.simulation.costs import count_operations
 from atoll.simulation.faults import Drop, Faults, Lag, Poison, read_drop, read_lag, read_poison
 from atoll.storage.run_dir import RunDir
 from atoll.typing import ClientId
@@ -101,7 +101,7 @@ def test_a_client_that_is_not_there_cannot_drop_out() -> None:
 
 
 def test_who_is_late_must_not_depend_on_this_machine() -> None:
-    with pytest.raises(AtollError, match="--deadline goes by counted operations"):
+    with pytest.raises(AtollError, match="--deadline needs counted operations"):
         setup("fedavg", deadline=1.0, clock="compute=measured")
 
 
@@ -110,37 +110,37 @@ def test_who_is_late_must_not_depend_on_this_machine() -> None:
 
 def test_drops_are_drawn_for_each_round_and_client() -> None:
     faults = Faults(TWENTY, 7, Drop(0.3))
-    drawn = [[faults.gone(t, i) is not None for i in TWENTY] for t in range(40)]
+    drawn = [[faults.absence(t, i) is not None for i in TWENTY] for t in range(40)]
     assert 0.25 < fmean(map(fmean, drawn)) < 0.35
     assert all(0.05 < fmean(client) < 0.6 for client in zip(*drawn, strict=True))
-    assert drawn == [[Faults(TWENTY, 7, Drop(0.3)).gone(t, i) is not None for i in TWENTY] for t in range(40)]
-    assert drawn != [[Faults(TWENTY, 8, Drop(0.3)).gone(t, i) is not None for i in TWENTY] for t in range(40)]
+    assert drawn == [[Faults(TWENTY, 7, Drop(0.3)).absence(t, i) is not None for i in TWENTY] for t in range(40)]
+    assert drawn != [[Faults(TWENTY, 8, Drop(0.3)).absence(t, i) is not None for i in TWENTY] for t in range(40)]
 
 
 def test_all_or_nobody_drops() -> None:
-    assert {Faults(TWENTY, 0, Drop(1.0)).gone(t, i) for t in range(9) for i in TWENTY} == {SILENT}
-    assert {Faults(TWENTY, 0).gone(t, i) for t in range(9) for i in TWENTY} == {None}
+    assert {Faults(TWENTY, 0, Drop(1.0)).absence(t, i) for t in range(9) for i in TWENTY} == {SILENT}
+    assert {Faults(TWENTY, 0).absence(t, i) for t in range(9) for i in TWENTY} == {None}
 
 
 def test_slow_clients_and_liars_are_the_same_in_all_rounds() -> None:
     faults = Faults(TWENTY, 3, slow=Lag(0.25, 4.0), poison=Poison(0.2, "swap"))
-    assert (len(faults.laggards), len(faults.poisoned)) == (5, 4)
-    assert faults.laggards != Faults(TWENTY, 4, slow=Lag(0.25, 4.0)).laggards
+    assert (len(faults.slow_clients), len(faults.poisoned)) == (5, 4)
+    assert faults.slow_clients != Faults(TWENTY, 4, slow=Lag(0.25, 4.0)).slow_clients
 
 
 def test_slow_devices_compute_slowly_and_stragglers_take_long_for_everything() -> None:
     """4 times: of local 1 and personal 2. 10 times: of all four. Both: 40 times and 10 times."""
     times = Times(1, 2, 3, 5)
     slow, late = Lag(1.0, 4.0), Lag(1.0, 10.0)
-    assert Faults(TWENTY, 0, slow=slow).delayed(times, 0, "0") == (4, 8, 3, 5)
-    assert Faults(TWENTY, 0, stragglers=late).delayed(times, 0, "0") == (10, 20, 30, 50)
-    assert Faults(TWENTY, 0, slow=slow, stragglers=late).delayed(times, 0, "0") == (40, 80, 30, 50)
-    assert Faults(TWENTY, 0).delayed(times, 0, "0") == times
+    assert Faults(TWENTY, 0, slow=slow).delay(times, 0, "0") == (4, 8, 3, 5)
+    assert Faults(TWENTY, 0, stragglers=late).delay(times, 0, "0") == (10, 20, 30, 50)
+    assert Faults(TWENTY, 0, slow=slow, stragglers=late).delay(times, 0, "0") == (40, 80, 30, 50)
+    assert Faults(TWENTY, 0).delay(times, 0, "0") == times
 
 
 def test_stragglers_change_from_round_to_round() -> None:
     faults = Faults(TWENTY, 0, stragglers=Lag(0.2, 10.0))
-    slow = [{i for i in TWENTY if faults.delayed(Times(1, 0, 0, 0), t, i).local > 1} for t in range(50)]
+    slow = [{i for i in TWENTY if faults.delay(Times(1, 0, 0, 0), t, i).local > 1} for t in range(50)]
     assert 0.16 < fmean(len(s) / 20 for s in slow) < 0.24
     assert slow[0] != slow[1]
 
@@ -152,7 +152,7 @@ def played(made: Setup, gone: dict[ClientId, str], **more: Any) -> tuple[Any, Ro
     """The first round, in which some clients are gone."""
     store, task = MemoryStore(), made.pool.task()
     server = made.method.init_server(task, key(0))
-    faults = NO_FAULTS._replace(gone=gone.get)
+    faults = NO_FAULTS._replace(absence=gone.get)
     after, log = run_round(
         made.method,
         task,
@@ -161,7 +161,7 @@ def played(made: Setup, gone: dict[ClientId, str], **more: Any) -> tuple[Any, Ro
         t=0,
         seed=0,
         cohort=task.clients,
-        rules=RoundPolicy(faults=faults, **more),
+        policy=RoundPolicy(faults=faults, **more),
     )
     return after, log, store
 
@@ -199,7 +199,7 @@ def test_an_empty_round_leaves_everything_as_it_was(name: str) -> None:
     server, log, store = played(made, dict.fromkeys(made.pool.ids, SILENT))
     assert equal(server, made.method.init_server(made.pool.task(), key(0)))
     assert list(store) == []
-    assert log.empty
+    assert log.is_empty
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_a_run_in_which_nobody_ever_answers_ends_well(name: str, backend: str) -
     assert result.summary["bytes"]["up"] == 0
     assert (result.summary["bytes"]["down"] > 0) == (name == "fedavg")  # there are no prototypes to send yet
     assert result.summary["flops"] == {"clients": 0, "server": 0}
-    assert result.notes == ["Nobody answered in 4 of 4 rounds, which left everything as it was."]
+    assert result.notes == ["No client answered in 4 of 4 rounds; these rounds changed nothing."]
     assert equal(result.server, result.setup.method.init_server(result.pool.task(), key(0, "init", "server")))
 
 
@@ -232,7 +232,7 @@ def test_a_run_goes_on_after_an_empty_round() -> None:
 def test_drops_are_listed_and_counted() -> None:
     plain, result = run("fedavg", **QUICK), run("fedavg", **QUICK, drop="0.3")
     faults = Faults(result.pool.ids, 0, Drop(0.3))
-    wanted = [[i for i in result.pool.ids if faults.gone(t, i)] for t in range(4)]
+    wanted = [[i for i in result.pool.ids if faults.absence(t, i)] for t in range(4)]
     assert [[d["client"] for d in line.get("dropped", [])] for line in result.history] == wanted
     lost = sum(map(len, wanted))
     assert 0 < lost < 20
@@ -379,7 +379,7 @@ def test_a_server_with_a_deadline_waits_until_it_for_clients_it_misses() -> None
 def test_late_answers_are_dropped_and_nobody_waits_beyond_the_deadline() -> None:
     free = run("fedavg", **QUICK, slow="0.4:1e6")
     tight = run("fedavg", **QUICK, slow="0.4:1e6", deadline=0.5)
-    slow = Faults(tight.pool.ids, 0, slow=Lag(0.4, 1e6)).laggards
+    slow = Faults(tight.pool.ids, 0, slow=Lag(0.4, 1e6)).slow_clients
     assert {d["client"] for line in tight.history for d in line["dropped"]} == slow
     assert tight.summary["dropped"] == {LATE: 8}
     ends = [0.0] + [line["clock"]["waiting"]["generic"] for line in tight.history]
@@ -391,7 +391,7 @@ def test_late_answers_are_dropped_and_nobody_waits_beyond_the_deadline() -> None
 def test_a_late_client_counts_as_absent() -> None:
     """Its state stays; it has worked for nothing, which counts."""
     late = run("ditto", **QUICK, slow="0.4:1e6", deadline=0.5)
-    slow = sorted(Faults(late.pool.ids, 0, slow=Lag(0.4, 1e6)).laggards)
+    slow = sorted(Faults(late.pool.ids, 0, slow=Lag(0.4, 1e6)).slow_clients)
     gone = run("ditto", **QUICK, drop="client:" + ",".join(slow))
     assert late.summary["digest"] == gone.summary["digest"]
     assert late.summary["flops"]["clients"] > gone.summary["flops"]["clients"]
@@ -401,7 +401,7 @@ def test_without_overlap_personal_training_counts_and_with_it_does_not() -> None
     """A deadline sees the clock that the run follows."""
     made = setup("ditto", **QUICK)
     experiment = build_experiment(made)
-    costs = operations(made.method, made.pool, 0, 5)
+    costs = count_operations(made.method, made.pool, 0, 5)
     times = experiment.timer.of(0, "0", costs, 10_000, 10_000)
     waiting, overlapping = (clock.arrival("0", times) for clock in experiment.progress.run_state.clocks.values())
     assert waiting - overlapping == pytest.approx(times.personal)
@@ -425,7 +425,7 @@ def test_a_client_that_diverges_is_skipped_with_a_warning(backend: str) -> None:
     assert result.summary["status"] == "finished"
     assert [[r["client"] for r in line["rejected"]] for line in result.history] == [["1"]] * 4
     (note,) = result.notes
-    assert note.startswith("Uploads that were refused: 4 of client '1' (first in round 1: params/")
+    assert note.startswith("Rejected uploads: 4 of client '1' (first in round 1: params/")
     assert "holds NaN or infinity" in note
     assert note.endswith("These clients kept their last good states.")
     assert "1" not in list(result.backend.store)

@@ -48,7 +48,7 @@ def test_upload_after_the_deadline_is_late(pool: ClientPool) -> None:
     arrival = 0.3 * n + 2.0 + 2.0  # training before and after the upload, then upload and download
 
     for deadline, late in ((arrival + 0.1, False), (arrival - 0.1, True), (None, False)):
-        assert timer(pool, deadline).faults(0, costs(pool), clock).late("0", 10, 20) is late
+        assert timer(pool, deadline).faults(0, costs(pool), clock).is_late("0", 10, 20) is late
 
 
 def test_server_waits_for_the_slowest_client_and_aggregates(pool: ClientPool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.small_runs import setup
 
-from atoll.clients.fingerprints import fingerprint, fingerprint_of
+from atoll.clients.fingerprints import fingerprint_bytes, fingerprint_upload
 from atoll.core.payloads import Nothing
 from atoll.core.serialization import encode
 from atoll.engine.build import run_experiment
@@ -160,10 +160,12 @@ def test_a_reason_cannot_flood_the_log(tmp_path: Path) -> None:
 
 def test_the_imprint_is_that_of_the_bytes() -> None:
     data = encode(Nothing())
-    assert fingerprint(Nothing()) == fingerprint_of(data) == (len(data), sha256(data).hexdigest())
-    assert fingerprint(None, ("n", "is a list")) == fingerprint(Nothing(), ("payload", "is huge")) == (0, "")
+    assert fingerprint_upload(Nothing()) == fingerprint_bytes(data) == (len(data), sha256(data).hexdigest())
+    assert (
+        fingerprint_upload(None, ("n", "is a list")) == fingerprint_upload(Nothing(), ("payload", "is huge")) == (0, "")
+    )
     with pytest.raises(Exception, match="dataclass"):
-        fingerprint(None)
+        fingerprint_upload(None)
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -184,7 +186,7 @@ def test_a_run_writes_down_every_contribution(tmp_path: Path, monkeypatch: pytes
     record = RunRecorder.record_upload
 
     def watched(recorder: RunRecorder, r: Any, outcome: Any, flaw: Any) -> None:
-        sent.append((r.t + 1, r.phase, outcome.sender, *fingerprint(outcome.upload)))
+        sent.append((r.t + 1, r.phase, outcome.sender, *fingerprint_upload(outcome.upload)))
         record(recorder, r, outcome, flaw)
 
     monkeypatch.setattr(RunRecorder, "record_upload", watched)

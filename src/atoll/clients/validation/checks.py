@@ -1,9 +1,9 @@
-"""Single checks of an upload: types, sizes, shapes, values, declared constraints."""
+"""Check one property of an upload at a time: types, sizes, shapes, values, declared constraints."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,23 +16,35 @@ from ...core.serialization import Unreadable
 from ...core.tree import flatten_rows
 from .expected import Expected
 
-if TYPE_CHECKING:
-    pass
-TOLERANCE = 1e-4  # relative: single precision and long sums leave less
+TOLERANCE = 1e-4  # relative; rounding in single precision and long sums stays below
 SUM_TOLERANCE = 1e-3  # of probabilities
-LARGEST = 1e15  # of any number: its square still fits single precision, so that no sum of squares overflows
+LARGEST = 1e15  # of any value: its square fits single precision, so that no sum of squares overflows
 
 
 class ValueLimits(NamedTuple):
-    """What uploads are measured by; None: nobody knows."""
+    """Limits for the values of an upload.
 
-    rows: int | None = None  # of the sender
+    Args:
+        rows: number of rows of the sender, or None if unknown.
+        classes: number of classes, or None if unknown.
+        largest: largest absolute value.
+    """
+
+    rows: int | None = None
     classes: int | None = None
-    largest: float = LARGEST  # of any number
+    largest: float = LARGEST
 
 
-def type_error(upload: Any, kind: type[Any]) -> UploadError | None:
-    """What is wrong with an upload, as far as its class tells: types of fields, finite values, marks."""
+def find_type_error(upload: Any, kind: type[Any]) -> UploadError | None:
+    """Check an upload against its payload class alone: types of fields, finite values, declared constraints.
+
+    Args:
+        upload: the upload.
+        kind: the payload class that the method declares.
+
+    Returns:
+        The first error, or None.
+    """
     return next(chain(_by_type(upload, kind), _by_value(upload, declared_constraints(kind), ValueLimits())), None)
 
 
@@ -48,7 +60,7 @@ def _by_form(tensors: Params, expected: Expected, rows: int) -> Iterator[UploadE
 
 
 def _by_names(found: list[str], expected: list[str]) -> Iterator[UploadError]:
-    """All of them, no others, in their order: that in which sums over a model run."""
+    """Require the expected names in the expected order, which is the order of sums over a model."""
     for name in expected:
         if name not in found:
             yield UploadError(name, "is missing")
@@ -61,7 +73,7 @@ def _by_names(found: list[str], expected: list[str]) -> Iterator[UploadError]:
 
 
 def _by_shapes(tensors: Params, form: Form, rows: int) -> Iterator[UploadError]:
-    """Dimensions of rows are of one size, at most the number of the client's rows."""
+    """Require the expected shapes. All dimensions of rows have one size, at most the number of the client's rows."""
     common: int | None = None
     for name, leaf in form.items():
         v = tensors[name]
@@ -79,7 +91,7 @@ def _by_shapes(tensors: Params, form: Form, rows: int) -> Iterator[UploadError]:
 
 
 def _by_type(upload: Any, kind: type[Any]) -> Iterator[UploadError]:
-    """The declared class, and in each field what it declares."""
+    """Require the declared class, and the declared type in each field."""
     if isinstance(upload, Unreadable):
         yield UploadError("payload", upload.reason)
     if type(upload) is not kind:
@@ -91,9 +103,9 @@ def _by_type(upload: Any, kind: type[Any]) -> Iterator[UploadError]:
                 yield UploadError(name, "is not a dictionary of named tensors")
         elif declared in (Tensor, Tensor | None):
             if not _plain(value) and (value is not None or declared is Tensor):
-                yield UploadError(name, f"is {_called(value)}, not a plain tensor")
+                yield UploadError(name, f"is {_describe(value)}, not a plain tensor")
         elif type(value) is not declared and not (declared is float and type(value) is int):
-            yield UploadError(name, f"is {_called(value)}, not a {declared.__name__}")
+            yield UploadError(name, f"is {_describe(value)}, not a {declared.__name__}")
         elif isinstance(value, float) and not isfinite(value):
             yield UploadError(name, "is NaN or infinite")
 
@@ -102,7 +114,7 @@ def _plain(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_meta or value.is_quantized)
 
 
-def _called(value: Any) -> str:
+def _describe(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
@@ -119,7 +131,7 @@ def _by_norm(tensors: Params, most: float) -> Iterator[UploadError]:
 
 
 def _by_value(upload: Any, constraints: Mapping[str, FieldConstraints], bounds: ValueLimits) -> Iterator[UploadError]:
-    """Numbers of a plausible size, then what the marks promise."""
+    """Require finite values of a plausible size, then the declared constraints."""
     tensors = tensors_of(upload)
     for name, v in tensors.items():
         for reason in _implausible(v, bounds.largest):
@@ -133,12 +145,12 @@ def _by_constraints(
     tensors = tensors_of(upload)
     for name, v in tensors.items():
         if name in constraints:
-            for reason in _broken(v, constraints[name], tensors, bounds):
+            for reason in _broken_constraints(v, constraints[name], tensors, bounds):
                 yield UploadError(name, reason)
 
 
 def _implausible(v: Tensor, most: float) -> Iterator[str]:
-    """From the extremes, which NaN spreads to: nothing of the tensor's size is made."""
+    """Check the extreme values, which are NaN if any value is; this allocates no tensor of the size of ``v``."""
     if not v.is_floating_point() or not v.numel():
         return
     low, high = (float(extreme) for extreme in v.aminmax())
@@ -152,25 +164,25 @@ def _implausible(v: Tensor, most: float) -> Iterator[str]:
 
 
 def _all_plausible(stack: Params, most: float) -> bool:
-    """The same of each tensor of a stack."""
+    """Return True if ``_implausible`` finds nothing in any tensor of a stack."""
     numbers = [flatten_rows(v) for v in stack.values() if v.is_floating_point() and v.numel()]
     if not numbers:
         return True
-    if not all(abs(float(extreme)) <= most for v in numbers for extreme in v.aminmax()):  # also if it is NaN
+    if not all(abs(float(extreme)) <= most for v in numbers for extreme in v.aminmax()):  # False for NaN
         return False
     first, tiny = torch.cat([v[:, 0] for v in numbers]), max(torch.finfo(v.dtype).tiny for v in numbers)
-    # One number of each is enough, and the first will nearly always do.
-    return bool((first.abs() >= tiny).all()) or not any(_some_subnormal(v) for v in numbers)
+    # One normal number per client is enough, and the first number nearly always is one.
+    return bool((first.abs() >= tiny).all()) or not any(_has_subnormal_row(v) for v in numbers)
 
 
-def _some_subnormal(rows: Tensor) -> bool:
-    """Whether all numbers of some row are, and not all of them 0."""
+def _has_subnormal_row(rows: Tensor) -> bool:
+    """Return True if some row is not all 0 and holds only subnormal numbers and zeros."""
     largest = rows.abs().amax(1)
     return bool(((largest > 0) & (largest < torch.finfo(rows.dtype).tiny)).any())
 
 
 def _all_counts(v: Tensor, most: NDArray[np.int64]) -> bool:
-    """Whether each tensor of a stack has counts, with at most so many rows."""
+    """Return True if each tensor of a stack holds counts with a total of at most ``most`` rows of its client."""
     if v.is_complex() or v.dtype == torch.bool:
         return False
     counts = flatten_rows(v).double().cpu().numpy()
@@ -180,8 +192,10 @@ def _all_counts(v: Tensor, most: NDArray[np.int64]) -> bool:
     return bool((totals <= most).all() and (v.ndim > 1 or ((totals > 0) | (most == 0)).all()))
 
 
-def _broken(v: Tensor, constraints: FieldConstraints, tensors: Params, bounds: ValueLimits) -> Iterator[str]:
-    """Promises that a tensor breaks."""
+def _broken_constraints(
+    v: Tensor, constraints: FieldConstraints, tensors: Params, bounds: ValueLimits
+) -> Iterator[str]:
+    """Yield the reasons for which a tensor breaks its declared constraints."""
     if constraints.count:
         yield from _not_counts(v, bounds.rows)
     if constraints.labels:
@@ -230,7 +244,7 @@ def _not_symmetric(v: Tensor) -> Iterator[str]:
 
 
 def _indefinite(v: Tensor) -> Iterator[str]:
-    """A factor must exist once a little has been added to the diagonal, which rounding may have taken away."""
+    """Try a Cholesky factorisation, after raising the diagonal by the tolerance for rounding."""
     for matrix in _matrices(v):
         raised = matrix.clone()
         raised.diagonal().add_(TOLERANCE * matrix.diagonal().abs().max() + 1e-12)
@@ -239,7 +253,7 @@ def _indefinite(v: Tensor) -> Iterator[str]:
 
 
 def _matrices(v: Tensor) -> Iterator[Tensor]:
-    """One at a time: all at once would take their memory again."""
+    """Yield one matrix at a time, because all at once would double the memory."""
     if v.numel():
         yield from v.reshape(-1, *v.shape[-2:])
 

@@ -1,31 +1,35 @@
-"""Work out which tensors an upload must have, from a dry run of the method."""
+"""Describe the tensors that an upload must have, as found by a dry run of the method."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.schema import Form, Leaf
 
-if TYPE_CHECKING:
-    pass
-
-STAND_INS = (20, 30)  # rows of each: a dimension in which their uploads differ is one of rows
+STAND_INS = (20, 30)  # numbers of rows; a dimension that differs between both uploads is one of rows
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What one message must be answered with."""
+    """The form of the answer to one message.
+
+    Args:
+        form: names, types and shapes of tensors.
+        open: prefixes of names that are not fixed, because their sizes depend on what was learnt.
+        spare: bytes that tensors with these prefixes may take beyond those of the form.
+    """
 
     form: Form
-    open: tuple[str, ...]  # beginnings of names that are free, as their sizes depend on what was learnt
-    spare: int  # bytes that these may take beyond those of the form
+    open: tuple[str, ...]
+    spare: int
 
     def most_bytes(self, rows: int) -> int:
+        """Return the largest size of an upload from a client with ``rows`` rows, in bytes."""
         return sum(leaf.nbytes(rows) for leaf in self.form.values()) + self.spare
 
 
 def _switches(p: Any) -> Iterator[tuple[str, Any]]:
-    """Scalars that a form may depend on: numbers that are not whole decide values only."""
+    """Yield integers and strings of a message. The form of an answer may depend on these, but not on floats."""
     for f in fields(p):
         if isinstance(value := getattr(p, f.name), int | str):
             yield f.name, value

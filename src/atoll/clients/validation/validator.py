@@ -1,4 +1,4 @@
-"""Check the uploads of one run."""
+"""Check the uploads of one run against a dry run of the method and its declared constraints."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
@@ -21,7 +21,7 @@ from ...typing import ClientId
 from .. import method_calls
 from ..dry_run import dry_run
 from ..participation import take_part
-from ..pool import ClientPool, with_rows
+from ..pool import ClientPool, replace_rows
 from .checks import (
     LARGEST,
     ValueLimits,
@@ -41,7 +41,16 @@ if TYPE_CHECKING:
 
 
 class Validator:
-    """The checks of one run."""
+    """Validates the uploads of one run.
+
+    Args:
+        method: the method of the run.
+        pool: the clients of the run.
+        seed: seed of the run.
+        max_norm: largest norm of an upload, or None for no limit.
+        most: largest absolute value in an upload.
+        spare: rows that may be counted beyond those that a client has, because noise on counts is allowed.
+    """
 
     def __init__(
         self,
@@ -52,16 +61,20 @@ class Validator:
         most: float = LARGEST,
         spare: int = 0,
     ):
-        """``spare`` rows may be counted beyond those that a client has: noise on counts is no lie."""
-        self._method, self._pool, self._task, self._seed = method, pool, pool.task(), seed
-        self._kind, self._max_norm, self._spare = contract(method).upload, max_norm, spare
+        self._method = method
+        self._pool = pool
+        self._task = pool.task()
+        self._seed = seed
+        self._kind = contract(method).upload
+        self._max_norm = max_norm
+        self._spare = spare
         self._constraints = constraints_of(method)
         self._bounds = ValueLimits(classes=self._task.num_classes, largest=most)
         self._known: dict[Any, Expected] = {}
-        self._first: Any = None  # the server's first state, made when it is needed
+        self._first: Any = None  # the server's first state, made when first needed
 
-    def flaw(self, sender: ClientId, download: Any, upload: Any, phase: int = 0) -> UploadError | None:
-        """Return what is wrong with a client's answer to a message, or None. The upload is not changed.
+    def find_error(self, sender: ClientId, download: Any, upload: Any, phase: int = 0) -> UploadError | None:
+        """Return the first error of a client's upload, or None. The upload is not changed.
 
         Args:
             sender: the client that answered.
@@ -70,10 +83,10 @@ class Validator:
             phase: the exchange of the round that both belong to.
         """
         with torch.no_grad():
-            return next(self._flaws(sender, download, upload, phase), None)
+            return next(self._errors(sender, download, upload, phase), None)
 
-    def sound(self, uploads: Mapping[ClientId, Any], download: Any, stack: Any, phase: int = 0) -> bool:
-        """Return True if no upload of a batch has a flaw. False may also mean that only a look at each can tell.
+    def all_valid(self, uploads: Mapping[ClientId, Any], download: Any, stack: Any, phase: int = 0) -> bool:
+        """Return True if no upload of a batch has an error. False means that each upload has to be checked alone.
 
         Args:
             uploads: the uploads of several clients, which are views of ``stack``.
@@ -87,15 +100,15 @@ class Validator:
         if self._max_norm is not None or expected.open:
             return False
         with torch.no_grad():
-            flaws = chain(
+            errors = chain(
                 _by_type(one, self._kind),
                 _by_size(one, expected.most_bytes(min(rows))),
                 _by_form(tensors_of(one), expected, min(rows)),
             )
-            return next(flaws, None) is None and self._plausible(uploads, rows, tensors_of(stack))
+            return next(errors, None) is None and self._plausible(uploads, rows, tensors_of(stack))
 
     def _plausible(self, uploads: Mapping[ClientId, Any], rows: list[int], stack: Params) -> bool:
-        """Whether the values are."""
+        """Return True if all values are plausible and keep the declared constraints."""
         constrained = {
             name: self._constraints[name]
             for name in stack
@@ -109,8 +122,8 @@ class Validator:
         bounds = [self._bounds._replace(rows=n + self._spare) for n in rows]
         return all(not any(_by_constraints(up, constrained, b)) for up, b in zip(uploads.values(), bounds, strict=True))
 
-    def _flaws(self, sender: ClientId, download: Any, upload: Any, phase: int) -> Iterator[UploadError]:
-        """Yield flaws in this order: later checks rely on earlier ones."""
+    def _errors(self, sender: ClientId, download: Any, upload: Any, phase: int) -> Iterator[UploadError]:
+        """Yield errors. The order matters: later checks rely on earlier ones."""
         yield from _by_type(upload, self._kind)
         rows, tensors = self._pool.train.size(self._pool.position(sender)), tensors_of(upload)
         expected = self.expected(sender, download, phase)
@@ -123,12 +136,12 @@ class Validator:
             yield from self._by_trial(sender, upload)
 
     def limits(self, sender: ClientId, download: Any, phase: int = 0) -> Limits:
-        """Return how many bytes of an answer to accept before they are read: twice what an honest one can have."""
+        """Return the number of bytes to accept before decoding an answer: twice the size of the largest valid one."""
         rows = self._pool.train.size(self._pool.position(sender))
         most = self.expected(sender, download, phase).most_bytes(rows)
         return FROM_OUTSIDE._replace(size=FROM_OUTSIDE.header + 2 * most)
 
-    # -- what is expected ---------------------------------------------------------------------------------------------
+    # -- expected form ------------------------------------------------------------------------------------------------
 
     def expected(self, to: ClientId, download: Any, phase: int = 0) -> Expected:
         """Return the form of a client's answer to a message.
@@ -159,18 +172,18 @@ class Validator:
         """Return a client of the same architecture without private data: blank rows, of each class in turn."""
         client = self._pool.client(of)
         blank = client.x.new_zeros(rows, *client.x.shape[1:])
-        return with_rows(client, blank, torch.arange(rows) % client.num_classes)
+        return replace_rows(client, blank, torch.arange(rows) % client.num_classes)
 
     def _answer(self, client: Client, of: ClientId, download: Any, phase: int) -> Any:
         """Return the upload with which a stand-in for client ``of`` answers ``download``.
 
-        The stand-in has played a whole round and the earlier exchanges of the next one, because a message may rely on
-        what a client kept from those.
+        The stand-in has run a whole round and the earlier exchanges of the next one before, because a message may rely
+        on the state from those exchanges.
         """
         method, seed = self._method, self._seed
         try:
-            played = dry_run(method, self._pool, seed, rounds=2, clients={of: client})
-            state = list(islice(played, method.phases + phase))[-1].state
+            exchanges = dry_run(method, self._pool, seed, rounds=2, clients={of: client})
+            state = list(islice(exchanges, method.phases + phase))[-1].state
             return take_part(method, download, state, client, key(seed, "stand-in")).upload
         except Exception as reason:
             raise AtollError(
@@ -186,21 +199,22 @@ class Validator:
     # -- forms that depend on what was learnt -------------------------------------------------------------------------
 
     def _by_trial(self, sender: ClientId, upload: Any) -> Iterator[UploadError]:
-        """The server's first state must be able to take the upload in, and keep its own form."""
+        """Require that the server's first state can aggregate the upload, and has the same form afterwards."""
         before = form_of(self._first_server())
         try:
-            after = form_of(self._taken_in(sender, upload))
-        except Exception as reason:  # whatever it is, it would have ended the run
+            after = form_of(self._aggregate_alone(sender, upload))
+        except Exception as reason:  # Any exception here would have ended the run.
             yield UploadError("payload", f"cannot be aggregated: {type(reason).__name__}: {reason}")
             return
-        kept = {name.partition("/")[0] for name in before}  # fields that are empty at first may become anything
-        for name in before.keys() | {name for name in after if name.partition("/")[0] in kept}:
+        # Fields that are empty at first may get any form.
+        fixed = {name.partition("/")[0] for name in before}
+        for name in before.keys() | {name for name in after if name.partition("/")[0] in fixed}:
             if after.get(name) != before.get(name):
                 yield UploadError(
                     "payload", f"would turn the server's {name} from {before.get(name)} into {after.get(name)}"
                 )
 
-    def _taken_in(self, sender: ClientId, upload: Any) -> Any:
+    def _aggregate_alone(self, sender: ClientId, upload: Any) -> Any:
         method, k, r = self._method, key(self._seed, "stand-in"), Round(0)
         server = self._first_server()
         if method.keeps_per_client_state:

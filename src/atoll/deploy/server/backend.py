@@ -6,7 +6,7 @@ from math import nan
 from typing import Any, NamedTuple
 
 from ...clients.evaluation import DETAILS, Score
-from ...clients.fingerprints import fingerprint_of
+from ...clients.fingerprints import fingerprint_bytes
 from ...clients.state_store import Kept, Store
 from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
 from ...core.method import AnyMethod, Contract
@@ -76,11 +76,11 @@ class SiteBackend:
         if reply.code is not None:
             return ClientUpload(job.client, LostClient(f"site {job.client} answered {reply.code}", reply.code))
         if reply.kind == "flawed":  # the site saw by itself that its upload cannot be used
-            return ClientUpload(job.client, None, fingerprint=fingerprint_of(b""))
+            return ClientUpload(job.client, None, fingerprint=fingerprint_bytes(b""))
         self._replies[job.client] = reply._replace(body=b"")
         upload = self._stray(reply, job) or self._read(reply, job)
         before = _score(reply.head.get("before"), _BRIEF) if job.evaluate and job.round.phase == 0 else None
-        return ClientUpload(job.client, upload, before, fingerprint_of(reply.body))
+        return ClientUpload(job.client, upload, before, fingerprint_bytes(reply.body))
 
     def _stray(self, reply: Frame, job: ClientTask) -> Unreadable | None:
         """Whether a site answers something that it was not asked: another round, or in another's name."""

@@ -21,7 +21,7 @@ from ...data.federated_dataset import FederatedDataset
 from ...data.transforms import preset
 from ...engine import compatibility
 from ...engine.model_factory import ModelFactory
-from ...engine.setup import Setup, apply_privacy, method_of
+from ...engine.setup import Setup, apply_privacy, build_method
 from ...errors import AtollError
 from ...methods._factory import filled
 from ...simulation.clock import Devices
@@ -123,7 +123,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
         clients=len(descriptions),
         backend="loop",
     )
-    method, ids = method_of(config), tuple(description.site for description in descriptions)
+    method, ids = build_method(config), tuple(description.site for description in descriptions)
     _check_public(descriptions, public, Need.PUBLIC_DATA in method.needs)
     data = _blank(config.data, descriptions[0])
     transform = preset(config.transform, config.data, data.shape)

@@ -18,7 +18,7 @@ from ...engine.build import build_experiment
 from ...engine.environment import BackendInputs
 from ...engine.experiment import Watch
 from ...engine.result import Result
-from ...engine.setup import Setup, method_of
+from ...engine.setup import Setup, build_method
 from ...errors import AtollError, unknown
 from ...storage.checkpoint import Checkpoints
 from ...storage.metrics import OptionalMetrics, RoundMetrics
@@ -144,7 +144,7 @@ class _Run:
 
     def play(self, watch: Watch) -> Result:
         config = self.job.configured()
-        method_of(config)  # a mistake in it is told before anybody is asked
+        build_method(config)  # a mistake in it is told before anybody is asked
         known = self._known() if not self.job.force else None
         descriptions = self._handshake(config, known)
         setup = build_remote_setup(config, descriptions, self.public)

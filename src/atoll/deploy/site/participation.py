@@ -13,7 +13,7 @@ from ...clients.evaluation import Score
 from ...clients.pool import ClientPool, build_pool
 from ...clients.state_store import MemoryStore
 from ...clients.tasks import ClientTask
-from ...clients.validation.checks import type_error
+from ...clients.validation.checks import find_type_error
 from ...config import Config, from_dict
 from ...core.client import Client
 from ...core.method import AnyMethod, Need, contract
@@ -22,7 +22,7 @@ from ...core.serialization import OWN, WireError, decode, encode
 from ...core.task import Round
 from ...data.transforms import preset
 from ...engine.model_factory import ModelFactory
-from ...engine.setup import apply_privacy, method_of, shares_of
+from ...engine.setup import apply_privacy, build_method, build_row_splits
 from ...errors import AtollError
 from ...privacy.disclosure import Undeclared
 from ...privacy.policy import Privacy
@@ -81,7 +81,7 @@ class Participation:
         site, config = self.site, self.config
         data, name = site.rows.data, site.name
         transform = preset(config.transform, config.data, data.shape)
-        rows = shares_of(site.federation(config), transform)
+        rows = build_row_splits(site.federation(config), transform)
         shared = Need.SHARED_MODEL in method.needs and not config.shared_model
         roster = self.roster if shared else {name: site.architecture}
         networks = ModelFactory(replace(config, models=tuple(roster.values())), data, tuple(rows.train.all.x.shape[1:]))
@@ -177,13 +177,13 @@ class Participation:
     def _carry_out(
         self, request: Frame, data: bytes, entry: StoredExchange, base: StateRef | None
     ) -> tuple[Frame, Afterwards | None]:
-        if not self.privacy.affordable(exchanges=1):
+        if not self.privacy.can_afford(exchanges=1):
             raise Refusal("budget", self.privacy.exhausted())
         made: list[Any] = []
         loop = self._loop(base, made)
         self.privacy.reserve(request.head["round"], exchanges=1)
         (outcome,) = loop.train(self.method, self.config.seed, [self._job(request)])
-        if fault := type_error(outcome.upload, self.types.upload):
+        if fault := find_type_error(outcome.upload, self.types.upload):
             raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
         entry.begin(data, encode(made[0]))
         asked = answers(self.run, self.site.name, request.head["round"], request.head["phase"])
@@ -242,7 +242,7 @@ def _method(config: Config, site: SiteConfig) -> AnyMethod:
             raise Refusal("method", f"The server asks for {name}, which site.yaml does not list under 'methods'.")
         config = replace(config, method=f"{own}:{variant}" if variant else str(own))
     try:
-        return method_of(config)
+        return build_method(config)
     except AtollError as reason:
         raise Refusal("method", str(reason)) from reason
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ...config import Config
 from ...core.method import AnyMethod
 from ...errors import AtollError, unknown
-from ...privacy.setup import gate_of, sends_covariances
+from ...privacy.setup import build_gate, sends_covariances
 from ..transport.protocol import Refusal
 
 FLOOR = 10  # rows that a class needs to leave a site, unless somebody says otherwise
@@ -24,14 +24,14 @@ class SitePrivacyRules(NamedTuple):
 
     def combined(self, config: Config, method: AnyMethod) -> Config:
         """Return the run's options with the stricter of the server's and the site's rules."""
-        asked = gate_of(config, method)
-        own = gate_of(replace(config, **self._asdict()), method)
+        asked = build_gate(config, method)
+        own = build_gate(replace(config, **self._asdict()), method)
         strict = max(asked.cov_source, own.cov_source, key=STRICTNESS.index)
         return replace(config, min_class_count=max(asked.least, own.least), cov_source=strict)
 
     def check(self, config: Config, method: AnyMethod) -> None:
         """Raise AtollError for a run whose server needs what the site's rules withhold."""
-        wanted, asked = self.combined(config, method).cov_source, gate_of(config, method).cov_source
+        wanted, asked = self.combined(config, method).cov_source, build_gate(config, method).cov_source
         if wanted == "means" != asked and sends_covariances(method):
             raise Refusal("covariances", "The server asks for covariances of features, which site.yaml keeps here.")
 
