@@ -273,7 +273,7 @@ def _read(value: Any, kind: Any, name: str) -> Any:
         return _words(value, flag(name), commas=name == "models")
     if kind == dict[str, Any]:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise AtollError(f"{flag(name)} wants name=value pairs, not {value!r}.")
+            raise AtollError(f"{flag(name)} must be name=value pairs, not {value!r}.")
         return dict(value)
     return convert(value, kind, flag(name))
 
@@ -281,7 +281,7 @@ def _read(value: Any, kind: Any, name: str) -> Any:
 def _words(value: Any, where: str, commas: bool) -> tuple[str, ...]:
     words = value.split(",") if isinstance(value, str) and commas else [value] if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(isinstance(w, str) and w for w in words):
-        raise AtollError(f"{where} wants a list of names, not {value!r}.")
+        raise AtollError(f"{where} must be a list of names, not {value!r}.")
     return tuple(words)
 
 

@@ -25,7 +25,7 @@ from ..data.subset import sample_public_rows, subsample
 from ..data.transforms import Transform, preset
 from ..errors import AtollError
 from ..methods import _registry
-from ..methods._factory import filled, make, value_of
+from ..methods._factory import fill_from_option, make, setting_value
 from ..privacy.setup import prepare, rows_one_by_one
 from ..simulation.clock import Devices
 from ..simulation.faults import Faults, read_faults
@@ -61,7 +61,7 @@ def build_setup(
     measures: Mapping[str, Metric] | None = None,
 ) -> Setup:
     """Build and check everything; a data set, networks, a method or metrics given as objects stand for their names."""
-    devices = filled(Devices(), config.clock, "--clock")
+    devices = fill_from_option(Devices(), config.clock, "--clock")
     method = _timed(config, method) if method else method_of(config)
     data = dataset if dataset is not None else load(config.data, config.data_dir)
     if config.rows is not None:
@@ -78,7 +78,7 @@ def build_setup(
         config,
         models=tuple(pool.architectures()) if not config.models else config.models,
         backend=_backend(method, pool, config.device) if config.backend == "auto" else config.backend,
-        settings={path: value_of(method, path) for path in config.settings},
+        settings={path: setting_value(method, path) for path in config.settings},
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)
