@@ -10,7 +10,7 @@ from rich.table import Table
 from ..config import Config
 from ..engine.experiment import Watch
 from ..experiments import papers, reproduction
-from ..experiments.papers import SCALES, Planned, Recipe
+from ..experiments.papers import SCALES, PlannedRun, Recipe
 from ..experiments.reproduction import FIGURES
 from ..experiments.sweep import Follow
 from ..report.sheets import Sheet
@@ -25,7 +25,7 @@ from .console import console, progress, quiet_option
 def paper(ctx: click.Context, as_json: bool) -> None:
     """Tables and figures of the papers: list them, run one, and see paper and measured side by side."""
     if ctx.invoked_subcommand is None:
-        recipes = [papers.read(name) for name in papers.names()]
+        recipes = [papers.read_recipe(name) for name in papers.list_recipes()]
         if as_json:
             listed = [
                 {"name": r.name, "title": r.title, "figures": [f.kind for f in r.figures], "scales": list(r.scales)}
@@ -51,12 +51,12 @@ def _listing(recipes: Sequence[Recipe]) -> Table:
 @click.argument("name", metavar="PAPER/ITEM")
 def show(name: str) -> None:
     """What a recipe runs, at each scale, and what to know about the printed numbers."""
-    recipe, out = papers.read(name), console()
+    recipe, out = papers.read_recipe(name), console()
     out.print(f"[bold]{recipe.name}[/]  {recipe.title}")
     for note in recipe.notes:
         out.print(f"- {note}")
     for scale in recipe.scales.values():
-        planned = papers.plan(recipe, scale, reproduction.WHERE)
+        planned = papers.plan_runs(recipe, scale, reproduction.WHERE)
         cases = list(dict.fromkeys(p.case for p in planned))
         out.print(
             f"[bold]{scale.name}[/]: {len(planned)} runs; {len(cases)} cases; seeds {list(scale.seeds)}. {scale.note}"
@@ -82,7 +82,7 @@ def run(
 
     What was interrupted continues, what is finished is not run again.
     """
-    recipe = papers.read(name)
+    recipe = papers.read_recipe(name)
     plan = reproduction.plan(recipe, scale, out, data_dir)
     with progress(quiet or as_json) as bars:
         found = reproduction.run_plan(plan, follow_all(bars, plan.runs), workers)
@@ -97,7 +97,7 @@ def run(
         click.echo(f"Figures: {found.root / FIGURES}")
 
 
-def follow_all(bars: Progress, planned: Sequence[Planned]) -> Follow:
+def follow_all(bars: Progress, planned: Sequence[PlannedRun]) -> Follow:
     """Show one bar over the rounds of all runs."""
     bar = bars.add_task(f"0 of {len(planned)} runs", total=sum(p.config.rounds for p in planned), score="")
     over = 0

@@ -10,7 +10,7 @@ import click
 from ..config import Config, read_yaml
 from ..errors import AtollError
 from ..experiments.comparison import run_placed
-from ..experiments.planning import configs, place, safe
+from ..experiments.planning import assign_directories, plan_configs, to_file_name
 from ..experiments.runner import run_one
 from ..methods import _registry
 from ..methods._factory import make, split_variant
@@ -58,10 +58,10 @@ def run(
     name = method or values.get("method")
     if name is None:
         raise AtollError("Which method? Give one, such as `atoll run fedavg`; `atoll methods` lists them.")
-    planned = configs([str(name)], values, read_seeds(seeds))
+    planned = plan_configs([str(name)], values, read_seeds(seeds))
     _check_place(planned[0], resume is not None)
-    root = Path(planned[0].out or fresh(f"{safe(planned[0].label)}-{safe(planned[0].data)}"))
-    placed = place(planned, root) if seeds else [replace(planned[0], out=str(root))]
+    root = Path(planned[0].out or fresh(f"{to_file_name(planned[0].label)}-{to_file_name(planned[0].data)}"))
+    placed = assign_directories(planned, root) if seeds else [replace(planned[0], out=str(root))]
     finished = _launch(placed, root, resume is not None, force, quiet, as_json)
     _end(finished, any(r.status == DIVERGED for r in finished))
 
@@ -82,12 +82,12 @@ def compare(
     that need it. A setting given with --set goes to the methods that have it; dcpfl.lam=0.2 goes to one.
     """
     values = given(options, config_file)
-    planned = configs(names, values, read_seeds(seeds))
+    planned = plan_configs(names, values, read_seeds(seeds))
     if names == ("all",):
         _tell_left_out(planned)
     _check_place(planned[0], resume)
-    root = Path(planned[0].out or fresh(f"compare-{safe(planned[0].data)}"))
-    finished = _launch(place(planned, root), root, resume, force, quiet, as_json)
+    root = Path(planned[0].out or fresh(f"compare-{to_file_name(planned[0].data)}"))
+    finished = _launch(assign_directories(planned, root), root, resume, force, quiet, as_json)
     _end(finished, all(r.status == DIVERGED for r in finished))  # one of several is a result, and marked in the table
 
 

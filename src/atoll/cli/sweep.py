@@ -9,9 +9,9 @@ from rich.table import Table
 
 from ..config import Config
 from ..errors import AtollError
-from ..experiments.planning import configs, safe
-from ..experiments.search import MODELS, Bayes, Grid, Random, Search, axis
-from ..experiments.sweep import SweepPlan, Trial, best, document, is_matrix, run_plan
+from ..experiments.planning import plan_configs, to_file_name
+from ..experiments.search import MODELS, Bayes, Grid, Random, Search, parse_axis
+from ..experiments.sweep import SweepPlan, Trial, best_trial, document, is_matrix, run_plan
 from ..utils.files import to_json
 from .console import console, follow, progress
 from .options import ConfigCommand, config_options, given
@@ -57,12 +57,12 @@ def sweep(
     A name given with --grid is an option of `atoll run`, such as lr or rate, or a setting of the method, such as lam.
     """
     values = given(options, config_file)
-    base = configs([method], values)[0]
+    base = plan_configs([method], values)[0]
     numbers = read_seeds(seeds) or [base.seed]
     if resume and base.out is None:
         raise AtollError("Resume what? Name the directory with --out.")
-    root = Path(base.out or fresh(f"sweep-{safe(base.label)}-{safe(base.data)}"))
-    search = _search([axis(text) for text in axes], draws, trials, base)
+    root = Path(base.out or fresh(f"sweep-{to_file_name(base.label)}-{to_file_name(base.data)}"))
+    search = _search([parse_axis(text) for text in axes], draws, trials, base)
     request = SweepPlan(base, tuple(numbers), root, model, resume, force)
     with progress(quiet or as_json) as bars:
         found = run_plan(search, request, lambda c: follow(bars, Path(str(c.out)).name, c.rounds))
@@ -85,7 +85,7 @@ def _search(axes: Sequence[Any], draws: int | None, trials: int | None, base: Co
 
 
 def _show(results: Sequence[Trial], model: str) -> None:
-    out, chosen = console(), best(results)
+    out, chosen = console(), best_trial(results)
     out.print(_matrix(results, chosen) if is_matrix([t.point for t in results]) else _list(results, chosen))
     words = ", ".join(f"{name}={v}" for name, v in chosen.point.items())
     out.print(

@@ -56,7 +56,7 @@ def content(folder: Path) -> dict[str, bytes]:
         (["fedavg", "--target", "90"], "--target must be above 0 and at most 1"),
         (["fedavg", "--seeds", "0,x"], "--seeds cannot be '0,x': SEED must be a whole number"),
         (["fedavg", "--seeds", ""], "--seeds cannot be '': SEED is missing"),
-        (["fedavg", "--seeds", "1,1"], "asked for twice"),
+        (["fedavg", "--seeds", "1,1"], "planned twice"),
         (["fedavg", "--partition", "pathological:11"], "11"),
         (["fedavg", "--partition", "pathological:0"], "pathological"),
         (["fedavg", "--partition", "dirichlet:-1"], "dirichlet"),

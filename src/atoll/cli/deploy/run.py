@@ -18,7 +18,7 @@ from ...deploy.server.run import EVENTS, DeploymentJob
 from ...deploy.site.privacy_rules import FLOOR
 from ...deploy.transport.flower import write_app
 from ...errors import AtollError
-from ...experiments.planning import configs, safe
+from ...experiments.planning import plan_configs, to_file_name
 from ...report import table
 from ...storage import run_reader
 from ...utils.files import to_json
@@ -68,8 +68,8 @@ def run(
         **given(options, config_file),
         **({"data": data} if data else {}),
     }
-    config = configs([method], values)[0]
-    place = Path(out).absolute() if out else directory.runs / f"{safe(config.label)}-{config.seed}"
+    config = plan_configs([method], values)[0]
+    place = Path(out).absolute() if out else directory.runs / f"{to_file_name(config.label)}-{config.seed}"
     job = DeploymentJob(
         run_dir=str(place),
         config=replace(config, out=str(place)).to_dict(),
