@@ -1,4 +1,4 @@
-"""``atoll sweep``."""
+"""``atoll sweep``: run a method over settings and choose the best."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..experiments.sweep import SweepPlan, Trial, best_trial, document, is_matri
 from ..utils.files import to_json
 from .console import console, follow, progress
 from .options import ConfigCommand, config_options, given
-from .run import fresh, read_seeds, shared_options
+from .run import new_directory, read_seeds, shared_options
 
 
 @click.command(cls=ConfigCommand)
@@ -26,16 +26,16 @@ from .run import fresh, read_seeds, shared_options
     multiple=True,
     required=True,
     metavar="NAME=V,V,...",
-    help="A setting and its values, or low..high; may be repeated.",
+    help="Setting and its values, or LOW..HIGH; may be repeated.",
 )
 @click.option(
     "--random",
     "draws",
     type=click.IntRange(min=1),
-    help="Try so many points drawn at random instead of all combinations.",
+    help="Try N points drawn at random instead of all combinations.",
 )
 @click.option(
-    "--optuna", "trials", type=click.IntRange(min=1), help="Let Optuna propose so many points (extra: optuna)."
+    "--optuna", "trials", type=click.IntRange(min=1), help="Try N points proposed by Optuna (needs the extra optuna)."
 )
 @click.option(
     "--by",
@@ -43,10 +43,10 @@ from .run import fresh, read_seeds, shared_options
     type=click.Choice(MODELS),
     default="personal",
     show_default=True,
-    help="Whose validation accuracy decides.",
+    help="Kind of model whose validation accuracy decides.",
 )
 @config_options("method")
-@click.option("--resume", is_flag=True, help="Continue what was interrupted in --out.")
+@click.option("--resume", is_flag=True, help="Continue interrupted runs in --out.")
 @shared_options
 def sweep(
     method: str, axes: tuple[str, ...], draws: int | None, trials: int | None, model: str, config_file: Path | None,
@@ -60,8 +60,8 @@ def sweep(
     base = plan_configs([method], values)[0]
     numbers = read_seeds(seeds) or [base.seed]
     if resume and base.out is None:
-        raise AtollError("Resume what? Name the directory with --out.")
-    root = Path(base.out or fresh(f"sweep-{to_file_name(base.label)}-{to_file_name(base.data)}"))
+        raise AtollError("--resume needs the directory of the sweep: name it with --out.")
+    root = Path(base.out or new_directory(f"sweep-{to_file_name(base.label)}-{to_file_name(base.data)}"))
     search = _search([parse_axis(text) for text in axes], draws, trials, base)
     request = SweepPlan(base, tuple(numbers), root, model, resume, force)
     with progress(quiet or as_json) as bars:
@@ -76,9 +76,9 @@ def sweep(
 def _search(axes: Sequence[Any], draws: int | None, trials: int | None, base: Config) -> Search:
     names = [a.name for a in axes]
     if len(set(names)) < len(names):
-        raise AtollError("A setting is given to --grid twice. List all its values in one place.")
+        raise AtollError("--grid names a setting twice. List all values of a setting in one --grid.")
     if draws is not None and trials is not None:
-        raise AtollError("--random and --optuna exclude each other.")
+        raise AtollError("--random and --optuna cannot be combined. Give one of them.")
     if draws is not None:
         return Random(axes, draws, base.seed)
     return Grid(axes) if trials is None else Bayes(axes, trials, base.seed, base.workers or 1)
@@ -94,7 +94,7 @@ def _show(results: Sequence[Trial], model: str) -> None:
 
 
 def _list(results: Sequence[Trial], chosen: Trial) -> Table:
-    table = Table(title="Accuracy in %: validation decides, test is told")
+    table = Table(title="Accuracy (%) at the round with the best validation accuracy")
     for name in (*results[0].point, "validation", "test"):
         table.add_column(name, justify="right")
     for t in sorted(results, key=lambda t: -t.val):
@@ -104,7 +104,7 @@ def _list(results: Sequence[Trial], chosen: Trial) -> Table:
 
 
 def _matrix(results: Sequence[Trial], chosen: Trial) -> Table:
-    """Validation accuracies: one setting down, the other across."""
+    """Show validation accuracies as a matrix of two settings."""
     down, across = results[0].point
     columns = list(dict.fromkeys(t.point[across] for t in results))
     table = Table(title="Validation accuracy in %")

@@ -169,7 +169,7 @@ def _scale(name: str, entries: Mapping[str, Any], path: Path) -> Scale:
 
 def _check_entries(entries: Any, known: Iterable[str], where: str) -> None:
     if not isinstance(entries, dict):
-        raise AtollError(f"{where} must hold entries such as {', '.join(known)}.")
+        raise AtollError(f"{where} must contain entries such as {', '.join(known)}.")
     for name in entries:
         if name not in known:
             raise unknown(f"entry in {where}", str(name), known)

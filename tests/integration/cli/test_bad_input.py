@@ -152,7 +152,7 @@ def test_data_files_that_cannot_be_read(name: str, data: bytes, refused: Refused
     ("text", "said"),
     [
         ("rounds: [1", "not readable YAML"),
-        ("", "must hold entries"),
+        ("", "must contain entries"),
         ("ruonds: 3", "Did you mean 'rounds'?"),
         ("rounds: many", "--rounds must be a whole number, not 'many'"),
         ("rounds: true", "--rounds must be a whole number"),
