@@ -12,7 +12,7 @@ from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.prng import key, normal, randint
-from atoll.methods._spectrum import distance
+from atoll.methods._spectrum import spectral_distance
 
 from .timing import Work, interleaved
 
@@ -30,7 +30,7 @@ def figures(quick: bool) -> dict[str, float]:
     batch = Batch(normal(key("x"), rows, 3, 32, 32), randint(key("y"), 10, rows), torch.ones(rows), key("noise"), {})
 
     def term(tau: float, scope: str) -> Work:
-        apart = distance(teacher, names, tau=tau, scope=scope)
+        apart = spectral_distance(teacher, names, tau=tau, scope=scope)
         return lambda: gradient(lambda p, b: apart(p), student, batch)
 
     works = {"step": lambda: gradient(objective(model), student, batch)}

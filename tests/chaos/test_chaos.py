@@ -202,8 +202,8 @@ def test_a_limit_on_file_sizes_ends_a_run_with_a_message_and_its_last_checkpoint
 
     with killable_cli.atoll(*command, "--out", out, log=log, before=limit) as starved:
         said = starved.finish(code=2)
-    assert "The operating system refused" in said
-    assert "Make room, then continue with --resume" in said
+    assert "The operating system reports an error" in said
+    assert "Free some space, then continue with --resume" in said
     assert not (out / "summary.json").exists()
     with killable_cli.atoll(*command, "--out", out, "--resume", log=log) as heir:
         assert "damaged" not in heir.finish()
@@ -298,7 +298,7 @@ def test_a_run_that_is_told_to_stop_keeps_its_last_whole_round(
         victim.send(number)
         said = victim.finish(STOPS[number], seconds=5)
         assert victim.leaves_nobody(2)
-    assert said == f"Interrupted. The last finished round is kept in {out}: continue with --resume.\n"
+    assert said == f"Interrupted. The last finished round is saved in {out}: continue with --resume.\n"
     assert [p.name for p in (out / "checkpoints").iterdir()] == ["round-000002"]
     assert not (out / "summary.json").exists()
     with killable_cli.atoll(*command, "--out", out, "--resume", log=log) as heir:
@@ -319,7 +319,7 @@ def test_a_comparison_that_is_told_to_stop_keeps_every_run(number: signal.Signal
         os.killpg(victim.pid, number)
         said = victim.finish(STOPS[number], seconds=5)
         assert victim.leaves_nobody(3)
-    assert said == f"Interrupted. The last finished round is kept in {out}: continue with --resume.\n"
+    assert said == f"Interrupted. The last finished round is saved in {out}: continue with --resume.\n"
     assert len(list(out.glob("*/checkpoints/round-*"))) == 2
 
 

@@ -15,7 +15,7 @@ from atoll.core.payloads import Nothing, nbytes, pack, unpack
 from atoll.core.prng import fold, key, normal
 from atoll.core.task import Round, Task
 from atoll.errors import AtollError
-from atoll.methods._prototypes import head_loss, lessons, towards
+from atoll.methods._prototypes import class_mean_batches, head_loss, pull_to_means
 from atoll.methods.dcpfl import DCPFL, Gaussians, Knowledge, Server
 from atoll.methods.fedgh import FedGH
 from atoll.methods.local import Local, State
@@ -50,7 +50,7 @@ def test_auxiliary_loss(aux: str, value: float) -> None:
     """Features (3, 4) and (0, 0), both means (0, 0): norms 5 and 0, mean 2.5. Squares 25 and 0:
     mean 12.5, and over d = 2 also 6.25.
     """
-    pull = towards(torch.zeros(1, 2), torch.tensor([True]), 1.0, aux)
+    pull = pull_to_means(torch.zeros(1, 2), torch.tensor([True]), 1.0, aux)
     step = toy_models.at({}, toy_models.batch([[0.0], [0.0]], [0, 0]), [[3.0, 4.0], [0.0, 0.0]])
     assert float(pull(step)) == pytest.approx(value, abs=1e-6)
 
@@ -59,7 +59,7 @@ def test_gradient_of_the_norm() -> None:
     """That of ||z|| at (3, 4) is z / 5 = (0.6, 0.8); at 0, where there is none, it is 0 and not NaN."""
 
     def loss(p: Any, b: Any) -> torch.Tensor:
-        pull = towards(torch.zeros(1, 2), torch.tensor([True]), 1.0, "l2")
+        pull = pull_to_means(torch.zeros(1, 2), torch.tensor([True]), 1.0, "l2")
         return pull(toy_models.at({}, b)._replace(features=p["z"]))
 
     for z, slope in ([3.0, 4.0], [0.6, 0.8]), ([0.0, 0.0], [0.0, 0.0]):
@@ -74,7 +74,7 @@ def test_first_round_loss_is_cross_entropy() -> None:
         method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0)
     )
     assert down.means is not None
-    pull = towards(down.means, down.seen, 5.0, "l2")
+    pull = pull_to_means(down.means, down.seen, 5.0, "l2")
     b, params = toy_models.batch(c.x, c.y), c.model.init()
     assert objective(c.model, pull)(params, b) == objective(c.model)(params, b)
     _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
@@ -302,7 +302,7 @@ def test_no_covariance_is_made_without_calibration() -> None:
 
 def test_lessons_leave_out_who_has_nothing() -> None:
     table, held = torch.eye(3), torch.tensor([True, False, True])
-    (only,) = lessons([(table, held), (table, torch.zeros(3, dtype=torch.bool))])
+    (only,) = class_mean_batches([(table, held), (table, torch.zeros(3, dtype=torch.bool))])
     assert only.y.tolist() == [0, 2]
     assert only.x.tolist() == [[1, 0, 0], [0, 0, 1]]
     assert part(toy_models.mlp().init(), "head").keys() == {"head.weight", "head.bias"}

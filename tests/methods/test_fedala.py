@@ -16,7 +16,7 @@ from atoll.core.params import part, weights
 from atoll.core.payloads import Nothing, Params, equal
 from atoll.core.prng import key
 from atoll.errors import AtollError
-from atoll.methods.fedala import FedALA, State, mix, passed
+from atoll.methods.fedala import FedALA, State, mix, run_pass
 from atoll.methods.fedavg import FedAvg, Global
 
 IDLE = replace(toy_models.PLAIN, epochs=0)  # what is sent is what training starts from
@@ -71,18 +71,18 @@ def test_shares_by_hand() -> None:
     step = [toy_models.batch([[0.0]], [0])]
     w = {"t": torch.ones(1)}
     for share, value in ((0.7, 1.4), (0.52, 1.04)):
-        w = passed(parabola, w, step, 0.1)
+        w = run_pass(parabola, w, step, 0.1)
         assert float(w["t"]) == pytest.approx(share)
         assert float(mix({"t": torch.zeros(1)}, {"t": torch.full((1,), 2.0)}, w)["t"]) == pytest.approx(value)
-    assert float(passed(parabola, w, step * 60, 0.1)["t"]) == pytest.approx(0.25)
+    assert float(run_pass(parabola, w, step * 60, 0.1)["t"]) == pytest.approx(0.25)
 
 
 def test_shares_stay_from_0_to_1() -> None:
     """At rate 1 the first step would go to 1 - 3 = -2: 0. There the slope is -0.5 * 2, and the next goes to 1."""
     step = [toy_models.batch([[0.0]], [0])]
-    down = passed(parabola, {"t": torch.ones(1)}, step, 1.0)
+    down = run_pass(parabola, {"t": torch.ones(1)}, step, 1.0)
     assert down["t"].tolist() == [0.0]
-    assert passed(parabola, down, step, 4.0)["t"].tolist() == [1.0]
+    assert run_pass(parabola, down, step, 4.0)["t"].tolist() == [1.0]
 
 
 def test_the_ends_are_exact() -> None:
@@ -148,7 +148,7 @@ def test_rows_are_a_share_of_the_clients_own() -> None:
     c, down, state = meeting(times=1)
     method, seen = FedALA(sample=0.4, scope="all"), []
     for client, k in ((c, 1), (toy_models.padded(c, 11), 1), (c, 2), (c, 3)):
-        _, rows = method._lesson(down, state, client, key(k))
+        _, rows = method._shares_loss(down, state, client, key(k))
         drawn = rows.x[rows.w > 0]
         assert len(drawn) == 3
         seen.append({tuple(x) for x in drawn.tolist()})

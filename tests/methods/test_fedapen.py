@@ -98,7 +98,7 @@ def test_a_step_of_the_weight_by_hand() -> None:
     """d CE(e) / d lam = sum_c (softmax(e)_c - y_c)(p_c - s_c) = (0.633975 - 1)(0 - ln 3) = 0.402120: after one step of
     rate 0.001 lam = 0.499598.
     """
-    after = FedAPEN(lam_passes=1).learnt(HALF, *pair(), held([0]))
+    after = FedAPEN(lam_passes=1).fit_weight(HALF, *pair(), held([0]))
     assert float(after) == pytest.approx(0.499598, abs=1e-6)
 
 
@@ -118,14 +118,14 @@ def test_the_weight_takes_the_steps_of_autograd(size: int) -> None:
             optimiser.step()
             with torch.no_grad():
                 lam.clamp_(0, 1)
-    after = method.learnt(HALF, p, s, held(y.tolist(), w.tolist()))
+    after = method.fit_weight(HALF, p, s, held(y.tolist(), w.tolist()))
     torch.testing.assert_close(after, lam.detach())
 
 
 @pytest.mark.parametrize(("label", "end"), [(0, 0.0), (1, 1.0)])
 def test_the_weight_stays_from_0_to_1(label: int, end: float) -> None:
     """The shared model prefers class 0; each step alone would leave the range."""
-    assert float(FedAPEN(lam_lr=10.0).learnt(HALF, *pair(), held([label]))) == end
+    assert float(FedAPEN(lam_lr=10.0).fit_weight(HALF, *pair(), held([label]))) == end
 
 
 def test_the_weight_is_learnt_from_the_next_download() -> None:
@@ -140,7 +140,7 @@ def test_the_weight_is_learnt_from_the_next_download() -> None:
     assert bool(first.seen)
     up, second = toy_models.participate(method, down, first, c, key(2))
     aside = method.split(c, state.draw)[1]
-    expected = method.learnt(HALF, c.model(first.params, aside.x), shared_of(c)(down.params, aside.x), aside)
+    expected = method.fit_weight(HALF, c.model(first.params, aside.x), shared_of(c)(down.params, aside.x), aside)
     assert torch.equal(second.lam, expected)
     assert float((second.lam - 0.5).abs()) > 1e-3
     toy_models.assert_same(Alone(second.params), Alone(first.params))

@@ -176,7 +176,7 @@ def test_who_predicts() -> None:
     ("settings", "said"),
     [
         ({"optim": SGD()}, r"optim is SGD with momentum 0\.9"),
-        ({"optim": Adam()}, "FedDC tells mean gradients .* but optim is Adam"),
+        ({"optim": Adam()}, "FedDC computes mean gradients .* but optim is Adam"),
         ({"alpha": -1.0}, "alpha is -1"),
     ],
 )

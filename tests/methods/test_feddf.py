@@ -21,7 +21,7 @@ from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
-from atoll.methods._distillation import divergence, imitation, lessons
+from atoll.methods._distillation import imitation_loss, kl_divergence, target_batches
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddf import FedDF, Group, Server, Update
 
@@ -69,7 +69,7 @@ def test_targets_and_divergences_by_hand(ensemble: str, target: tuple[float, flo
     """
     found = FedDF(ensemble=ensemble).target([SHARP, FLAT])
     torch.testing.assert_close(found, torch.tensor([target]), rtol=0, atol=1e-6)
-    assert float(divergence(found, FLAT)) == pytest.approx(apart, abs=1e-6)
+    assert float(kl_divergence(found, FLAT)) == pytest.approx(apart, abs=1e-6)
 
 
 def test_temperature_divides_logits() -> None:
@@ -80,15 +80,15 @@ def test_temperature_divides_logits() -> None:
 
 def test_the_mean_of_divergences_has_the_gradient_of_mean_probabilities() -> None:
     student = torch.tensor([[0.3, -0.2]], requires_grad=True)
-    each = torch.stack([divergence(teacher.softmax(1), student) for teacher in (SHARP, FLAT)]).mean()
-    whole = divergence(FedDF(ensemble="probs").target([SHARP, FLAT]), student)
+    each = torch.stack([kl_divergence(teacher.softmax(1), student) for teacher in (SHARP, FLAT)]).mean()
+    whole = kl_divergence(FedDF(ensemble="probs").target([SHARP, FLAT]), student)
     grads = [torch.autograd.grad(value, student)[0] for value in (each, whole)]
     torch.testing.assert_close(*grads)
     assert float(each.detach()) != pytest.approx(float(whole.detach()))
 
 
 def test_a_divergence_is_a_sum_over_classes_and_a_mean_over_rows() -> None:
-    twice = divergence(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.zeros(2, 2))
+    twice = kl_divergence(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.zeros(2, 2))
     assert float(twice) == pytest.approx(0.693147, abs=1e-6)
 
 
@@ -114,7 +114,7 @@ def test_a_student_that_is_all_its_teachers_stands_still() -> None:
     t, method = two_kinds(), FedDF(server=toy_models.PLAIN)
     up = trained(t.models["a"], 1)
     target = method.target([t.models["a"](up.params, ROWS)] * 2)
-    grads, _ = gradient(imitation(t.models["a"], divergence), up.params, toy_models.batch(ROWS, target))
+    grads, _ = gradient(imitation_loss(t.models["a"], kl_divergence), up.params, toy_models.batch(ROWS, target))
     assert all(float(g.abs().max()) < 1e-6 for g in grads.values())
     up = Update(up.params, torch.tensor(3.0))
     after = model_of(method, fused(method, t, {"a": up, "b": up}), "a", t)
@@ -161,7 +161,7 @@ def test_the_servers_models_come_nearer_to_their_teachers() -> None:
     for steps in (0, 20, 100):
         method = FedDF(server=Adam(lr=0.01, batch_size=4), steps=steps)
         server = fused(method, t, uploads)
-        apart.append([float(divergence(target, t.models[i](model_of(method, server, i, t), ROWS))) for i in "ac"])
+        apart.append([float(kl_divergence(target, t.models[i](model_of(method, server, i, t), ROWS))) for i in "ac"])
     for before, between, after in zip(*apart, strict=True):
         assert before > between > after
 
@@ -205,7 +205,7 @@ def test_teachers_are_in_evaluation_mode_and_statistics_follow_public_batches() 
 
 def test_an_epoch_has_every_row_once_and_its_own_order() -> None:
     x, optim = torch.arange(10.0)[:, None], replace(toy_models.PLAIN, epochs=2, batch_size=4)
-    batches = list(lessons(x, 2 * x, optim, key(0)))
+    batches = list(target_batches(x, 2 * x, optim, key(0)))
     assert [len(b.x) for b in batches] == [4, 3, 3] * 2
     epochs = [torch.cat([b.x.flatten() for b in batches[at : at + 3]]).tolist() for at in (0, 3)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(10))
@@ -216,7 +216,11 @@ def test_an_epoch_has_every_row_once_and_its_own_order() -> None:
 
 def test_no_batch_has_a_single_row() -> None:
     """Nine rows by four: 3, 3, 3. A last batch of one row would have no variance for a layer that asks for it."""
-    assert [len(b.x) for b in lessons(ROWS[:9], ROWS[:9], replace(toy_models.PLAIN, batch_size=4), key(0))] == [3, 3, 3]
+    assert [len(b.x) for b in target_batches(ROWS[:9], ROWS[:9], replace(toy_models.PLAIN, batch_size=4), key(0))] == [
+        3,
+        3,
+        3,
+    ]
     model = Model(toy_models.filled(toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))))
     t = Task(model, 3, ("a",), None, ROWS[:9], {"a": model})
     fused(
@@ -229,7 +233,7 @@ def test_no_batch_has_a_single_row() -> None:
 @pytest.mark.parametrize("steps", [0, 1, 3, 7])
 def test_steps_are_counted_not_epochs(steps: int) -> None:
     optim = replace(toy_models.PLAIN, epochs=1, batch_size=4)
-    some, more = (list(lessons(ROWS, ROWS, optim, key(0), n)) for n in (steps, 9))
+    some, more = (list(target_batches(ROWS, ROWS, optim, key(0), n)) for n in (steps, 9))
     assert len(some) == steps
     assert all(torch.equal(a.x, b.x) for a, b in zip(some, more[:steps], strict=True))
 

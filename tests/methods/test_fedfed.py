@@ -21,8 +21,8 @@ from atoll.core.task import Reply, Round
 from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
-from atoll.methods._autoencoder import autoencoder, rebuilt
-from atoll.methods._class_sampling import evenly
+from atoll.methods._autoencoder import build_autoencoder, reconstruct
+from atoll.methods._class_sampling import balanced_sampler
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedavg import Global as Average
 from atoll.methods.fedfed import DISTIL, MIX, SHARE, Desk, FedFed, Global, State, Update
@@ -68,7 +68,7 @@ def less(*keeps: float, log_variance: float = -80.0) -> Model:
 
 def test_nothing_is_left_of_a_row_that_comes_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """sigma = 0 and q(x) = x: x_1 = x_2 = x - q(x) = 0 exactly."""
-    monkeypatch.setattr("atoll.methods.fedfed.autoencoder", lambda shape, k: less(0.0))
+    monkeypatch.setattr("atoll.methods.fedfed.build_autoencoder", lambda shape, k: less(0.0))
     shared = fedfed(sigma1=0.0, sigma2=0.0).features(at(2), CLIENT, key(1))
     assert all(torch.equal(shared[kind], torch.zeros(9, 3)) for kind in ("one", "two"))
 
@@ -79,8 +79,8 @@ def test_features_and_rest_make_up_the_row(shape: tuple[int, ...]) -> None:
     c = toy_models.random_client(5, 1, toy_models.mlp(), shape=shape)
     down = at(2)
     shared = fedfed(sigma1=0.0, sigma2=0.0).features(down, c, key(1))
-    vae = autoencoder(shape, down.k)
-    back = rebuilt(vae, vae.init(), c.x)
+    vae = build_autoencoder(shape, down.k)
+    back = reconstruct(vae, vae.init(), c.x)
     assert back.shape == c.x.shape
     torch.testing.assert_close(_sorted(shared["one"]), _sorted(c.x - back))
     assert torch.equal(shared["one"], shared["two"])
@@ -139,7 +139,7 @@ def test_rows_as_they_are_count_too() -> None:
 
 
 def test_gradients_reach_all_of_f_and_q() -> None:
-    vae = autoencoder((3,), key("q"))
+    vae = build_autoencoder((3,), key("q"))
     start = CLIENT.model.init() | {"q." + name: v for name, v in vae.init().items()}
     grads, _ = gradient(fedfed().distillation(CLIENT.model, vae), start, toy_models.batch(CLIENT.x, CLIENT.y))
     assert all(g.abs().sum() > 0 for g in grads.values())
@@ -158,9 +158,9 @@ def test_distillation_distils() -> None:
     """The error of q falls; f and q go on from where the server has them."""
     method, server = fedfed(distil=replace(QUICK, epochs=30)), at(0)
     up, _ = method.local(server, State({}), CLIENT, key(1))
-    vae = autoencoder((3,), server.k)
+    vae = build_autoencoder((3,), server.k)
     before, after = (
-        float((rebuilt(vae, q, CLIENT.x) - CLIENT.x).square().mean())
+        float((reconstruct(vae, q, CLIENT.x) - CLIENT.x).square().mean())
         for q in (vae.init(), {n.removeprefix("q."): v for n, v in up.params.items() if n.startswith("q.")})
     )
     assert after < 0.5 * before
@@ -234,15 +234,15 @@ def test_some_rows_only() -> None:
 def test_the_q_that_was_received_takes_features_from_rows_without_augmentation() -> None:
     method = fedfed(sigma1=0.0)
     trained, _ = method.local(at(0), State({}), CLIENT, key(1))
-    vae = autoencoder((3,), at(0).k)
+    vae = build_autoencoder((3,), at(0).k)
     q = {n.removeprefix("q."): v for n, v in trained.params.items() if n.startswith("q.")}
     c = replace(CLIENT, augment=lambda x, k: x * 0)
     shared = method.features(at(2, trained.params), c, key(1))
-    torch.testing.assert_close(_sorted(shared["one"]), _sorted(CLIENT.x - rebuilt(vae, q, CLIENT.x)))
+    torch.testing.assert_close(_sorted(shared["one"]), _sorted(CLIENT.x - reconstruct(vae, q, CLIENT.x)))
 
 
 def test_labels_go_with_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.methods.fedfed.rebuilt", lambda vae, q, x: torch.zeros_like(x))
+    monkeypatch.setattr("atoll.methods.fedfed.reconstruct", lambda vae, q, x: torch.zeros_like(x))
     c = toy_models.client(torch.arange(6.0)[:, None], [0, 1, 2, 0, 1, 2], toy_models.mlp(d_in=1))
     shared = fedfed(sigma1=0.0).features(at(2), c, key(1))
     assert [int(x) % 3 for x in shared["one"].flatten()] == shared["y"].tolist()
@@ -320,7 +320,7 @@ def test_classes_are_drawn_evenly() -> None:
     times, and 3,000 draws hold each of the nine rows about 111 times (deviation 10.5).
     """
     y = torch.tensor([0] * 90 + [3] * 9 + [4])[torch.randperm(100, generator=torch.Generator().manual_seed(1))]
-    draw = evenly(y)
+    draw = balanced_sampler(y)
     for i in range(20):
         counts = y[draw(8, key(i))].bincount(minlength=5)
         assert counts[[1, 2]].tolist() == [0, 0]

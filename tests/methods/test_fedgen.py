@@ -19,7 +19,7 @@ from atoll.core.prng import key, normal
 from atoll.core.task import Task
 from atoll.core.tree import stack
 from atoll.errors import AtollError
-from atoll.methods._generator import Generator, drawn
+from atoll.methods._generator import Generator, draw_labels
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedgen import LEAST, FedGen, Global, Update, sameness
 
@@ -80,7 +80,7 @@ def test_teachers_by_hand(eta: float, more: float) -> None:
     """
     heads = [{"head.weight": w, "head.bias": torch.zeros(2)} for w in (TILTED.init()["head.weight"], torch.zeros(2, 2))]
     n = torch.tensor([[3.0, 0.0], [1.0, 2.0]])
-    loss = method(eta=eta).lesson(two(), stack(heads), n)
+    loss = method(eta=eta).generator_loss(two(), stack(heads), n)
     assert float(loss(constant([1.0, 0.0]), TWO.batch(torch.tensor([0, 1]), key(1)))) == pytest.approx(
         0.541098 + more, abs=1e-6
     )
@@ -132,7 +132,7 @@ def test_only_labels_of_the_round_are_taught_and_those_seen_accumulate(monkeypat
 
 
 def test_labels_are_drawn_evenly_from_those_flagged() -> None:
-    counts = drawn(torch.tensor([False, True, False, True, True]), 3000, key(0)).bincount(minlength=5)
+    counts = draw_labels(torch.tensor([False, True, False, True, True]), 3000, key(0)).bincount(minlength=5)
     assert counts[[0, 2]].tolist() == [0, 0]
     assert all(900 < n < 1100 for n in counts[[1, 3, 4]].tolist())
 

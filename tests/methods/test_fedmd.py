@@ -22,7 +22,7 @@ from atoll.core.task import Reply, Round, Task
 from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
-from atoll.methods._distillation import imitation
+from atoll.methods._distillation import imitation_loss
 from atoll.methods.fedmd import DISTANCES, FedMD, Lesson, Scores, Server
 from atoll.methods.local import Local, State
 
@@ -128,7 +128,7 @@ def test_identical_clients_have_nothing_to_digest(distance: str) -> None:
     ]
     consensus = pooled(method, {"a": ups[0].logits, "b": ups[1].logits}).consensus
     assert consensus is not None
-    loss, b = imitation(model, DISTANCES[distance]), toy_models.batch(whole[ORDER.long()], consensus)
+    loss, b = imitation_loss(model, DISTANCES[distance]), toy_models.batch(whole[ORDER.long()], consensus)
     assert float(loss(model.init(), b)) == 0
     grads, _ = gradient(loss, model.init(), b)
     assert all(not bool(g.any()) for g in grads.values())

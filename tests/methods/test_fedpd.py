@@ -26,7 +26,7 @@ from atoll.engine.build import run_experiment
 from atoll.engine.round import run_round
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
-from atoll.methods._distillation import beside_public
+from atoll.methods._distillation import batches_with_public
 from atoll.methods._factory import make
 from atoll.methods.fedpd import Desk, Features, FedPD, Server, State
 from atoll.methods.local import Local
@@ -196,7 +196,7 @@ def test_only_private_batches_move_the_running_statistics() -> None:
 def test_public_batches_go_round_all_rows_and_leave_private_ones_alone() -> None:
     """Batches of 4 for 9 private rows, 3 an epoch, take 12 of 10 public rows: all of them, and the first two again."""
     c, method = client(), FedPD(toy_models.RICH)
-    pairs, plain = list(beside_public(c, method.optim, key(2))), list(c.batches(key(2), 2, 4))
+    pairs, plain = list(batches_with_public(c, method.optim, key(2))), list(c.batches(key(2), 2, 4))
     assert [torch.equal(p.x, b.x) and torch.equal(p.k, b.k) for p, b in zip(pairs, plain, strict=True)] == [True] * 6
     assert [p.extra["epoch_begins"] for p in pairs] == [True, False, False] * 2
     epochs = [torch.cat([p.extra["public"].y for p in pairs[at : at + 3]]) for at in (0, 3)]
@@ -209,7 +209,9 @@ def test_public_batches_go_round_all_rows_and_leave_private_ones_alone() -> None
 
 def test_padding_changes_no_public_batch() -> None:
     c, method = client(), FedPD(toy_models.RICH)
-    alone, with_padding = (list(beside_public(who, method.optim, key(2))) for who in (c, toy_models.padded(c, 14)))
+    alone, with_padding = (
+        list(batches_with_public(who, method.optim, key(2))) for who in (c, toy_models.padded(c, 14))
+    )
     for at, twin in zip(range(6), (0, 1, 2, 4, 5, 6), strict=True):  # a fourth batch of each epoch is all padding
         assert torch.equal(alone[at].extra["public"].y, with_padding[twin].extra["public"].y)
 

@@ -8,7 +8,7 @@ from atoll.core.optim.base import gradient
 from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key
 from atoll.errors import AtollError
-from atoll.methods._prototypes import towards
+from atoll.methods._prototypes import pull_to_means
 from atoll.methods.fedproto import FedProto, Means, Prototypes
 from atoll.methods.local import Local, State
 
@@ -48,20 +48,20 @@ def test_absent_classes_keep_their_prototype_unless_forgotten() -> None:
 @pytest.mark.parametrize(("distance", "value"), [("mse", 2.5), ("sq", 5.0), ("l2", 5**0.5)])
 def test_pull(distance: str, value: float) -> None:
     """z = (1, 1), prototype (2, 3): squared differences 1 and 4; mean 2.5, sum 5, the root of that 2.236068."""
-    pull = towards(torch.tensor([[2.0, 3.0]]), torch.tensor([True]), 1.0, distance)
+    pull = pull_to_means(torch.tensor([[2.0, 3.0]]), torch.tensor([True]), 1.0, distance)
     assert float(pull(toy_models.at({}, toy_models.batch([[0.0]], [0]), [[1.0, 1.0]]))) == pytest.approx(value)
 
 
 def test_a_class_without_prototype_is_not_pulled_but_counts() -> None:
     """Two rows, mse 2.5 and unknown: (2.5 + 0) / 2."""
-    pull = towards(torch.tensor([[2.0, 3.0], [0.0, 0.0]]), torch.tensor([True, False]), 1.0, "mse")
+    pull = pull_to_means(torch.tensor([[2.0, 3.0], [0.0, 0.0]]), torch.tensor([True, False]), 1.0, "mse")
     step = toy_models.at({}, toy_models.batch([[0.0], [0.0]], [0, 1]), [[1.0, 1.0], [50.0, 50.0]])
     assert float(pull(step)) == pytest.approx(1.25)
 
 
 def test_the_pull_reaches_the_body_only() -> None:
     model = toy_models.mlp()
-    pull = towards(torch.ones(3, 4), torch.ones(3, dtype=torch.bool), 1.0, "mse")
+    pull = pull_to_means(torch.ones(3, 4), torch.ones(3, dtype=torch.bool), 1.0, "mse")
     grads, _ = gradient(lambda p, b: pull(model.step(p, b)), model.init(), toy_models.batch(torch.ones(2, 3), [0, 1]))
     assert not grads["head.weight"].any()
     assert not grads["head.bias"].any()

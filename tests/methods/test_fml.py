@@ -16,7 +16,7 @@ from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key
 from atoll.engine.build import run_experiment
 from atoll.errors import AtollError
-from atoll.methods._mutual_learning import Shared, Update, divergence
+from atoll.methods._mutual_learning import Shared, Update, kl_from_peer
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.fml import FML
 from atoll.methods.local import Local, State
@@ -71,8 +71,8 @@ def test_losses_by_hand() -> None:
     L_loc = (0.693147 + 0.130812) / 2 = 0.411980;  L_meme = (0.287682 + 0.143841) / 2 = 0.215762.
     """
     own, meme = (step(z) for z in pair())
-    assert float(divergence(own, meme)) == pytest.approx(0.130812, abs=1e-6)
-    assert float(divergence(meme, own)) == pytest.approx(0.143841, abs=1e-6)
+    assert float(kl_from_peer(own, meme)) == pytest.approx(0.130812, abs=1e-6)
+    assert float(kl_from_peer(meme, own)) == pytest.approx(0.143841, abs=1e-6)
     assert [float(v) for v in FML().losses(own, meme)] == pytest.approx([0.411980, 0.215762], abs=1e-6)
 
 
@@ -99,9 +99,9 @@ def test_divergence_is_a_mean_over_real_rows() -> None:
     """The same row twice gives what it gives once, a padded row nothing. Over rows and classes it would be half."""
     z, q = pair()
     twice = step(z.repeat(2, 1)), step(q.repeat(2, 1))
-    assert float(divergence(*twice)) == pytest.approx(0.130812, abs=1e-6)
+    assert float(kl_from_peer(*twice)) == pytest.approx(0.130812, abs=1e-6)
     padded = [step(torch.cat([v, torch.tensor([[5.0, -1.0 - i]])]), w=[1.0, 0.0]) for i, v in enumerate((z, q))]
-    assert float(divergence(*padded)) == pytest.approx(0.130812, abs=1e-6)
+    assert float(kl_from_peer(*padded)) == pytest.approx(0.130812, abs=1e-6)
 
 
 def test_both_models_step_from_the_same_forward_pass() -> None:

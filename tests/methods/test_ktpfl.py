@@ -20,7 +20,7 @@ from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
-from atoll.methods._distillation import divergence, imitation
+from atoll.methods._distillation import imitation_loss, kl_divergence
 from atoll.methods.ktpfl import KTpFL, Predictions, Server, Target, simplex
 from atoll.methods.local import Local, State
 
@@ -224,7 +224,7 @@ def test_without_transfer_there_is_nothing_to_learn() -> None:
         target = taught(method, c, ups).targets["a"]
         own = clients["a"].model
         b = toy_models.batch(ROWS[ORDER.long()], target)
-        grads, _ = gradient(imitation(own, lambda t, f: divergence(t, f / 2)), states["a"].params, b)
+        grads, _ = gradient(imitation_loss(own, lambda t, f: kl_divergence(t, f / 2)), states["a"].params, b)
         assert least <= max(float(g.abs().max()) for g in grads.values()) <= most
 
 

@@ -201,7 +201,7 @@ def test_who_predicts() -> None:
     ("settings", "said"),
     [
         ({"optim": SGD()}, r"optim is SGD with momentum 0\.9\. Leave out --optimiser, or use SGD with momentum=0"),
-        ({"optim": Adam()}, "SCAFFOLD tells mean gradients .* but optim is Adam"),
+        ({"optim": Adam()}, "SCAFFOLD computes mean gradients .* but optim is Adam"),
         ({"optim": replace(SMALL, lr=0.0)}, "lr is 0"),
         ({"optim": replace(SMALL, epochs=0)}, "epochs is 0"),
         ({"server_lr": -1.0}, "server_lr is -1"),

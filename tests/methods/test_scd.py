@@ -18,7 +18,7 @@ from atoll.core.regularisers import Regularisers
 from atoll.errors import AtollError
 from atoll.methods import _spectrum
 from atoll.methods._factory import make
-from atoll.methods._spectrum import Transform, distance
+from atoll.methods._spectrum import Transform, spectral_distance
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.feddw import DW
 from atoll.methods.local import Local, State
@@ -62,9 +62,9 @@ def test_the_global_model_learns_the_low_bins_of_the_personal_one() -> None:
     method, down = scd(optim=toy_models.PLAIN, lam_g=3.0, tau=0.3, pad="exact"), Global(CLIENT.model.init(), {})
     state = State(moved(down.params, 0.3))
     up, _ = method.local(down, state, CLIENT, key(1))
-    of = distance(state.params, NAMES, tau=0.3, pad="exact")
+    of = spectral_distance(state.params, NAMES, tau=0.3, pad="exact")
     toy_models.assert_near(up.params, step(down.params, CLIENT, 3.0, of))
-    assert float(distance(up.params, NAMES)(down.params)) > 0
+    assert float(spectral_distance(up.params, NAMES)(down.params)) > 0
 
 
 def test_the_personal_model_learns_all_bins_of_the_global_one_just_trained() -> None:
@@ -72,7 +72,9 @@ def test_the_personal_model_learns_all_bins_of_the_global_one_just_trained() -> 
     method, down = scd(personal_optim=toy_models.PLAIN, lam_p=3.0), Global(CLIENT.model.init(), {})
     state = State(moved(down.params, 0.3))
     up, after = toy_models.participate(method, down, state, CLIENT, key(1))
-    fresh, stale = (step(state.params, CLIENT, 3.0, distance(teacher, NAMES)) for teacher in (up.params, down.params))
+    fresh, stale = (
+        step(state.params, CLIENT, 3.0, spectral_distance(teacher, NAMES)) for teacher in (up.params, down.params)
+    )
     toy_models.assert_near(after.params, fresh)
     assert any((after.params[name] - stale[name]).abs().max() > 1e-4 for name in NAMES)
 
@@ -103,7 +105,7 @@ def test_the_pull_acts() -> None:
     for lam in (0.0, 30.0):
         with torch.no_grad():
             after = scd(lam_p=lam).after_upload(Global(teacher, {}), up, State(CLIENT.model.init()), CLIENT, key(1))
-        gaps.append(float(distance(teacher, NAMES)(after.params)))
+        gaps.append(float(spectral_distance(teacher, NAMES)(after.params)))
     assert gaps[1] < 0.5 * gaps[0]
 
 

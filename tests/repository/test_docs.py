@@ -31,7 +31,7 @@ from atoll.cli import main
 from atoll.cli.options import given
 from atoll.config import Config
 from atoll.data.partition import parse
-from atoll.experiments.planning import configs
+from atoll.experiments.planning import plan_configs
 from atoll.methods import _registry
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -173,7 +173,7 @@ def test_commands_can_be_read(name: str, command: str) -> None:
     if tuple(methods) == ("all",):  # which of them fit is found out on the data, and these may not be here
         methods = tuple(_registry.methods())
     shared = {key: value for key, value in values.items() if key in Config.__dataclass_fields__}
-    for config in configs([str(ROOT / m) if m.endswith(".py") else m for m in methods], given(shared, None)):
+    for config in plan_configs([str(ROOT / m) if m.endswith(".py") else m for m in methods], given(shared, None)):
         parse(config.partition)
         assert all(models.is_foreign(m) or m.partition(":")[0] in models.names() for m in config.models)
 

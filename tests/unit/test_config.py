@@ -153,12 +153,12 @@ def test_large_seeds_keep_every_digit() -> None:
         ("ruonds: 3", "Did you mean 'rounds'?"),
         ("learning: 3", "Known: "),
         ("3: x", "Unknown entry"),
-        ("", "must hold entries"),
-        ("- a\n- b", "must hold entries"),
-        ("just words", "must hold entries"),
+        ("", "must contain entries"),
+        ("- a\n- b", "must contain entries"),
+        ("just words", "must contain entries"),
         ("a: [1", "not readable YAML"),
         ("a: !!python/object/apply:os.system [ls]", "not readable YAML"),
-        ("rounds: !!set {1}", "--rounds wants a whole number"),
+        ("rounds: !!set {1}", "--rounds must be a whole number"),
     ],
 )
 def test_files_that_cannot_be_read_say_why(text: str, said: str, tmp_path: Path) -> None:
@@ -186,13 +186,13 @@ def test_files_that_are_none_say_so(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("rounds", "many", "--rounds wants a whole number, not 'many'"),
-        ("rounds", 2.5, "--rounds wants a whole number, not 2.5"),
-        ("rounds", True, "--rounds wants a whole number, not True"),
-        ("rounds", None, "--rounds wants a whole number"),
-        ("rounds", [1], "--rounds wants a whole number"),
-        ("rounds", float("inf"), "--rounds wants a whole number"),
-        ("rounds", "1e999", "--rounds wants a whole number"),
+        ("rounds", "many", "--rounds must be a whole number, not 'many'"),
+        ("rounds", 2.5, "--rounds must be a whole number, not 2.5"),
+        ("rounds", True, "--rounds must be a whole number, not True"),
+        ("rounds", None, "--rounds must be a whole number"),
+        ("rounds", [1], "--rounds must be a whole number"),
+        ("rounds", float("inf"), "--rounds must be a whole number"),
+        ("rounds", "1e999", "--rounds must be a whole number"),
         ("rounds", 0, "--rounds must be at least 1, not 0"),
         ("rounds", -3, "--rounds must be at least 1, not -3"),
         ("clients", 0, "--clients must be at least 1"),
@@ -205,30 +205,30 @@ def test_files_that_are_none_say_so(kind: str, tmp_path: Path) -> None:
         ("checkpoint_every", 0, "--checkpoint-every must be at least 1"),
         ("rate", 0, "--rate must be above 0 and at most 1"),
         ("rate", 1.5, "--rate must be above 0 and at most 1"),
-        ("rate", float("nan"), "--rate wants a number"),
-        ("rate", "half", "--rate wants a number, not 'half'"),
+        ("rate", float("nan"), "--rate must be a number"),
+        ("rate", "half", "--rate must be a number, not 'half'"),
         ("target", 80, "--target must be above 0 and at most 1"),
         ("lr", 0, "--lr must be above 0"),
-        ("lr", float("inf"), "--lr wants a number"),
+        ("lr", float("inf"), "--lr must be a number"),
         ("robust", "mediam", "Did you mean 'median'?"),
         ("robust", "trimmed:0.7", "--robust cannot be 'trimmed:0.7'"),
         ("robust", 3, "Unknown rule for --robust '3'"),
-        ("seed", "x", "--seed wants a whole number"),
+        ("seed", "x", "--seed must be a whole number"),
         ("backend", "vmpa", "Did you mean 'vmap'?"),
         ("store", "dsik", "Did you mean 'disk'?"),
         ("init", "shard", "Did you mean 'shared'?"),
         ("optimiser", "adma", "Did you mean 'adam'?"),
-        ("models", ["mlp", ""], "--models wants a list of names"),
-        ("models", [3], "--models wants a list of names"),
-        ("models", {"a": 1}, "--models wants a list of names"),
-        ("terms", 3, "--with wants a list of names"),
-        ("settings", ["lam=1"], "--set wants name=value pairs"),
-        ("settings", None, "--set wants name=value pairs"),
-        ("settings", {1: 2}, "--set wants name=value pairs"),
-        ("method", None, "--method wants text"),
-        ("method", ["fedavg"], "--method wants text"),
-        ("data", True, "--data wants text"),
-        ("global_test", "perhaps", "--global-test wants true or false"),
+        ("models", ["mlp", ""], "--models must be a list of names"),
+        ("models", [3], "--models must be a list of names"),
+        ("models", {"a": 1}, "--models must be a list of names"),
+        ("terms", 3, "--with must be a list of names"),
+        ("settings", ["lam=1"], "--set must be name=value pairs"),
+        ("settings", None, "--set must be name=value pairs"),
+        ("settings", {1: 2}, "--set must be name=value pairs"),
+        ("method", None, "--method must be text"),
+        ("method", ["fedavg"], "--method must be text"),
+        ("data", True, "--data must be text"),
+        ("global_test", "perhaps", "--global-test must be true or false"),
     ],
 )
 def test_wrong_values_name_the_option(name: str, value: Any, said: str) -> None:
@@ -238,7 +238,7 @@ def test_wrong_values_name_the_option(name: str, value: Any, said: str) -> None:
 
 
 def test_a_number_too_large_for_a_float_is_still_a_number() -> None:
-    with pytest.raises(AtollError, match="--lr wants a number"):
+    with pytest.raises(AtollError, match="--lr must be a number"):
         from_dict({"lr": 10**400})
 
 

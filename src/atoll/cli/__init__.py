@@ -1,4 +1,4 @@
-"""The ``atoll`` command."""
+"""Define the ``atoll`` command and load its subcommands."""
 
 import errno
 import sys
@@ -11,32 +11,40 @@ import click
 from .._version import __version__
 from ..errors import AtollError
 
-# Each command: where it is defined, and what it does. Modules are loaded when their command is called for, because they
-# need torch, which takes seconds.
+# Each command: its module, its function and its help text. Modules are imported when their command is called, because
+# they need torch, whose import takes seconds.
 COMMANDS = {
     "run": ("run", "run", "Run one METHOD."),
     "compare": ("run", "compare", "Run several METHODs on the same clients and seeds, and rank them."),
     "sweep": ("sweep", "sweep", "Run one METHOD over settings, and choose by validation accuracy."),
-    "paper": ("paper", "paper", "Tables and figures of the papers: list them, run one, and see paper and measured."),
+    "paper": (
+        "paper",
+        "paper",
+        "List the tables and figures of papers, run one, and compare with the printed numbers.",
+    ),
     "methods": ("methods", "methods", "List the methods, or show one."),
     "audit": ("audit", "audit", "Show what leaves a client in one round of METHOD, or what the clients of a run sent."),
-    "attack": ("attack", "attack", "Show what a curious server can read off one round of METHOD."),
+    "attack": ("attack", "attack", "Show what a curious server can infer from one round of METHOD."),
     "models": ("methods", "models", "List the architectures."),
     "schema": ("schema", "schema", "Print the JSON Schema of configuration files, for editors."),
-    "data": ("data", "data", "Data sets: list them, divide one among clients and see who holds what."),
+    "data": ("data", "data", "List data sets, or divide one among clients and show the rows of each."),
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
     "ui": ("ui", "ui", "Open a page that lists runs, follows them live and compares them."),
     "predict": ("predict", "predict", "Predict with a client's personalised model."),
     "export": ("export", "export", "Write personalised models for other programs: safetensors, torch.export, ONNX."),
-    "adapt": ("adapt", "adapt", "Personal models for clients that were not in a run, with curves over few rows."),
-    "deploy": ("deploy", "deploy", "Federations between real machines: make one, serve it, take part, run methods."),
-    "speedup": ("report", "speed_up", "How much sooner a wait-free run reaches an accuracy."),
+    "adapt": ("adapt", "adapt", "Train personal models for new clients that were not in a run."),
+    "deploy": (
+        "deploy",
+        "deploy",
+        "Run federations between real machines: create one, serve it, take part, run methods.",
+    ),
+    "speedup": ("report", "speed_up", "Show how much sooner a wait-free run reaches an accuracy."),
 }
 HELP = ["-h", "--help"]
 
 
 class Commands(click.Group):
-    """Loads commands late, suggests the nearest one, and shows a user's mistake without a traceback."""
+    """Group that imports commands when needed, suggests similar names, and shows errors without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -69,14 +77,16 @@ class Commands(click.Group):
             click.echo("Interrupted.", err=True)
             sys.exit(130)
         except OSError as reason:
-            if reason.errno == errno.EPIPE:  # the reader of our output has gone; click knows what to do
+            if reason.errno == errno.EPIPE:  # The reader of the output has closed the pipe; click handles this.
                 raise
             full = reason.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            hint = " Make room, then continue with --resume." if full else ""
-            raise Mistake(f"The operating system refused: {reason}.{hint}") from reason
+            hint = " Free some space, then continue with --resume." if full else ""
+            raise Mistake(f"The operating system reports an error: {reason}.{hint}") from reason
 
 
 class Mistake(click.ClickException):
+    """An error that the user can correct; the command ends with exit code 2."""
+
     exit_code = 2
 
 

@@ -1,4 +1,4 @@
-"""``atoll adapt``."""
+"""``atoll adapt``: train personal models for clients that were not in a run."""
 
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,18 @@ from .console import console, counted, progress, quiet_option
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
-@click.option("--data", help="Data of the newcomers: all that --data of a run takes. Owners in it are newcomers.")
-@click.option("--newcomers", is_flag=True, help="The clients that stayed out of the run (its own --newcomers).")
+@click.option("--data", help="Data of the new clients, as --data of a run. Owners in it are clients.")
+@click.option(
+    "--newcomers", is_flag=True, help="Adapt to the clients that stayed out of the run (its own --newcomers)."
+)
 @click.option("--shots", default="1,2,5,10,all", show_default=True, help="Training rows of each class.")
-@click.option("--repeats", type=int, default=1, show_default=True, help="How often rows and orders are drawn.")
-@click.option("--epochs", type=int, help="Passes of the newcomers' training.  [default: as in the run]")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a field of the method.")
-@click.option("--model", help="Architecture of the newcomers, if the run has several.  [default: the first]")
-@click.option("--partition", help="Divide the data among several newcomers, as in a run.")
-@click.option("--clients", type=click.IntRange(min=1), help="How many newcomers the data are divided among.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides rows and orders.")
+@click.option("--repeats", type=int, default=1, show_default=True, help="Number of draws of rows and orders.")
+@click.option("--epochs", type=int, help="Epochs of the new clients' training.  [default: as in the run]")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a setting of the method.")
+@click.option("--model", help="Architecture of the new clients, if the run has several.  [default: the first]")
+@click.option("--partition", help="Divide the data among several new clients, as in a run.")
+@click.option("--clients", type=click.IntRange(min=1), help="Number of new clients that the data are divided among.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of rows and orders.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: adapt in RUN]")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @quiet_option
@@ -33,13 +35,15 @@ def adapt(
     run: Path, data: str | None, newcomers: bool, settings: tuple[str, ...], out: Path | None, as_json: bool,
     quiet: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Give clients that were not in RUN personal models, from what its server knows.
+    """Train personal models for clients that were not in RUN, from the state of its server.
 
-    The server stays as it is. Each model is compared with one trained alone on the same rows, by as many operations,
-    and with the server's model if the method has one. `atoll predict` and `atoll export` take the folder written.
+    The server's state does not change. Each model is compared with one trained alone on the same rows by as many
+    operations, and with the server's model if the method has one. `atoll predict` and `atoll export` accept the folder.
     """
     if newcomers == (data is not None):
-        raise AtollError("Whose models? Give --data with the rows of newcomers, or --newcomers for those of the run.")
+        raise AtollError(
+            "Give either --data with the rows of new clients, or --newcomers for the clients left out of the run."
+        )
     with progress(quiet or as_json) as bars:
         watch = counted(bars, "newcomers")
         changes = dict(parse_pair("--set", text) for text in settings)

@@ -1,4 +1,4 @@
-"""``atoll attack``: what a curious server can read off one round."""
+"""``atoll attack``: show what a curious server can infer from one round."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,19 +18,21 @@ from ..utils.runtime import one_thread
 from .console import console, working
 from .options import ConfigCommand, config_options, given
 
-GATE = 10  # rows of a class, unless --min-class-count says otherwise
+GATE = 10  # Rows of a class, unless --min-class-count is given.
 WITHOUT = ("method", "rate", "eval_every", "checkpoint_every", "store", "cache", "out", "strikes", "max_norm", "robust")
 
 
 @click.command(cls=ConfigCommand)
 @click.argument("name", metavar="METHOD")
 @config_options(*WITHOUT)
-@click.option("--gate/--no-gate", default=None, help="Only with the gate, or only without; default: both.")
+@click.option(
+    "--gate/--no-gate", default=None, help="Attack uploads with the gate only, or without it only; default: both."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def attack(name: str, config_file: Path | None, gate: bool | None, as_json: bool, **options: Any) -> None:
-    """Show what an honest but curious server can read off one round of METHOD, with and without the gate.
+    """Show what an honest but curious server can infer from one round of METHOD, with and without the gate.
 
-    The gate is that of --min-class-count (10 unless given) and --cov-source. With --dp, noise is a further column.
+    The gate is the filter of --min-class-count (10 unless given) and --cov-source. --dp adds a column with noise.
     """
     values = {**given(options, config_file), "method": name}
     plain = from_dict({k: v for k, v in values.items() if not k.startswith("dp")})
@@ -51,7 +53,7 @@ def attack(name: str, config_file: Path | None, gate: bool | None, as_json: bool
 
 
 def _joined(columns: list[list[Figure]]) -> list[Figure]:
-    """One figure for each attack, with what every column found."""
+    """Merge the results of all columns into one figure for each attack."""
     found: dict[str, Figure] = {}
     for figure in (f for figures in columns for f in figures):
         known = found.get(figure.attack)
@@ -73,4 +75,4 @@ def _show(figures: list[Figure], as_json: bool) -> None:
             figure.attack, str(figure.tried), *("–" if v is None else f"{v:.3f}" for v in cells), figure.measure
         )
     console().print(table)
-    click.echo("open: uploads as the method makes them. gate: as they leave with the gate on. –: nothing to attack.")
+    click.echo("open: uploads without the gate. gate: uploads with the gate. –: nothing to attack.")

@@ -1,4 +1,4 @@
-"""``atoll audit``: what a method sends in a round, or what the clients of a run did send."""
+"""``atoll audit``: show what a method sends in a round, or what the clients of a run sent."""
 
 import json
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from .options import ConfigCommand, config_options, given
 
 @click.command(cls=ConfigCommand)
 @click.argument("what", metavar="METHOD|RUN_DIR")
-@click.option("--verify", is_flag=True, help="RUN_DIR: only check that nobody changed its audit log.")
+@click.option("--verify", is_flag=True, help="With RUN_DIR: only check that the audit log was not changed.")
 @config_options("method", "rounds", "rate", "eval_every", "checkpoint_every", "store", "cache", "out")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **options: Any) -> None:
@@ -38,12 +38,14 @@ def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **op
         setup = build_setup(from_dict({**values, "method": what}))
         return _show_items(audit_method(setup.method, setup.pool, setup.config.seed), as_json)
     if values:
-        raise AtollError(f"{what!r} is a run, and has its options already. Leave out all but --verify and --json.")
+        raise AtollError(
+            f"{what!r} is a run directory, whose options are fixed. Leave out all options but --verify and --json."
+        )
     return _check(Path(what), as_json) if verify else _list(Path(what), as_json)
 
 
 def is_run(what: str) -> bool:
-    """Whether a folder is meant, and not a method or a file that defines one."""
+    """Return True if ``what`` is a folder, and not a method or a file that defines one."""
     return what.partition(":")[0] not in _registry.methods() and Path(what).is_dir()
 
 
@@ -52,7 +54,7 @@ def is_run(what: str) -> bool:
 
 
 def _check(folder: Path, as_json: bool) -> None:
-    """Raise what is wrong with the log of a run, or say where it ends."""
+    """Verify the log of a run and print its length and head; raise an AtollError if it was changed."""
     end = _end(folder)
     found = audit_log.verify(folder / audit_log.NAME, *(end or (None, None)))
     if as_json:
@@ -60,11 +62,13 @@ def _check(folder: Path, as_json: bool) -> None:
         return
     click.echo(f"{found.records} records, each follows the one before it. Head: {found.head}")
     if end is None:
-        click.echo("The run has not ended, so nothing says how long its log should be: a missing end would not show.")
+        click.echo(
+            "The run has not ended, so the length of its log is not known yet: a truncated log would not be detected."
+        )
 
 
 def _end(folder: Path) -> tuple[int, str] | None:
-    """How many records a run has that ended, and the head of its log."""
+    """Return the number of records and the head of the log of a finished run; None if the run has not ended."""
     path = folder / "summary.json"
     try:
         stored = json.loads(path.read_bytes())["audit"]
@@ -74,12 +78,12 @@ def _end(folder: Path) -> tuple[int, str] | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as reason:
         raise AtollError(
             f"{str(path)!r} does not say where the audit log ends ({reason}). It was "
-            "changed, or written by a version that kept no such log."
+            "changed, or written by a version without an audit log."
         ) from reason
 
 
 def _list(folder: Path, as_json: bool) -> None:
-    """Every record, up to the one that was tampered with."""
+    """Print every record, up to the first one that was changed."""
     records: list[Record] = []
     try:
         for record in audit_log.read(folder / audit_log.NAME):
@@ -105,7 +109,7 @@ def _print_table(records: Sequence[Record]) -> None:
     for r in records:
         verdict = r.verdict if r.field is None else f"{r.verdict}: {r.field} {r.reason}"
         words = (str(r.round), str(r.phase), r.client, f"{r.bytes:,}", r.sha256[:16], verdict)
-        table.add_row(*(Text(word) for word in words))  # brackets in what clients sent are no markup
+        table.add_row(*(Text(word) for word in words))  # Text, because brackets in what clients sent are no markup.
     console().print(table)
 
 
@@ -128,4 +132,6 @@ def _show_items(items: Sequence[Item], as_json: bool) -> None:
     for model in dict.fromkeys(item.model for item in items):
         down, up = (sum(i.bytes for i in items if (i.model, i.direction) == (model, way)) for way in ("down", "up"))
         click.echo(f"{down:,} bytes reach a client with {model} in this round, {up:,} leave it.")
-    click.echo("Seen in the second round of a rehearsal with one batch of rows; a client with more classes sends more.")
+    click.echo(
+        "Measured in the second round of a dry run with one batch of rows; a client with more classes sends more."
+    )

@@ -1,4 +1,4 @@
-"""What commands share in showing things to people."""
+"""Print tables and progress bars, for all commands."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,18 +15,18 @@ from ..utils.progress import Observer, is_quiet, observed, quiet
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MEMORY = 600.0  # seconds of progress that the time left is estimated from: rounds may take minutes
+ESTIMATE_PERIOD = 600.0  # Seconds of progress behind the estimate of the time left: rounds may take minutes.
 
 
 def console(stderr: bool = False) -> Console:
-    """Wide enough for our tables where the output is not a terminal."""
+    """Return a console, at least 100 columns wide if the output is not a terminal."""
     made = Console(stderr=stderr)
     return made if made.is_terminal else Console(stderr=stderr, width=max(100, made.width))
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Progress]:
-    """Bars that go to standard error, so that standard output stays readable by machines; in logs there are none."""
+    """Show progress bars on standard error, so that standard output stays machine-readable; none if no terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -35,18 +35,20 @@ def progress(quiet: bool) -> Iterator[Progress]:
         TimeRemainingColumn(compact=True),
     )
     out = console(stderr=True)
-    with Progress(*columns, console=out, disable=quiet or not out.is_terminal, speed_estimate_period=MEMORY) as bars:
+    with Progress(
+        *columns, console=out, disable=quiet or not out.is_terminal, speed_estimate_period=ESTIMATE_PERIOD
+    ) as bars:
         try:
             with observed(_steps(bars)):
                 yield bars
         except (AtollError, OSError):
             for task in bars.task_ids:
-                bars.remove_task(task)  # the message that follows should stand alone
+                bars.remove_task(task)  # The error message that follows should stand alone.
             raise
 
 
 def _steps(bars: Progress) -> Observer:
-    """One more bar, below the others, for what goes on within a round; it comes when it has something to say."""
+    """Return an observer that shows the steps within a round in one more bar, below the others."""
     tasks: dict[str, TaskID] = {}
 
     def observer(what: str, done: int, total: int) -> None:
@@ -61,7 +63,7 @@ def _steps(bars: Progress) -> Observer:
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """A sign of life for what has no steps to count; in logs, and with --quiet, there is none."""
+    """Show a spinner during work without countable steps; none with --quiet or without a terminal."""
     out = console(stderr=True)
     if is_quiet() or not out.is_terminal:
         yield
@@ -71,20 +73,20 @@ def working(text: str) -> Iterator[None]:
 
 
 def quiet_option(command: F) -> F:
-    """``--quiet``, which also silences what draws bars of its own, such as downloads."""
+    """Add ``--quiet``, which also turns off the bars of downloads."""
 
-    def hush(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    def set_quiet(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
         if value:
             ctx.with_resource(quiet())
         return value
 
-    return click.option("--quiet", is_flag=True, is_eager=True, callback=hush, help="No progress bar and no table.")(
-        command
-    )
+    return click.option(
+        "--quiet", is_flag=True, is_eager=True, callback=set_quiet, help="Show no progress bar and no table."
+    )(command)
 
 
 def follow(bars: Progress, label: str, rounds: int) -> Watch:
-    """A bar for one run: rounds done, accuracy so far, time left."""
+    """Add a bar for one run: rounds done, latest accuracy, time left."""
     task = bars.add_task(label, total=rounds, score="")
 
     def watch(done: int, line: RoundMetrics | None) -> None:
@@ -96,7 +98,7 @@ def follow(bars: Progress, label: str, rounds: int) -> Watch:
 
 
 def counted(bars: Progress, label: str) -> Callable[[int, int], None]:
-    """A bar for things that are done one after the other; told how many of how many."""
+    """Add a bar for items; return a function that takes the number of items done and the total."""
     task = bars.add_task(label, total=None, score="")
 
     def watch(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""``atoll data``: which data sets there are, and who holds what once one is divided."""
+"""``atoll data``: list data sets, and divide one among clients."""
 
 import json
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from rich.table import Table
 if TYPE_CHECKING:
     from ..data.federated_dataset import FederatedDataset
 
-CLIENTS = 10  # where neither the user nor the data say how many
-MOST_CLIENTS = 20  # lines of the printed table
-LONGEST = 12  # letters of a class name in its head
-NARROWEST = 100  # columns to print in where the output is no terminal
+CLIENTS = 10  # If neither the user nor the data give a number.
+MAX_CLIENTS = 20  # Lines of the printed table.
+MAX_HEAD = 12  # Characters of a class name in the head of its column.
+MIN_WIDTH = 100  # Width of the output if it is not a terminal.
 
-data_dir = click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="The data folder.")
+data_dir = click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder with data sets.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, with every client and class.")
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def data(context: click.Context) -> None:
-    """Data sets: list them, divide one among clients and see who holds what."""
+    """List data sets, or divide one among clients and show the rows of each."""
     if context.invoked_subcommand is None:
         context.invoke(list_sets)
 
@@ -36,7 +36,7 @@ def data(context: click.Context) -> None:
 @data_dir
 @as_json
 def list_sets(data_dir: Path | None = None, as_json: bool = False) -> None:
-    """The data sets that can be loaded by name."""
+    """List the data sets that can be loaded by name."""
     from ..data.loading import catalogue
 
     entries = catalogue(data_dir)
@@ -58,22 +58,26 @@ def list_sets(data_dir: Path | None = None, as_json: bool = False) -> None:
     )
 
 
-def division(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that decide who holds what."""
+def partition_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a partition."""
     options = (
         click.option(
-            "--partition", default="dirichlet:0.5", show_default=True, help="How rows are divided among clients."
+            "--partition", default="dirichlet:0.5", show_default=True, help="Division of the rows among clients."
         ),
         click.option(
             "--clients",
             type=click.IntRange(1),
-            help=f"How many. Default: the owners the data name (natural), those in the file, otherwise {CLIENTS}.",
+            help=f"Number of clients. Default: all owners in the data (natural) or file (file), otherwise {CLIENTS}.",
         ),
         click.option("--split", default="client_811", show_default=True, help="client_811, client_82 or official."),
         click.option("--seed", type=int, default=0, show_default=True),
         data_dir,
         click.option(
-            "--public", type=click.IntRange(0), default=0, show_default=True, help="Rows to set aside for everybody."
+            "--public",
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            help="Number of rows to set aside as public data.",
         ),
     )
     for option in reversed(options):
@@ -83,15 +87,20 @@ def division(command: Callable[..., None]) -> Callable[..., None]:
 
 @data.command("show")
 @click.argument("name")
-@division
+@partition_options
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("holdings.png"),
     show_default=True,
-    help="The chart, .png or .svg.",
+    help="File of the chart, .png or .svg.",
 )
-@click.option("--export", "export_to", type=click.Path(dir_okay=False, path_type=Path), help="Keep it for file:PATH.")
+@click.option(
+    "--export",
+    "export_to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the partition to a file, for file:PATH.",
+)
 @as_json
 def show(
     name: str,
@@ -105,7 +114,7 @@ def show(
     export_to: Path | None,
     as_json: bool,
 ) -> None:
-    """Divide data set NAME among clients, print who holds what and draw it.
+    """Divide data set NAME among clients, and print and draw the rows of each client.
 
     \b
     Partitions:
@@ -115,14 +124,14 @@ def show(
       dirichlet:BETA:capped    also even sizes, at least 10 rows
       dirichlet:BETA:masked=P  a client takes part in a class with probability P
       dirichlet:BETA:client    every client draws its own mix
-      natural                  the owners the data name
-      file:PATH                what --export wrote
+      natural                  the owners named in the data
+      file:PATH                a partition written by --export
     """
     from ..data.partition_files import export
     from ..report.plots import holdings, save
 
-    federation = _divided(name, partition, clients, split, seed, data_dir, public)
-    held = _held(federation)
+    federation = _divide(name, partition, clients, split, seed, data_dir, public)
+    held = _count_rows(federation)
     save(holdings(held.tolist(), federation.clients, federation.dataset.classes), out)
     if export_to is not None:
         export(federation, export_to)
@@ -142,7 +151,7 @@ def show(
 @data.command("cut")
 @click.argument("name")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@division
+@partition_options
 def cut(
     name: str,
     folder: Path,
@@ -153,17 +162,17 @@ def cut(
     data_dir: Path | None,
     public: int,
 ) -> None:
-    """Divide data set NAME among clients and write a file for each into FOLDER, to try out sites with.
+    """Divide data set NAME among clients and write a file for each into FOLDER, to try a deployment.
 
     A run between these sites has exactly the rows of a simulation with the same options.
     """
     from ..deploy.export_sites import export_sites as write
 
-    for path in write(_divided(name, partition, clients, split, seed, data_dir, public), folder):
+    for path in write(_divide(name, partition, clients, split, seed, data_dir, public), folder):
         click.echo(path)
 
 
-def _divided(
+def _divide(
     name: str, partition: str, clients: int | None, split: str, seed: int, data_dir: Path | None, public: int
 ) -> "FederatedDataset":
     from ..data.federate import federate
@@ -175,8 +184,8 @@ def _divided(
     return federate(load(name, data_dir), clients, partition, split, seed, public)
 
 
-def _held(federation: "FederatedDataset") -> Any:
-    """All rows of each client and class, whatever their purpose: [clients, classes]."""
+def _count_rows(federation: "FederatedDataset") -> Any:
+    """Count all rows of each client and class, training, validation and test: [clients, classes]."""
     return federation.counts("train") + federation.counts("val") + federation.counts("test")
 
 
@@ -204,7 +213,7 @@ def _facts(federation: "FederatedDataset", held: Any) -> dict[str, Any]:
 
 class _Column(NamedTuple):
     head: str
-    cells: list[str]  # one for each client shown
+    cells: list[str]  # One for each client shown.
     total: str = ""
 
     @property
@@ -213,12 +222,12 @@ class _Column(NamedTuple):
 
 
 def _print_table(console: Console, federation: "FederatedDataset", held: Any) -> None:
-    """Clients down, classes across, as many of each as can be read; totals are over all of them."""
-    who = _Column("client", [_shortened(client) for client in federation.clients[:MOST_CLIENTS]], "all")
-    classes = [_counted(name, held[:, c].tolist()) for c, name in enumerate(federation.dataset.classes)]
+    """Print clients as rows and classes as columns, as many as fit; totals are over all clients."""
+    who = _Column("client", [_shorten(client) for client in federation.clients[:MAX_CLIENTS]], "all")
+    classes = [_count_column(name, held[:, c].tolist()) for c, name in enumerate(federation.dataset.classes)]
     parts = {"train": federation.train, "val": federation.val, "test": federation.test}
-    sums = [_counted("rows", held.sum(1).tolist())]
-    sums += [_counted(name, [len(rows) for rows in part]) for name, part in parts.items()]
+    sums = [_count_column("rows", held.sum(1).tolist())]
+    sums += [_count_column(name, [len(rows) for rows in part]) for name, part in parts.items()]
     fit = _fitting(classes, console.width - sum(column.width for column in (who, *sums)))
     columns = [who, *classes[:fit], *sums]
     table = Table(box=SIMPLE_HEAD)
@@ -237,24 +246,24 @@ def _print_table(console: Console, federation: "FederatedDataset", held: Any) ->
         console.print(f"Public rows: {len(federation.public):,}", soft_wrap=True)
 
 
-def _counted(head: str, numbers: list[int]) -> _Column:
-    cells = [f"{number:,}" if number else "." for number in numbers[:MOST_CLIENTS]]
-    return _Column(_shortened(head), cells, f"{sum(numbers):,}")
+def _count_column(head: str, numbers: list[int]) -> _Column:
+    cells = [f"{number:,}" if number else "." for number in numbers[:MAX_CLIENTS]]
+    return _Column(_shorten(head), cells, f"{sum(numbers):,}")
 
 
 def _fitting(columns: list[_Column], room: int) -> int:
-    """How many columns fit, at least one."""
+    """Return how many columns fit, at least one."""
     ends = accumulate(column.width for column in columns)
     return max(1, sum(end <= room for end in ends))
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_HEAD else text[: MAX_HEAD - 1] + "…"
 
 
 def _console() -> Console:
-    """Plain printing: names may hold brackets, and a pipe has no width of its own."""
+    """Return a console without markup: names may contain brackets, and a pipe has no width."""
     console = Console(markup=False, emoji=False, highlight=False)
     if not console.is_terminal:
-        console.width = max(console.width, NARROWEST)
+        console.width = max(console.width, MIN_WIDTH)
     return console

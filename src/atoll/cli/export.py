@@ -9,18 +9,22 @@ import click
 from ..inference.export import FORMATS, export_model
 from ..utils.files import to_json
 from .console import counted, progress
-from .predict import _opened
+from .predict import open_models
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN|SITE_DIR")
-@click.option("--client", "clients", multiple=True, help="Whose model; may be repeated.  [default: everybody's]")
-@click.option("--form", type=click.Choice(tuple(FORMATS)), default="safetensors", show_default=True, help="For whom.")
+@click.option(
+    "--client", "clients", multiple=True, help="Client whose model to write; may be repeated.  [default: all clients]"
+)
+@click.option(
+    "--form", type=click.Choice(tuple(FORMATS)), default="safetensors", show_default=True, help="File format."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: export in RUN or SITE_DIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests as JSON.")
 def export(run: Path, clients: tuple[str, ...], form: str, out: Path | None, as_json: bool) -> None:
     """Write personalised models for other programs, each with a manifest, checked on the client's test rows."""
-    models = _opened(run)
+    models = open_models(run)
     root = out or run / "export"
     manifests: list[dict[str, Any]] = []
     chosen = clients or models.clients

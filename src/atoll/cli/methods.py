@@ -1,4 +1,4 @@
-"""``atoll methods`` and ``atoll models``: what there is."""
+"""``atoll methods`` and ``atoll models``: list methods and architectures."""
 
 from typing import Any
 
@@ -20,10 +20,16 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
 @click.command()
 @click.argument("name", required=False, metavar="[METHOD]")
 @click.option("--models", default="mlp", show_default=True, help="Models for which bytes are counted.")
-@click.option("--shape", default="1x8x8", show_default=True, help="Images of the clients.")
-@click.option("--classes", type=click.IntRange(1), default=10, show_default=True, help="Classes there are.")
-@click.option("--held", type=click.IntRange(1), default=2, show_default=True, help="Classes that a client holds.")
-@click.option("--public", type=click.IntRange(1), default=100, show_default=True, help="Public rows, where needed.")
+@click.option("--shape", default="1x8x8", show_default=True, help="Shape of the clients' images.")
+@click.option("--classes", type=click.IntRange(1), default=10, show_default=True, help="Number of classes.")
+@click.option("--held", type=click.IntRange(1), default=2, show_default=True, help="Number of classes of each client.")
+@click.option(
+    "--public",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Number of public rows, for methods that need them.",
+)
 @as_json_option
 def methods(name: str | None, as_json: bool, models: str, shape: str, **nominal: Any) -> None:
     """List the methods; with METHOD, show its source, its algorithm and its hyper-parameters.
@@ -39,12 +45,12 @@ def methods(name: str | None, as_json: bool, models: str, shape: str, **nominal:
 def _sides(text: str) -> tuple[int, int, int]:
     sides = [int(n) for n in text.split("x") if n.isdecimal() and int(n)]
     if len(sides) != 3:
-        raise AtollError(f"--shape is channels x height x width, such as 3x32x32, not {text!r}.")
+        raise AtollError(f"--shape must be CHANNELSxHEIGHTxWIDTH, such as 3x32x32, not {text!r}.")
     return sides[0], sides[1], sides[2]
 
 
 def facts(name: str) -> dict[str, Any]:
-    """What a listing says of a method."""
+    """Return the properties of a method for listings."""
     cls = _registry.method(name)
     card = _registry.method_info(cls)
     return {
@@ -69,7 +75,7 @@ def _list(nominal: ReferenceFederation, as_json: bool) -> None:
         click.echo(to_json(listed, indent=1))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("method", "source", "year", "family", "unlike models", "vmap", "needs", "bytes down", "bytes up"):
+    for head in ("method", "source", "year", "family", "heterogeneous", "vmap", "needs", "bytes down", "bytes up"):
         table.add_column(head, justify="right" if head.startswith("bytes") else "left")
     for fact in listed:
         needs = ", ".join(n for n in fact["needs"] if n != Need.SAME_ARCHITECTURE)
@@ -78,16 +84,16 @@ def _list(nominal: ReferenceFederation, as_json: bool) -> None:
         source = fact["citation"].partition(",")[0]
         table.add_row(fact["name"], source, str(fact["year"] or ""), fact["family"], *flags, needs, *sizes)
     console().print(table)
-    shape, public = "x".join(map(str, nominal.shape)), f"{nominal.public:,} public rows where needed"
+    shape, public = "x".join(map(str, nominal.shape)), f"{nominal.public:,} public rows if needed"
     click.echo(
         f"\nBytes: one client, one round; {', '.join(nominal.models)} on {shape}, {nominal.held} of {nominal.classes} "
-        f"classes held, {public}; ~ depends on what was learnt."
+        f"classes held, {public}; ~ varies with the trained weights."
     )
     click.echo(f"Regularisers (--with): {', '.join(_registry.regularisers())}. More: atoll methods METHOD")
 
 
 def _bytes(nominal: ReferenceFederation, name: str) -> dict[str, Any]:
-    """Bytes of a round, or why there are none to count."""
+    """Return the bytes of a round, or the reason why they cannot be counted."""
     try:
         return {**nominal.traffic(name)._asdict(), "varying": _registry.method(name).varying_bytes}
     except AtollError as reason:

@@ -1,4 +1,4 @@
-"""Command-line options made from the fields of a configuration: one place for names, help and defaults."""
+"""Make command-line options from the fields of a configuration, with the same names, help texts and defaults."""
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields
@@ -11,12 +11,12 @@ from ..config import Config, flag, from_dict, read_yaml
 from ..utils.parsing import parse_pair
 
 F = TypeVar("F", bound=Callable[..., Any])
-OWN = "Options"  # the section of options that are no entries of a configuration
+OWN = "Options"  # The section of options that are no entries of a configuration.
 KINDS = {int: int, float: float, int | None: int, float | None: float}
 
 
 class ConfigCommand(click.Command):
-    """A command with options of a configuration, which its help lists by groups."""
+    """Command whose help lists the options of a configuration by groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = {f.name: f.metadata["group"] for f in fields(Config)}
@@ -39,7 +39,7 @@ def config_options(*without: str) -> Callable[[F], F]:
             if f.name not in without:
                 command = _option(f, hints[f.name])(command)
         return click.option(
-            "--config", "config_file", type=click.Path(path_type=Path), help="YAML file with all of it."
+            "--config", "config_file", type=click.Path(path_type=Path), help="YAML file with any of these options."
         )(command)
 
     return add
@@ -72,9 +72,9 @@ def _help(f: Any) -> str:
 
 
 def given(options: dict[str, Any], config_file: Path | None) -> dict[str, Any]:
-    """Return the entries of the file, overruled by the options that were given."""
+    """Return the entries of the file, overridden by the options that were given."""
     values = read_yaml(config_file) if config_file else {}
-    from_dict(values, str(config_file))  # a mistake in the file is one even where an option overrules it
+    from_dict(values, str(config_file))  # Report an error in the file even if an option overrides the entry.
     for name, value in options.items():
         if name == "settings":
             if value:

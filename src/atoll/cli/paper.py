@@ -1,4 +1,4 @@
-"""``atoll paper``: the tables and figures of the papers, printed and measured."""
+"""``atoll paper``: reproduce the tables and figures of papers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from rich.table import Table
 from ..config import Config
 from ..engine.experiment import Watch
 from ..experiments import papers, reproduction
-from ..experiments.papers import SCALES, Planned, Recipe
+from ..experiments.papers import SCALES, PlannedRun, Recipe
 from ..experiments.reproduction import FIGURES
 from ..experiments.sweep import Follow
 from ..report.sheets import Sheet
@@ -23,9 +23,9 @@ from .console import console, progress, quiet_option
 @click.pass_context
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def paper(ctx: click.Context, as_json: bool) -> None:
-    """Tables and figures of the papers: list them, run one, and see paper and measured side by side."""
+    """List the tables and figures of papers, run one, and compare with the printed numbers."""
     if ctx.invoked_subcommand is None:
-        recipes = [papers.read(name) for name in papers.names()]
+        recipes = [papers.read_recipe(name) for name in papers.list_recipes()]
         if as_json:
             listed = [
                 {"name": r.name, "title": r.title, "figures": [f.kind for f in r.figures], "scales": list(r.scales)}
@@ -50,13 +50,13 @@ def _listing(recipes: Sequence[Recipe]) -> Table:
 @paper.command()
 @click.argument("name", metavar="PAPER/ITEM")
 def show(name: str) -> None:
-    """What a recipe runs, at each scale, and what to know about the printed numbers."""
-    recipe, out = papers.read(name), console()
+    """Show the runs of a recipe at each scale, and notes on the printed numbers."""
+    recipe, out = papers.read_recipe(name), console()
     out.print(f"[bold]{recipe.name}[/]  {recipe.title}")
     for note in recipe.notes:
         out.print(f"- {note}")
     for scale in recipe.scales.values():
-        planned = papers.plan(recipe, scale, reproduction.WHERE)
+        planned = papers.plan_runs(recipe, scale, reproduction.WHERE)
         cases = list(dict.fromkeys(p.case for p in planned))
         out.print(
             f"[bold]{scale.name}[/]: {len(planned)} runs; {len(cases)} cases; seeds {list(scale.seeds)}. {scale.note}"
@@ -69,20 +69,22 @@ def show(name: str) -> None:
 
 @paper.command()
 @click.argument("name", metavar="PAPER/ITEM")
-@click.option("--scale", type=click.Choice(SCALES), default="cpu", show_default=True, help="How much of it.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at the same time.")
+@click.option("--scale", type=click.Choice(SCALES), default="cpu", show_default=True, help="How much to run.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Number of runs at the same time."
+)
 @click.option("--data-dir", help="Folder with data sets; default: ATOLL_DATA or a cache folder.")
-@click.option("--out", type=click.Path(path_type=Path), help="Where results go; default: below runs/papers.")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the results; default: below runs/papers.")
 @quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def run(
     name: str, scale: str, workers: int, data_dir: str | None, out: Path | None, quiet: bool, as_json: bool
 ) -> None:
-    """Run a recipe, and print paper | measured side by side.
+    """Run a recipe, and print the paper's numbers beside the measured ones.
 
-    What was interrupted continues, what is finished is not run again.
+    Interrupted runs continue; finished runs are not repeated.
     """
-    recipe = papers.read(name)
+    recipe = papers.read_recipe(name)
     plan = reproduction.plan(recipe, scale, out, data_dir)
     with progress(quiet or as_json) as bars:
         found = reproduction.run_plan(plan, follow_all(bars, plan.runs), workers)
@@ -97,7 +99,7 @@ def run(
         click.echo(f"Figures: {found.root / FIGURES}")
 
 
-def follow_all(bars: Progress, planned: Sequence[Planned]) -> Follow:
+def follow_all(bars: Progress, planned: Sequence[PlannedRun]) -> Follow:
     """Show one bar over the rounds of all runs."""
     bar = bars.add_task(f"0 of {len(planned)} runs", total=sum(p.config.rounds for p in planned), score="")
     over = 0
@@ -105,13 +107,13 @@ def follow_all(bars: Progress, planned: Sequence[Planned]) -> Follow:
     def watch(config: Config) -> Watch:
         before = 0
 
-        def told(done: int, line: RoundMetrics | None) -> None:
+        def advance(done: int, line: RoundMetrics | None) -> None:
             nonlocal before, over
             over += done == config.rounds > before
             bars.update(bar, advance=done - before, description=f"{over} of {len(planned)} runs")
             before = done
 
-        return told
+        return advance
 
     return watch
 

@@ -1,4 +1,4 @@
-"""``atoll predict`` and ``atoll export``: the models of a run in use."""
+"""``atoll predict``: predict with the models of a run."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from ..utils.files import to_json
 from .console import console
 
 
-def _opened(folder: Path) -> TrainedModels:
-    """The models of a run directory or of its newcomers, or the one that a site has for itself."""
+def open_models(folder: Path) -> TrainedModels:
+    """Open the models of a run, of the new clients of a run, or of a site."""
     if (folder / "site.yaml").exists():
-        from ..deploy.site.models import open_site  # for those who have no sites, not worth the time
+        from ..deploy.site.models import open_site  # Slow to import, and only sites need it.
 
         return open_site(folder)
     if (folder / "adapt.json").exists():
@@ -32,16 +32,18 @@ def _opened(folder: Path) -> TrainedModels:
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN|SITE_DIR")
 @click.argument("inputs", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@click.option("--client", help="Whose model; a site has only its own.")
-@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Classes shown of each row.")
+@click.option("--client", help="Client whose model to use; a site has only its own.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=3, show_default=True, help="Number of classes to show for each row."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all probabilities as JSON.")
 def predict(run: Path, inputs: tuple[Path, ...], client: str | None, top: int, as_json: bool) -> None:
     """Predict with a client's personalised model.
 
     FILE is an image, or a NumPy file (.npy) with raw rows as the data set of the run has them. Without one, the test
-    rows of the client are predicted. With SITE_DIR, the folder of a site, it is the site's model of its latest run.
+    rows of the client are predicted. With SITE_DIR, the folder of a site, the model is that of the site's latest run.
     """
-    models = _opened(run)
+    models = open_models(run)
     whose = models.client(client)
     rows = _rows(models, whose, inputs)
     with torch.no_grad():
@@ -68,7 +70,7 @@ def _rows(models: TrainedModels, client: str, inputs: tuple[Path, ...]) -> tuple
 
 
 def _read(path: Path, data: Dataset) -> Array:
-    """The raw rows of a file."""
+    """Read the raw rows of a file."""
     if not path.is_file():
         raise AtollError(f"There is no file {str(path)!r}.")
     if path.suffix.lower() in SUFFIXES:
@@ -82,7 +84,7 @@ def _read(path: Path, data: Dataset) -> Array:
         raise AtollError(f"Cannot read {str(path)!r} as an image or as a NumPy file: {reason}") from reason
     array: Array = rows[None] if rows.shape == tuple(data.shape) else rows
     if array.shape[1:] != tuple(data.shape):
-        raise AtollError(f"{str(path)!r} has rows of shape {array.shape[1:]}, and the run has {tuple(data.shape)}.")
+        raise AtollError(f"{str(path)!r} has rows of shape {array.shape[1:]}, but the run has {tuple(data.shape)}.")
     return array.astype(data.x_train.dtype)
 
 

@@ -1,4 +1,4 @@
-"""``atoll report`` and ``atoll speedup``: what run directories tell."""
+"""``atoll report`` and ``atoll speedup``: compare finished runs."""
 
 from pathlib import Path
 
@@ -10,12 +10,14 @@ from ..storage import run_reader
 from ..utils.files import to_json
 from .console import console
 
-MEASURE = "Mean over all test rows, or over clients."
+MEASURE = "Average over all test rows, or over clients."
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The HTML file.  [default: report.html]")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="HTML file to write.  [default: report.html]"
+)
 @click.option(
     "--export",
     "files",
@@ -30,7 +32,7 @@ MEASURE = "Mean over all test rows, or over clients."
     "kinds",
     multiple=True,
     metavar="KIND[:SETTING=VALUE&...]",
-    help=f"A figure for the report and that folder, such as tsne:rows=50; may be repeated: {', '.join(figures.KINDS)}.",
+    help=f"Figure for the report and the folder, such as tsne:rows=50; may be repeated: {', '.join(figures.KINDS)}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON and write nothing.")
 def report(
@@ -43,9 +45,9 @@ def report(
 ) -> None:
     """Compare runs: print the table and write one self-contained HTML report.
 
-    RUN is a run directory, or a directory of runs. Exported tables tell for each method whether it differs from the
-    best one, by a paired test over clients and seeds. Figures are written as PNG and SVG: those of the report, and
-    those asked for by --figure, some of which open the models of the runs.
+    RUN is a run directory, or a directory of runs. Exported tables show for each method whether it differs from
+    the best one, by a paired test over clients and seeds. Figures are written as PNG and SVG: those of the report, and
+    those of --figure, some of which load the models of the runs.
     """
     asked = [figures.asked(kind) for kind in kinds]
     for path in files:
@@ -69,14 +71,14 @@ def report(
 @click.command("speedup")
 @click.argument("waiting", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("wait_free", required=False, type=click.Path(path_type=Path), metavar="[WAIT_FREE_RUN]")
-@click.option("--target", type=click.FloatRange(0, 1, min_open=True), required=True, help="Accuracy to be reached.")
+@click.option("--target", type=click.FloatRange(0, 1, min_open=True), required=True, help="Accuracy to reach.")
 @click.option("--measure", type=click.Choice(speedup.MEASURES), default="weighted", show_default=True, help=MEASURE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def speed_up(waiting: Path, wait_free: Path | None, target: float, measure: str, as_json: bool) -> None:
-    """How much sooner a wait-free run reaches an accuracy, in simulated time.
+    """Show how much sooner a wait-free run reaches an accuracy, in simulated time.
 
     RUN is timed with clients that wait, WAIT_FREE_RUN (or RUN again) with clients that train their personal models
-    while their uploads are under way. The speed-up is that of the rounds times that of a round.
+    during the upload. The speed-up is the product of the speed-up in rounds and the speed-up per round.
     """
     found = speedup.speedup(run_reader.load(waiting), run_reader.load(wait_free or waiting), target, measure)
     if as_json:

@@ -1,4 +1,4 @@
-"""``atoll run`` and ``atoll compare``."""
+"""``atoll run`` and ``atoll compare``: run one method, or several on the same clients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ import click
 from ..config import Config, read_yaml
 from ..errors import AtollError
 from ..experiments.comparison import run_placed
-from ..experiments.planning import configs, place, safe
+from ..experiments.planning import assign_directories, plan_configs, to_file_name
 from ..experiments.runner import run_one
 from ..methods import _registry
 from ..methods._factory import make, split_variant
@@ -28,11 +28,11 @@ SEEDS = Spec("SEED,SEED,..., such as 0,1,2", several(Field("SEED", "a whole numb
 
 
 def shared_options(command: F) -> F:
-    """Options that say how runs are carried out, not what comes out of them."""
+    """Add the options that do not affect results: seeds, output and existing runs."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON."),
         quiet_option,
-        click.option("--force", is_flag=True, help="Replace the run that is in the directory."),
+        click.option("--force", is_flag=True, help="Replace an existing run in the directory."),
         click.option("--seeds", help="Several seeds, such as 0,1,2: one run for each."),
     ):
         command = option(command)
@@ -51,25 +51,25 @@ def run(
     """Run one METHOD: a name (see `atoll methods`), METHOD:variant, or a Python file that defines one."""
     if resume and method is None and not Path(resume).is_dir():
         _check_method(resume)
-        method, resume = resume, ""  # `--resume fedavg` means: resume, with the method fedavg
+        method, resume = resume, ""  # `--resume fedavg` means: resume with the method fedavg.
     values = given(options, config_file)
     if resume:
         values = {**read_yaml(Path(resume) / "config.yaml"), **values, "out": resume}
     name = method or values.get("method")
     if name is None:
-        raise AtollError("Which method? Give one, such as `atoll run fedavg`; `atoll methods` lists them.")
-    planned = configs([str(name)], values, read_seeds(seeds))
+        raise AtollError("No method is given. Name one, such as `atoll run fedavg`; `atoll methods` lists them.")
+    planned = plan_configs([str(name)], values, read_seeds(seeds))
     _check_place(planned[0], resume is not None)
-    root = Path(planned[0].out or fresh(f"{safe(planned[0].label)}-{safe(planned[0].data)}"))
-    placed = place(planned, root) if seeds else [replace(planned[0], out=str(root))]
+    root = Path(planned[0].out or new_directory(f"{to_file_name(planned[0].label)}-{to_file_name(planned[0].data)}"))
+    placed = assign_directories(planned, root) if seeds else [replace(planned[0], out=str(root))]
     finished = _launch(placed, root, resume is not None, force, quiet, as_json)
-    _end(finished, any(r.status == DIVERGED for r in finished))
+    _exit_if_diverged(finished, any(r.status == DIVERGED for r in finished))
 
 
 @click.command(cls=ConfigCommand)
 @click.argument("names", nargs=-1, required=True, metavar="METHOD...")
 @config_options("method")
-@click.option("--resume", is_flag=True, help="Continue what was interrupted in --out.")
+@click.option("--resume", is_flag=True, help="Continue interrupted runs in --out.")
 @shared_options
 def compare(
     names: tuple[str, ...], config_file: Path | None, resume: bool, seeds: str | None,
@@ -77,33 +77,37 @@ def compare(
 ) -> None:  # fmt: skip
     """Run several METHODs on the same clients and seeds, and rank them.
 
-    METHOD may carry a variant and regularisers: dcpfl:no-al, fedavg+dw:mu=0.1. The word all means every method that
-    can run on these clients; without --public a tenth of the rows, at most 100 of each class, becomes public for those
-    that need it. A setting given with --set goes to the methods that have it; dcpfl.lam=0.2 goes to one.
+    METHOD may have a variant and regularisers: dcpfl:no-al, fedavg+dw:mu=0.1. `all` stands for every method that can
+    run on these clients; without --public a tenth of the rows, at most 100 per class, becomes public data for methods
+    that need it. A setting given with --set applies to all methods that have it; dcpfl.lam=0.2 applies to dcpfl only.
     """
     values = given(options, config_file)
-    planned = configs(names, values, read_seeds(seeds))
+    planned = plan_configs(names, values, read_seeds(seeds))
     if names == ("all",):
-        _tell_left_out(planned)
+        _note_left_out(planned)
     _check_place(planned[0], resume)
-    root = Path(planned[0].out or fresh(f"compare-{safe(planned[0].data)}"))
-    finished = _launch(place(planned, root), root, resume, force, quiet, as_json)
-    _end(finished, all(r.status == DIVERGED for r in finished))  # one of several is a result, and marked in the table
+    root = Path(planned[0].out or new_directory(f"compare-{to_file_name(planned[0].data)}"))
+    finished = _launch(assign_directories(planned, root), root, resume, force, quiet, as_json)
+    _exit_if_diverged(
+        finished, all(r.status == DIVERGED for r in finished)
+    )  # One diverged run of several is a result, and marked in the table.
 
 
-def _tell_left_out(planned: Sequence[Config]) -> None:
+def _note_left_out(planned: Sequence[Config]) -> None:
     missing = _registry.methods().keys() - {c.method for c in planned}
     if missing:
-        click.echo(f"Note: cannot run on these clients, and left out: {', '.join(sorted(missing))}.", err=True)
+        click.echo(
+            f"Note: these methods cannot run on these clients and are left out: {', '.join(sorted(missing))}.", err=True
+        )
 
 
-def _end(finished: Sequence[run_reader.Run], failed: bool) -> None:
-    """Say which runs diverged, and end with the exit code for that if the command has failed."""
+def _exit_if_diverged(finished: Sequence[run_reader.Run], failed: bool) -> None:
+    """Report the runs that diverged; end with the exit code of divergence if the command has failed."""
     for r in finished:
         if r.status == DIVERGED:
             click.echo(
-                f"Diverged: {r.label} with seed {r.seed}. In round {r.summary['rounds']} nobody who answered had an "
-                f"upload that could be used, so the run ended there. What it left is in {r.path}. Try a smaller --lr.",
+                f"Diverged: {r.label} with seed {r.seed}. In round {r.summary['rounds']} no client sent a "
+                f"usable upload, so the run ended there. Its files are in {r.path}. Try a smaller --lr.",
                 err=True,
             )
     if failed:
@@ -114,7 +118,7 @@ def _launch(
     planned: Sequence[Config], root: Path, resume: bool, force: bool, quiet: bool, as_json: bool
 ) -> Sequence[run_reader.Run]:
     """Run one configuration in ``root``, or several below it, and print the table or the summaries."""
-    for sentence in dict.fromkeys(map(_reductions, planned)):  # once for all seeds
+    for sentence in dict.fromkeys(map(_reductions, planned)):  # Once for all seeds.
         if sentence:
             click.echo(f"Warning: {sentence}", err=True)
     single = [c.out for c in planned] == [str(root)]
@@ -127,7 +131,7 @@ def _launch(
                 comparison = run_placed(planned, watches, root, resume, force)
                 finished, notes = list(comparison.runs), list(comparison.notes)
     except KeyboardInterrupt as stopped:
-        click.echo(f"Interrupted. The last finished round is kept in {root}: continue with --resume.", err=True)
+        click.echo(f"Interrupted. The last finished round is saved in {root}: continue with --resume.", err=True)
         raise click.exceptions.Exit(stopped.code if isinstance(stopped, Stopped) else 130) from None
     for note in notes:
         click.echo(f"Note: {note}", err=True)
@@ -153,15 +157,15 @@ def _check_method(name: str) -> None:
 
 def _check_place(config: Config, resume: bool) -> None:
     if resume and config.out is None:
-        raise AtollError("Resume what? Name the run directory: --resume DIR, or --resume with --out DIR.")
+        raise AtollError("--resume needs a run directory: write --resume DIR, or --resume with --out DIR.")
 
 
 def read_seeds(text: str | None) -> list[int]:
-    """Read a value of ``--seeds``; none means the seed of the configuration."""
+    """Read a value of ``--seeds``; without one the list is empty, and the seed of the configuration applies."""
     return [] if text is None else list(SEEDS.parse("--seeds", text)[0])
 
 
-def fresh(name: str) -> Path:
+def new_directory(name: str) -> Path:
     """Return a directory under runs/ that does not exist yet."""
     path, at = Path("runs") / name, 2
     while path.exists():

@@ -1,4 +1,4 @@
-"""``atoll schema``."""
+"""``atoll schema``: print the JSON Schema of configuration files."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""``atoll sweep``."""
+"""``atoll sweep``: run a method over settings and choose the best."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,13 +9,13 @@ from rich.table import Table
 
 from ..config import Config
 from ..errors import AtollError
-from ..experiments.planning import configs, safe
-from ..experiments.search import MODELS, Bayes, Grid, Random, Search, axis
-from ..experiments.sweep import SweepPlan, Trial, best, document, is_matrix, run_plan
+from ..experiments.planning import plan_configs, to_file_name
+from ..experiments.search import MODELS, Bayes, Grid, Random, Search, parse_axis
+from ..experiments.sweep import SweepPlan, Trial, best_trial, document, is_matrix, run_plan
 from ..utils.files import to_json
 from .console import console, follow, progress
 from .options import ConfigCommand, config_options, given
-from .run import fresh, read_seeds, shared_options
+from .run import new_directory, read_seeds, shared_options
 
 
 @click.command(cls=ConfigCommand)
@@ -26,16 +26,16 @@ from .run import fresh, read_seeds, shared_options
     multiple=True,
     required=True,
     metavar="NAME=V,V,...",
-    help="A setting and its values, or low..high; may be repeated.",
+    help="Setting and its values, or LOW..HIGH; may be repeated.",
 )
 @click.option(
     "--random",
     "draws",
     type=click.IntRange(min=1),
-    help="Try so many points drawn at random instead of all combinations.",
+    help="Try N points drawn at random instead of all combinations.",
 )
 @click.option(
-    "--optuna", "trials", type=click.IntRange(min=1), help="Let Optuna propose so many points (extra: optuna)."
+    "--optuna", "trials", type=click.IntRange(min=1), help="Try N points proposed by Optuna (needs the extra optuna)."
 )
 @click.option(
     "--by",
@@ -43,10 +43,10 @@ from .run import fresh, read_seeds, shared_options
     type=click.Choice(MODELS),
     default="personal",
     show_default=True,
-    help="Whose validation accuracy decides.",
+    help="Kind of model whose validation accuracy decides.",
 )
 @config_options("method")
-@click.option("--resume", is_flag=True, help="Continue what was interrupted in --out.")
+@click.option("--resume", is_flag=True, help="Continue interrupted runs in --out.")
 @shared_options
 def sweep(
     method: str, axes: tuple[str, ...], draws: int | None, trials: int | None, model: str, config_file: Path | None,
@@ -57,12 +57,12 @@ def sweep(
     A name given with --grid is an option of `atoll run`, such as lr or rate, or a setting of the method, such as lam.
     """
     values = given(options, config_file)
-    base = configs([method], values)[0]
+    base = plan_configs([method], values)[0]
     numbers = read_seeds(seeds) or [base.seed]
     if resume and base.out is None:
-        raise AtollError("Resume what? Name the directory with --out.")
-    root = Path(base.out or fresh(f"sweep-{safe(base.label)}-{safe(base.data)}"))
-    search = _search([axis(text) for text in axes], draws, trials, base)
+        raise AtollError("--resume needs the directory of the sweep: name it with --out.")
+    root = Path(base.out or new_directory(f"sweep-{to_file_name(base.label)}-{to_file_name(base.data)}"))
+    search = _search([parse_axis(text) for text in axes], draws, trials, base)
     request = SweepPlan(base, tuple(numbers), root, model, resume, force)
     with progress(quiet or as_json) as bars:
         found = run_plan(search, request, lambda c: follow(bars, Path(str(c.out)).name, c.rounds))
@@ -76,16 +76,16 @@ def sweep(
 def _search(axes: Sequence[Any], draws: int | None, trials: int | None, base: Config) -> Search:
     names = [a.name for a in axes]
     if len(set(names)) < len(names):
-        raise AtollError("A setting is given to --grid twice. List all its values in one place.")
+        raise AtollError("--grid names a setting twice. List all values of a setting in one --grid.")
     if draws is not None and trials is not None:
-        raise AtollError("--random and --optuna exclude each other.")
+        raise AtollError("--random and --optuna cannot be combined. Give one of them.")
     if draws is not None:
         return Random(axes, draws, base.seed)
     return Grid(axes) if trials is None else Bayes(axes, trials, base.seed, base.workers or 1)
 
 
 def _show(results: Sequence[Trial], model: str) -> None:
-    out, chosen = console(), best(results)
+    out, chosen = console(), best_trial(results)
     out.print(_matrix(results, chosen) if is_matrix([t.point for t in results]) else _list(results, chosen))
     words = ", ".join(f"{name}={v}" for name, v in chosen.point.items())
     out.print(
@@ -94,7 +94,7 @@ def _show(results: Sequence[Trial], model: str) -> None:
 
 
 def _list(results: Sequence[Trial], chosen: Trial) -> Table:
-    table = Table(title="Accuracy in %: validation decides, test is told")
+    table = Table(title="Accuracy (%) at the round with the best validation accuracy")
     for name in (*results[0].point, "validation", "test"):
         table.add_column(name, justify="right")
     for t in sorted(results, key=lambda t: -t.val):
@@ -104,7 +104,7 @@ def _list(results: Sequence[Trial], chosen: Trial) -> Table:
 
 
 def _matrix(results: Sequence[Trial], chosen: Trial) -> Table:
-    """Validation accuracies: one setting down, the other across."""
+    """Show validation accuracies as a matrix of two settings."""
     down, across = results[0].point
     columns = list(dict.fromkeys(t.point[across] for t in results))
     table = Table(title="Validation accuracy in %")

@@ -25,7 +25,7 @@ from ..data.subset import sample_public_rows, subsample
 from ..data.transforms import Transform, preset
 from ..errors import AtollError
 from ..methods import _registry
-from ..methods._factory import filled, make, value_of
+from ..methods._factory import fill_from_option, make, setting_value
 from ..privacy.setup import needs_row_gradients, prepare
 from ..simulation.clock import Devices
 from ..simulation.faults import Faults, read_faults
@@ -81,7 +81,7 @@ def build_setup(
     Raises:
         AtollError: an option is wrong, or the options do not fit together.
     """
-    devices = filled(Devices(), config.clock, "--clock")
+    devices = fill_from_option(Devices(), config.clock, "--clock")
     method = _apply_wait_free(config, method) if method else build_method(config)
     data = dataset if dataset is not None else load(config.data, config.data_dir)
     if config.rows is not None:
@@ -105,7 +105,7 @@ def build_setup(
         config,
         models=tuple(pool.architectures()) if not config.models else config.models,
         backend=_backend(method, pool, config.device) if config.backend == "auto" else config.backend,
-        settings={path: value_of(method, path) for path in config.settings},
+        settings={path: setting_value(method, path) for path in config.settings},
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)

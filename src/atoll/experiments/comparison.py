@@ -16,7 +16,7 @@ from ..storage import run_reader
 from ..storage.run_reader import Run
 from ..utils.notebook import dataframe, html
 from ..utils.stats import Stat
-from .planning import configs, place
+from .planning import assign_directories, plan_configs
 from .runner import run_all
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Comparison:
 
     def to_table(self) -> pa.Table:
         """Return one row for each method; accuracies in percent, with their deviations over seeds beside them."""
-        return pa.Table.from_pylist([_flat(row) for row in self.rows])
+        return pa.Table.from_pylist([_flatten(row) for row in self.rows])
 
     def to_dataframe(self) -> Any:
         """Return ``to_table`` as a pandas data frame."""
@@ -96,9 +96,9 @@ def run_compare(
         >>> found = atoll.run_compare(["local", "fedavg"], "digits", seeds=[0, 1], rounds=3, out="runs/two")
         >>> found.to_dataframe()
     """
-    planned = configs([methods] if isinstance(methods, str) else methods, {**options, "data": data}, seeds)
+    planned = plan_configs([methods] if isinstance(methods, str) else methods, {**options, "data": data}, seeds)
     with folder_for(out) as root:
-        placed = place(planned, root)
+        placed = assign_directories(planned, root)
         return run_placed(placed, [watch or silent] * len(placed), None if out is None else root, resume, force)
 
 
@@ -137,23 +137,24 @@ def folder_for(out: str | Path | None) -> Iterator[Path]:
     if out is not None:
         yield Path(out)
         return
-    with TemporaryDirectory() as passing:
-        yield Path(passing)
+    with TemporaryDirectory() as temporary:
+        yield Path(temporary)
 
 
 def silent(done: int, line: Any) -> None:
     """Watch a run without showing anything."""
 
 
-def _flat(row: table.Row) -> dict[str, Any]:
-    told: dict[str, Any] = {"method": row.name, "seeds": len(row.seeds), "remark": row.remark}
+def _flatten(row: table.Row) -> dict[str, Any]:
+    flat: dict[str, Any] = {"method": row.name, "seeds": len(row.seeds), "remark": row.remark}
     for column in table.COLUMNS:
         entry = getattr(row, column.field)
-        told[column.field] = entry.mean if isinstance(entry, Stat) else entry
+        flat[column.field] = entry.mean if isinstance(entry, Stat) else entry
         if column.family in (table.PERSONAL, table.GENERIC):
-            told[f"{column.field}_std"] = entry.std if isinstance(entry, Stat) else None
-    return told | {name: stat and stat.mean for name, stat in row.own.items()}
+            flat[f"{column.field}_std"] = entry.std if isinstance(entry, Stat) else None
+    return flat | {name: stat and stat.mean for name, stat in row.own.items()}
 
 
 def count(n: int, noun: str) -> str:
+    """Return a number with its noun, such as ``"2 seeds"``."""
     return f"{n} {noun}{'s' * (n != 1)}"

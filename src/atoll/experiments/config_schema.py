@@ -1,4 +1,4 @@
-"""The JSON Schema of configuration files, with which editors complete entries and mark mistakes."""
+"""Write the JSON Schema of configuration files, with which editors complete entries and mark errors."""
 
 from dataclasses import MISSING, fields
 from types import UnionType
@@ -11,7 +11,7 @@ TYPES: dict[Any, dict[str, Any]] = {
     bool: {"type": ["boolean"]},
     int: {"type": ["integer"]},
     float: {"type": ["number"]},
-    str: {"type": ["string", "number"]},  # YAML reads 8 as a number wherever a text may stand
+    str: {"type": ["string", "number"]},  # YAML reads 8 as a number even where text is meant.
     tuple[str, ...]: {"type": ["array", "string"], "items": {"type": "string", "minLength": 1}},
     dict[str, Any]: {"type": ["object"]},
 }

@@ -1,12 +1,20 @@
-"""Tables and figures of papers as recipes: what to run, at which scale, and the printed numbers to hold it against.
+"""Read the recipes of tables and figures of papers, and plan their runs.
 
-A recipe is a YAML file, ``papers/PAPER/ITEM.yaml``; the numbers that the paper prints stand beside it in ``ITEM.csv``,
-one line for each case, method and metric. What a recipe says, from top to bottom: a title, ``figure`` (which picture it
-makes, with settings), ``notes`` on what the paper leaves open or misprints, ``options`` that all runs share, ``cases``
-(the columns of a table, or the points of a sweep), ``methods`` by their printed names, ``measures`` (which entry of a
-run's summary each printed metric is; shares come in percent, and an entry with a ``=`` before it comes as it is),
-``claims`` (what the paper concludes, as an order of methods) and ``scales``. Later ones overrule: the options of all,
-of a case, of a method, of a scale.
+A recipe is a YAML file, ``papers/PAPER/ITEM.yaml``. The numbers that the paper prints are in ``ITEM.csv`` beside it,
+one line for each case, method and metric. A recipe has these entries:
+
+- ``title``;
+- ``figure``: the kind of figure to draw, with settings;
+- ``notes``: what the paper leaves open or misprints;
+- ``options``: options that all runs share;
+- ``cases``: the columns of a table, or the points of a sweep;
+- ``methods``: by their printed names;
+- ``measures``: the entry of a run's summary for each printed metric. Values are multiplied by 100 to give percent,
+  unless a ``=`` stands before the entry;
+- ``claims``: the paper's conclusions, as orders of methods;
+- ``scales``: how much to run.
+
+Options of a case override the shared ones, those of a method override both, and those of a scale override all.
 """
 
 import csv
@@ -16,7 +24,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib import resources
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +32,7 @@ import yaml
 from ..config import Config, from_dict
 from ..errors import AtollError, unknown
 from ..report.figures import Wanted, wanted
-from ..report.sheets import Sheet
-from ..report.significance import paired
-from ..report.table import NONE, accuracy
-from ..storage.run_reader import Run, value
-from ..utils.stats import Stat, spread
-from .planning import entry, safe
+from .planning import method_config, to_file_name
 
 SCALES = ("smoke", "cpu", "full")
 SCALE_ENTRIES = ("options", "cases", "methods", "seeds", "stand_ins", "note")
@@ -39,15 +41,15 @@ MEASURES = {"accuracy": "personal.best_by_val"}
 
 
 class Cell(NamedTuple):
-    """Where a number stands."""
+    """Position of a number: case, method and metric."""
 
     case: str
     method: str
     metric: str
 
 
-class Printed(NamedTuple):
-    """A number as the paper prints it; NaN where it prints none."""
+class PrintedNumber(NamedTuple):
+    """A number that the paper prints, with its standard deviation; NaN where the paper prints none."""
 
     value: float
     std: float
@@ -55,19 +57,21 @@ class Printed(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of it to run."""
+    """How much of a recipe to run."""
 
     name: str
     note: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    cases: Sequence[str] = ()  # all, if empty
+    cases: Sequence[str] = ()  # Empty: all cases. The same holds for methods.
     methods: Sequence[str] = ()
     seeds: Sequence[int] = (0,)
-    stand_ins: Mapping[str, str] = field(default_factory=dict)  # data sets in place of those of the paper
+    stand_ins: Mapping[str, str] = field(default_factory=dict)  # Data sets that replace those of the paper.
 
 
 @dataclass(frozen=True)
 class Recipe:
+    """A table or figure of a paper: what to run, and the printed numbers."""
+
     paper: str
     item: str
     title: str
@@ -79,19 +83,20 @@ class Recipe:
     measures: Mapping[str, str]
     claims: Sequence[str]
     scales: Mapping[str, Scale]
-    printed: Mapping[Cell, Printed]
+    printed: Mapping[Cell, PrintedNumber]
 
     @property
     def name(self) -> str:
         return f"{self.paper}/{self.item}"
 
     def scale(self, name: str) -> Scale:
+        """Return the scale called ``name``; raise an AtollError if the recipe has none of that name."""
         if name not in self.scales:
             raise unknown(f"scale of {self.name}", name, self.scales)
         return self.scales[name]
 
 
-class Planned(NamedTuple):
+class PlannedRun(NamedTuple):
     """One run of a recipe."""
 
     case: str
@@ -104,46 +109,55 @@ class Planned(NamedTuple):
 
 
 def recipes_dir() -> Path:
-    """The folder of recipes: inside an installed package, or at the root of a clone."""
+    """Return the folder of recipes: inside an installed package, or at the root of a clone."""
     inside = Path(str(resources.files("atoll"))) / "papers"
     return inside if inside.is_dir() else inside.parents[2] / "papers"
 
 
-def names(folder: Path | None = None) -> list[str]:
-    """All recipes, as ``paper/item``."""
+def list_recipes(folder: Path | None = None) -> list[str]:
+    """List all recipes, as ``paper/item``."""
     root = folder or recipes_dir()
     return sorted(str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*.yaml"))
 
 
-def read(name: str, folder: Path | None = None) -> Recipe:
+def read_recipe(name: str, folder: Path | None = None) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        name: a recipe, such as ``"dcpfl/table1"``.
+        folder: the folder of recipes; without it, the one that comes with the package.
+
+    Raises:
+        AtollError: if there is no such recipe, or an entry in it is unknown.
+    """
     root = folder or recipes_dir()
-    if name not in names(root):
-        raise unknown("recipe", name, names(root))
+    if name not in list_recipes(root):
+        raise unknown("recipe", name, list_recipes(root))
     path = root / f"{name}.yaml"
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as reason:
         raise AtollError(f"{path} is not readable YAML: {reason}") from reason
-    _check_entries(said, ENTRIES, str(path))
+    _check_entries(entries, ENTRIES, str(path))
     paper, item = name.split("/")
     return Recipe(
         paper,
         item,
-        said["title"],
-        _figures(said.get("figure", []), path),
-        said.get("notes", []),
-        said.get("options", {}),
-        {case: options or {} for case, options in said["cases"].items()},
-        {shown: run if isinstance(run, dict) else {"run": run} for shown, run in said["methods"].items()},
-        said.get("measures", MEASURES),
-        said.get("claims", []),
-        {scale: _scale(scale, entries or {}, path) for scale, entries in said["scales"].items()},
-        _printed(path.with_suffix(".csv")),
+        entries["title"],
+        _figures(entries.get("figure", []), path),
+        entries.get("notes", []),
+        entries.get("options", {}),
+        {case: options or {} for case, options in entries["cases"].items()},
+        {shown: run if isinstance(run, dict) else {"run": run} for shown, run in entries["methods"].items()},
+        entries.get("measures", MEASURES),
+        entries.get("claims", []),
+        {scale: _scale(scale, said or {}, path) for scale, said in entries["scales"].items()},
+        _read_printed(path.with_suffix(".csv")),
     )
 
 
-def _figures(said: Any, path: Path) -> list[Wanted]:
-    return [wanted(one, str(path)) for one in (said if isinstance(said, list) else [said])]
+def _figures(entries: Any, path: Path) -> list[Wanted]:
+    return [wanted(one, str(path)) for one in (entries if isinstance(entries, list) else [entries])]
 
 
 def _scale(name: str, entries: Mapping[str, Any], path: Path) -> Scale:
@@ -153,21 +167,21 @@ def _scale(name: str, entries: Mapping[str, Any], path: Path) -> Scale:
     return Scale(name, **entries)
 
 
-def _check_entries(said: Any, known: Iterable[str], where: str) -> None:
-    if not isinstance(said, dict):
-        raise AtollError(f"{where} must hold entries such as {', '.join(known)}.")
-    for name in said:
+def _check_entries(entries: Any, known: Iterable[str], where: str) -> None:
+    if not isinstance(entries, dict):
+        raise AtollError(f"{where} must contain entries such as {', '.join(known)}.")
+    for name in entries:
         if name not in known:
             raise unknown(f"entry in {where}", str(name), known)
 
 
-def _printed(path: Path) -> dict[Cell, Printed]:
-    """The numbers of the paper; some items, such as pictures, print none."""
+def _read_printed(path: Path) -> dict[Cell, PrintedNumber]:
+    """Read the numbers of the paper; some items, such as images, print none."""
     if not path.exists():
         return {}
     with path.open(encoding="utf-8", newline="") as f:
         return {
-            Cell(row["case"], row["method"], row["metric"]): Printed(_number(row["value"]), _number(row["std"]))
+            Cell(row["case"], row["method"], row["metric"]): PrintedNumber(_number(row["value"]), _number(row["std"]))
             for row in csv.DictReader(f)
         }
 
@@ -180,28 +194,35 @@ def _number(text: str) -> float:
 # Planning
 
 
-def plan(recipe: Recipe, scale: Scale, root: Path, **changes: Any) -> list[Planned]:
-    """Every run, in a directory of its own that is named after what decides its numbers.
+def plan_runs(recipe: Recipe, scale: Scale, root: Path, **changes: Any) -> list[PlannedRun]:
+    """Plan every run of a recipe at a scale.
 
-    So a run that is there is the run that is wanted, and results of different configurations never mix.
+    The directory of a run contains a digest of all that decides its numbers. So results of different configurations
+    never mix, and a run that is found there need not be repeated.
+
+    Args:
+        recipe: the recipe.
+        scale: how much of it to run.
+        root: directory of all runs.
+        changes: options that override those of the recipe; None leaves an option as it is.
     """
-    cases, methods = _chosen(recipe.cases, scale.cases, "case"), _chosen(recipe.methods, scale.methods, "method")
+    cases, methods = _select(recipe.cases, scale.cases, "case"), _select(recipe.methods, scale.methods, "method")
     return [
-        _placed(Planned(case, method, _config(recipe, scale, case, method, seed, changes)), root)
+        _with_directory(PlannedRun(case, method, _run_config(recipe, scale, case, method, seed, changes)), root)
         for case in cases
         for method in methods
         for seed in scale.seeds
     ]
 
 
-def _chosen(known: Mapping[str, Any], wanted: Sequence[str], kind: str) -> list[str]:
+def _select(known: Mapping[str, Any], wanted: Sequence[str], kind: str) -> list[str]:
     for name in wanted:
         if name not in known:
             raise unknown(kind, name, known)
     return list(wanted) or list(known)
 
 
-def _config(
+def _run_config(
     recipe: Recipe, scale: Scale, case: str, method: str, seed: int, changes: Mapping[str, Any]
 ) -> Config:  # fmt: skip
     own = {name: v for name, v in recipe.methods[method].items() if name not in ("run", "measures")}
@@ -217,150 +238,16 @@ def _config(
         settings = {**values.get("settings", {}), **layer.get("settings", {})}
         values = {**values, **layer, "settings": settings}
     values["data"] = scale.stand_ins.get(values.get("data", ""), values.get("data", "digits"))
-    return entry(recipe.methods[method]["run"], from_dict({**values, "seed": seed}, f"the recipe {recipe.name}"))
+    return method_config(
+        recipe.methods[method]["run"], from_dict({**values, "seed": seed}, f"the recipe {recipe.name}")
+    )
 
 
-def _placed(planned: Planned, root: Path) -> Planned:
+def _with_directory(planned: PlannedRun, root: Path) -> PlannedRun:
     config = planned.config
     decisive = json.dumps({**config.identity(), "rounds": config.rounds}, sort_keys=True, default=str)
-    mark = sha256(decisive.encode()).hexdigest()[:8]
-    case, method = (safe(text.replace("/", "-")) for text in planned[:2])  # "w/o" is no path
-    folder = root / case / f"{method}-seed{config.seed}-{mark}"
+    digest = sha256(decisive.encode()).hexdigest()[:8]
+    # A slash, as in "w/o", would make a folder.
+    case, method = (to_file_name(text.replace("/", "-")) for text in (planned.case, planned.method))
+    folder = root / case / f"{method}-seed{config.seed}-{digest}"
     return planned._replace(config=replace(config, out=str(folder)))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Paper against measured
-
-
-class Compared(NamedTuple):
-    cell: Cell
-    printed: Printed | None
-    measured: Stat | None  # None: not run at this scale, or not finished by every seed
-
-    @property
-    def gap(self) -> float | None:
-        if self.printed is None or self.measured is None or math.isnan(self.printed.value):
-            return None
-        return self.measured.mean - self.printed.value
-
-
-def compared(recipe: Recipe, loaded: Mapping[tuple[str, str], Sequence[Run]]) -> list[Compared]:
-    """Every number that is printed or measured; accuracies in percent."""
-    out = []
-    for (case, method), runs in loaded.items():
-        for metric, dotted in dotted_of(recipe, method).items():
-            cell = Cell(case, method, metric)
-            out.append(Compared(cell, recipe.printed.get(cell), measured(runs, dotted)))
-    return out
-
-
-def dotted_of(recipe: Recipe, method: str) -> dict[str, str]:
-    """Which entry of a summary each metric is for a method."""
-    return {**recipe.measures, **recipe.methods[method].get("measures", {})}
-
-
-def measured(runs: Sequence[Run], dotted: str) -> Stat | None:
-    """Mean and deviation over seeds of an entry of the summaries."""
-    values = [value(run.summary, dotted.removeprefix("=")) for run in runs]
-    known = [v if dotted.startswith("=") else 100 * v for v in values if v is not None]
-    return spread(known) if known and len(known) == len(values) else None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What the paper concludes
-
-
-class Verdict(NamedTuple):
-    """Whether one method came out above another in a case, by one of the printed metrics."""
-
-    case: str
-    better: str
-    worse: str
-    metric: str
-    difference: float  # in points of the mean
-    seeds: str  # in how many of them it is above: "2 of 3"
-    p: float  # over clients and seeds; NaN for metrics that no client has by itself
-
-    @property
-    def holds(self) -> bool:
-        return self.difference > 0
-
-
-def verdicts(recipe: Recipe, loaded: Mapping[tuple[str, str], Sequence[Run]]) -> list[Verdict]:
-    """Every neighbouring pair of every claim such as ``DC-PFL > FedGH > Local-T``, in every case that was run."""
-    shares = [metric for metric, dotted in recipe.measures.items() if not dotted.startswith("=")]
-    return [
-        _verdict(recipe, case, pair, metric, loaded)
-        for claim in recipe.claims
-        for pair in pairwise(word.strip() for word in claim.split(">"))
-        for case in recipe.cases
-        if all((case, method) in loaded for method in pair)
-        for metric in shares
-    ]
-
-
-def _verdict(
-    recipe: Recipe,
-    case: str,
-    pair: tuple[str, str],
-    metric: str,
-    loaded: Mapping[tuple[str, str], Sequence[Run]],
-) -> Verdict:
-    entries = [dotted_of(recipe, method)[metric] for method in pair]
-    sides = [loaded[case, method] for method in pair]
-    mine, other = (
-        {run.seed: value(run.summary, dotted) or 0.0 for run in side}
-        for side, dotted in zip(sides, entries, strict=True)
-    )
-    gaps = [100 * (mine[seed] - other[seed]) for seed in mine if seed in other]
-    test = paired(*sides) if set(entries) == {MEASURES["accuracy"]} else None
-    mean = sum(gaps) / len(gaps) if gaps else math.nan
-    won = f"{sum(g > 0 for g in gaps)} of {len(gaps)}"
-    return Verdict(case, *pair, metric, mean, won, test.p if test else math.nan)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# As tables
-
-
-def sheets(recipe: Recipe, found: Sequence[Compared]) -> list[Sheet]:
-    """One table for each case: methods down; printed, measured and gap of each metric across."""
-    made = []
-    for case in dict.fromkeys(c.cell.case for c in found):
-        here = {(c.cell.method, c.cell.metric): c for c in found if c.cell.case == case}
-        metrics = list(dict.fromkeys(metric for _, metric in here))
-        columns = ["method", *(f"{metric}: {what}" for metric in metrics for what in ("paper", "measured", "gap"))]
-        rows = [
-            [method, *(text for metric in metrics for text in _texts(here[method, metric]))]
-            for method in dict.fromkeys(method for method, _ in here)
-        ]
-        made.append(Sheet(case, columns, rows))
-    return made
-
-
-def _texts(c: Compared) -> tuple[str, str, str]:
-    printed = None if c.printed is None or math.isnan(c.printed.value) else c.printed
-    std = None if printed is None or math.isnan(printed.std) else printed.std
-    return (
-        accuracy(None if printed is None else Stat(printed.value, std)),
-        accuracy(c.measured),
-        NONE if c.gap is None else f"{c.gap:+.2f}",
-    )
-
-
-def claim_sheet(found: Sequence[Verdict]) -> Sheet:
-    rows = [
-        [
-            f"{v.better} > {v.worse}",
-            v.case,
-            v.metric,
-            "yes" if v.holds else "no",
-            f"{v.difference:+.2f}",
-            v.seeds,
-            NONE if math.isnan(v.p) else f"{v.p:.2g}",
-        ]
-        for v in found
-    ]
-    columns = ["claim", "case", "by", "holds", "points", "in seeds", "p"]
-    return Sheet("What the paper concludes", columns, rows)

@@ -16,9 +16,9 @@ from ..report.sheets import Sheet, as_csv, latex, markdown
 from ..storage.run_reader import Run
 from ..utils import notebook
 from ..utils.files import to_json, write_whole
-from . import papers
+from . import paper_comparison, papers
 from .comparison import Comparison, silent
-from .papers import Planned, Recipe, Scale
+from .papers import PlannedRun, Recipe, Scale
 from .runner import run_cases
 from .sweep import Follow
 
@@ -83,7 +83,7 @@ def run_paper(
         >>> found = atoll.run_paper("dcpfl/table1", "smoke")
         >>> found.document["claims"]["rows"]
     """
-    made = plan(papers.read(name), scale, None if out is None else Path(out), data_dir)
+    made = plan(papers.read_recipe(name), scale, None if out is None else Path(out), data_dir)
     return run_plan(made, lambda config: watch or silent, workers)
 
 
@@ -93,13 +93,13 @@ class PaperPlan(NamedTuple):
     recipe: Recipe
     scale: Scale
     root: Path
-    runs: list[Planned]
+    runs: list[PlannedRun]
 
 
 def plan(recipe: Recipe, scale: str, out: Path | None, data_dir: str | None) -> PaperPlan:
     """Plan the runs of a recipe below ``out``, or else below runs/papers."""
     chosen, root = recipe.scale(scale), out or WHERE / recipe.name / scale
-    return PaperPlan(recipe, chosen, root, papers.plan(recipe, chosen, root, data_dir=data_dir))
+    return PaperPlan(recipe, chosen, root, papers.plan_runs(recipe, chosen, root, data_dir=data_dir))
 
 
 def run_plan(made: PaperPlan, follow: Follow, workers: int = 1) -> PaperResult:
@@ -119,7 +119,8 @@ def write_results(made: PaperPlan, runs: Sequence[Run], seconds: float) -> dict[
     loaded: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for p, run in zip(planned, runs, strict=True):
         loaded[p.case, p.method].append(run)
-    tables, claims = papers.sheets(recipe, papers.compared(recipe, loaded)), papers.verdicts(recipe, loaded)
+    tables = paper_comparison.result_sheets(recipe, paper_comparison.compare_numbers(recipe, loaded))
+    claims = paper_comparison.check_claims(recipe, loaded)
     own = figures.made(recipe.figures, loaded)
     files = figures.write([*own, *_others(own, loaded)], root / FIGURES)
     document = {
@@ -134,7 +135,7 @@ def write_results(made: PaperPlan, runs: Sequence[Run], seconds: float) -> dict[
         "seconds": seconds,
         "run_seconds": sum(float(run.summary["seconds"]) for run in runs),
         "tables": [sheet._asdict() for sheet in tables],
-        "claims": papers.claim_sheet(claims)._asdict(),
+        "claims": paper_comparison.claim_sheet(claims)._asdict(),
         "figures": [_figure(drawn) for drawn in own],
         "files": [str(path.relative_to(root)) for path in files],
     }
@@ -179,4 +180,4 @@ def sheets_of(document: dict[str, Any]) -> list[Sheet]:
     """Return the tables of results.json that have rows: of the cases, of the figures, and of the claims."""
     numbers = [figure["numbers"] for figure in document["figures"] if figure["numbers"]]
     listed = [*document["tables"], *numbers, document["claims"]]
-    return [Sheet(said["title"], said["columns"], said["rows"]) for said in listed if said["rows"]]
+    return [Sheet(entry["title"], entry["columns"], entry["rows"]) for entry in listed if entry["rows"]]

@@ -1,4 +1,4 @@
-"""Carry out planned runs, in this process or in several."""
+"""Run planned configurations, in this process or in several."""
 
 import os
 import signal
@@ -28,19 +28,19 @@ from ..storage.metrics import RoundMetrics
 from ..storage.run_dir import check_free
 from ..storage.run_reader import Run
 
-PATIENCE = 3.0  # seconds that workers have to make a last checkpoint
+STOP_TIMEOUT = 3.0  # Seconds that workers have to write a last checkpoint.
 
 
 class Outcome(NamedTuple):
-    """Finished runs in the order of their configurations, and what is to be noted about them."""
+    """Finished runs in the order of their configurations, and notes on them."""
 
     runs: list[Run]
     notes: list[str]
 
 
 def run_one(config: Config, watch: Watch, resume: bool = False, force: bool = False) -> Outcome:
-    """Run one configuration in its directory ``config.out``; one that is to be resumed and finished is only read."""
-    return _carry_out(build_setup(config), watch, resume, force)
+    """Run one configuration in its directory ``config.out``; with ``resume`` a finished run is only read."""
+    return _run_or_read(build_setup(config), watch, resume, force)
 
 
 def run_all(
@@ -49,7 +49,7 @@ def run_all(
     """Run configurations that differ in method and seed, each in its own directory.
 
     Args:
-        configs: runs with like clients.
+        configs: runs with the same clients.
         watches: one for each run; called with the number of rounds done.
         resume: continue runs that were interrupted; finished ones are only read.
         force: replace runs that are in the directories.
@@ -64,7 +64,7 @@ def run_all(
     if workers > 1 and len(configs) > 1:
         return _in_processes([replace(c, workers=1) for c in configs], watches, resume, force, workers)
     ready = [first]
-    del first  # the list holds the only reference, so that memory is free once the run has ended
+    del first  # The list holds the only reference, so that memory is freed once the run has ended.
     return _in_turn(configs, watches, resume, force, lambda config: data, ready)
 
 
@@ -89,9 +89,9 @@ def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], W
 
 
 def _check(configs: Sequence[Config], data: Dataset, replacing: bool) -> Setup:
-    """Refuse runs that cannot be carried out, and return the setup of the first.
+    """Raise an AtollError if a run cannot be carried out; return the setup of the first run.
 
-    All runs of a comparison have like clients, so the clients of the first tell whether every method fits.
+    All runs of a comparison have the same clients, so the setup of the first shows whether every method fits.
     """
     setup = build_setup(configs[0], data)
     for c in configs[1:]:
@@ -111,13 +111,13 @@ def _in_turn(
     ready: list[Setup],
 ) -> Outcome:
     """Run one after the other; ``ready`` holds the setup of the first if there is one, others are built in turn."""
-    return _joined(
-        _carry_out(ready.pop() if ready else build_setup(config, data(config)), watch, resume, force)
+    return _merge_outcomes(
+        _run_or_read(ready.pop() if ready else build_setup(config, data(config)), watch, resume, force)
         for config, watch in zip(configs, watches, strict=True)
     )
 
 
-def _joined(outcomes: Iterable[Outcome]) -> Outcome:
+def _merge_outcomes(outcomes: Iterable[Outcome]) -> Outcome:
     """Put the runs and notes of several outcomes together."""
     runs, notes = zip(*outcomes, strict=True)
     return Outcome(list(chain(*runs)), list(chain(*notes)))
@@ -129,20 +129,20 @@ def _in_processes(
     with (
         _manager() as manager,
         ProcessPoolExecutor(
-            workers, mp_context=get_context("spawn"), initializer=_begin_work, initargs=(os.getpid(),)
+            workers, mp_context=get_context("spawn"), initializer=_init_worker, initargs=(os.getpid(),)
         ) as pool,
     ):
         others, events = set(active_children()), manager.Queue()
         reader = Thread(target=_relay, args=(events, watches), daemon=True)
         reader.start()
-        futures = [pool.submit(_one, at, c, resume, force, events) for at, c in enumerate(configs)]
+        futures = [pool.submit(_run_in_worker, at, c, resume, force, events) for at, c in enumerate(configs)]
         try:
             for future in as_completed(futures):
-                future.result()  # the first failure ends all of them
-            return _joined(future.result() for future in futures)
+                future.result()  # The first failure ends all runs.
+            return _merge_outcomes(future.result() for future in futures)
         except BrokenProcessPool:
             raise AtollError(
-                "A worker process was ended from outside, perhaps for want of memory. "
+                "A worker process was killed, perhaps because memory ran out. "
                 "Continue with --resume and fewer --workers."
             ) from None
         except KeyboardInterrupt:
@@ -157,7 +157,7 @@ def _in_processes(
 def _manager() -> SyncManager:
     """Start the process that relays progress; it outlives the workers, and ends with this process at the latest."""
     manager = SyncManager()
-    manager.start(_begin_news, (os.getpid(),))
+    manager.start(_init_manager, (os.getpid(),))
     return manager
 
 
@@ -165,7 +165,7 @@ def _stop(workers: Collection[BaseProcess]) -> None:
     """End worker processes; each writes a checkpoint of its last whole round unless that takes too long."""
     for worker in workers:
         worker.terminate()
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + STOP_TIMEOUT
     for worker in workers:
         worker.join(max(0.0, give_up - time.monotonic()))
         if worker.is_alive():
@@ -173,7 +173,7 @@ def _stop(workers: Collection[BaseProcess]) -> None:
             worker.join()
 
 
-def _begin_work(parent: int) -> None:
+def _init_worker(parent: int) -> None:
     """Let the parent process alone decide when a worker ends.
 
     A terminal interrupts the whole group of processes, so interrupts are ignored here; and a worker whose parent is
@@ -183,10 +183,10 @@ def _begin_work(parent: int) -> None:
     Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
-def _begin_news(parent: int) -> None:
-    """Let the process that relays progress outlive the workers."""
+def _init_manager(parent: int) -> None:
+    """Let the process that relays progress ignore SIGTERM, so that it outlives the workers."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _begin_work(parent)
+    _init_worker(parent)
 
 
 def _end_with(parent: int) -> None:
@@ -196,26 +196,26 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _one(at: int, config: Config, resume: bool, force: bool, events: Any) -> Outcome:
+def _run_in_worker(at: int, config: Config, resume: bool, force: bool, events: Any) -> Outcome:
     """Run one configuration in a worker process."""
 
     def watch(done: int, line: RoundMetrics | None) -> None:
         events.put((at, done, line))
 
     try:
-        return _carry_out(build_setup(config, _load_once(config.data, config.data_dir)), watch, resume, force)
+        return _run_or_read(build_setup(config, _load_once(config.data, config.data_dir)), watch, resume, force)
     except KeyboardInterrupt:
-        os._exit(1)  # or the pool would give this process the next run
+        os._exit(1)  # Otherwise the pool would give this process the next run.
 
 
-def _carry_out(setup: Setup, watch: Watch, resume: bool, force: bool) -> Outcome:
-    """Run what was set up, unless it is to be resumed and has nothing left to do."""
+def _run_or_read(setup: Setup, watch: Watch, resume: bool, force: bool) -> Outcome:
+    """Run a setup; with ``resume`` a finished run is only read."""
     config = setup.config
     if resume and _is_done(config):
         watch(config.rounds, None)
         return Outcome([run_reader.load(Path(str(config.out)))], [])
     result, run = run_setup(setup, resume=resume, force=force, watch=watch)
-    assert run is not None  # planned runs have directories
+    assert run is not None  # Planned runs have directories.
     return Outcome([run], list(result.notes))
 
 
@@ -226,12 +226,12 @@ def _is_done(config: Config) -> bool:
         return False
     try:
         kept = from_dict(read_yaml(path / "config.yaml"))
-    except AtollError:  # resuming will say what is wrong with it
+    except AtollError:  # Resuming reports what is wrong with the file.
         return False
     return kept.rounds == config.rounds and kept.identity() == config.identity()
 
 
-@lru_cache(maxsize=1)  # runs on the same data follow one another
+@lru_cache(maxsize=1)  # Runs on the same data follow one another.
 def _load_once(name: str, data_dir: str | None) -> Dataset:
     """Load a data set and keep it until another one is loaded."""
     return load(name, data_dir)

@@ -1,4 +1,4 @@
-"""Search strategies over settings: grid, random, Bayesian."""
+"""Search over settings: grid, random or Bayesian."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,8 @@ from ..utils.parsing import parse_pair, refusal
 
 Point = dict[str, str]  # settings as a user would write them: {"lam": "0.1"}
 
-MODELS = ("personal", "generic")  # the validation accuracy of one of them decides
-DIGITS = 4  # of a number that a search draws: more would only make names long
+MODELS = ("personal", "generic")  # The kinds of model whose validation accuracy may decide.
+DIGITS = 4  # Significant digits of drawn numbers; more would only make names long.
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Axis:
 FORM = "NAME=VALUE,VALUE,... or NAME=LOW..HIGH, such as lam=0.1,1 or lam=0.001..10"
 
 
-def axis(text: str) -> Axis:
+def parse_axis(text: str) -> Axis:
     """Read a value of ``--grid``: ``lam=0.01,0.1,1`` or ``lam=0.001..10``."""
     name, listed = parse_pair("--grid", text, FORM)
     values = tuple(filter(None, listed.split(",")))
@@ -72,10 +72,10 @@ def _range(text: str, listed: str) -> tuple[float, float]:
 
 
 class Search(Protocol):
-    """A search strategy: proposes points in batches, and learns their validation accuracies."""
+    """A search strategy: proposes points in batches, and is told their validation accuracies."""
 
     def batches(self) -> Iterator[list[Point]]: ...
-    def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None: ...
+    def tell(self, points: Sequence[Point], scores: Sequence[float]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Grid:
         names = [a.name for a in self.axes]
         yield [dict(zip(names, values, strict=True)) for values in product(*(a.values for a in self.axes))]
 
-    def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None:
+    def tell(self, points: Sequence[Point], scores: Sequence[float]) -> None:
         """Do nothing: all points are known from the beginning."""
 
 
@@ -112,7 +112,7 @@ class Random:
         shares = uniform(key(self.seed, "sweep", i), len(self.axes)).tolist()
         return {a.name: a.at(share) for a, share in zip(self.axes, shares, strict=True)}
 
-    def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None:
+    def tell(self, points: Sequence[Point], scores: Sequence[float]) -> None:
         """Do nothing: points are drawn independently."""
 
 
@@ -127,7 +127,9 @@ class Bayes:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=at_once > 1)
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
-        self._axes, self._trials, self._at_once = axes, trials, at_once
+        self._axes = axes
+        self._trials = trials
+        self._at_once = at_once
         self._asked: list[Any] = []
 
     def batches(self) -> Iterator[list[Point]]:
@@ -140,7 +142,7 @@ class Bayes:
             return str(trial.suggest_categorical(a.name, a.values))
         return f"{trial.suggest_float(a.name, a.low, a.high, log=a.logarithmic):.{DIGITS}g}"
 
-    def learn(self, points: Sequence[Point], scores: Sequence[float]) -> None:
+    def tell(self, points: Sequence[Point], scores: Sequence[float]) -> None:
         from optuna.trial import TrialState
 
         for trial, score in zip(self._asked, scores, strict=True):

@@ -18,7 +18,7 @@ from ..storage.run_reader import Run, value
 from ..utils.files import to_json, write_whole
 from ..utils.notebook import dataframe, html
 from .comparison import Comparison, count, folder_for, silent
-from .planning import configs, safe
+from .planning import plan_configs, to_file_name
 from .runner import run_all
 from .search import MODELS, Axis, Grid, Point, Random, Search
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # From points to runs and back
 
 
-def at(config: Config, point: Point) -> Config:
+def config_at(config: Config, point: Point) -> Config:
     """Return the configuration at a point, which names options of the command line or settings of the method."""
     options = {f.name for f in fields(Config)} - NEUTRAL - {"settings", "terms", "method", "seed"}
     plain = {name: v for name, v in point.items() if name in options}
@@ -38,10 +38,10 @@ def at(config: Config, point: Point) -> Config:
     return replace(config, **plain, settings=settings)  # type: ignore[arg-type]
 
 
-def folder(root: Path, point: Point, seed: int) -> Path:
-    """Return the directory of a run; long names are cut, and a mark keeps them apart."""
+def run_directory(root: Path, point: Point, seed: int) -> Path:
+    """Return the directory of a run; long names are cut, and a digest keeps them apart."""
     words = ",".join(f"{name}={v}" for name, v in point.items())
-    return root / f"{safe(words)}-{sha256(words.encode()).hexdigest()[:6]}-seed{seed}"
+    return root / f"{to_file_name(words)}-{sha256(words.encode()).hexdigest()[:6]}-seed{seed}"
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ def _spread(numbers: Sequence[float]) -> float:
     return statistics.stdev(numbers) if len(numbers) > 1 else math.nan
 
 
-def best(results: Sequence[Trial]) -> Trial:
+def best_trial(results: Sequence[Trial]) -> Trial:
     """Return the point with the highest validation accuracy among finished runs; the first one wins a tie."""
     judged = [t for t in results if t.finished and not math.isnan(t.val)]
     if not judged:
         raise AtollError(
             "No point can be chosen: no run finished with a validation accuracy. "
-            "Take a --split with validation rows, such as client_811."
+            "Choose a --split with validation rows, such as client_811."
         )
     return max(judged, key=lambda t: t.val)
 
@@ -127,26 +127,28 @@ def run_search(search: Search, request: SweepPlan, follow: Follow) -> SweepOutco
         for values, point, members in zip(fresh, fresh.values(), made, strict=True):
             results[values] = trial_of(point, members, request.model)
             runs += members
-        search.learn(points, [results[tuple(p.values())].val for p in points])
+        search.tell(points, [results[tuple(p.values())].val for p in points])
     return SweepOutcome(list(results.values()), runs)
 
 
 def document(results: Sequence[Trial], model: str) -> dict[str, Any]:
     """Return the contents of sweep.json."""
-    tells = {"best": best(results).to_json(), "tried": [t.to_json() for t in results]}
-    return {"by": f"validation accuracy, {model}", **tells}
+    entries = {"best": best_trial(results).to_json(), "tried": [t.to_json() for t in results]}
+    return {"by": f"validation accuracy, {model}", **entries}
 
 
 def _run(points: Sequence[Point], request: SweepPlan, follow: Follow) -> list[list[Run]]:
     """Run points with all seeds; return the runs of each point."""
     base, seeds = request.base, request.seeds
     planned = [
-        replace(at(base, p), seed=seed, out=str(folder(request.root, p, seed))) for p in points for seed in seeds
+        replace(config_at(base, p), seed=seed, out=str(run_directory(request.root, p, seed)))
+        for p in points
+        for seed in seeds
     ]
     if not planned:
         return []
     runs = run_all(planned, [follow(c) for c in planned], request.resume, request.force, base.workers or 1).runs
-    return [runs[at : at + len(seeds)] for at in range(0, len(runs), len(seeds))]
+    return [runs[i : i + len(seeds)] for i in range(0, len(runs), len(seeds))]
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,12 +162,12 @@ class Sweep:
     @property
     def best(self) -> Trial:
         """The point with the highest validation accuracy."""
-        return best(self.tried)
+        return best_trial(self.tried)
 
     def __repr__(self) -> str:
         words = ", ".join(f"{name}={v}" for name, v in self.best.point.items())
-        told = f"validation {self.best.val:.2f} %, test {self.best.test:.2f} %"
-        return f"<Sweep over {count(len(self.tried), 'point')}: best {words} ({told})>"
+        scores = f"validation {self.best.val:.2f} %, test {self.best.test:.2f} %"
+        return f"<Sweep over {count(len(self.tried), 'point')}: best {words} ({scores})>"
 
     def _repr_html_(self) -> str:
         columns = [*self.tried[0].point, "val", "test"]
@@ -174,8 +176,8 @@ class Sweep:
 
     def to_table(self) -> pa.Table:
         """Return one row for each point."""
-        told = document(self.tried, self.model)["tried"]
-        return pa.Table.from_pylist([{**t["point"], **{k: v for k, v in t.items() if k != "point"}} for t in told])
+        tried = document(self.tried, self.model)["tried"]
+        return pa.Table.from_pylist([{**t["point"], **{k: v for k, v in t.items() if k != "point"}} for t in tried])
 
     def to_dataframe(self) -> Any:
         """Return ``to_table`` as a pandas data frame."""
@@ -240,7 +242,7 @@ def run_sweep(
         raise unknown("model to choose by", by, MODELS)
     if not grid:
         raise AtollError("A sweep needs settings and their values, such as {'lam': [0.1, 1]}.")
-    base = configs([method], {**options, "data": data})[0]
+    base = plan_configs([method], {**options, "data": data})[0]
     axes = [Axis(name, tuple(map(str, values))) for name, values in grid.items()]
     search: Search = Grid(axes) if random is None else Random(axes, random, base.seed)
     with folder_for(out) as root:

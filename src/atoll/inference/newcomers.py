@@ -15,7 +15,7 @@ from ..data.loading import load
 from ..data.transforms import Transform, preset
 from ..engine.setup import Setup, build_row_splits
 from ..errors import AtollError, unknown
-from ..methods._factory import changed
+from ..methods._factory import with_settings
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class NewcomerSetup(NamedTuple):
 
 def setup_newcomers(setup: Setup, plan: Plan, data: Dataset | None = None) -> NewcomerSetup:
     """The newcomers of a plan, equipped like the first client of the run that has their architecture."""
-    method = changed(setup.method, plan.settings, setup.config.method)
+    method = with_settings(setup.method, plan.settings, setup.config.method)
     if reason := method.why_closed():
         raise AtollError(f"{setup.config.label} has nothing for clients that come after the run: {reason}.")
     known, config = setup.federation.dataset, setup.config

@@ -1,1 +1,1 @@
-"""The federated methods, one file each, and their registry."""
+"""Implement the federated methods, one file each, and find them by name."""

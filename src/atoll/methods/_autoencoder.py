@@ -1,4 +1,4 @@
-"""A small variational autoencoder for rows of any shape: its body encodes, its head decodes."""
+"""Build a small variational autoencoder for inputs of any shape: its body encodes, its head decodes."""
 
 import math
 
@@ -7,25 +7,28 @@ from torch import Tensor, nn
 
 from ..core import CHUNK, Key, Model, Params, seed_of
 
-SMALL = 16  # up to this side, and for tables, layers are linear
-HIDDEN, LATENT = 128, 32  # of linear layers; of convolutions 16 and 32 channels
+MAX_LINEAR_SIDE = 16  # Tables, and images up to this side, get linear layers.
+HIDDEN, LATENT = 128, 32  # Widths of linear layers; convolutions have LATENT // 2 and LATENT channels.
 
 
-def autoencoder(shape: tuple[int, ...], k: Key) -> Model:
-    """Features are mean and logarithmic variance of the code, side by side; initial weights follow from the key."""
+def build_autoencoder(shape: tuple[int, ...], k: Key) -> Model:
+    """Build an autoencoder for inputs of ``shape``, with initial weights drawn from the key.
+
+    Its features are the mean and the log-variance of the code, concatenated.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(k))
-        net = _Convolutions(*shape) if len(shape) == 3 and min(shape[1:]) > SMALL else _Layers(shape)
+        net = _ConvNet(*shape) if len(shape) == 3 and min(shape[1:]) > MAX_LINEAR_SIDE else _LinearNet(shape)
     return Model(net, "autoencoder")
 
 
-def rebuilt(model: Model, q: Params, x: Tensor) -> Tensor:
-    """q(x) without noise: what the means of the codes decode to."""
+def reconstruct(model: Model, q: Params, x: Tensor) -> Tensor:
+    """Return q(x) without noise: the decoded means of the codes."""
     return torch.cat([model.classify(q, model.features(q, rows).chunk(2, 1)[0]) for rows in x.split(CHUNK)])
 
 
-class _Layers(nn.Module):
-    """One hidden layer each way."""
+class _LinearNet(nn.Module):
+    """Encoder and decoder with one hidden layer each."""
 
     def __init__(self, shape: tuple[int, ...]):
         super().__init__()
@@ -36,8 +39,11 @@ class _Layers(nn.Module):
         )
 
 
-class _Convolutions(nn.Module):
-    """Codes have a quarter of the image's side, which is padded to suit and cut again."""
+class _ConvNet(nn.Module):
+    """Convolutional encoder and decoder; a code has a quarter of the image's side.
+
+    Images are padded to a multiple of 4 first and cropped at the end.
+    """
 
     def __init__(self, channels: int, height: int, width: int):
         super().__init__()
@@ -53,11 +59,11 @@ class _Convolutions(nn.Module):
             nn.ConvTranspose2d(LATENT, LATENT // 2, 4, 2, 1),
             nn.ReLU(),
             nn.ConvTranspose2d(LATENT // 2, channels, 4, 2, 1),
-            _Cut(height, width),
+            _Crop(height, width),
         )
 
 
-class _Cut(nn.Module):
+class _Crop(nn.Module):
     def __init__(self, height: int, width: int):
         super().__init__()
         self.height, self.width = height, width

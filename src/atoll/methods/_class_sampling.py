@@ -1,4 +1,4 @@
-"""Draw rows evenly over classes."""
+"""Draw rows so that every class is equally frequent."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ from torch import Tensor
 from ..core.prng import Key, bits, fold, randint
 
 
-def evenly(y: Tensor) -> Callable[[int, Key], Tensor]:
-    """Return a function that draws ``size`` row numbers by a key, evenly over the classes in ``y`` [N].
+def balanced_sampler(y: Tensor) -> Callable[[int, Key], Tensor]:
+    """Return a function ``draw(size, key)`` that draws row indices evenly over the classes in ``y`` [N].
 
-    The numbers of rows of two classes differ by one at most; rows of one class are equally likely.
+    The numbers of rows of two classes differ by one at most. Rows of one class are equally likely.
     """
     order, counts = y.argsort(stable=True), y.bincount()
     held, starts = counts.nonzero().flatten(), counts.cumsum(0) - counts

@@ -1,4 +1,7 @@
-"""What SCAFFOLD and FedDC share: control variates, which are mean gradients told from the way that training went."""
+"""Train with control variates, as SCAFFOLD and FedDC do.
+
+A control variate is a mean gradient, computed from the distance that plain gradient steps covered.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -32,22 +35,25 @@ class Update:
     change: Params = about("the change of the client's control variate", role=Role.CHANGE, of="variate")
 
 
-def check_plain(method: object, optim: Optimiser) -> None:
-    """Only plain steps add up to their gradients."""
+def check_plain_sgd(method: object, optim: Optimiser) -> None:
+    """Raise an AtollError unless ``optim`` is SGD without momentum: only plain steps add up to their gradients."""
     if not isinstance(optim, SGD) or optim.momentum:
         found = f"SGD with momentum {optim.momentum:g}" if isinstance(optim, SGD) else type(optim).__name__
         raise AtollError(
-            f"{type(method).__name__} tells mean gradients from the way that training went, which takes plain steps, "
-            f"but optim is {found}. Leave out --optimiser, or use SGD with momentum=0."
+            f"{type(method).__name__} computes mean gradients from the steps of local training, which must be plain "
+            f"SGD, but optim is {found}. Leave out --optimiser, or use SGD with momentum=0."
         )
     within(optim, 1e-9, "lr")
     within(optim, 1, "epochs")
 
 
-def walk(optim: Optimiser, loss: Loss, down: Global, own: Params, client: Client, k: Key) -> tuple[Params, Params]:
-    """y <- y - eta (grad f(y) - c_k + c), K times from x; then c_k - c + (x - y) / (K eta). Gives y and that.
+def train_corrected(
+    optim: Optimiser, loss: Loss, down: Global, own: Params, client: Client, k: Key
+) -> tuple[Params, Params]:
+    """Train with corrected gradients; return the model and the client's new control variate.
 
-    K counts the steps that this client takes: with padding there may be more batches than those.
+    The model takes K steps y <- y - eta (grad f(y) - c_k + c) from x; the variate is c_k - c + (x - y) / (K eta).
+    K counts the steps of this client: batches of padding alone do not count.
     """
     steps = torch.zeros(())
 
@@ -59,13 +65,19 @@ def walk(optim: Optimiser, loss: Loss, down: Global, own: Params, client: Client
 
     shift = sub(down.variate, own)
     params = optim.run(loss, down.params, counted(), correct=lambda grads: add(grads, shift))
-    way = sub(weights(down.params), params)
-    return params, {name: v / (steps * optim.lr) - shift[name] for name, v in way.items()}
+    covered = sub(weights(down.params), params)
+    return params, {name: v / (steps * optim.lr) - shift[name] for name, v in covered.items()}
 
 
-def merged(variate: Params, replies: Iterable[Reply[Update]], task: Task) -> tuple[Params, Params, float]:
-    """The plain mean of the models, the variate plus 1/N of all changes, and the share of clients that took part."""
-    present, clients, changes = 0, len(task.clients), {name: sum_for(replies) for name in variate}
+def merge_updates(variate: Params, replies: Iterable[Reply[Update]], task: Task) -> tuple[Params, Params, float]:
+    """Merge the uploads of a round.
+
+    Returns:
+        The unweighted mean of the models, the variate plus 1/N of all changes, and the share of clients that took part.
+    """
+    present = 0
+    clients = len(task.clients)
+    changes = {name: sum_for(replies) for name in variate}
 
     def uploads() -> Iterator[Update]:
         nonlocal present

@@ -1,4 +1,4 @@
-"""Methods from what a user wrote: names, variants, ``name=value`` settings, regularisers."""
+"""Build methods from the names, variants, ``name=value`` settings and regularisers that a user wrote."""
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +22,20 @@ def make(
     terms: Sequence[str] = (),
     optimiser: Mapping[str, Any] | None = None,
 ) -> Method[Any, Any, Any, Any]:
-    """A method from ``"dcpfl:no-al"``, ``{"lam": 0.2, "optim.momentum": 0.5}`` and ``["dw:mu=0.1"]``.
+    """Build a method with settings and regularisers.
 
-    ``optimiser`` holds the options all methods share: what is given there goes to local training.
+    Args:
+        name: a method and perhaps a variant, such as ``"dcpfl:no-al"``, or a path that ends in ``.py``.
+        settings: hyper-parameters, nested ones with a dot: ``{"lam": 0.2, "optim.momentum": 0.5}``.
+        terms: regularisers as on the command line: ``["dw:mu=0.1"]``.
+        optimiser: the optimiser options that all methods share; they apply to local training.
+
+    Raises:
+        AtollError: if a name is unknown or a value does not fit.
+
+    Example:
+        >>> make("ditto", {"lam": 0.5}).lam
+        0.5
     """
     base, variant = split_variant(name)
     cls = _registry.method(base)
@@ -36,14 +47,18 @@ def make(
     return _add_terms(built, terms, base) if terms else built
 
 
-def changed(target: T, settings: Mapping[str, Any], where: str) -> T:
-    """Return a method, or another dataclass, with other values in some of its fields."""
+def with_settings(target: T, settings: Mapping[str, Any], where: str) -> T:
+    """Return a copy of ``target``, a method or another dataclass, with some fields set.
+
+    ``settings`` maps field names, nested ones with a dot, to values; ``where`` names the target in error messages.
+    """
     for path, value in settings.items():
         target = _set(target, path, value, where)
     return target
 
 
 def split_variant(name: str) -> tuple[str, str | None]:
+    """Split ``"dcpfl:no-al"`` into method and variant; the variant is None if there is none."""
     base, _, variant = name.partition(":")
     return base, variant or None
 
@@ -59,7 +74,7 @@ def _variant(cls: _registry.MethodType, base: str, variant: str | None) -> Mappi
 
 def _with_optimiser(method: Any, options: Mapping[str, Any], base: str) -> Any:
     if not hasattr(method, "optim"):
-        raise AtollError(f"{base} does no local training with a common optimiser; leave out {', '.join(options)}.")
+        raise AtollError(f"{base} has no optimiser of local training to set. Leave out {', '.join(options)}.")
     given = dict(options)
     if "optimiser" in given:
         method = _set(method, "optim", given.pop("optimiser"), where=base)
@@ -69,7 +84,7 @@ def _with_optimiser(method: Any, options: Mapping[str, Any], base: str) -> Any:
 
 
 def _set(target: Any, path: str, value: Any, where: str) -> Any:
-    """``target`` with one field, possibly of a nested value, replaced."""
+    """Return ``target`` with one field, perhaps of a nested dataclass, replaced."""
     name, _, rest = path.partition(".")
     hints = get_type_hints(type(target))
     known = {f.name for f in fields(target)}
@@ -88,7 +103,11 @@ def _set(target: Any, path: str, value: Any, where: str) -> Any:
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """Read ``value``, perhaps a string, as ``kind``."""
+    """Convert ``value``, perhaps a string, to the type ``kind``.
+
+    Raises:
+        AtollError: if the value does not fit; ``where`` names the setting in the message.
+    """
     if isinstance(kind, types.UnionType):
         if value in (None, "none", "null"):
             return None
@@ -100,16 +119,16 @@ def convert(value: Any, kind: Any, where: str) -> Any:
             return _number(value, kind)
     except (ValueError, TypeError, OverflowError):
         wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
-        raise AtollError(f"Setting {where} wants {wanted}, not {value!r}.") from None
+        raise AtollError(f"Setting {where} must be {wanted}, not {value!r}.") from None
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)  # YAML reads 8 as a number wherever it stands
+        return str(value)  # YAML reads 8 as a number even where text is meant.
     if not isinstance(value, kind):
-        raise AtollError(f"Setting {where} wants {'text' if kind is str else kind.__name__}, not {value!r}.")
+        raise AtollError(f"Setting {where} must be {'text' if kind is str else kind.__name__}, not {value!r}.")
     return value
 
 
 def _optimiser(value: Any, now: Optimiser, where: str) -> Optimiser:
-    """The optimiser of that name: the one that is there with its own defaults, if it is of that kind."""
+    """Return the optimiser called ``value``; the current one, with its own defaults, if the class is the same."""
     if isinstance(value, Optimiser):
         return value
     if str(value) not in OPTIMISERS:
@@ -130,7 +149,7 @@ def _number(value: Any, kind: type[int] | type[float]) -> int | float:
         raise ValueError
     if kind is int:
         with suppress(ValueError):
-            return int(str(value))  # by way of a float, a large number would lose digits
+            return int(str(value))  # Conversion through float would lose digits of large numbers.
     number = kind(float(value))
     if not isfinite(number) or number != float(value):
         raise ValueError
@@ -144,7 +163,7 @@ def _add_terms(method: Any, terms: Sequence[str], base: str) -> Any:
     added = [regulariser(text) for text in terms]
     kinds = [type(r) for r in (*method.terms(), *added)]
     if len(set(kinds)) < len(kinds):
-        raise AtollError(f"{base} would have the same regulariser twice. Leave one of them out.")
+        raise AtollError(f"{base} would have the same regulariser twice. Name each regulariser once.")
     return replace(method, regularisers=Regularisers([*method.regularisers, *added]))
 
 
@@ -152,17 +171,17 @@ def regulariser(text: str) -> Regulariser:
     """Make a regulariser from a value of ``--with``, such as ``"dw:mu=0.1,form=ata"``."""
     name, _, options = text.partition(":")
     form = "NAME:FIELD=VALUE,FIELD=VALUE, such as dw:mu=0.1"
-    return changed(_registry.regulariser(name)(), parse_pairs("--with", text, options, ",", form), name)
+    return with_settings(_registry.regulariser(name)(), parse_pairs("--with", text, options, ",", form), name)
 
 
-def filled(value: T, options: str, flag: str) -> T:
+def fill_from_option(value: T, options: str, flag: str) -> T:
     """Set fields of ``value`` from a value of the option ``flag``, such as ``"speed=1e9,spread=4"``."""
     form = "FIELD=VALUE,FIELD=VALUE, such as speed=1e9,spread=4"
-    return changed(value, parse_pairs(flag, options, options, ",", form), flag)
+    return with_settings(value, parse_pairs(flag, options, options, ",", form), flag)
 
 
-def value_of(method: Any, path: str) -> Any:
-    """What a setting came to be: ``"0.50"`` is 0.5 once the method has it."""
+def setting_value(method: Any, path: str) -> Any:
+    """Return the value of the setting ``path`` of a method, converted: ``"0.50"`` is 0.5."""
     value = method
     for name in path.split("."):
         value = getattr(value, name)
@@ -170,7 +189,7 @@ def value_of(method: Any, path: str) -> Any:
 
 
 class Setting(NamedTuple):
-    """One hyper-parameter, for listings."""
+    """One hyper-parameter in a listing: name, default, meaning and source of the default."""
 
     name: str
     default: Any
@@ -179,9 +198,9 @@ class Setting(NamedTuple):
 
 
 def settings_of(value: Any, prefix: str = "", source: str = "") -> Iterator[Setting]:
-    """Every hyper-parameter of a method, regulariser or optimiser, nested ones with a dot.
+    """Yield every hyper-parameter of a method, regulariser or optimiser, nested ones with a dot.
 
-    ``source`` is where values come from that differ from the defaults of their class.
+    ``source`` is named for values that differ from the defaults of their class.
     """
     for f in fields(value):
         current, about, own = getattr(value, f.name), f.metadata.get("about", ""), f.metadata.get("source", "")

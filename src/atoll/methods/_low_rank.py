@@ -12,7 +12,7 @@ from ..core.payloads import Params
 
 
 def compress(change: Params, threshold: float) -> Params:
-    """Compress a change.
+    """Compress a change of weights, tensor by tensor.
 
     Args:
         change: the change of each weight.

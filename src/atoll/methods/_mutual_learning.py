@@ -1,4 +1,4 @@
-"""What FML, FedKD and FedAPEN share: a client's own model and a shared one, trained side by side."""
+"""Train a client's own model and a shared one together, as FML, FedKD and FedAPEN do."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,10 +22,9 @@ from ..core.task import Reply, Round, Task
 from ..errors import AtollError
 from ..typing import ClientId
 
-OWN, SHARED = "own", "shared"  # while both models move, their params are called so
-Losses = Callable[
-    [Step, Step], tuple[Tensor, Tensor]
-]  # of the own and of the shared model, each a constant to the other
+OWN, SHARED = "own", "shared"  # Prefixes of the params of the two models while both are trained.
+# (own step, shared step) -> (own loss, shared loss), each with the other model held constant
+Losses = Callable[[Step, Step], tuple[Tensor, Tensor]]
 
 
 @payload
@@ -41,7 +40,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Mutual(Method[Shared, StateT, Shared, Update]):
-    """What the methods have in common whose shared model travels whole and is averaged."""
+    """Base of the methods that send the whole shared model and average it."""
 
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training, of both models"})
     uniform: bool = setting(False, "average shared models equally, not by rows", "chosen here; true in public code")
@@ -65,12 +64,13 @@ class Mutual(Method[Shared, StateT, Shared, Update]):
 
 
 def shared_model(of: Client | Task) -> Model:
+    """Return the shared model; raise an AtollError if the run has none."""
     if of.proxy is None:
-        raise AtollError("Mutual learning needs a shared model, and there is none. Name one with --shared-model.")
+        raise AtollError("Mutual learning needs a shared model, and the run has none. Name one with --shared-model.")
     return of.proxy
 
 
-def train(
+def train_both(
     optim: Optimiser, losses: Losses, own: Params, shared: Params, client: Client, k: Key
 ) -> tuple[Params, Params]:
     """Train both models, each on its own loss: one forward pass of both, then one step of both."""
@@ -79,27 +79,27 @@ def train(
     def loss(params: Params, b: Batch) -> Tensor:
         steps = []
         for name, model in models.items():
-            beside = b._replace(stats={})  # two models may have running statistics of the same name
-            steps.append(model.step(_taken(params, name), beside))
-            b.stats.update(_filed(beside.stats, name))
+            beside = b._replace(stats={})  # The two models may have running statistics of the same name.
+            steps.append(model.step(_strip_prefix(params, name), beside))
+            b.stats.update(_add_prefix(beside.stats, name))
         of_own, of_shared = losses(*steps)
         return of_own + of_shared
 
     batches = client.batches(k, optim.epochs, optim.batch_size)
-    params = _Apart(each=optim).run(loss, _filed(own, OWN) | _filed(shared, SHARED), batches)
-    return _taken(params, OWN), _taken(params, SHARED)
+    params = _SeparateClipping(each=optim).run(loss, _add_prefix(own, OWN) | _add_prefix(shared, SHARED), batches)
+    return _strip_prefix(params, OWN), _strip_prefix(params, SHARED)
 
 
-def divergence(of: Step, peer: Step, temperature: float = 1.0) -> Tensor:
-    """KL(p_peer || p_of), mean over the rows of the batch; the peer is a constant."""
+def kl_from_peer(of: Step, peer: Step, temperature: float = 1.0) -> Tensor:
+    """Return KL(p_peer || p_of), averaged over the rows of the batch; the peer is held constant."""
     target = (peer.logits.detach() / temperature).log_softmax(1)
     guess = (of.logits / temperature).log_softmax(1)
     return wmean((target.exp() * (target - guess)).sum(1), of.batch.w)
 
 
 @dataclass(frozen=True)
-class _Apart(Optimiser):
-    """The steps of one optimiser on two models at once: neither's clipping sees the other's gradient."""
+class _SeparateClipping(Optimiser):
+    """Optimiser that steps two models at once and clips the gradient of each by itself."""
 
     each: Optimiser = SGD()
 
@@ -110,14 +110,14 @@ class _Apart(Optimiser):
         self.each._apply(params, grads, memory)
 
 
-def _filed(params: Params, model: str) -> Params:
-    """Params under the name of their model; running statistics remain what they are."""
+def _add_prefix(params: Params, model: str) -> Params:
+    """Put the name of the model before the names of params; running statistics keep their own prefix in front."""
     return {
         f"{BUFFERS}{model}.{name.removeprefix(BUFFERS)}" if name.startswith(BUFFERS) else f"{model}.{name}": v
         for name, v in params.items()
     }
 
 
-def _taken(params: Params, model: str) -> Params:
-    """The params of one model, as it knows them."""
+def _strip_prefix(params: Params, model: str) -> Params:
+    """Return the params of one model under the names that the model uses."""
     return {name.replace(f"{model}.", "", 1): v for name, v in part(params, model).items()}

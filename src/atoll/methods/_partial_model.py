@@ -1,4 +1,4 @@
-"""What methods share that split models in two: one part travels and is averaged, the other stays at home."""
+"""Average one part of a model, body or head, and keep the other part on the client."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Sharing(Method[Shared, StateT, Shared, Update]):
-    """The server's side: the mean of one part of all models, running statistics included."""
+    """Base of methods whose server averages one part of all models, running statistics included."""
 
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
 
@@ -60,24 +60,24 @@ class Sharing(Method[Shared, StateT, Shared, Update]):
 
 @dataclass(frozen=True)
 class Splitting(Sharing[Kept]):
-    """The clients' side: the other part is their own, and both are trained together."""
+    """Base of methods whose clients keep the other part and train both together."""
 
     def init_client(self, client: Client, k: Key) -> Kept:
-        return self._home(client.model.init())
+        return self._private_part(client.model.init())
 
     def local(self, down: Shared, state: Kept, client: Client, k: Key) -> tuple[Update, Kept]:
         params = self.optim.fit(objective(client.model), self.own(down, None, state, client), client, k)
-        return Update(part(params, self.shared), client.n), self._home(params)
+        return Update(part(params, self.shared), client.n), self._private_part(params)
 
     def own(self, down: Shared, up: Update | None, state: Kept, client: Client) -> Params:
-        return whole(up.params if up else down.params, state.params)
+        return join_parts(up.params if up else down.params, state.params)
 
-    def _home(self, params: Params) -> Kept:
+    def _private_part(self, params: Params) -> Kept:
         return Kept(part(params, "head" if self.shared == "body" else "body"))
 
 
-def whole(one: Params, other: Params) -> Params:
-    """Body and head, in the order of a model: sums over all weights run in it."""
+def join_parts(one: Params, other: Params) -> Params:
+    """Join body and head in the order of a model: sums over all weights depend on the order in their last bits."""
     both = one | other
     return part(both, "body") | part(both, "head")
 
@@ -93,7 +93,7 @@ def fit_body(optim: Optimiser, body: Params, head: Params, client: Client, k: Ke
 
 
 def fit_head(optim: Optimiser, body: Params, head: Params, client: Client, k: Key) -> Params:
-    """Train the head on a fixed body, in evaluation mode: its running statistics are fixed too."""
+    """Train the head on a fixed body in evaluation mode, so that the body's running statistics are fixed too."""
 
     def loss(params: Params, b: Batch) -> Tensor:
         return cross_entropy(client.model.classify(params, client.model.features(body, b.x)), b)

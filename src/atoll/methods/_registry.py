@@ -1,6 +1,7 @@
-"""Which methods and regularisers there are: read from the files, no list is kept.
+"""Find methods and regularisers by name.
 
-Other packages add theirs by entry points of the groups ``atoll.methods`` and ``atoll.regularisers``, each a class.
+The files of this package are the list. Other packages add classes by entry points of the groups ``atoll.methods`` and
+``atoll.regularisers``.
 """
 
 import importlib
@@ -27,20 +28,24 @@ MethodType = type[Method[Any, Any, Any, Any]]
 
 @cache
 def methods() -> dict[str, MethodType]:
-    """Every method of the package, by the name of its file, and those that other packages add."""
+    """Return every method class by name: those of this package, named like their files, and those of other packages."""
     return _added("atoll.methods", Method) | {name: _method_of(module, name) for name, module in _modules()}
 
 
 @cache
 def regularisers() -> dict[str, type[Regulariser]]:
-    """Every regulariser of the package, by the lower-case name of its class, and those that other packages add."""
+    """Return every regulariser class by name: its class name in lower case, or the name of its entry point."""
     return _added("atoll.regularisers", Regulariser) | {
         cls.__name__.lower(): cls for _, module in _modules() for cls in _defined(module, Regulariser)
     }
 
 
 def method(name: str) -> MethodType:
-    """The method called ``name``, or the one in the file ``name`` if it ends in ``.py``."""
+    """Return the method class called ``name``, or the one in the file ``name`` if it ends in ``.py``.
+
+    Raises:
+        AtollError: if there is no such method, or the file does not define exactly one.
+    """
     if name.endswith(".py"):
         return _from_file(Path(name))
     if name not in methods():
@@ -49,7 +54,11 @@ def method(name: str) -> MethodType:
 
 
 def regulariser(name: str) -> type[Regulariser]:
-    """The regulariser called ``name``, or the one in the file ``name`` if it ends in ``.py``."""
+    """Return the regulariser class called ``name``, or the one in the file ``name`` if it ends in ``.py``.
+
+    Raises:
+        AtollError: if there is no such regulariser, or the file does not define exactly one.
+    """
     if name.endswith(".py"):
         found = _defined(imported(Path(name), "Regulariser file"), Regulariser)
         if len(found) != 1:
@@ -61,7 +70,7 @@ def regulariser(name: str) -> type[Regulariser]:
 
 
 class MethodInfo(NamedTuple):
-    """What the first lines of a method's file say."""
+    """Title, citation and algorithm from the docstring of a method's file."""
 
     title: str
     citation: str
@@ -71,7 +80,7 @@ class MethodInfo(NamedTuple):
 
 
 def method_info(cls: MethodType) -> MethodInfo:
-    """Read citation and algorithm off the docstring of the method's module."""
+    """Read citation and algorithm from the docstring of the method's module."""
     head, _, rest = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or cls.__name__).partition("\n\n")
     head = " ".join(head.split())
     title, _, citation = head.partition(". ")
@@ -90,7 +99,7 @@ def _modules() -> Iterator[tuple[str, ModuleType]]:
 
 
 def _added(group: str, base: type) -> dict[str, Any]:
-    """What installed packages bring; one that cannot be loaded is told and left out, for it is not ours to mend."""
+    """Load the classes that other packages register in ``group``; warn about those that fail, and leave them out."""
     found = {}
     for point in entry_points(group=group):
         try:
@@ -99,7 +108,7 @@ def _added(group: str, base: type) -> dict[str, Any]:
                 raise TypeError(f"it is not a {base.__name__}")
             if base is Method:
                 _check_form(cls, f"{point.name}: {cls.__name__}")
-        except Exception as reason:  # a foreign package may raise anything
+        except Exception as reason:  # Code of other packages may raise anything.
             warnings.warn(f"{group} {point.name!r} ({point.value}) was left out: {reason}", stacklevel=2)
         else:
             found[point.name] = cls
@@ -112,10 +121,10 @@ def _defined(module: ModuleType, base: type) -> list[type[Any]]:
 
 
 def _method_of(module: ModuleType, name: str) -> MethodType:
-    """The method class that bears the file's name: ``fedavg_ft.py`` defines ``FedAvgFT``."""
+    """Return the method class that is named like the file: ``fedavg_ft.py`` defines ``FedAvgFT``."""
     found = [cls for cls in _defined(module, Method) if cls.__name__.lower() == name.replace("_", "")]
     if len(found) != 1:
-        raise TypeError(f"{module.__name__} must define one method called like its file.")
+        raise TypeError(f"{module.__name__} must define one method that is named like the file.")
     return found[0]
 
 
@@ -128,7 +137,7 @@ def _from_file(path: Path) -> MethodType:
 
 
 def _check_form(cls: MethodType, where: str) -> None:
-    """What the rest of the package takes for granted."""
+    """Raise an AtollError unless the class is a dataclass with defaults, hooks and annotations as a method needs."""
     declared: Any = cls
     if not is_dataclass(declared):
         raise AtollError(f"{where} must be a dataclass: write @dataclass(frozen=True) above it.")

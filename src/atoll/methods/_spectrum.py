@@ -1,7 +1,7 @@
-"""Spectra of models: the magnitudes of the Fourier transform of all weights in a row, and how far two are apart.
+"""Measure how far the spectra of two models are apart; a spectrum is the magnitudes of the weights' Fourier transform.
 
-A transform of ten million weights waits for memory, not for arithmetic, so it is done in two steps on a matrix whose
-rows and columns fit into the cache. Its bins come out in another order, which a sum over bins does not notice.
+Memory, not arithmetic, limits a transform of ten million weights. So the transform is done in two steps on a matrix
+whose rows and columns fit into the cache. Its bins come out in another order, which does not change sums over bins.
 """
 
 import math
@@ -16,32 +16,32 @@ from torch.autograd import Function
 
 from ..core import Params
 
-EPS = 1e-8  # added (squared) to squared magnitudes: no logarithm of 0, and a root that is smooth at 0
-ROWS = 512  # the most rows of the matrix: enough for its own rows to be short
+EPSILON = 1e-8  # Added (squared) to squared magnitudes: no logarithm of 0, and a root that is smooth at 0.
+MAX_ROWS = 512  # Enough rows to make each row of the matrix short.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How far magnitudes s are from a teacher's, t: the value, and its slope by s. Each entry stands for so many (``times``)
-# of the bins; ``mass`` is the sum of the teacher's.
+# Divergences of magnitudes s from a teacher's magnitudes t: the value and its gradient by s. ``times`` is the number of
+# bins that each entry stands for; ``mass`` is the sum of the teacher's magnitudes over all bins.
 
 
 def kl_sum1(s: Tensor, t: Tensor, times: Tensor, mass: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """sum_k p_k log(p_k / q_k) of the spectra p and q divided by their sums."""
+    """Return sum_k p_k log(p_k / q_k), p and q being the spectra divided by their sums, and its gradient."""
     ratio, weighted = (s / t).log(), times * s
-    own = _total(weighted)
-    mean = _total(weighted * ratio) / own
+    own = _sum64(weighted)
+    mean = _sum64(weighted * ratio) / own
     return mean - (own / mass).log(), times * (ratio - mean.to(s.dtype)) / own.to(s.dtype)
 
 
 def gen_kl(s: Tensor, t: Tensor, times: Tensor, mass: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """mean_k s_k log(s_k / t_k) - s_k + t_k."""
+    """Return mean_k s_k log(s_k / t_k) - s_k + t_k, and its gradient."""
     ratio = (s / t).log()
-    return _total(times * (s * ratio - s + t)) / bins, times * ratio / bins
+    return _sum64(times * (s * ratio - s + t)) / bins, times * ratio / bins
 
 
 def raw(s: Tensor, t: Tensor, times: Tensor, mass: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """sum_k s_k log(s_k / t_k); least at s = t / e, not at s = t."""
+    """Return sum_k s_k log(s_k / t_k), which is least at s = t / e and not at s = t, and its gradient."""
     ratio = (s / t).log()
-    return _total(times * s * ratio), times * (ratio + 1)
+    return _sum64(times * s * ratio), times * (ratio + 1)
 
 
 DIVERGENCES = {"kl_sum1": kl_sum1, "gen_kl": gen_kl, "raw": raw}
@@ -49,12 +49,12 @@ SCOPES = ("vector", "layer")
 PADS = ("exact", "smooth")
 
 
-def _total(v: Tensor) -> Tensor:
+def _sum64(v: Tensor) -> Tensor:
     return v.sum(dtype=torch.float64)
 
 
-class _Scored(Function):
-    """A divergence with the slope it brings along."""
+class _WithSlope(Function):
+    """A divergence whose gradient is computed together with its value."""
 
     generate_vmap_rule = True
 
@@ -81,16 +81,17 @@ class _Scored(Function):
 
 @dataclass(frozen=True)
 class Transform:
-    """The Fourier transform of real vectors of ``rows * columns`` entries.
+    """Fourier transform of real vectors of ``rows * columns`` entries.
 
-    Row ``i`` and column ``j`` of the result are bin ``i + rows * j``. The rows above half are left out: they mirror
-    those below. What has no mirror image there, the first row and that at the half, holds the mirrors of its own bins.
+    Row ``i`` and column ``j`` of the result are bin ``i + rows * j``. The rows in the upper half are left out: they
+    mirror those in the lower half. The first row and the middle row have no mirror image among the others; each
+    contains the mirror images of its own bins.
     """
 
     rows: int
     columns: int
     twiddle: Tensor  # [rows // 2 + 1, columns], exp(-2 pi sqrt(-1) i j / length)
-    lone: Tensor  # [rows // 2 + 1, 1], 1 for the rows without mirror image, or else 0
+    lone: Tensor  # [rows // 2 + 1, 1], 1 for the rows without mirror image, 0 for the others
 
     def __call__(self, v: Tensor) -> Tensor:
         inner = torch.fft.rfft(v.reshape(self.rows, self.columns), dim=-2) * self.twiddle
@@ -98,35 +99,35 @@ class Transform:
         return out
 
     def back(self, y: Tensor) -> Tensor:
-        """The inverse, without division by the length."""
+        """Return the inverse transform, without division by the length."""
         inner = torch.fft.ifft(y, dim=-1, norm="forward") * self.twiddle.conj()
         out: Tensor = torch.fft.irfft(inner, n=self.rows, dim=-2, norm="forward").reshape(-1)
         return out
 
     def bins(self) -> Tensor:
-        """The bin of each entry."""
+        """Return the bin of each entry."""
         row, column = (torch.arange(n, device=self.twiddle.device) for n in self.twiddle.shape)
         return row[:, None] + self.rows * column
 
     def times(self, first: int) -> Tensor:
-        """How many of the ``first`` bins each entry stands for; bins with two entries are shared between them."""
+        """Return how many of the ``first`` bins each entry stands for; two entries of one bin count half each."""
         bins = self.bins()
         inside = (bins < first).to(self.lone.dtype) + (-bins % (self.rows * self.columns) < first)
         return inside / (1 + self.lone)
 
 
-def transform(length: int, dtype: torch.dtype, device: torch.device | None = None) -> Transform:
-    """The transform of vectors of ``length`` entries, fast if no factor of it is large."""
-    rows = max(r for r in range(1, ROWS + 1) if length % r == 0)
+def make_transform(length: int, dtype: torch.dtype, device: torch.device | None = None) -> Transform:
+    """Return the transform of vectors of ``length`` entries, fast if ``length`` has no large factor."""
+    rows = max(r for r in range(1, MAX_ROWS + 1) if length % r == 0)
     column, row = torch.arange(length // rows, device=device), torch.arange(rows // 2 + 1, device=device)
     angle = (column[:, None] * row).double() * (-2 * math.pi / length)
     twiddle = torch.polar(torch.ones_like(angle), angle).to(dtype.to_complex())
     lone = ((row == 0) | (2 * row == rows)).to(dtype)[:, None]
-    return Transform(rows, len(column), twiddle.T, lone)  # column after column in memory, as rfft leaves its result
+    return Transform(rows, len(column), twiddle.T, lone)  # Column-major in memory, like the result of rfft.
 
 
-def smooth(n: int) -> int:
-    """The smallest length from ``n`` on without prime factors above 5."""
+def next_smooth_length(n: int) -> int:
+    """Return the smallest length from ``n`` on without prime factors above 5."""
     while True:
         rest = n
         for prime in (2, 3, 5):
@@ -138,14 +139,17 @@ def smooth(n: int) -> int:
 
 
 class _Magnitudes(Function):
-    """sqrt(|z|^2 + EPS^2) of a transform; the gradient is one inverse, half as long as the complex one torch takes."""
+    """sqrt(|z|^2 + EPSILON^2) of a transform z.
+
+    The gradient takes one inverse transform, half as long as the complex one that torch would take.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(v: Tensor, transform: Transform) -> tuple[Tensor, Tensor]:
         z = transform(v)
-        return (z.real.square() + z.imag.square() + EPS**2).sqrt(), z
+        return (z.real.square() + z.imag.square() + EPSILON**2).sqrt(), z
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Transform], output: tuple[Tensor, Tensor]) -> None:
@@ -157,12 +161,12 @@ class _Magnitudes(Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor, _: Any) -> tuple[Tensor, None]:
         s, z = ctx.saved_tensors
-        waves = slope / s * ((1 + ctx.transform.lone) / 2) * z  # the inverse adds the mirror images
+        waves = slope / s * ((1 + ctx.transform.lone) / 2) * z  # The inverse adds the mirror images.
         return ctx.transform.back(waves), None
 
 
 def magnitudes(v: Tensor, transform: Transform) -> Tensor:
-    """The spectrum of a vector, in the order of the transform."""
+    """Return the spectrum of a vector, in the order of the transform."""
     s: Tensor = _Magnitudes.apply(v, transform)[0]  # type: ignore[no-untyped-call]
     return s
 
@@ -171,7 +175,7 @@ def magnitudes(v: Tensor, transform: Transform) -> Tensor:
 # Models
 
 
-def distance(
+def spectral_distance(
     teacher: Params,
     names: Sequence[str],
     divergence: str = "kl_sum1",
@@ -179,18 +183,23 @@ def distance(
     scope: str = "vector",
     pad: str = "smooth",
 ) -> Callable[[Params], Tensor]:
-    """The divergence of a student's spectrum from the teacher's, as a function of the student.
+    """Return the divergence of a student's spectrum from the teacher's, as a function of the student.
 
-    The weights are taken in the order of ``names``, row-major: in one vector, or each tensor (layer) by itself. Of each
-    vector's spectrum the first ceil(tau * length) bins count; a smooth length, by padding with zeros, is fast.
+    Args:
+        teacher: the teacher's weights.
+        names: the weights to compare, in the order in which they form a vector (row-major).
+        divergence: a key of ``DIVERGENCES``.
+        tau: share of the bins that count: the first ceil(tau * length) of each spectrum.
+        scope: ``"vector"`` transforms all weights at once, ``"layer"`` each tensor by itself.
+        pad: ``"smooth"`` pads with zeros to a length that is fast to transform; ``"exact"`` does not pad.
     """
     pieces = [list(names)] if scope == "vector" else [[name] for name in names]
     some = teacher[names[0]]
     sizes = [sum(teacher[name].numel() for name in piece) for piece in pieces]
-    lengths = [smooth(size) for size in sizes] if pad == "smooth" else sizes
+    lengths = [next_smooth_length(size) for size in sizes] if pad == "smooth" else sizes
     fill = [some.new_zeros(length - size) for length, size in zip(lengths, sizes, strict=True)]
-    transforms = [transform(length, some.dtype, some.device) for length in lengths]
-    firsts = [math.ceil(round(tau * length, 6)) for length in lengths]  # rounded: 0.07 * 100 is above 7
+    transforms = [make_transform(length, some.dtype, some.device) for length in lengths]
+    firsts = [math.ceil(round(tau * length, 6)) for length in lengths]  # Rounded first, because 0.07 * 100 is above 7.
     times = torch.cat([t.times(first).flatten() for t, first in zip(transforms, firsts, strict=True)])
     score = partial(DIVERGENCES[divergence], bins=sum(firsts))
 
@@ -202,10 +211,10 @@ def distance(
         return torch.cat(parts)
 
     reference = spectrum(teacher)
-    mass = _total(times * reference)
+    mass = _sum64(times * reference)
 
     def of(student: Params) -> Tensor:
-        value: Tensor = _Scored.apply(spectrum(student), reference, times, mass, score)[0]  # type: ignore[no-untyped-call]
+        value: Tensor = _WithSlope.apply(spectrum(student), reference, times, mass, score)[0]  # type: ignore[no-untyped-call]
         return value
 
     return of

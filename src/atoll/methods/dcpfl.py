@@ -30,7 +30,7 @@ from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._prototypes import DISTANCES, PLAIN, head_loss, lessons, towards
+from ._prototypes import DISTANCES, PLAIN, class_mean_batches, head_loss, pull_to_means
 from .local import State
 
 
@@ -110,7 +110,7 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
         return Knowledge(server.head, server.means, server.seen)
 
     def local(self, down: Knowledge, state: State, client: Client, k: Key) -> tuple[Gaussians, State]:
-        pulls = [] if down.means is None else [towards(down.means, down.seen, self.lam, self.aux)]
+        pulls = [] if down.means is None else [pull_to_means(down.means, down.seen, self.lam, self.aux)]
         params = self.optim.fit(objective(client.model, *pulls), state.params | down.head, client, k)
         z, member = client.features(params), client.members()
         member = member * (member.sum(0) >= self.min_count)
@@ -126,12 +126,12 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
             pool.add(up.n, up.mu, up.sigma)
             received.append((up.mu, up.n > 0))
         loss, now = head_loss(task.model), pool.n > 0
-        head = self.calibrate.run(loss, server.head, lessons(received) * self.head_passes)
+        head = self.calibrate.run(loss, server.head, class_mean_batches(received) * self.head_passes)
         means = torch.where(now[:, None], pool.mu.float(), server.means)
         n, sigma = server.n, server.sigma
         if self.virtual:
             known = pool.n, pool.mu, pool.sigma()
-            if n is not None and sigma is not None:  # cached
+            if n is not None and sigma is not None:  # Statistics are cached (stats_scope).
                 n = torch.where(now, known[0].float(), n)
                 sigma = torch.where(now[:, None, None], known[2].float(), sigma)
                 known = n, means, sigma

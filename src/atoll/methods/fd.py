@@ -34,7 +34,7 @@ from ..core.task import Reply, Round, Task
 from ..typing import ClientId
 from .local import State
 
-TALLY = BUFFERS + "tally"  # while a client trains, sums of its predictions travel with the params, like statistics
+TALLY = BUFFERS + "tally"  # During training the sums of predictions are stored among the params, like statistics.
 
 
 @payload
@@ -76,7 +76,7 @@ class FD(Method[Server, State, Teachers, Means]):
     not_a_sum: ClassVar[str] = "the server keeps the means of each client, to leave them out of its teachers"
     family: ClassVar[str] = "logits/features"
     keeps_per_client_state: ClassVar[bool] = True
-    varying_bytes: ClassVar[bool] = True  # a class has a mean once training has met it
+    varying_bytes: ClassVar[bool] = True  # A class has a mean only after a batch contained it.
 
     def __post_init__(self) -> None:
         within(self, 0, "gamma")
@@ -93,12 +93,12 @@ class FD(Method[Server, State, Teachers, Means]):
         if self.post_pass:
             n, means = class_means(client.model(params, client.x).softmax(1), client.members())
         else:
-            n = tally.sum(1)  # every prediction sums to 1
+            n = tally.sum(1)  # Every prediction sums to 1.
             means = tally / torch.where(n > 0, n, 1)[:, None]
         return Means(means, n > 0), State(params)
 
     def loss(self, teachers: Tensor, client: Client) -> Loss:
-        """CE + gamma H; the row of a class without teacher is zero, and so is H."""
+        """Return the loss CE + gamma H; a class without teacher has a row of zeros, so H is 0 for it."""
 
         def loss(w: Params, b: Batch) -> Tensor:
             log_p = (logits := client.model.step(w, b).logits).log_softmax(1)

@@ -57,13 +57,17 @@ class FedALA(Averaging[State]):
         return State(params, {name: torch.ones_like(v) for name, v in mixed.items()}, torch.tensor(0))
 
     def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
-        w = self._learned(down, state, client, fold(k, -1))  # no epoch of local training has this number
+        w = self._learn_shares(down, state, client, fold(k, -1))  # Local training uses the keys of epochs from 0 on.
         up = self.train(replace(down, params=mix(state.params, down.params, w)), client, k)
         return up, State(up.params, w, (state.times + 1).clamp(max=2))
 
-    def _learned(self, down: Global, state: State, client: Client, k: Key) -> Params:
-        """The shares for this round. What is done stays as it is, so that a loop may stop where a map may not."""
-        loss, everything = self._lesson(down, state, client, k)
+    def _learn_shares(self, down: Global, state: State, client: Client, k: Key) -> Params:
+        """Learn the shares for this round.
+
+        Under vmap all passes run, and the shares of a client that has converged no longer change; without vmap the
+        loop stops there. Both give the same shares.
+        """
+        loss, everything = self._shares_loss(down, state, client, k)
         size = self.optim.batch_size
         batches = [
             everything._replace(x=x, y=y, w=w) for x, y, w in zip(*(v.split(size) for v in everything[:3]), strict=True)
@@ -72,14 +76,14 @@ class FedALA(Averaging[State]):
         for _ in range(self.most_passes):
             if not is_batched() and done:
                 break
-            after = passed(loss, w, batches, self.eta)
+            after = run_pass(loss, w, batches, self.eta)
             w = {name: torch.where(done, v, after[name]) for name, v in w.items()}
             losses.append(loss(w, everything))
-            done = done | (state.times > 1) | self._stands_still(losses)
+            done = done | (state.times > 1) | self._has_converged(losses)
         return w
 
-    def _lesson(self, down: Global, state: State, client: Client, k: Key) -> tuple[Loss, Batch]:
-        """The loss as a function of the shares, and the rows: features where only the head is mixed."""
+    def _shares_loss(self, down: Global, state: State, client: Client, k: Key) -> tuple[Loss, Batch]:
+        """Return the loss as a function of the shares, and its rows (features, if only the head is mixed)."""
         rows = permutation(k, len(client.x), client.n)[: ceil(self.sample * len(client.x))]
         drawn = torch.arange(len(rows), device=rows.device) < (self.sample * client.n.double()).ceil()
         model, x = client.model, client.x[rows]
@@ -92,7 +96,7 @@ class FedALA(Averaging[State]):
 
         return loss, Batch(x, client.y[rows], drawn.float(), k, {})
 
-    def _stands_still(self, losses: list[Tensor]) -> Tensor | bool:
+    def _has_converged(self, losses: list[Tensor]) -> Tensor | bool:
         if len(losses) < self.window:
             return False
         return torch.stack(losses[-self.window :]).std(correction=0) < self.still
@@ -105,12 +109,12 @@ class FedALA(Averaging[State]):
 
 
 def mix(old: Params, new: Params, w: Params) -> Params:
-    """old + (new - old) * W where there are shares, exactly old at 0 and new at 1; new elsewhere."""
+    """Return old + (new - old) * W for weights with shares (exactly old at 0 and new at 1), and new for the others."""
     return new | {name: torch.lerp(old[name], new[name], v) for name, v in w.items()}
 
 
-def passed(loss: Loss, w: Params, batches: Iterable[Batch], eta: float) -> Params:
-    """The shares after one pass: a step for each batch, back into [0, 1]."""
+def run_pass(loss: Loss, w: Params, batches: Iterable[Batch], eta: float) -> Params:
+    """Return the shares after one pass: one gradient step for each batch, clamped to [0, 1]."""
     for b in batches:
         grads, _ = gradient(loss, w, b)
         w = {name: (v - eta * grads[name]).clamp(0, 1) for name, v in w.items()}

@@ -27,7 +27,7 @@ from ..core.losses import cross_entropy, wmean
 from ..core.model import Predictor
 from ..core.payloads import Params, about, payload
 from ..core.prng import Key, permutation
-from ._mutual_learning import Losses, Mutual, Shared, Update, divergence, shared_model, train
+from ._mutual_learning import Losses, Mutual, Shared, Update, kl_from_peer, shared_model, train_both
 
 PREDICTORS = ("ensemble", "equal", "private", "shared")
 
@@ -41,12 +41,12 @@ class State:
 
 
 class Held(NamedTuple):
-    """The adaptability set; ``w`` marks its real rows."""
+    """The adaptability set: rows set aside to fit the weight; ``w`` is 1 for real rows and 0 for padding."""
 
     x: Tensor
     y: Tensor
     w: Tensor
-    covers: Tensor  # whether every class of two rows or more is in it
+    covers: Tensor  # True if the set contains every class that has two rows or more.
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class FedAPEN(Mutual[State]):
 
     def local(self, down: Shared, state: State, client: Client, k: Key) -> tuple[Update, State]:
         rest, held = self.split(client, state.draw)
-        lam = self._fitted(down, state, client, held)
+        lam = self._current_weight(down, state, client, held)
         losses = self.losses(lam if self.adaptive else torch.tensor(0.5))
-        own, shared = train(self.optim, losses, state.params, down.params, rest, k)
+        own, shared = train_both(self.optim, losses, state.params, down.params, rest, k)
         return Update(shared, client.n), State(own, lam, torch.ones_like(state.seen), state.draw)
 
     def losses(self, lam: Tensor) -> Losses:
@@ -88,7 +88,7 @@ class FedAPEN(Mutual[State]):
     def _loss(self, weight: Tensor, of: Step, peer: Step) -> Tensor:
         value = cross_entropy(of.logits, of.batch)
         if self.kl_weight:
-            value = value + self.kl_weight * divergence(of, peer)
+            value = value + self.kl_weight * kl_from_peer(of, peer)
         if self.ensemble_weight:
             together = weight * of.logits + (1 - weight) * peer.logits.detach()
             value = value + self.ensemble_weight * cross_entropy(together, of.batch)
@@ -96,15 +96,15 @@ class FedAPEN(Mutual[State]):
 
     # -- the weight ---------------------------------------------------------------------------------------------------
 
-    def _fitted(self, down: Shared, state: State, client: Client, held: Held) -> Tensor:
-        """lam_k for the shared model that was received."""
+    def _current_weight(self, down: Shared, state: State, client: Client, held: Held) -> Tensor:
+        """Return lam_k for the shared model that was received."""
         if len(held.x) == 0:
             return state.lam
         own, shared = client.model(state.params, held.x), shared_model(client)(down.params, held.x)
-        return torch.where(state.seen & held.covers, self.learnt(state.lam, own, shared, held), state.lam)
+        return torch.where(state.seen & held.covers, self.fit_weight(state.lam, own, shared, held), state.lam)
 
-    def learnt(self, lam: Tensor, own: Tensor, shared: Tensor, held: Held) -> Tensor:
-        """Plain steps down the slope of CE(e) in lam, given the logits of both models."""
+    def fit_weight(self, lam: Tensor, own: Tensor, shared: Tensor, held: Held) -> Tensor:
+        """Fit lam by plain gradient steps on CE(e), given the logits of both models."""
         size = self.optim.batch_size
         batches = list(zip(*(v.split(size) for v in (own, shared, held.y, held.w)), strict=True))
         for p, s, y, w in batches * self.lam_passes:
@@ -114,10 +114,11 @@ class FedAPEN(Mutual[State]):
         return lam
 
     def split(self, client: Client, draw: Key) -> tuple[Client, Held]:
-        """The rows to train on, and those set aside: the same in every round, first one of each class, then in turn.
+        """Split the client's rows into rows to train on and rows set aside, in the same way in every round.
 
-        How many are set aside follows from the number of rows alone. So, where there is no padding, those to train on
-        can be cut off without any, and batch statistics are right.
+        One row of each class is set aside first, then further rows of the classes in turn. The number of rows set
+        aside follows from the number of rows alone, so that without padding the rows to train on contain no padding
+        either, and batch statistics are right.
         """
         size, count = len(client.x), self._count(client.n)
         most, start = int(self._count(torch.tensor(size))), client.n - count
@@ -129,17 +130,19 @@ class FedAPEN(Mutual[State]):
         return replace(client, x=client.x[rest], y=client.y[rest], n=start), held
 
     def _order(self, client: Client, draw: Key) -> Tensor:
-        """Rows to train on, then those to be set aside sooner and sooner, then padding."""
+        """Return row indices: rows to train on, then rows by rising priority of being set aside, then padding."""
         if self.share == 0:
             return torch.arange(len(client.x))
         rows = permutation(draw, len(client.x), client.n)
         members = client.members()[rows]
         of_class, place = (members * members.sum(0)).sum(1), (members * members.cumsum(0)).sum(1)
-        turn = torch.where(of_class > 1, (place - 1) / of_class, 2)  # 0 for the first of a class, 2 for its only row
+        turn = torch.where(
+            of_class > 1, (place - 1) / of_class, 2
+        )  # 0 for the first row of a class, 2 for an only row.
         return rows[torch.where(members.sum(1) > 0, -turn, 1).argsort(stable=True)]
 
     def _count(self, n: Tensor) -> Tensor:
-        """Rows set aside of ``n``: at least one, but two are left; none if nothing is to be set aside."""
+        """Return how many of ``n`` rows are set aside: at least one, at most all but two; 0 if ``share`` is 0."""
         if self.share == 0:
             return torch.zeros_like(n)
         wanted = (self.share * n.double()).round().clamp(min=1)
@@ -151,10 +154,10 @@ class FedAPEN(Mutual[State]):
         return state.params
 
     def personal(self, down: Shared, up: Update | None, state: State, client: Client) -> Predictor:
-        """By the ensemble; a client that has just received a shared model first learns the weight for it."""
+        """Predict with the ensemble; before training, first fit the weight to the shared model received."""
         lam = {"equal": 0.5, "private": 1.0, "shared": 0.0}.get(self.predict, state.lam)
         if self.predict == "ensemble" and up is None:
-            lam = self._fitted(down, state, client, self.split(client, state.draw)[1])
+            lam = self._current_weight(down, state, client, self.split(client, state.draw)[1])
         model, shared = client.model, shared_model(client)
         return lambda x: lam * model(state.params, x) + (1 - lam) * shared(down.params, x)
 

@@ -35,12 +35,12 @@ class Global:  # the server's state, and what it sends
 class Update:
     params: Params = about("w_k, the model after local training", role=Role.MODEL)
     n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
-    extra: Params = about("what the regularisers report")  # each declares the roles of its own reports
+    extra: Params = about("what the regularisers report")  # Each regulariser declares the roles of its reports.
 
 
 @dataclass(frozen=True)
 class Averaging(Method[Global, StateT, Global, Update]):
-    """What FedAvg and the methods built on it share: one global model, trained by all and averaged."""
+    """Base of FedAvg and related methods: all clients train one global model, and the server averages it."""
 
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
     regularisers: Regularisers = field(default=Regularisers(), metadata={"about": "further terms of the local loss"})
@@ -50,7 +50,7 @@ class Averaging(Method[Global, StateT, Global, Update]):
     sums_uploads: ClassVar[bool] = True
 
     def terms(self) -> Regularisers:
-        """The regularisers in force: those given, and those of the method itself."""
+        """Return the regularisers that apply: those of the user and those of the method itself."""
         return self.regularisers
 
     def bias_free(self) -> bool:
@@ -60,12 +60,14 @@ class Averaging(Method[Global, StateT, Global, Update]):
         return Global(task.model.init(), self.terms().start(task))
 
     def broadcast(self, server: Global, to: ClientId, task: Task, r: Round) -> Global:
-        if type(server) is Global and not self.terms():  # it has nothing more, and the same for all costs less
+        if (
+            type(server) is Global and not self.terms()
+        ):  # The state has no further fields, and one message for all clients costs less.
             return server
         return Global(server.params, self.terms().send(server.extra))
 
     def train(self, down: Global, client: Client, k: Key, *own: Term) -> Update:
-        """Local training of the global model, with the regularisers and the method's ``own`` terms."""
+        """Train the global model locally, with the regularisers and the method's ``own`` terms."""
         terms = self.terms().bind(down.extra, down.params, client)
         params = self.optim.fit(objective(client.model, *own, *terms), down.params, client, k)
         return Update(params, client.n, self.terms().report(params, client))

@@ -42,14 +42,14 @@ class FedAvgM(FedAvg):
         start = super().init_server(task, k)
         return Server(start.params, start.extra, zeros(weights(start.params)))
 
-    def aggregate(  # type: ignore[override]  # the only server states there are come from init_server
+    def aggregate(  # type: ignore[override]  # Every server state comes from init_server.
         self, server: Server, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key
     ) -> Server:
         average = super().aggregate(server, replies, task, r, k)
         old, new, v = weights(server.params), weights(average.params), server.velocity
         share = 1 - self.beta if self.dampening else 1.0
         velocity = {name: self.beta * v[name] + share * d for name, d in sub(old, new).items()}
-        # w - eta v, put so that with beta = 0 and eta = 1 nothing is left of w, not even its rounding.
+        # This form of w - eta v leaves no rounding error of w if beta = 0 and eta = 1.
         eta = share * self.server_lr
         kept = {name: (1 - eta) * w + eta * new[name] for name, w in old.items()}
         moved = sub(kept, velocity if self.nesterov else v, self.server_lr * self.beta)

@@ -16,7 +16,7 @@ import torch
 
 from ..core import SGD, Client, Key, Model, Optimiser, Params, Predictor, Task, objective, one_of, part, setting
 from ..errors import AtollError
-from ._partial_model import Shared, Sharing, Update, fit_body, fit_head, whole
+from ._partial_model import Shared, Sharing, Update, fit_body, fit_head, join_parts
 from .local import State
 
 
@@ -47,14 +47,14 @@ class FedBABU(Sharing[State]):
     def after_upload(self, down: Shared, up: Update, state: State, client: Client, k: Key) -> State:
         body, head = down.params, _head(client.model)
         if self.tune == "head":
-            return State(whole(body, fit_head(self.finetune, body, head, client, k)))
-        return State(self.finetune.fit(objective(client.model), whole(body, head), client, k))
+            return State(join_parts(body, fit_head(self.finetune, body, head, client, k)))
+        return State(self.finetune.fit(objective(client.model), join_parts(body, head), client, k))
 
     def own(self, down: Shared, up: Update | None, state: State, client: Client) -> Params:
-        return state.params if up else whole(down.params, _head(client.model))
+        return state.params if up else join_parts(down.params, _head(client.model))
 
     def generic(self, server: Shared, task: Task) -> Predictor:
-        params = whole(server.params, _head(task.model))
+        params = join_parts(server.params, _head(task.model))
         return lambda x: task.model(params, x)
 
     def reduces_to(self) -> str | None:
@@ -66,7 +66,7 @@ def _head(model: Model) -> Params:
 
 
 def _check_heads(task: Task) -> None:
-    """The head never travels, so that everybody has to begin with the same one."""
+    """Raise an AtollError unless all clients start with the same head: the head is never sent."""
     first = _head(task.model)
     for model in set(task.models.values()):
         if any(not torch.equal(v, first[name]) for name, v in _head(model).items()):

@@ -25,7 +25,7 @@ from ..core.payloads import Params, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._control_variates import Global, Update, check_plain, merged, walk
+from ._control_variates import Global, Update, check_plain_sgd, merge_updates, train_corrected
 from .fedprox import Proximal
 
 
@@ -54,7 +54,7 @@ class FedDC(Method[Server, State, Global, Update]):
 
     def __post_init__(self) -> None:
         within(self, 0, "alpha")
-        check_plain(self, self.optim)
+        check_plain_sgd(self, self.optim)
 
     def init_server(self, task: Task, k: Key) -> Server:
         params = task.model.init()
@@ -70,12 +70,12 @@ class FedDC(Method[Server, State, Global, Update]):
     def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
         centre = sub(weights(down.params), state.drift)
         loss = objective(client.model, Proximal(self.alpha).bind({}, centre, client))
-        params, variate = walk(self.optim, loss, down, state.variate, client, k)
+        params, variate = train_corrected(self.optim, loss, down, state.variate, client, k)
         drift = add(state.drift, sub(weights(params), down.params))
         return Update(params, sub(variate, state.variate)), State(drift, variate)
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Server:
-        params, variate, share = merged(server.variate, replies, task)
+        params, variate, share = merge_updates(server.variate, replies, task)
         drift = add(server.drift, sub(weights(params), server.params), share)
         return Server(params | add(weights(params), drift), variate, drift)
 

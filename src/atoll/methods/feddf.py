@@ -33,7 +33,7 @@ from ..core.prng import Key
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._distillation import divergence, imitation, lessons, public
+from ._distillation import imitation_loss, kl_divergence, public_rows, target_batches
 
 
 @payload
@@ -94,20 +94,22 @@ class FedDF(Method[Server, Nothing, Group, Update]):
             for a, ups in groups.items()
         }
         if self.steps:
-            target = self.target([models[a](up.params, public(task)) for a, ups in groups.items() for up in ups])
-            fused = {a: self._distilled(models[a], params, public(task), target, k) for a, params in fused.items()}
+            target = self.target([models[a](up.params, public_rows(task)) for a, ups in groups.items() for up in ups])
+            fused = {a: self._distilled(models[a], params, public_rows(task), target, k) for a, params in fused.items()}
         return Server(server.params | {f"{a}/{name}": v for a, params in fused.items() for name, v in params.items()})
 
     def target(self, logits: list[Tensor]) -> Tensor:
-        """What the teachers, whose logits these are, predict together [M, C]."""
+        """Return the joint prediction [M, C] of the teachers with these logits."""
         scaled = torch.stack(logits) / self.temperature
         return scaled.mean(0).softmax(1) if self.ensemble == "logits" else scaled.softmax(2).mean(0)
 
     def _distilled(self, model: Model, params: Params, x: Tensor, target: Tensor, k: Key) -> Params:
         def apart(target: Tensor, logits: Tensor) -> Tensor:
-            return divergence(target, logits / self.temperature)
+            return kl_divergence(target, logits / self.temperature)
 
-        return self.server.run(imitation(model, apart), params, lessons(x, target, self.server, k, self.steps))
+        return self.server.run(
+            imitation_loss(model, apart), params, target_batches(x, target, self.server, k, self.steps)
+        )
 
     def own(self, down: Group, up: Update | None, state: Nothing, client: Client) -> Params:
         return up.params if up else down.params
@@ -121,7 +123,7 @@ class FedDF(Method[Server, Nothing, Group, Update]):
 
 
 def _models(task: Task) -> dict[str, Model]:
-    """One model of each architecture, by its name: that of its first client."""
+    """Return one model of each architecture by name: that of the first client that has it."""
     return {task.models[i].name: task.models[i] for i in reversed(task.clients)}
 
 

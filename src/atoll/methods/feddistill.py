@@ -22,12 +22,14 @@ from .feddw import DW
 
 @dataclass(frozen=True)
 class Distillation:
-    """The settings of the term, for SoftLabels and FedDistill alike."""
+    """Settings that SoftLabels and FedDistill share."""
 
     gamma: float = setting(1.0, "strength of the pull of predictions to soft labels", "public code of FedDW")
     sl_memory: str = setting("round", "soft labels count for one round, or for all", "chosen here; all in that code")
     sl_ema: float = setting(0.0, "share of the old Omega that is kept", "chosen here; 0.5 in that code")
-    absent_row: str = setting("keep", "row of a class nobody held: keep, eye or mask", "chosen here; eye in that code")
+    absent_row: str = setting(
+        "keep", "row of a class without rows in a round: keep, eye or mask", "chosen here; eye in that code"
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "gamma")
@@ -36,13 +38,13 @@ class Distillation:
         one_of(self, "absent_row", ("keep", "eye", "mask"))
 
     def table(self) -> DW:
-        """The keeper of Omega; its own term is not used."""
+        """Return the DW regulariser that maintains Omega; its own term is not used."""
         return DW(0.0, sl_memory=self.sl_memory, sl_ema=self.sl_ema, absent_row=self.absent_row)
 
 
 @dataclass(frozen=True)
 class SoftLabels(Distillation, Regulariser):
-    """gamma / |B| sum_i KL(Omega[y_i] || p(x_i)); Omega travels down, sums of soft labels and counts up."""
+    """gamma / |B| sum_i KL(Omega[y_i] || p(x_i)); down: Omega; up: sums of soft labels and counts."""
 
     marks = DW.marks
 

@@ -25,7 +25,7 @@ from .fedavg import FedAvg
 
 @dataclass(frozen=True)
 class Relation:
-    """The settings of the term, for DW and FedDW alike."""
+    """Settings that DW and FedDW share."""
 
     mu: float = setting(0.1, "strength of the term", "paper, CIFAR-10; 10 for 100 classes")
     form: str = setting("eq11", "the term: eq11, ata or ata_linear", "paper")
@@ -33,7 +33,9 @@ class Relation:
     sl_memory: str = setting("round", "soft labels count for one round, or for all", "paper; all in the released code")
     sl_ema: float = setting(0.0, "share of the old Omega that is kept", "paper; 0.5 in the released code")
     mu_decay: int = setting(0, "divide mu by 10 every so many rounds; 0: never", "paper; 9 in the released code")
-    absent_row: str = setting("keep", "row of a class nobody held: keep, eye or mask", "chosen here; eye in the code")
+    absent_row: str = setting(
+        "keep", "row of a class without rows in a round: keep, eye or mask", "chosen here; eye in the code"
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "mu", "mu_decay")
@@ -45,7 +47,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class DW(Relation, Regulariser):
-    """mu / C^2 ||Omega - rowsoftmax(omega omega^T)||_F^2; Omega travels down, sums of soft labels and counts up."""
+    """mu / C^2 ||Omega - rowsoftmax(omega omega^T)||_F^2; down: Omega; up: sums of soft labels and counts."""
 
     # Rows of soft labels sum to the counts of their classes.
     marks: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -55,9 +57,8 @@ class DW(Relation, Regulariser):
 
     def start(self, task: Task) -> Params:
         c = task.num_classes
-        kept = {
-            "omega": torch.zeros(c, c) if self.absent_row == "mask" else torch.eye(c)
-        }  # a row of zeros is no target
+        # A row of zeros is no target.
+        kept = {"omega": torch.zeros(c, c) if self.absent_row == "mask" else torch.eye(c)}
         if self.sl_memory == "all":
             kept |= {"sum": torch.zeros(c, c), "count": torch.zeros(c)}
         if self.mu_decay:
@@ -103,7 +104,7 @@ class DW(Relation, Regulariser):
         return ((1 - share) * fresh + share * old).float()
 
     def _strength(self, t: int) -> float:
-        """mu in round ``t``, counted from 1."""
+        """Return mu in round ``t``, counted from 1."""
         return self.mu / 10.0 ** (t // self.mu_decay)
 
 
@@ -118,6 +119,6 @@ class FedDW(Relation, FedAvg):
 
 
 def relation(params: Params) -> Tensor:
-    """A(omega), the class-relation matrix of the last layer."""
+    """Return A(omega), the class-relation matrix of the last layer."""
     omega = params["head.weight"]
     return (omega @ omega.T).softmax(1)

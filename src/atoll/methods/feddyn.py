@@ -61,7 +61,7 @@ class FedDyn(Averaging[State]):
         up = self.train(down, client, k, _against(state.g), pull)
         return up, State(sub(state.g, sub(weights(up.params), down.params), self.alpha))
 
-    def aggregate(  # type: ignore[override]  # the only server states there are come from init_server
+    def aggregate(  # type: ignore[override]  # Every server state comes from init_server.
         self, server: Server, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key
     ) -> Server:
         m = 0
@@ -83,7 +83,7 @@ class FedDyn(Averaging[State]):
 
 
 def _against(g: Params) -> Term:
-    """-<g, theta>."""
+    """Return the term -<g, theta>."""
 
     def term(s: Step) -> Tensor:
         return -sum(((v * s.params[name]).sum() for name, v in g.items()), start=torch.zeros(()))

@@ -34,11 +34,11 @@ from ..core.prng import Key, fold, normal, permutation
 from ..core.task import Reply, Round, Task
 from ..errors import AtollError
 from ..typing import ClientId
-from ._autoencoder import autoencoder, rebuilt
-from ._class_sampling import evenly
+from ._autoencoder import build_autoencoder, reconstruct
+from ._class_sampling import balanced_sampler
 
-DISTIL, SHARE, MIX = "distil", "share", "mix"  # the stages
-Q = "q."  # names of the autoencoder's weights among those of the model
+DISTIL, SHARE, MIX = "distil", "share", "mix"  # The stages of a run, see steps 1 to 3.
+Q = "q."  # Prefix of the autoencoder's weights among those of the model.
 KINDS = ("one", "two")
 
 
@@ -92,7 +92,9 @@ class FedFed(Method[Global, State, Global, Update]):
     guards: ClassVar[tuple[str, ...]] = ("params",)
     as_sent: ClassVar[str | None] = "the features that all clients share in one pool"
     needs = frozenset({Need.SAME_ARCHITECTURE})
-    vectorisable: ClassVar[bool] = False  # clients share as many features as they have rows: these do not stack
+    vectorisable: ClassVar[bool] = (
+        False  # Clients share one feature per row, so the numbers differ and cannot be stacked.
+    )
     keeps_per_client_state: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -110,20 +112,20 @@ class FedFed(Method[Global, State, Global, Update]):
         if self.stage(down) == SHARE:
             return Update({}, self.features(down, client, k), client.n), state
         if self.stage(down) == DISTIL:
-            return Update(self._distilled(down, client, k), {}, client.n), state
+            return Update(self._distil_step(down, client, k), {}, client.n), state
         pool = down.pool or state.pool
         params = self.optim.run(objective(client.model), down.params, self._mixed(client, pool, k))
         return Update(params, {}, client.n), State(pool)
 
-    def _distilled(self, down: Global, client: Client, k: Key) -> Params:
-        """Step 1."""
-        vae, (f, q) = autoencoder(tuple(client.x.shape[1:]), down.k), _apart(down.params)
+    def _distil_step(self, down: Global, client: Client, k: Key) -> Params:
+        """Run step 1: train the model and the autoencoder together."""
+        vae, (f, q) = build_autoencoder(tuple(client.x.shape[1:]), down.k), _apart(down.params)
         start = f | {Q + name: v for name, v in (q or vae.init()).items()}
         batches = client.batches(k, self.distil.epochs, self.distil.batch_size)
         return self.distil.run(self.distillation(client.model, vae), start, batches)
 
     def distillation(self, model: Model, vae: Model) -> Loss:
-        """The loss of step 1; dropout streams count from 0, so noise has the keys below."""
+        """Return the loss of step 1. Its noise has the keys -1 and -2, because dropout uses the keys from 0 on."""
 
         def loss(params: Params, b: Batch) -> Tensor:
             f, q = _apart(params)
@@ -144,22 +146,22 @@ class FedFed(Method[Global, State, Global, Update]):
         return [x_s + s * normal(fold(k, i), *x_s.shape) for i, s in enumerate((self.sigma1, self.sigma2))]
 
     def features(self, down: Global, client: Client, k: Key) -> Params:
-        """Step 2: the noisy features of the client's rows, or of some of them, without augmentation."""
-        vae, (_, q) = autoencoder(tuple(client.x.shape[1:]), down.k), _apart(down.params)
+        """Run step 2: return noisy features of the client's rows, or of a share of them, without augmentation."""
+        vae, (_, q) = build_autoencoder(tuple(client.x.shape[1:]), down.k), _apart(down.params)
         rows = permutation(fold(k, 0), len(client.x))[: round(self.share * len(client.x))]
         x = client.x[rows]
-        x_s = x - rebuilt(vae, q or vae.init(), x) if len(x) else x
+        x_s = x - reconstruct(vae, q or vae.init(), x) if len(x) else x
         return dict(zip(KINDS, self._noisy(x_s, fold(k, 1)), strict=True)) | {"y": client.y[rows].int()}
 
     def _mixed(self, client: Client, pool: Params, k: Key) -> Iterator[Batch]:
-        """Step 3: private batches as in plain training, each with as many rows of either kind from the pool."""
+        """Yield the batches of step 3: private ones, each with as many rows of either kind from the pool."""
         batches = client.batches(k, self.optim.epochs, self.optim.batch_size)
         if not pool or not len(pool["y"]):
             yield from batches
             return
-        draw = evenly(pool["y"].long())
+        draw = balanced_sampler(pool["y"].long())
         for i, b in enumerate(batches):
-            own = fold(fold(k, -1), i)  # no epoch has this number
+            own = fold(fold(k, -1), i)  # Private batches use the keys of epochs from 0 on.
             taken = {kind: draw(len(b.x), fold(own, j)) for j, kind in enumerate(KINDS)}
             x = torch.cat([b.x, *(pool[kind][rows] for kind, rows in taken.items())])
             y = torch.cat([b.y, *(pool["y"][rows].long() for rows in taken.values())])
@@ -210,6 +212,6 @@ class FedFed(Method[Global, State, Global, Update]):
 
 
 def _apart(params: Params) -> tuple[Params, Params]:
-    """f and q."""
+    """Split params into those of the model f and those of the autoencoder q."""
     q = {name.removeprefix(Q): v for name, v in params.items() if name.startswith(Q)}
     return {name: v for name, v in params.items() if not name.startswith(Q)}, q

@@ -39,9 +39,9 @@ from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
 from ..core.tree import stack
 from ..typing import ClientId
-from ._generator import Generator, drawn
+from ._generator import Generator, draw_labels
 
-LEAST = 1e-4  # below which alpha_t and beta_t do not fall, as in the released code
+LEAST = 1e-4  # Lower bound of alpha_t and beta_t, as in the released code.
 
 
 @payload
@@ -102,14 +102,14 @@ class FedGen(Method[Global, Nothing, Global, Update]):
         return Update(params, client.n, client.members().sum(0)), state
 
     def _batches(self, client: Client, k: Key) -> Iterator[Batch]:
-        """Those of plain training, each with the number of its epoch."""
+        """Yield the batches of plain training, each with the number of its epoch."""
         rows = 0
         for b in client.batches(k, self.optim.epochs, self.optim.batch_size):
             yield b._replace(extra={"epoch": rows // len(client.x)})
             rows += len(b.x)
 
     def generated(self, down: Global, client: Client) -> Term:
-        """The terms with alpha and beta."""
+        """Return the terms with alpha and beta."""
         generate, ratio = self.generator(client), self.gen_batch / self.optim.batch_size
         alpha, beta = ((s * down.left).clamp(min=min(s, LEAST)) for s in (self.alpha, self.beta))
 
@@ -120,11 +120,13 @@ class FedGen(Method[Global, Nothing, Global, Update]):
             def logits(y: Tensor, k: Key) -> Tensor:
                 return client.model.classify(s.params, generate(down.generator, y, k))
 
-            y, k = s.batch.y, fold(s.batch.k, -1)  # dropout uses no negative numbers
-            more = drawn(down.seen, self.gen_batch, fold(k, 0))
+            y, k = s.batch.y, fold(s.batch.k, -1)  # Dropout uses no negative numbers.
+            more = draw_labels(down.seen, self.gen_batch, fold(k, 0))
             right = F.cross_entropy(logits(more, fold(k, 1)), more)
             target = logits(y, fold(k, 2)).detach().log_softmax(1)
-            apart = (target.exp() * (target - s.logits.log_softmax(1))).sum(1)  # KL; torch's own has no rule for vmap
+            apart = (target.exp() * (target - s.logits.log_softmax(1))).sum(
+                1
+            )  # KL, written out: torch's function has no vmap rule.
             return alpha * ratio * right + beta * wmean(apart * down.seen[y], s.batch.w)
 
         return term
@@ -141,26 +143,28 @@ class FedGen(Method[Global, Nothing, Global, Update]):
 
         params, n = mean(with_policy_of(replies, uploads()), "params", weight="n"), torch.stack(counts)
         present, start = n.sum(0) > 0, server.generator or self.generator(task).init(fold(k, 0))
-        if not present.any():  # clients may keep classes with few rows to themselves
+        if not present.any():  # Clients may withhold the counts of classes with few rows.
             return Global(params, server.generator, server.seen, server.left * self.fade)
         teach = replace(self.teach, lr=self.teach.lr * float(server.left))
-        generator = teach.run(self.lesson(task, stack(heads), n), start, self._labels(present, task, fold(k, 1)))
+        generator = teach.run(
+            self.generator_loss(task, stack(heads), n), start, self._labels(present, task, fold(k, 1))
+        )
         return Global(params, generator, server.seen | present, server.left * self.fade)
 
     def _labels(self, present: Tensor, task: Task, k: Key) -> Iterator[Batch]:
         for step in range(self.teach.epochs):
             own = fold(k, step)
-            yield self.generator(task).batch(drawn(present, self.teach.batch_size, fold(own, 0)), fold(own, 1))
+            yield self.generator(task).batch(draw_labels(present, self.teach.batch_size, fold(own, 0)), fold(own, 1))
 
-    def lesson(self, task: Task, heads: Params, n: Tensor) -> Loss:
-        """The generator's loss, given the clients' heads, stacked, and their rows of each class [K, C]."""
+    def generator_loss(self, task: Task, heads: Params, n: Tensor) -> Loss:
+        """Return the generator's loss, given the stacked heads of the clients and their rows of each class [K, C]."""
         generate, share = self.generator(task), n / n.sum(0).clamp(min=1)
 
         def loss(g: Params, b: Batch) -> Tensor:
             z = generate.step(g, b)
             logits = vmap(task.model.classify, (0, None))(heads, z)
             each = F.cross_entropy(logits.mT, b.y.expand(len(n), -1), reduction="none")
-            return (share[:, b.y] * each).mean(1).sum() + self.eta * sameness(generate.noises(b), z)
+            return (share[:, b.y] * each).mean(1).sum() + self.eta * sameness(generate.noise_of(b), z)
 
         return loss
 
@@ -175,6 +179,9 @@ class FedGen(Method[Global, Nothing, Global, Update]):
 
 
 def sameness(noises: Tensor, z: Tensor) -> Tensor:
-    """exp(-mean_ij mse(e_i, e_j) |G_i - G_j|) over all pairs, of a row with itself too; | | is a mean over features."""
+    """Return exp(-mean_ij mse(e_i, e_j) |G_i - G_j|) over all pairs (i, j), i = j included.
+
+    | | is a mean over features.
+    """
     far = (noises[:, None] - noises).square().mean(2)
     return (-far * (z[:, None] - z).abs().mean(2)).mean().exp()

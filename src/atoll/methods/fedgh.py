@@ -27,7 +27,7 @@ from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._prototypes import PLAIN, head_loss, lessons
+from ._prototypes import PLAIN, class_mean_batches, head_loss
 from .local import State
 
 MODES = ("per_sample", "per_client_mean", "shuffled_batches")
@@ -80,13 +80,13 @@ class FedGH(Method[Head, State, Head, Means]):
         return Means(means, n > 0), State(params)
 
     def aggregate(self, server: Head, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key) -> Head:
-        batches = lessons((reply.upload.means, reply.upload.held) for reply in replies)
+        batches = class_mean_batches((reply.upload.means, reply.upload.held) for reply in replies)
         if self.freeze_global_head or not batches:
             return server
         return Head(self.server.run(head_loss(task.model), server.head, self._order(batches, k)))
 
     def _order(self, batches: list[Batch], k: Key) -> Iterable[Batch]:
-        """The means as the mode wants them; each client's come as one batch."""
+        """Arrange the batches of class means, one for each client, as ``server_mode`` requires."""
         if self.server_mode == "shuffled_batches":
             return self.server.batches(torch.cat([b.x for b in batches]), torch.cat([b.y for b in batches]), k)
         each = batches if self.server_mode == "per_client_mean" else [row for b in batches for row in _rows(b)]

@@ -30,7 +30,7 @@ from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold, permutation
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._distillation import choose, chosen
+from ._distillation import sample_public_rows, select_public_rows
 from .local import State
 
 
@@ -71,10 +71,10 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
 
     def __post_init__(self) -> None:
         within(self, 0, "eta0")
-        within(self, 3, "rows", "batch")  # of two rows all kernels are alike
+        within(self, 3, "rows", "batch")  # With two rows all centred kernels are equal.
 
     def init_server(self, task: Task, k: Key) -> Server:
-        return Server(None, None, choose(task, self.rows, k))
+        return Server(None, None, sample_public_rows(task, self.rows, k))
 
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
@@ -88,19 +88,19 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
     def local(self, down: Alignment, state: State, client: Client, k: Key) -> tuple[Kernel, State]:
         pulls = [self._pull(down.eta, down.rows, down.kernel, client)] if down.rows is not None else []
         params = self.optim.fit(objective(client.model, *pulls), state.params, client, k)
-        return Kernel(gram(client.model.features(params, chosen(client, down.coming)))), State(params)
+        return Kernel(gram(client.model.features(params, select_public_rows(client, down.coming)))), State(params)
 
     def _pull(self, eta: float, rows: Tensor, kernel: Tensor | None, client: Client) -> Term:
-        """eta (1 - CKA) on rows that the key of each batch draws."""
+        """Return the term eta (1 - CKA), on rows drawn by the key of each batch."""
         assert kernel is not None
-        x = chosen(client, rows)
+        x = select_public_rows(client, rows)
 
         def term(s: Step) -> Tensor:
-            own = fold(s.batch.k, -1)  # no dropout layer has this number
+            own = fold(s.batch.k, -1)  # Dropout layers use the keys from 0 on.
             part = permutation(fold(own, 0), len(x))[: self.batch]
             beside = Batch(x[part], part, torch.ones(len(part)), fold(own, 1), {})
             z = client.model.step(s.params, beside).features
-            z = z - z.mean(0)  # CKA would centre the products: where features hardly differ, too late for their digits
+            z = z - z.mean(0)  # Centring the products, as CKA does, would lose digits if features hardly differ.
             return eta * (1 - cka(gram(z), kernel[part][:, part]))
 
         return term
@@ -110,7 +110,7 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
         for reply in replies:
             total.add(reply.upload.kernel)
             count += 1
-        return Server(server.coming, (total.value() / count).float(), choose(task, self.rows, k))
+        return Server(server.coming, (total.value() / count).float(), sample_public_rows(task, self.rows, k))
 
     def own(self, down: Alignment, up: Kernel | None, state: State, client: Client) -> Params:
         return state.params
@@ -120,15 +120,15 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
 
 
 def gram(features: Tensor) -> Tensor:
-    """The products of all pairs of features, exactly symmetric."""
+    """Return the products of all pairs of features, exactly symmetric."""
     products = features @ features.T
     return (products + products.T) / 2
 
 
 def cka(k: Tensor, other: Tensor) -> Tensor:
-    """Centred kernel alignment; 0 for features that are all the same."""
+    """Return the centred kernel alignment; 0 for features that are all the same."""
     a, b = _centred(k), _centred(other)
-    lengths = [(v.square().sum() + 1e-20).sqrt() for v in (a, b)]  # the product of their squares might be too large
+    lengths = [(v.square().sum() + 1e-20).sqrt() for v in (a, b)]  # The product of the squares might overflow.
     return (a * b).sum() / (lengths[0] * lengths[1])
 
 

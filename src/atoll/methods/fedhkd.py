@@ -35,7 +35,7 @@ from ..core.prng import Key, fold, normal
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._prototypes import DISTANCES, towards
+from ._prototypes import DISTANCES, pull_to_means
 from .local import State
 
 
@@ -89,22 +89,24 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
         return State(client.model.init())
 
     def local(self, down: Knowledge, state: State, client: Client, k: Key) -> tuple[Update, State]:
-        pulls = self.head_term(down, client), towards(down.features, down.seen, self.gamma, self.h_distance)
+        pulls = self.head_term(down, client), pull_to_means(down.features, down.seen, self.gamma, self.h_distance)
         params = self.optim.fit(objective(client.model, *pulls), down.params or state.params, client, k)
         z = client.model.features(params, client.x)
         n, features = class_means(z, client.members())
         _, predictions = class_means(self._soft(client.model.classify(params, z)).exp(), client.members())
         counts = torch.where(n < self.min_share * client.n, 0, n)
-        noisy = features + self.sigma * normal(fold(k, -1), *features.shape)  # no epoch has this number
+        noisy = features + self.sigma * normal(
+            fold(k, -1), *features.shape
+        )  # Local training uses the keys of epochs from 0 on.
         sent = (torch.where(counts[:, None] > 0, v, 0) for v in (noisy, predictions))
         return Update(params if down.params else {}, client.n, counts, *sent), State(params)
 
     def _soft(self, logits: Tensor) -> Tensor:
-        """log q_T."""
+        """Return log q_T."""
         return (logits / self.temperature).log_softmax(1)
 
     def head_term(self, down: Knowledge, client: Client) -> Term:
-        """lam times the mean distance of what the head makes of H from Q, over the classes that have them."""
+        """Return lam times the mean distance of the head's predictions on H from Q, over the classes that have both."""
 
         def term(s: Step) -> Tensor:
             log_q, target = self._soft(client.model.classify(s.params, down.features)), down.predictions

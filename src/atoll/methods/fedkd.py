@@ -38,9 +38,9 @@ from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
 from ._low_rank import apply_change, compress, decompress
-from ._mutual_learning import Update, divergence, shared_model, train
+from ._mutual_learning import Update, kl_from_peer, shared_model, train_both
 
-PROJECT = "project"  # W_k, while it is trained with the mentee
+PROJECT = "project"  # Prefix of W_k while it is trained together with the mentee.
 
 
 @payload
@@ -83,11 +83,11 @@ class FedKD(Method[Server, State, Mentee, Change]):
     t_end: float = setting(0.98, "share of the energy that is kept in the end", "public code")
     rounds_to_end: int = setting(100, "rounds until then; the paper means all rounds of the run", "chosen here")
 
-    guards: ClassVar[tuple[str, ...]] = ("params",)  # the changes of the mentee, put together from their factors
+    guards: ClassVar[tuple[str, ...]] = ("params",)  # Changes of the mentee, multiplied out from their factors.
     not_a_sum: ClassVar[str] = "clients send factors, and the sum of factors is not that of what they stand for"
     family: ClassVar[str] = "mutual"
     needs = frozenset({Need.SHARED_MODEL})
-    vectorisable: ClassVar[bool] = False  # how much is sent, and so the shape of it, depends on the values
+    vectorisable: ClassVar[bool] = False  # The shapes of the upload depend on its values.
     varying_bytes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -100,12 +100,12 @@ class FedKD(Method[Server, State, Mentee, Change]):
 
     def init_client(self, client: Client, k: Key) -> State:
         rows, columns = client.model.feature_dim, shared_model(client).feature_dim
-        project = (2 * uniform(k, rows, columns) - 1) / columns**0.5  # as torch draws linear layers
+        project = (2 * uniform(k, rows, columns) - 1) / columns**0.5  # Initialised as torch initialises linear layers.
         return State(client.model.init(), project, {})
 
     def local(self, down: Mentee, state: State, client: Client, k: Key) -> tuple[Change, State]:
         start = down.params or apply_change(state.mentee, down.change, down.buffers)
-        mentor, mentee = train(self.optim, self.losses, state.params, start | {PROJECT: state.project}, client, k)
+        mentor, mentee = train_both(self.optim, self.losses, state.params, start | {PROJECT: state.project}, client, k)
         project = mentee.pop(PROJECT)
         change = compress(sub(weights(mentee), start), down.threshold)
         return Change(change, _buffers(mentee), client.n), State(mentor, project, start)
@@ -114,8 +114,8 @@ class FedKD(Method[Server, State, Mentee, Change]):
         of_mentor, of_mentee = (cross_entropy(step.logits, step.batch) for step in (mentor, mentee))
         s = (of_mentor + of_mentee).detach().clamp(min=self.s_min)
         if self.kl_weight:
-            of_mentor = of_mentor + self.kl_weight * divergence(mentor, mentee) / s
-            of_mentee = of_mentee + self.kl_weight * divergence(mentee, mentor) / s
+            of_mentor = of_mentor + self.kl_weight * kl_from_peer(mentor, mentee) / s
+            of_mentee = of_mentee + self.kl_weight * kl_from_peer(mentee, mentor) / s
         if self.hidden_weight:
             guess = mentee.features @ mentee.params[PROJECT].T
             of_mentor = of_mentor + self.hidden_weight * _mse(mentor.features, guess.detach(), mentor.batch.w) / s
@@ -146,7 +146,7 @@ class FedKD(Method[Server, State, Mentee, Change]):
         none = zeros(weights(server.params)) | _buffers(server.params)
         average = mean(with_policy_of(replies, updates()), "params", weight=None if self.uniform else "n", around=none)
         change = compress(weights(average), self.threshold(r))
-        # Clients will add what they receive, so the server adds the same.
+        # Clients add the change that they receive, so the server adds the same one.
         return Server(apply_change(server.params, change, _buffers(average)), change, present)
 
     def threshold(self, r: Round) -> float:

@@ -29,10 +29,17 @@ from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._distillation import Apart, choose, chosen, imitation, lessons, still
+from ._distillation import (
+    Divergence,
+    freeze_statistics,
+    imitation_loss,
+    sample_public_rows,
+    select_public_rows,
+    target_batches,
+)
 from .local import State
 
-DISTANCES: dict[str, Apart] = {
+DISTANCES: dict[str, Divergence] = {
     "mae": lambda target, logits: (logits - target).abs().mean(),
     "mse": lambda target, logits: (logits - target).square().mean(),
 }
@@ -81,7 +88,7 @@ class FedMD(Method[Server, State, Lesson, Scores]):
         one_of(self, "distance", DISTANCES)
 
     def init_server(self, task: Task, k: Key) -> Server:
-        return Server(choose(task, self.rows, k), torch.zeros(len(task.clients), dtype=torch.bool), None)
+        return Server(sample_public_rows(task, self.rows, k), torch.zeros(len(task.clients), dtype=torch.bool), None)
 
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
@@ -91,18 +98,20 @@ class FedMD(Method[Server, State, Lesson, Scores]):
         return Lesson(server.rows, first, server.consensus if r.phase else None)
 
     def local(self, down: Lesson, state: State, client: Client, k: Key) -> tuple[Scores, State]:
-        x, own, params = chosen(client, down.rows), objective(client.model), state.params
+        x, own, params = select_public_rows(client, down.rows), objective(client.model), state.params
         if down.consensus is None:
             if down.first:
                 params = replace(self.optim, epochs=self.first_epochs).fit(own, params, client, fold(k, -2))
             return Scores(client.model(params, x)), State(params)
-        towards = still(imitation(client.model, DISTANCES[self.distance]))
-        params = self.digest.run(towards, params, lessons(x, down.consensus, self.digest, fold(k, -1)))
-        return Scores(None), State(self.optim.fit(own, params, client, k))  # no epoch has the number -1 or -2
+        towards = freeze_statistics(imitation_loss(client.model, DISTANCES[self.distance]))
+        params = self.digest.run(towards, params, target_batches(x, down.consensus, self.digest, fold(k, -1)))
+        return Scores(None), State(
+            self.optim.fit(own, params, client, k)
+        )  # Private batches use the keys of epochs from 0 on.
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Scores]], task: Task, r: Round, k: Key) -> Server:
         if r.phase:
-            return Server(choose(task, self.rows, k), server.met, None)
+            return Server(sample_public_rows(task, self.rows, k), server.met, None)
         total, count, met = sum_for(replies), 0, server.met.clone()
         for sender, up in replies:
             assert up.logits is not None

@@ -37,9 +37,9 @@ from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..errors import AtollError
 from ..typing import ClientId
-from ._distillation import beside_public, public
+from ._distillation import batches_with_public, public_rows
 
-ALPHA = BUFFERS + "alpha"  # while a client trains, its coefficients travel with the params, like running statistics
+ALPHA = BUFFERS + "alpha"  # During training the coefficients are stored among the params, like running statistics.
 
 
 @payload
@@ -69,7 +69,7 @@ class Features:
 
 @payload
 class Share:
-    """What the server's work for one client adds to its own state."""
+    """Contribution of the work for one client to the server's state."""
 
     change: Params = about("that of the extractor of H_k, divided by the number of all clients")
     z: Tensor | None = about("Z_k, with knowledge = mean")
@@ -92,7 +92,7 @@ class FedPD(Method[Server, State, Features, Features]):
     clamp: bool = setting(True, "keep coefficients from 0 to 1", "chosen here")
     knowledge: str = setting("models", "what is sent down: features of server models, or the clients' mean", "paper")
     mean_scope: str = setting("all", "whose features the mean is over: all, or arch for those of one model", "paper")
-    feature_norm: str = setting("none", "layernorm brings the features of unlike models to one scale", "paper")
+    feature_norm: str = setting("none", "layernorm brings the features of heterogeneous models to one scale", "paper")
 
     not_a_sum: ClassVar[str] = "the server trains a model of each client, on that client's own features"
     phases: ClassVar[int] = 2
@@ -117,19 +117,19 @@ class FedPD(Method[Server, State, Features, Features]):
     # -- client -------------------------------------------------------------------------------------------------------
 
     def init_client(self, client: Client, k: Key) -> State:
-        return State(client.model.init(), torch.ones(len(public(client))))
+        return State(client.model.init(), torch.ones(len(public_rows(client))))
 
     def local(self, down: Features, state: State, client: Client, k: Key) -> tuple[Features, State]:
         if down.z is None:
-            return Features(self._normed(client.model.features(state.params, public(client)))), state
+            return Features(self._normed(client.model.features(state.params, public_rows(client)))), state
         start = state.params | {ALPHA: state.alpha}
-        trained = self.optim.run(self._loss(down.z, client), start, beside_public(client, self.optim, k))
+        trained = self.optim.run(self._loss(down.z, client), start, batches_with_public(client, self.optim, k))
         alpha = trained.pop(ALPHA)
         return Features(None), State(trained, alpha)
 
     def _loss(self, z: Tensor, client: Client) -> Loss:
-        """CE + lam mean_i a_i l_i, after a step of all a_i if an epoch begins."""
-        model, rows = client.model, public(client)
+        """Return the loss CE + lam mean_i a_i l_i; at the beginning of an epoch all a_i take a step first."""
+        model, rows = client.model, public_rows(client)
         if self.lam == 0:
             return objective(model)
 
@@ -152,7 +152,7 @@ class FedPD(Method[Server, State, Features, Features]):
         return features if self.feature_norm == "none" else F.layer_norm(features, features.shape[-1:])
 
     def trust(self, alpha: Tensor, apart: Tensor) -> Tensor:
-        """The next coefficients, given how far each row's features are from the server's."""
+        """Return the next coefficients, given the distance of each row's features from the server's."""
         slope = apart / len(apart) if self.alpha_scale == "literal" else apart
         if self.alpha_solver == "closed_form":
             alpha = 1 - slope / self.tau
@@ -169,7 +169,9 @@ class FedPD(Method[Server, State, Features, Features]):
         if self.knowledge == "mean":
             self._check_widths(task)
             return Server({}, {})
-        return Server(_extractor(next(iter(task.server_models.values())).init()), {})  # all begin with the same one
+        return Server(
+            _extractor(next(iter(task.server_models.values())).init()), {}
+        )  # All server models start with the same extractor.
 
     def _check_widths(self, task: Task) -> None:
         widths = {model.name: model.feature_dim for model in task.models.values()}
@@ -189,7 +191,7 @@ class FedPD(Method[Server, State, Features, Features]):
         return Features(server.known.get(self._circle(to, task)) if self.knowledge == "mean" else per_client.sent)
 
     def _circle(self, i: ClientId, task: Task) -> str:
-        """Whose mean a client gets."""
+        """Return the name of the group of clients whose mean a client receives."""
         return task.models[i].name if self.mean_scope == "arch" else "all"
 
     def serve_client(
@@ -198,7 +200,7 @@ class FedPD(Method[Server, State, Features, Features]):
         z = reply.upload.z
         if z is None or self.knowledge == "mean":
             return Share({}, z), per_client
-        server_model, rows = task.server_models[reply.sender], public(task)
+        server_model, rows = task.server_models[reply.sender], public_rows(task)
         batches = self.server.batches(rows, z, k)
         params = self.server.run(self._server_loss(server_model, server.centre), per_client.params, batches)
         change = sub(_extractor(params), _extractor(per_client.params))
@@ -206,7 +208,7 @@ class FedPD(Method[Server, State, Features, Features]):
         return Share(share, None), Desk(params, server_model(params, rows))
 
     def _server_loss(self, server_model: Model, centre: Params) -> Loss:
-        """Eq. (5)."""
+        """Return the loss of eq. (5)."""
 
         def loss(w: Params, b: Batch) -> Tensor:
             apart = (server_model.step(w, b).logits - b.y).abs().mean()
@@ -226,7 +228,7 @@ class FedPD(Method[Server, State, Features, Features]):
 
     def why_closed(self) -> str | None:
         if self.knowledge == "mean":
-            return "the mean of features is made anew in every round from what its clients send, and nobody keeps it"
+            return "the mean of features is computed in every round from the uploads of that round and is not stored"
         return None
 
     def reduces_to(self) -> str | None:
@@ -234,5 +236,5 @@ class FedPD(Method[Server, State, Features, Features]):
 
 
 def _extractor(params: Params) -> Params:
-    """The weights that server models have in common: all but the output layer, and no running statistics."""
+    """Return the weights that server models share: all but the output layer, without running statistics."""
     return weights(part(params, "body"))

@@ -30,7 +30,7 @@ from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._prototypes import DISTANCES, towards
+from ._prototypes import DISTANCES, pull_to_means
 from .local import State
 
 
@@ -52,10 +52,12 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
     lam: float = setting(1.0, "strength of the pull of features to prototypes", "the authors' code")
     distance: str = setting("mse", f"what is pulled on: {', '.join(DISTANCES)}", "the authors' code")
     aggregation: str = setting("uniform", "mean over clients: uniform, or weighted by rows", "the authors' code")
-    readout: str = setting("head", "who predicts: head, or the nearest prototype", "evaluations by DC-PFL and pFedES")
+    readout: str = setting(
+        "head", "predict by the head, or by the nearest prototype", "evaluations by DC-PFL and pFedES"
+    )
     proto_own_classes: bool = setting(True, "prototypes of other clients' classes do not compete", "the authors' code")
     forget_absent: bool = setting(
-        False, "drop prototypes of classes nobody sent this round", "true in the public codes"
+        False, "drop prototypes of classes that no client sent this round", "true in the public codes"
     )
 
     family: ClassVar[str] = "prototypes"
@@ -81,7 +83,7 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
         return server
 
     def local(self, down: Prototypes, state: State, client: Client, k: Key) -> tuple[Means, State]:
-        pull = towards(down.means, down.seen, self.lam, self.distance)
+        pull = pull_to_means(down.means, down.seen, self.lam, self.distance)
         params = self.optim.fit(objective(client.model, pull), state.params, client, k)
         n, means = class_means(client.features(params), client.members())
         return Means(means, n), State(params)
@@ -106,7 +108,7 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
         able = down.seen & held if self.proto_own_classes else down.seen
 
         def nearest(x: Tensor) -> Tensor:
-            """Minus the squared distances; the head decides as long as there is no prototype."""
+            """Return minus the squared distances to prototypes, or the head's logits while there is no prototype."""
             z = client.model.features(state.params, x)
             squared = (z[:, None] - down.means).square().sum(2).masked_fill(~able, torch.inf)
             return torch.where(able.any(), -squared, client.model.classify(state.params, z))

@@ -17,7 +17,7 @@ from .fedavg import FedAvg
 
 @dataclass(frozen=True)
 class Proximal(Regulariser):
-    """mu/2 ||w - anchor||^2, the anchor being where training starts."""
+    """mu/2 ||w - anchor||^2; the anchor is the model that training starts from."""
 
     mu: float = setting(0.01, "strength of the pull to the global model", "public code of FedDW")
 

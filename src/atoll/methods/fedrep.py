@@ -22,7 +22,7 @@ class FedRep(Splitting):
     )
 
     def local(self, down: Shared, state: Kept, client: Client, k: Key) -> tuple[Update, Kept]:
-        # No epoch of the body has the number of the head's key.
+        # The body uses the keys of epochs from 0 on, so the head has a key of its own.
         head = fit_head(self.head_optim, down.params, state.params, client, fold(k, -1))
         body = fit_body(self.optim, down.params, head, client, k)
         return Update(body, client.n), Kept(head)

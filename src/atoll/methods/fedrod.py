@@ -27,7 +27,7 @@ from ..core.payloads import Params, about, payload
 from ..core.prng import Key
 from .fedavg import Averaging, Global, Update
 
-OWN = "own."  # while both heads move, the personal one is called so
+OWN = "own."  # Prefix of the personal head while both heads are trained.
 
 
 @payload
@@ -74,7 +74,7 @@ class FedRoD(Averaging[State]):
         return Update(params, client.n, self.terms().report(params, client)), State(head) if head else state
 
     def _balanced(self, down: Global, client: Client) -> Callable[[Step], Tensor]:
-        """CE of the generic logits, shifted by what the class counts explain, with the regularisers."""
+        """Return the cross-entropy of the generic logits plus gamma log m_k, with the regularisers."""
         shift = self.gamma * client.members().sum(0).clamp(min=1e-9).log()
         terms = self.terms().bind(down.extra, down.params, client)
 
@@ -97,7 +97,7 @@ class FedRoD(Averaging[State]):
         return State(self.personal_optim.fit(loss, state.head, client, k))
 
     def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
-        """Heads are linear, so the sum of both is one."""
+        """Add the two heads: both are linear, so the sum of their logits is that of one head."""
         shared = up.params if up else down.params
         return shared | add(part(shared, "head"), state.head)
 
@@ -107,7 +107,7 @@ class FedRoD(Averaging[State]):
 
 @dataclass(frozen=True)
 class _Both(Optimiser):
-    """Steps of two optimisers at once, on weights of their own: neither's clipping sees the other's gradient."""
+    """Optimiser that steps two groups of weights with an optimiser each; each clips its own gradient alone."""
 
     generic: Optimiser = SGD()
     personal: Optimiser = SGD()
@@ -123,6 +123,6 @@ class _Both(Optimiser):
 
 
 def _apart(params: Params) -> tuple[Params, Params]:
-    """What is shared, and the personal head under the names that the model knows."""
+    """Split params into the shared ones and the personal head, under the names that the model uses."""
     own = {name.removeprefix(OWN): v for name, v in params.items() if name.startswith(OWN)}
     return {name: v for name, v in params.items() if not name.startswith(OWN)}, own

@@ -32,7 +32,7 @@ from ..core.payloads import Params, about, payload
 from ..core.prng import Key, fold, normal
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._generator import linear
+from ._generator import init_linear
 from .fedgh import Means
 from .fedproto import FedProto, Prototypes
 from .local import State
@@ -56,7 +56,7 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
     tau: float = setting(100.0, "largest margin", "the authors' command")
     margin: str = setting("nearest", "distance behind the margin: nearest, or max_pair", "the authors' code")
     readout: str = setting(
-        "head", "who predicts: head, or the nearest prototype", "as for FedProto; nearest in HtFLlib"
+        "head", "predict by the head, or by the nearest prototype", "as for FedProto; nearest in HtFLlib"
     )
     proto_own_classes: bool = setting(True, "prototypes of other clients' classes do not compete", "as for FedProto")
 
@@ -71,12 +71,16 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
         one_of(self, "readout", ("head", "prototype"))
 
     def _client(self) -> FedProto:
-        """What clients do is FedProto's; only their prototypes are made otherwise."""
+        """Return the FedProto method that clients run: FedTGP differs on the server only."""
         return FedProto(self.optim, self.lam, readout=self.readout, proto_own_classes=self.proto_own_classes)
 
     def init_server(self, task: Task, k: Key) -> Server:
         c, d = task.num_classes, task.feature_dim
-        params = {"e": normal(fold(k, 0), c, d)} | linear("fc1", d, d, fold(k, 1)) | linear("fc2", d, d, fold(k, 2))
+        params = (
+            {"e": normal(fold(k, 0), c, d)}
+            | init_linear("fc1", d, d, fold(k, 1))
+            | init_linear("fc2", d, d, fold(k, 2))
+        )
         return Server(params, torch.zeros(c, d), torch.zeros(c, dtype=torch.bool))
 
     def init_client(self, client: Client, k: Key) -> State:
@@ -104,7 +108,7 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
         return Server(params, prototypes(params) * seen[:, None], seen)
 
     def gap(self, x: Tensor, y: Tensor, classes: int) -> Tensor:
-        """The margin delta, from the means P_k[c] and their classes."""
+        """Return the margin delta, from the means P_k[c] and their classes."""
         n, q = class_means(x, F.one_hot(y, classes))
         apart = distances(q[n > 0], q[n > 0])
         if len(apart) < 2:
@@ -124,18 +128,18 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
 
 
 def prototypes(params: Params) -> Tensor:
-    """P [C, d]."""
+    """Return P [C, d]."""
     hidden = F.linear(params["e"], params["fc1.weight"], params["fc1.bias"]).relu()
     return F.linear(hidden, params["fc2.weight"], params["fc2.bias"])
 
 
 def distances(a: Tensor, b: Tensor) -> Tensor:
-    """Between all rows of the one and the other; the bound keeps the root's gradient finite at 0."""
+    """Return the distances between all rows of ``a`` and ``b``; a lower bound keeps the gradient finite at 0."""
     return (a[:, None] - b).square().sum(2).clamp(min=1e-12).sqrt()
 
 
 def contrast(delta: Tensor) -> Loss:
-    """Cross-entropy of the logits -(d + delta at the row's own class)."""
+    """Return the cross-entropy of the logits -(d + delta at the row's own class)."""
 
     def loss(params: Params, b: Batch) -> Tensor:
         d = distances(b.x, prototypes(params))

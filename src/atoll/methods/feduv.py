@@ -21,7 +21,7 @@ from .fedavg import FedAvg
 
 @dataclass(frozen=True)
 class Strengths:
-    """The settings of the two terms, for UV and FedUV alike."""
+    """Settings that UV and FedUV share."""
 
     lam_v: float = setting(2.5, "strength of the variance of predictions", "public code")
     lam_u: float = setting(0.5, "strength of the uniformity of features", "public code")
@@ -53,17 +53,17 @@ class FedUV(Strengths, FedAvg):
 
 
 def variance(p: Tensor, w: Tensor) -> Tensor:
-    """L_V of the rows of ``p`` that are real (``w`` is 1)."""
+    """Return L_V of the real rows of ``p``, those with ``w`` = 1."""
     n, real = w.sum(), w[:, None]
     centred = (p - (p * real).sum(0) / n.clamp(min=1)) * real
-    std = (centred.square().sum(0) / (n - 1).clamp(min=1) + 1e-16).sqrt()  # smooth at 0
+    std = (centred.square().sum(0) / (n - 1).clamp(min=1) + 1e-16).sqrt()  # Keeps the root smooth at 0.
     gamma = float(p.shape[1]) ** -0.5
     short: Tensor = (gamma - std).relu().mean()
     return short * (n > 1)
 
 
 def uniformity(z: Tensor, w: Tensor) -> Tensor:
-    """L_U of the rows of ``z`` that are real (``w`` is 1)."""
+    """Return L_U of the real rows of ``z``, those with ``w`` = 1."""
     if len(z) < 2:
         return torch.zeros(())
     i, j = torch.triu_indices(len(z), len(z), 1, device=z.device)
@@ -74,7 +74,7 @@ def uniformity(z: Tensor, w: Tensor) -> Tensor:
 
 
 def lower_median(v: Tensor, among: Tensor) -> Tensor:
-    """The lower median of the entries marked, or 1 if there are none; without a branch, so that vmap can run it."""
+    """Return the lower median of the marked entries, or 1 if none is marked; without a branch, for vmap."""
     order = v.detach().masked_fill(~among, torch.inf).argsort()
     middle = order.gather(0, ((among.sum() - 1) // 2).clamp(min=0)[None])
     return torch.where(among.any(), v.gather(0, middle)[0], 1.0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..core import Client, Key, Params, Step, cross_entropy, setting, within
-from ._mutual_learning import Mutual, Shared, Update, divergence, train
+from ._mutual_learning import Mutual, Shared, Update, kl_from_peer, train_both
 from .local import State
 
 
@@ -33,7 +33,7 @@ class FML(Mutual[State]):
         return State(client.model.init())
 
     def local(self, down: Shared, state: State, client: Client, k: Key) -> tuple[Update, State]:
-        own, meme = train(self.optim, self.losses, state.params, down.params, client, k)
+        own, meme = train_both(self.optim, self.losses, state.params, down.params, client, k)
         return Update(meme, client.n), State(own)
 
     def losses(self, own: Step, meme: Step) -> tuple[Tensor, Tensor]:
@@ -43,7 +43,7 @@ class FML(Mutual[State]):
         labels = share * cross_entropy(of.logits, of.batch)
         if share == 1:
             return labels
-        return labels + (1 - share) * self.temperature**2 * divergence(of, peer, self.temperature)
+        return labels + (1 - share) * self.temperature**2 * kl_from_peer(of, peer, self.temperature)
 
     def own(self, down: Shared, up: Update | None, state: State, client: Client) -> Params:
         return state.params

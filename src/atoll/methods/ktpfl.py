@@ -29,7 +29,14 @@ from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._distillation import choose, chosen, divergence, imitation, lessons, still
+from ._distillation import (
+    freeze_statistics,
+    imitation_loss,
+    kl_divergence,
+    sample_public_rows,
+    select_public_rows,
+    target_batches,
+)
 from .local import State
 
 
@@ -87,16 +94,20 @@ class KTpFL(Method[Server, State, Target, Predictions]):
         return State(client.model.init())
 
     def local(self, down: Target, state: State, client: Client, k: Key) -> tuple[Predictions, State]:
-        x = chosen(client, down.rows)
+        x = select_public_rows(client, down.rows)
         if down.probs is None:
             params = self.optim.fit(objective(client.model), state.params, client, k)
             return Predictions((client.model(params, x) / self.temperature).softmax(1)), State(params)
 
         def apart(target: Tensor, logits: Tensor) -> Tensor:
-            return divergence(target, logits / self.temperature)
+            return kl_divergence(target, logits / self.temperature)
 
-        batches = lessons(x, down.probs, self.distil, fold(k, -1))  # no epoch of the private rows has this number
-        return Predictions(None), State(self.distil.run(still(imitation(client.model, apart)), state.params, batches))
+        batches = target_batches(
+            x, down.probs, self.distil, fold(k, -1)
+        )  # The private rows use the keys of epochs from 0 on.
+        return Predictions(None), State(
+            self.distil.run(freeze_statistics(imitation_loss(client.model, apart)), state.params, batches)
+        )
 
     def own(self, down: Target, up: Predictions | None, state: State, client: Client) -> Params:
         return state.params
@@ -105,14 +116,14 @@ class KTpFL(Method[Server, State, Target, Predictions]):
 
     def init_server(self, task: Task, k: Key) -> Server:
         n = len(task.clients)
-        return Server(choose(task, self.rows, k), torch.full((n, n), 1 / n), {})
+        return Server(sample_public_rows(task, self.rows, k), torch.full((n, n), 1 / n), {})
 
     def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Target:
         return Target(server.rows, server.targets.get(to) if r.phase else None)
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Predictions]], task: Task, r: Round, k: Key) -> Server:
         if r.phase:
-            return Server(choose(task, self.rows, k), server.c, {})
+            return Server(sample_public_rows(task, self.rows, k), server.c, {})
         s = {sender: up.probs for sender, up in replies if up.probs is not None}
         who = torch.tensor([task.clients.index(i) for i in s])
         present = who[:, None], who
@@ -125,7 +136,7 @@ class KTpFL(Method[Server, State, Target, Predictions]):
         return Server(server.rows, c, dict(zip(s, targets, strict=True)))
 
     def learn(self, c: Tensor, s: Tensor) -> Tensor:
-        """The next rows of c [P, P], given the soft predictions [P, m C] of the same clients."""
+        """Return the next rows of c [P, P], given the soft predictions [P, m C] of the same clients."""
         apart = (c - torch.eye(len(c))) @ (s @ s.T) * 2 / s.shape[1]
         c = c - self.eta * (apart + 2 * self.rho * (c - 1 / len(c)))
         return (5 * c).softmax(1) if self.projection == "softmax" else simplex(c)
@@ -145,9 +156,9 @@ class KTpFL(Method[Server, State, Target, Predictions]):
 
 
 def simplex(v: Tensor) -> Tensor:
-    """Each row's nearest point whose numbers are at least 0 and sum to 1: what exceeds a threshold common to them."""
+    """Project each row onto the probability simplex: subtract a threshold and cut at 0."""
     largest = v.sort(1, descending=True).values
     count = torch.arange(1, v.shape[1] + 1)
-    over = (largest.cumsum(1) - 1) / count  # the threshold if so many numbers stay above it
+    over = (largest.cumsum(1) - 1) / count  # The threshold for each number of entries that stay above it.
     support = (largest > over).sum(1, keepdim=True)
     return (v - over.gather(1, support - 1)).clamp(min=0)

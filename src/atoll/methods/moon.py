@@ -55,6 +55,6 @@ class MOON(Averaging[State]):
 
 
 def contrast(z: Tensor, towards: Tensor, away: Tensor, tau: float) -> Tensor:
-    """l_i of each row: the cross-entropy of the logits (cos(z, z_t), cos(z, z')) / tau for the first."""
+    """Return l_i of each row: the cross-entropy of the logits (cos(z, z_t), cos(z, z')) / tau for the first."""
     unit = [F.normalize(v, eps=1e-8) for v in (z, towards, away)]
     return F.softplus((unit[0] * (unit[2] - unit[1])).sum(1) / tau)

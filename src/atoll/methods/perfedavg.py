@@ -46,14 +46,14 @@ class PerFedAvg(Averaging[State]):
         return Update(params, client.n, self.terms().report(params, client)), state
 
     def _triples(self, client: Client, k: Key) -> Iterator[Batch]:
-        """The batches of plain training as B'; beside each the B and, if needed, the B'' of the same step."""
+        """Yield the batches of plain training as B', each with the B and, if needed, the B'' of the same step."""
         streams = 3 if self.hessian_free else 2
         shape = (self.optim.epochs, self.optim.batch_size)
         for mine, *others in zip(*(client.batches(_stream(k, i), *shape) for i in range(streams)), strict=True):
             yield mine._replace(extra={"others": others})
 
     def meta(self, f: Loss) -> Loss:
-        """A loss whose gradient at w is that of the outer step."""
+        """Return a loss whose gradient at w is that of the outer step."""
 
         def loss(w: Params, b: Batch) -> Tensor:
             here, others = {name: v.detach() for name, v in w.items()}, b.extra["others"]
@@ -64,7 +64,7 @@ class PerFedAvg(Averaging[State]):
         return loss
 
     def _second_order(self, f: Loss, w: Params, v: Params, b: Batch) -> Params:
-        """(I - alpha H(w)) grad f(v)."""
+        """Return (I - alpha H(w)) grad f(v)."""
         g, stats = gradient(f, {name: x.detach() for name, x in v.items()}, b)
         b.stats.update(stats)
         ahead, behind = (
@@ -82,14 +82,14 @@ class PerFedAvg(Averaging[State]):
         return state.params if up else down.params
 
     def reduces_to(self) -> str | None:
-        return "With alpha = 0 this is FedAvg, and nobody adapts its model." if self.alpha == 0 else None
+        return "With alpha = 0 this is FedAvg, and no client adapts its model." if self.alpha == 0 else None
 
 
 def _stream(k: Key, i: int) -> Key:
-    """Keys for unlike orders of the same rows; the first is that of plain training, whose epochs count from 0."""
+    """Return the key of the i-th order of the same rows; the first is that of plain training."""
     return k if i == 0 else fold(k, -i)
 
 
 def _directed(w: Params, slope: Params) -> Tensor:
-    """A function whose gradient is the slope."""
+    """Return a function whose gradient is ``slope``."""
     return sum(((slope[name] * w[name]).sum() for name in slope), start=torch.zeros(()))

@@ -75,14 +75,16 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
         def through(g: Params, b: Batch) -> Tensor:
             return cross_entropy(client.model(f, _proxy(client)(g, b.x)), b)
 
-        g = self.proxy_optim.fit(through, down.params, client, fold(k, -1))  # no epoch of phase 1 has this number
+        g = self.proxy_optim.fit(
+            through, down.params, client, fold(k, -1)
+        )  # Phase 1 uses the keys of epochs from 0 on.
         return Update(g, client.n), State(f)
 
     def _own_loss(self, g: Params, client: Client) -> Loss:
-        """Phase 1."""
+        """Return the loss of phase 1."""
 
         def loss(f: Params, b: Batch) -> Tensor:
-            enhanced = b._replace(x=_proxy(client)(g, b.x), stats={})  # what it does to the statistics is dropped
+            enhanced = b._replace(x=_proxy(client)(g, b.x), stats={})  # Its updates of running statistics are dropped.
             plain = cross_entropy(client.model.step(f, b).logits, b)
             return self.mu * cross_entropy(client.model.step(f, enhanced).logits, b) + (1 - self.mu) * plain
 

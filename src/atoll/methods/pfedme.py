@@ -28,7 +28,7 @@ from ..core.task import Reply, Round, Task
 from .fedavg import Averaging, Global, Update
 from .local import State
 
-THETA = BUFFERS + "theta."  # while a client trains, theta travels with w, like running statistics
+THETA = BUFFERS + "theta."  # During training theta is stored beside w, like running statistics.
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class PFedMe(Averaging[State]):
         return Update(params, client.n, self.terms().report(params, client)), State(theta)
 
     def envelope(self, f: Loss) -> Loss:
-        """lam/2 ||w - theta||^2, with theta after K more steps, which count as constant."""
+        """Return the loss lam/2 ||w - theta||^2, with theta after K more steps, held constant."""
 
         def loss(w: Params, b: Batch) -> Tensor:
             centre = {name: v.detach() for name, v in w.items()}

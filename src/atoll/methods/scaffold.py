@@ -25,7 +25,7 @@ from ..core.payloads import Params, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..typing import ClientId
-from ._control_variates import Global, Update, check_plain, merged, walk
+from ._control_variates import Global, Update, check_plain_sgd, merge_updates, train_corrected
 
 
 @payload
@@ -50,7 +50,7 @@ class SCAFFOLD(Method[Global, State, Global, Update]):
 
     def __post_init__(self) -> None:
         within(self, 0, "server_lr")
-        check_plain(self, self.optim)
+        check_plain_sgd(self, self.optim)
 
     def init_server(self, task: Task, k: Key) -> Global:
         params = task.model.init()
@@ -63,11 +63,11 @@ class SCAFFOLD(Method[Global, State, Global, Update]):
         return server
 
     def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
-        params, variate = walk(self.optim, objective(client.model), down, state.variate, client, k)
+        params, variate = train_corrected(self.optim, objective(client.model), down, state.variate, client, k)
         return Update(params, sub(variate, state.variate)), State(variate)
 
     def aggregate(self, server: Global, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Global:
-        params, variate, _ = merged(server.variate, replies, task)
+        params, variate, _ = merge_updates(server.variate, replies, task)
         eta, old = self.server_lr, weights(server.params)
         return Global(params | {name: (1 - eta) * x + eta * params[name] for name, x in old.items()}, variate)
 

@@ -28,7 +28,7 @@ from ..core.optim.sgd import SGD
 from ..core.params import sqnorm, sub, weights
 from ..core.payloads import Params
 from ..core.prng import Key
-from ._spectrum import DIVERGENCES, PADS, SCOPES, distance
+from ._spectrum import DIVERGENCES, PADS, SCOPES, spectral_distance
 from .fedavg import Averaging, Global, Update
 from .local import State
 
@@ -79,11 +79,13 @@ class SCD(Averaging[State]):
         return State(self.personal_optim.fit(objective(client.model, *pulls), state.params, client, k))
 
     def _pulls(self, lam: float, tau: float, teacher: Params, client: Client, optim: Optimiser) -> list[Term]:
-        """The pull of spectra to that of a teacher, which is computed here, once."""
+        """Return the term that pulls spectra to the teacher's spectrum, which is computed once, here."""
         if lam == 0:
             return []
-        names = [name for name, _ in client.model.net.named_parameters()]  # the order of the model, not of a payload
-        apart = distance(teacher, names, self.div, tau, self.scope, self.pad)
+        names = [
+            name for name, _ in client.model.net.named_parameters()
+        ]  # In the order of the model, which payloads need not follow.
+        apart = spectral_distance(teacher, names, self.div, tau, self.scope, self.pad)
 
         def term(s: Step) -> Tensor:
             return lam * apart(s.params)
@@ -94,7 +96,7 @@ class SCD(Averaging[State]):
         return state.params
 
     def adapt(self, server: Global, client: Client, k: Key) -> State:
-        """The personal model of a client that joins after training: the global one, tuned on its rows."""
+        """Return the personal model of a client that joins after training: the global one, fine-tuned on its rows."""
         tune = replace(self.optim, epochs=self.adapt_epochs)
         return State(tune.fit(objective(client.model), server.params, client, k))
 
@@ -108,9 +110,9 @@ class SCD(Averaging[State]):
 
 
 def _every(r: int, term: Term, client: Client, batch_size: int) -> Term:
-    """The term in the steps 0, r, 2r, ... of each epoch, so much stronger that it sums up to the same.
+    """Return the term in the steps 0, r, 2r, ... of each epoch, scaled so that its sum over an epoch stays the same.
 
-    Positions, unlike the weight, may count steps of padding: those come last, and change nothing.
+    Positions, unlike the weight, may count steps of padding, which come last and change nothing.
     """
     positions = cycle(range(-(-len(client.x) // batch_size)))
     steps = (client.n / batch_size).ceil().clamp(min=1)
@@ -123,7 +125,7 @@ def _every(r: int, term: Term, client: Client, batch_size: int) -> Term:
 
 
 def _near(anchor: Params, beta: float) -> Term:
-    """beta ||w - anchor||, not squared; the small number keeps the root smooth at 0."""
+    """Return the term beta ||w - anchor||, not squared; the small number keeps the root smooth at 0."""
 
     def term(s: Step) -> Tensor:
         return beta * (sqnorm(sub(weights(s.params), anchor)) + 1e-12).sqrt()

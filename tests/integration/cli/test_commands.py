@@ -300,7 +300,7 @@ def test_a_misspelt_word_suggests_the_nearest(words: list[str], hint: str, refus
 
 
 def test_without_a_method_the_user_is_asked_for_one(refused: Refused) -> None:
-    assert "Which method?" in refused("run")
+    assert "No method is given" in refused("run")
     assert "METHOD" in refused("compare")
 
 

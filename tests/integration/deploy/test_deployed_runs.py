@@ -91,7 +91,7 @@ def test_two_runs_at_a_time_are_refused_and_a_run_can_be_stopped(fed: Deployed) 
     done = fed.run("dcpfl", *options(SHARED))
     assert done.returncode == 2
     assert "going on already" in done.stderr
-    assert "was ended" in atoll("deploy", "stop", fed.home.path).stdout
+    assert "was stopped" in atoll("deploy", "stop", fed.home.path).stdout
     assert run.wait(120) == 2
     assert fed.status()["runs"][0]["outcome"] == "stopped"
 

@@ -17,7 +17,7 @@ from atoll.config import Config
 from atoll.data.federate import federate
 from atoll.data.partition_files import export
 from atoll.errors import AtollError
-from atoll.experiments.planning import place, safe
+from atoll.experiments.planning import assign_directories, to_file_name
 from atoll.storage.run_dir import RunDir
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -121,10 +121,10 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NASTY)
 def test_data_sets_and_methods_of_any_name_give_one_directory(name: str, tmp_path: Path) -> None:
     for text in (name, f"x/{name}", f"{name}.py"):
-        part = safe(text)
+        part = to_file_name(text)
         assert len(part.encode()) <= 240
         assert not set(part) & set("/\\\0\n~$%:")
-        (made,) = place([Config(method=f"{text}.py", terms=("dw:mu=../../x",))], tmp_path)
+        (made,) = assign_directories([Config(method=f"{text}.py", terms=("dw:mu=../../x",))], tmp_path)
         inside = Path(str(made.out))
         assert inside.parent == tmp_path
         assert inside.name not in ("..", ".")

@@ -16,7 +16,7 @@ from atoll.core.method import Need
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.experiments import runner
-from atoll.experiments.planning import configs, place, safe
+from atoll.experiments.planning import assign_directories, plan_configs, to_file_name
 from atoll.experiments.runner import Outcome, run_all, run_one
 from atoll.methods import _registry
 from atoll.storage import run_reader
@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1}
 
 def said(names: list[str], values: dict[str, Any], seeds: Any = (0,)) -> str:
     with pytest.raises(AtollError) as caught:
-        configs(names, values, seeds)
+        plan_configs(names, values, seeds)
     return str(caught.value)
 
 
@@ -47,11 +47,11 @@ def digests(planned: list[Config]) -> list[str]:
 
 
 def test_without_seeds_the_shared_one_counts() -> None:
-    assert [c.seed for c in configs(["fedavg", "local"], {**SMALL, "seed": "4"})] == [4, 4]
+    assert [c.seed for c in plan_configs(["fedavg", "local"], {**SMALL, "seed": "4"})] == [4, 4]
 
 
 def test_methods_by_seeds() -> None:
-    planned = configs(["fedavg", "dcpfl:no-al"], SMALL, [0, 5])
+    planned = plan_configs(["fedavg", "dcpfl:no-al"], SMALL, [0, 5])
     assert [(c.method, c.seed) for c in planned] == [
         ("fedavg", 0), ("fedavg", 5), ("dcpfl:no-al", 0), ("dcpfl:no-al", 5)
     ]  # fmt: skip
@@ -59,20 +59,20 @@ def test_methods_by_seeds() -> None:
 
 
 def test_a_method_may_bring_its_own_regularisers() -> None:
-    (one,) = configs(["fedavg+dw:mu=0.1+proximal"], SMALL)
-    (two,) = configs(["fedavg"], {**SMALL, "terms": ["dw"]})
+    (one,) = plan_configs(["fedavg+dw:mu=0.1+proximal"], SMALL)
+    (two,) = plan_configs(["fedavg"], {**SMALL, "terms": ["dw"]})
     assert (one.method, one.terms) == ("fedavg", ("dw:mu=0.1", "proximal"))
     assert (two.method, two.terms) == ("fedavg", ("dw",))
 
 
 def test_settings_go_to_the_methods_that_have_them() -> None:
     lam = {**SMALL, "settings": {"lam": "0.5", "ditto.lam": "2", "optim.momentum": "0.1"}}
-    fedavg, fedproto, ditto = configs(["fedavg", "fedproto", "ditto"], lam, [0])
+    fedavg, fedproto, ditto = plan_configs(["fedavg", "fedproto", "ditto"], lam, [0])
     assert fedavg.settings == {"optim.momentum": "0.1"}
     assert fedproto.settings == {"lam": "0.5", "optim.momentum": "0.1"}
     assert ditto.settings == {"lam": "2", "optim.momentum": "0.1"}  # its own wins, whatever the order
     turned = {**SMALL, "settings": {"ditto.lam": "2", "lam": "0.5"}}
-    assert configs(["ditto"], turned, [0])[0].settings == {"lam": "2"}
+    assert plan_configs(["ditto"], turned, [0])[0].settings == {"lam": "2"}
 
 
 def test_settings_of_a_method_in_a_file(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_settings_of_a_method_in_a_file(tmp_path: Path) -> None:
         "from dataclasses import dataclass\nfrom atoll.methods.fedavg import FedAvg\n"
         "@dataclass(frozen=True)\nclass Mine(FedAvg):\n    lam: float = 1.0\n"
     )
-    (config,) = configs([str(path)], {**SMALL, "settings": {"lam": "3"}}, [0])
+    (config,) = plan_configs([str(path)], {**SMALL, "settings": {"lam": "3"}}, [0])
     assert config.settings == {"lam": "3"}
 
 
@@ -94,12 +94,12 @@ def test_settings_of_a_method_in_a_file(tmp_path: Path) -> None:
         (["ditto"], {"lam": 1, "fedproto.lam": 1}, "Unknown setting of ditto 'fedproto.lam'"),
         (["ditto"], {"ditto.lma": 1}, "Unknown setting of ditto 'lma'. Did you mean 'lam'?"),
         (["ditto"], {"optim.lrr": 1}, "Unknown setting of ditto.optim 'lrr'"),
-        (["ditto"], {"lam": "x"}, "Setting ditto.lam wants a number"),
+        (["ditto"], {"lam": "x"}, "Setting ditto.lam must be a number"),
     ],
 )
 def test_settings_that_nobody_has(names: list[str], settings: dict[str, Any], message: str) -> None:
     with pytest.raises(AtollError) as caught:
-        go(place(configs(names, {**SMALL, "settings": settings}, [0]), Path("runs")))
+        go(assign_directories(plan_configs(names, {**SMALL, "settings": settings}, [0]), Path("runs")))
     assert message in str(caught.value)
     assert not Path("runs").exists()
 
@@ -116,18 +116,20 @@ def test_shared_values_of_wrong_types_are_refused(values: dict[str, Any]) -> Non
 
 
 def test_a_regulariser_written_as_one_word_is_one() -> None:
-    assert configs(["fedavg"], {"terms": "dw"}, [0])[0].terms == ("dw",)
+    assert plan_configs(["fedavg"], {"terms": "dw"}, [0])[0].terms == ("dw",)
 
 
 def test_the_method_of_a_file_does_not_matter_where_methods_are_named() -> None:
-    assert configs(["ditto"], {**SMALL, "method": "fedavg"}, [0])[0].method == "ditto"
+    assert plan_configs(["ditto"], {**SMALL, "method": "fedavg"}, [0])[0].method == "ditto"
 
 
 # -- where it goes ----------------------------------------------------------------------------------------------------
 
 
 def test_every_run_has_its_own_directory() -> None:
-    planned = place(configs(["fedavg", "fedavg+dw:mu=0.1", "dcpfl:no-al"], SMALL, [0, 1]), Path("root"))
+    planned = assign_directories(
+        plan_configs(["fedavg", "fedavg+dw:mu=0.1", "dcpfl:no-al"], SMALL, [0, 1]), Path("root")
+    )
     assert [Path(str(c.out)).name for c in planned] == [
         "fedavg-seed0", "fedavg-seed1", "fedavg+dw-mu-0.1-seed0", "fedavg+dw-mu-0.1-seed1", "dcpfl-no-al-seed0",
         "dcpfl-no-al-seed1",
@@ -138,12 +140,12 @@ def test_every_run_has_its_own_directory() -> None:
 @pytest.mark.parametrize(("names", "seeds"), [(["fedavg", "fedavg"], [0]), (["fedavg"], [1, 2, 1])])
 def test_the_same_run_twice_is_refused(names: list[str], seeds: list[int]) -> None:
     with pytest.raises(AtollError, match="twice"):
-        place(configs(names, SMALL, seeds), Path("root"))
+        assign_directories(plan_configs(names, SMALL, seeds), Path("root"))
 
 
 @pytest.mark.parametrize("text", ["../../x", "/etc/x", "a/../b", "é:x", "..", "a b"])
 def test_no_name_leads_out_of_the_directory(text: str) -> None:
-    name = safe(text)
+    name = to_file_name(text)
     assert "/" not in name
     assert (Path("root") / f"{name}-seed0").resolve().parent == Path("root").resolve()
 
@@ -153,8 +155,8 @@ def test_no_name_leads_out_of_the_directory(text: str) -> None:
 
 def test_worker_processes_give_what_one_process_gives(tmp_path: Path) -> None:
     """Two methods by two seeds; the progress of each run reaches its own watch."""
-    one = place(configs(["local", "fedavg"], SMALL, [0, 1]), tmp_path / "one")
-    two = place(configs(["local", "fedavg"], SMALL, [0, 1]), tmp_path / "two")
+    one = assign_directories(plan_configs(["local", "fedavg"], SMALL, [0, 1]), tmp_path / "one")
+    two = assign_directories(plan_configs(["local", "fedavg"], SMALL, [0, 1]), tmp_path / "two")
     go(one)
     seen: list[list[tuple[int, Any]]] = [[], [], [], []]
     run_all(two, [lambda done, line, own=own: own.append((done, line)) for own in seen], workers=2)  # type: ignore[misc]
@@ -169,7 +171,7 @@ def test_worker_processes_give_what_one_process_gives(tmp_path: Path) -> None:
 
 
 def test_a_comparison_resumes_what_is_missing(tmp_path: Path) -> None:
-    planned = place(configs(["local", "fedavg"], SMALL, [0]), tmp_path)
+    planned = assign_directories(plan_configs(["local", "fedavg"], SMALL, [0]), tmp_path)
     go(planned[:1])
     before = (tmp_path / "local-seed0" / "metrics.jsonl").read_bytes()
     go(planned, resume=True)
@@ -178,7 +180,7 @@ def test_a_comparison_resumes_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_one_run_that_is_there_stops_all_before_any_starts(tmp_path: Path) -> None:
-    planned = place(configs(["local", "fedavg"], SMALL, [0]), tmp_path)
+    planned = assign_directories(plan_configs(["local", "fedavg"], SMALL, [0]), tmp_path)
     go(planned[1:])
     with pytest.raises(AtollError, match="already holds a run"):
         go(planned)
@@ -192,7 +194,7 @@ def test_one_run_that_is_there_stops_all_before_any_starts(tmp_path: Path) -> No
     [
         (["local", "fedavg"], {"models": ["mlp:hidden=8", "mlp:hidden=16"]}, "shares whole models"),
         (["local", "pfedes"], {"data": "table.csv"}, "image"),
-        (["local", "fedavg+dw:mu=x"], {}, "wants a number"),
+        (["local", "fedavg+dw:mu=x"], {}, "must be a number"),
         (["local", "fedavg:x"], {}, "variants"),
         (["local", "nobody"], {}, "Unknown method"),
         (["local", "nobody.py"], {}, "no method file"),
@@ -204,7 +206,7 @@ def test_a_method_that_does_not_fit_stops_all_before_any_starts(
     rows = "".join(f"{at},{at * at % 7},{at % 3}\n" for at in range(90))
     Path("table.csv").write_text("a,b,label\n" + rows)
     with pytest.raises(AtollError) as caught:
-        go(place(configs(names, {**SMALL, "partition": "iid", **options}, [0]), tmp_path / "root"))
+        go(assign_directories(plan_configs(names, {**SMALL, "partition": "iid", **options}, [0]), tmp_path / "root"))
     assert message in str(caught.value)
     assert not (tmp_path / "root").exists()
 
@@ -222,7 +224,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("threads")
 def test_a_failure_in_a_worker_is_told_without_noise(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The second directory cannot be made, which only the worker finds out."""
-    planned = place(configs(["local"], SMALL, [0, 1]), tmp_path / "root")
+    planned = assign_directories(plan_configs(["local"], SMALL, [0, 1]), tmp_path / "root")
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "local-seed1").write_text("a file")
     with pytest.raises(AtollError, match="Cannot write to the run directory"):
@@ -237,24 +239,24 @@ def test_a_worker_that_is_killed_is_told_with_the_remedy(
     def dies(*_: Any) -> None:
         raise BrokenProcessPool
 
-    monkeypatch.setattr(runner, "_one", dies)
+    monkeypatch.setattr(runner, "_run_in_worker", dies)
     with pytest.raises(AtollError, match="Continue with --resume and fewer --workers"):
-        go(place(configs(["local"], SMALL, [0, 1]), tmp_path / "root"), workers=2)
+        go(assign_directories(plan_configs(["local"], SMALL, [0, 1]), tmp_path / "root"), workers=2)
     assert capfd.readouterr().err == ""
 
 
 def test_the_word_all_means_every_method_with_public_rows_for_those_that_need_them() -> None:
     """A tenth of the 1442 training rows of digits is less than 100 of each class; so is a tenth of 500."""
     for given, public in (({}, 144), ({"rows": 500}, 50), ({"public": 70}, 70)):
-        planned = configs(["all"], {**SMALL, **given})
+        planned = plan_configs(["all"], {**SMALL, **given})
         assert [c.method for c in planned] == list(_registry.methods())
         assert {c.public for c in planned} == {public}
-    assert {c.public for c in configs(["fedavg"], SMALL)} == {0}
+    assert {c.public for c in plan_configs(["fedavg"], SMALL)} == {0}
 
 
 def test_the_word_all_leaves_out_what_does_not_fit() -> None:
     """On two widths everything goes that asks neither for one architecture nor for one width."""
-    planned = [c.method for c in configs(["all"], {**SMALL, "models": ("mlp:hidden=8", "mlp:hidden=16")})]
+    planned = [c.method for c in plan_configs(["all"], {**SMALL, "models": ("mlp:hidden=8", "mlp:hidden=16")})]
     unfit = {Need.SAME_ARCHITECTURE, Need.SAME_WIDTH}
     assert planned == [name for name, cls in _registry.methods().items() if not unfit & cls.needs]
     assert {"local", "fedpd", "pfedes"} <= set(planned)
@@ -311,7 +313,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_single_run_is_set_up_and_read_once(tmp_path: Path, built: list[str], read: list[str]) -> None:
-    (planned,) = configs(["fedavg"], {**SMALL, "out": str(tmp_path / "one")})
+    (planned,) = plan_configs(["fedavg"], {**SMALL, "out": str(tmp_path / "one")})
 
     outcome = run_one(planned, nobody)
 
@@ -324,7 +326,7 @@ def test_a_single_run_is_set_up_and_read_once(tmp_path: Path, built: list[str], 
 def test_runs_of_a_comparison_are_set_up_and_read_once(
     resume: bool, tmp_path: Path, built: list[str], read: list[str]
 ) -> None:
-    planned = place(configs(["local", "fedavg"], SMALL, [0]), tmp_path)
+    planned = assign_directories(plan_configs(["local", "fedavg"], SMALL, [0]), tmp_path)
 
     outcome = go(planned, resume=resume)
 
@@ -334,7 +336,7 @@ def test_runs_of_a_comparison_are_set_up_and_read_once(
 
 
 def test_a_finished_run_that_is_resumed_is_only_read(tmp_path: Path, built: list[str], read: list[str]) -> None:
-    (planned,) = configs(["local"], {**SMALL, "out": str(tmp_path / "one")})
+    (planned,) = plan_configs(["local"], {**SMALL, "out": str(tmp_path / "one")})
     run_one(planned, nobody)
     (tmp_path / "one" / "report.html").touch()
     before = (tmp_path / "one" / "metrics.jsonl").stat().st_mtime_ns

@@ -15,14 +15,14 @@ from atoll.cli import main
 from atoll.cli.paper import follow_all
 from atoll.config import Config
 from atoll.errors import AtollError
-from atoll.experiments import papers, runner
-from atoll.experiments.papers import SCALES, Cell, Printed
+from atoll.experiments import paper_comparison, papers, runner
+from atoll.experiments.papers import SCALES, Cell, PrintedNumber
 from atoll.experiments.runner import Outcome, run_cases
 from atoll.methods._factory import make, settings_of, split_variant
 from atoll.report import figures, html
 from atoll.storage.run_reader import Run
 
-RECIPES = papers.names()
+RECIPES = papers.list_recipes()
 
 SMALL = {
     "title": "A table",
@@ -65,7 +65,7 @@ def test_every_table_of_the_five_papers_has_a_recipe() -> None:
 def test_all_printed_numbers_are_there() -> None:
     """As many as the tables of the papers have cells, empty ones included."""
     counts: dict[str, int] = {}
-    for recipe in map(papers.read, RECIPES):
+    for recipe in map(papers.read_recipe, RECIPES):
         counts[recipe.paper] = counts.get(recipe.paper, 0) + len(recipe.printed)
     assert counts == {"dcpfl": 97, "pfedes": 180, "feddw": 209, "fedpd": 648, "scd": 148}
 
@@ -82,15 +82,15 @@ def test_all_printed_numbers_are_there() -> None:
     ],
 )
 def test_some_printed_numbers(name: str, cell: Cell, value: float) -> None:
-    assert papers.read(name).printed[cell].value == value
+    assert papers.read_recipe(name).printed[cell].value == value
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_can_be_planned_at_every_scale(name: str, tmp_path: Path) -> None:
-    recipe = papers.read(name)
+    recipe = papers.read_recipe(name)
     assert {"smoke", "full"} <= recipe.scales.keys() <= set(SCALES)
     for scale in recipe.scales.values():
-        planned = papers.plan(recipe, scale, tmp_path)
+        planned = papers.plan_runs(recipe, scale, tmp_path)
         places = [p.config.out for p in planned]
         assert len(set(places)) == len(places)
         for config in {p.config.label: p.config for p in planned}.values():
@@ -99,7 +99,7 @@ def test_a_recipe_can_be_planned_at_every_scale(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_is_printed_belongs_to_a_case_and_a_method(name: str) -> None:
-    recipe = papers.read(name)
+    recipe = papers.read_recipe(name)
     assert {c.case for c in recipe.printed} <= recipe.cases.keys()
     assert {c.method for c in recipe.printed} <= recipe.methods.keys()
     assert {c.metric for c in recipe.printed} <= recipe.measures.keys()
@@ -110,7 +110,7 @@ def test_what_is_printed_belongs_to_a_case_and_a_method(name: str) -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_no_setting_of_a_recipe_is_lost(name: str) -> None:
     """A setting goes to the methods that have it; one that nobody has would be a misprint of ours."""
-    recipe = papers.read(name)
+    recipe = papers.read_recipe(name)
     methods = {split_variant(said["run"].partition("+")[0])[0] for said in recipe.methods.values()}
     known = {s.name for m in methods for s in settings_of(make(m))}
     known |= {f"{m}.{s.name}" for m in methods for s in settings_of(make(m))}
@@ -129,7 +129,7 @@ def smoke(name: str, folder: Path) -> dict[str, Any]:
     shown = CliRunner().invoke(main, ["paper", "run", name, "--scale", "smoke", "--out", str(folder)])
     assert shown.exit_code == 0, shown.output
     document: dict[str, Any] = json.loads((folder / "results.json").read_text())
-    recipe = papers.read(name)
+    recipe = papers.read_recipe(name)
     assert document["recipe"] == name
     for table in document["tables"]:
         assert [row[0] for row in table["rows"]] == list(recipe.scale("smoke").methods or recipe.methods)
@@ -177,25 +177,25 @@ def test_every_figure_of_the_papers_has_a_recipe() -> None:
     }
     for paper, items in pictures.items():
         for item in items:
-            assert papers.read(f"{paper}/{item}").figures, f"{paper}/{item}"
+            assert papers.read_recipe(f"{paper}/{item}").figures, f"{paper}/{item}"
 
 
 # -- how a recipe becomes runs -----------------------------------------------------------------------------------------
 
 
 def test_later_options_overrule(tmp_path: Path) -> None:
-    recipe = papers.read("paper/table", shelve(tmp_path))
+    recipe = papers.read_recipe("paper/table", shelve(tmp_path))
     planned = {
-        (p.case, p.method, p.config.seed): p.config for p in papers.plan(recipe, recipe.scale("smoke"), tmp_path)
+        (p.case, p.method, p.config.seed): p.config for p in papers.plan_runs(recipe, recipe.scale("smoke"), tmp_path)
     }
     assert len(planned) == 2 * 2 * 2
     ours = planned["many", "Ours", 1]
     assert (ours.partition, ours.rounds, ours.lr, ours.settings) == ("dirichlet:0.5", 2, 0.1, {"mu": 0.5})
     assert planned["few", "Alone", 0].settings == {}
-    assert [(p.case, p.method) for p in papers.plan(recipe, recipe.scale("full"), tmp_path)] == [("few", "Ours")]
+    assert [(p.case, p.method) for p in papers.plan_runs(recipe, recipe.scale("full"), tmp_path)] == [("few", "Ours")]
 
 
-def by_case(planned: list[papers.Planned]) -> dict[str, list[Config]]:
+def by_case(planned: list[papers.PlannedRun]) -> dict[str, list[Config]]:
     cases: dict[str, list[Config]] = {}
     for p in planned:
         cases.setdefault(p.case, []).append(p.config)
@@ -204,8 +204,8 @@ def by_case(planned: list[papers.Planned]) -> dict[str, list[Config]]:
 
 def test_all_cases_share_one_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep has one method in many cases: with a queue for each case, one worker would do it all."""
-    recipe = papers.read("paper/table", shelve(tmp_path))
-    cases = by_case(papers.plan(recipe, recipe.scale("smoke"), tmp_path))
+    recipe = papers.read_recipe("paper/table", shelve(tmp_path))
+    cases = by_case(papers.plan_runs(recipe, recipe.scale("smoke"), tmp_path))
     queues: list[list[str | None]] = []
 
     def note(configs: list[Config], watches: Any, **how: Any) -> Outcome:
@@ -220,16 +220,16 @@ def test_all_cases_share_one_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_case_that_cannot_run_is_named_before_any_runs(tmp_path: Path) -> None:
     said = SMALL | {"cases": {"good": {}, "bad": {"partition": "pathological:99"}}}
-    recipe = papers.read("paper/table", shelve(tmp_path, said))
-    cases = by_case(papers.plan(recipe, recipe.scale("smoke"), tmp_path / "out"))
+    recipe = papers.read_recipe("paper/table", shelve(tmp_path, said))
+    cases = by_case(papers.plan_runs(recipe, recipe.scale("smoke"), tmp_path / "out"))
     with pytest.raises(AtollError, match="bad: "):
         run_cases(cases, lambda config: lambda done, line: None)
     assert not (tmp_path / "out").exists()
 
 
 def test_the_bar_counts_rounds_and_runs(tmp_path: Path, without_report: None) -> None:
-    recipe = papers.read("paper/table", shelve(tmp_path))
-    planned = papers.plan(recipe, recipe.scale("full"), tmp_path / "out")
+    recipe = papers.read_recipe("paper/table", shelve(tmp_path))
+    planned = papers.plan_runs(recipe, recipe.scale("full"), tmp_path / "out")
     with Progress(disable=True) as bars:
         run_cases(by_case(planned), follow_all(bars, planned))
         (task,) = bars.tasks
@@ -237,10 +237,10 @@ def test_the_bar_counts_rounds_and_runs(tmp_path: Path, without_report: None) ->
 
 
 def test_other_configurations_live_elsewhere(tmp_path: Path) -> None:
-    recipe = papers.read("paper/table", shelve(tmp_path))
+    recipe = papers.read_recipe("paper/table", shelve(tmp_path))
     scale = recipe.scale("full")
     before, again, other = (
-        papers.plan(recipe, scale, tmp_path, **change)[0].config.out for change in ({}, {}, {"rounds": 9})
+        papers.plan_runs(recipe, scale, tmp_path, **change)[0].config.out for change in ({}, {}, {"rounds": 9})
     )
     assert before == again != other
 
@@ -260,8 +260,8 @@ def test_a_misspelt_recipe_is_refused(change: dict[str, Any], tmp_path: Path) ->
     folder = shelve(tmp_path, SMALL | change)
 
     def planned() -> None:
-        recipe = papers.read("paper/table", folder)
-        papers.plan(recipe, recipe.scale("smoke"), tmp_path)
+        recipe = papers.read_recipe("paper/table", folder)
+        papers.plan_runs(recipe, recipe.scale("smoke"), tmp_path)
 
     with pytest.raises(AtollError):
         planned()
@@ -270,9 +270,9 @@ def test_a_misspelt_recipe_is_refused(change: dict[str, Any], tmp_path: Path) ->
 def test_an_unknown_recipe_or_scale(tmp_path: Path) -> None:
     folder = shelve(tmp_path)
     with pytest.raises(AtollError, match="paper/table"):
-        papers.read("paper/tabel", folder)
+        papers.read_recipe("paper/tabel", folder)
     with pytest.raises(AtollError, match="scale"):
-        papers.read("paper/table", folder).scale("cpu")
+        papers.read_recipe("paper/table", folder).scale("cpu")
 
 
 # -- paper against measured --------------------------------------------------------------------------------------------
@@ -280,32 +280,34 @@ def test_an_unknown_recipe_or_scale(tmp_path: Path) -> None:
 
 def test_gaps_are_measured_minus_printed(tmp_path: Path) -> None:
     """Measured 70 and 80 %: mean 75, deviation 5 * sqrt(2) = 7.071; printed 77.5: gap -2.5. A dash is no number."""
-    recipe = papers.read("paper/table", shelve(tmp_path, printed="few,Ours,accuracy,77.5,0.5\nfew,Alone,accuracy,-,\n"))
+    recipe = papers.read_recipe(
+        "paper/table", shelve(tmp_path, printed="few,Ours,accuracy,77.5,0.5\nfew,Alone,accuracy,-,\n")
+    )
     loaded = {("few", name): [finished(0, 0.7), finished(1, 0.8)] for name in ("Ours", "Alone")}
-    found = {c.cell.method: c for c in papers.compared(recipe, loaded)}
-    assert found["Ours"].printed == Printed(77.5, 0.5)
+    found = {c.cell.method: c for c in paper_comparison.compare_numbers(recipe, loaded)}
+    assert found["Ours"].printed == PrintedNumber(77.5, 0.5)
     assert found["Ours"].measured is not None
     assert found["Ours"].measured.std == pytest.approx(7.071, abs=1e-3)
     assert found["Ours"].gap == pytest.approx(-2.5)
     assert found["Alone"].gap is None
-    (sheet,) = papers.sheets(recipe, list(found.values()))
+    (sheet,) = paper_comparison.result_sheets(recipe, list(found.values()))
     assert sheet.rows == [["Ours", "77.50 ± 0.50", "75.00 ± 7.07", "-2.50"], ["Alone", "–", "75.00 ± 7.07", "–"]]
 
 
 def test_entries_that_are_no_shares_come_as_they_are() -> None:
-    stat = papers.measured([finished(0, 0.5)], "=seconds")
+    stat = paper_comparison.mean_over_seeds([finished(0, 0.5)], "=seconds")
     assert stat is not None
     assert stat.mean == 2.5
-    assert papers.measured([finished(0, 0.5)], "=target.reached.round") is None
+    assert paper_comparison.mean_over_seeds([finished(0, 0.5)], "=target.reached.round") is None
 
 
 def test_claims_are_judged_over_seeds_and_clients(tmp_path: Path) -> None:
     """Ours is above by 10 points in seed 0 and below by 2 in seed 1: 4 on average, in one seed of two."""
-    recipe = papers.read("paper/table", shelve(tmp_path))
+    recipe = papers.read_recipe("paper/table", shelve(tmp_path))
     loaded = {
         ("few", "Ours"): [finished(0, 0.7), finished(1, 0.7)], ("few", "Alone"): [finished(0, 0.6), finished(1, 0.72)]
     }  # fmt: skip
-    (verdict,) = papers.verdicts(recipe, loaded)
+    (verdict,) = paper_comparison.check_claims(recipe, loaded)
     assert (verdict.better, verdict.worse, verdict.seeds, verdict.holds) == ("Ours", "Alone", "1 of 2", True)
     assert verdict.difference == pytest.approx(4)
     assert 0 < verdict.p <= 1
@@ -313,9 +315,11 @@ def test_claims_are_judged_over_seeds_and_clients(tmp_path: Path) -> None:
 
 def test_claims_are_judged_by_what_the_recipe_measures(tmp_path: Path) -> None:
     """By seconds, entries of the summary like any other: both took 2.5; no client has them, so there is no test."""
-    recipe = replace(papers.read("paper/table", shelve(tmp_path)), measures={"time": "seconds", "bytes": "=seconds"})
+    recipe = replace(
+        papers.read_recipe("paper/table", shelve(tmp_path)), measures={"time": "seconds", "bytes": "=seconds"}
+    )
     loaded = {("few", name): [finished(0, score)] for name, score in (("Ours", 0.7), ("Alone", 0.6))}
-    (verdict,) = papers.verdicts(recipe, loaded)
+    (verdict,) = paper_comparison.check_claims(recipe, loaded)
     assert (verdict.metric, verdict.difference, verdict.holds) == ("time", 0, False)
     assert math.isnan(verdict.p)
 

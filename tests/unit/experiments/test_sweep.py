@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from atoll.cli import main
 from atoll.config import Config
 from atoll.errors import AtollError
-from atoll.experiments.search import Axis, Grid, Random, axis
-from atoll.experiments.sweep import Trial, at, best, folder, is_matrix, trial_of
+from atoll.experiments.search import Axis, Grid, Random, parse_axis
+from atoll.experiments.sweep import Trial, best_trial, config_at, is_matrix, run_directory, trial_of
 from atoll.storage.run_reader import Run
 
 QUICK = ["--clients", "4", "--rounds", "2", "--epochs", "1"]
@@ -29,7 +29,7 @@ def outcome(val: float, test: float, finished: bool = True) -> Trial:
 
 
 def test_a_grid_is_every_combination() -> None:
-    (points,) = Grid([axis("lam=0.1,1"), axis("lr=0.01,0.05,0.1")]).batches()
+    (points,) = Grid([parse_axis("lam=0.1,1"), parse_axis("lr=0.01,0.05,0.1")]).batches()
     assert [(p["lam"], p["lr"]) for p in points] == [
         ("0.1", "0.01"), ("0.1", "0.05"), ("0.1", "0.1"), ("1", "0.01"), ("1", "0.05"), ("1", "0.1")
     ]  # fmt: skip
@@ -37,18 +37,18 @@ def test_a_grid_is_every_combination() -> None:
 
 def test_a_range_of_powers_of_ten_is_drawn_by_size() -> None:
     """Halfway from 0.01 to 100 by size is their geometric mean, 1; from 0 to 4 it is 2."""
-    assert axis("lam=0.01..100").at(0.5) == "1"
-    assert axis("lam=0..4").at(0.5) == "2"
-    assert axis("lam=2..4").at(0.25) == "2.5"
+    assert parse_axis("lam=0.01..100").at(0.5) == "1"
+    assert parse_axis("lam=0..4").at(0.5) == "2"
+    assert parse_axis("lam=2..4").at(0.25) == "2.5"
 
 
 def test_listed_values_are_drawn_evenly() -> None:
-    a = axis("optimiser=sgd,adam")
+    a = parse_axis("optimiser=sgd,adam")
     assert [a.at(share) for share in (0, 0.49, 0.5, 0.999)] == ["sgd", "sgd", "adam", "adam"]
 
 
 def test_random_points_follow_from_the_seed() -> None:
-    axes = [axis("lam=0.001..10"), axis("lr=0.01,0.1")]
+    axes = [parse_axis("lam=0.001..10"), parse_axis("lr=0.01,0.1")]
     (first,), (again,), (other,) = (list(Random(axes, 20, seed).batches()) for seed in (0, 0, 1))
     assert first == again != other
     assert len({p["lam"] for p in first}) == 20
@@ -59,16 +59,16 @@ def test_random_points_follow_from_the_seed() -> None:
 @pytest.mark.parametrize("text", ["lam", "lam=", "=1", "lam=2..1", "lam=a..b", "lam=1,1", "lam=1..inf"])
 def test_what_is_no_axis(text: str) -> None:
     with pytest.raises(AtollError):
-        axis(text)
+        parse_axis(text)
 
 
 def test_a_grid_over_a_range_is_refused() -> None:
     with pytest.raises(AtollError, match="--random"):
-        Grid([axis("lam=0..1")])
+        Grid([parse_axis("lam=0..1")])
 
 
 def test_a_point_sets_options_and_settings() -> None:
-    made = at(Config(method="fedprox", settings={"mu": 1.0}), {"lr": "0.5", "mu": "0.1", "rate": "0.5"})
+    made = config_at(Config(method="fedprox", settings={"mu": 1.0}), {"lr": "0.5", "mu": "0.1", "rate": "0.5"})
     assert (made.lr, made.rate, made.settings) == (0.5, 0.5, {"mu": "0.1"})
 
 
@@ -84,13 +84,13 @@ def test_which_points_make_a_matrix() -> None:
 
 def test_validation_decides_and_test_has_no_say() -> None:
     better, tempting = outcome(val=80.0, test=70.0), outcome(val=79.0, test=99.0)
-    assert best([tempting, better]) is better
+    assert best_trial([tempting, better]) is better
 
 
 def test_a_run_that_broke_cannot_win() -> None:
-    assert best([outcome(90.0, 90.0, finished=False), outcome(50.0, 50.0)]).val == 50.0
+    assert best_trial([outcome(90.0, 90.0, finished=False), outcome(50.0, 50.0)]).val == 50.0
     with pytest.raises(AtollError, match="No point"):
-        best([outcome(float("nan"), 50.0)])
+        best_trial([outcome(float("nan"), 50.0)])
 
 
 def test_means_over_seeds() -> None:
@@ -153,5 +153,5 @@ def test_points_with_long_names_have_places_of_their_own(tmp_path: Path) -> None
     points = [
         {"personal_optim.weight_decay": "0.001", "personal_optim.batch_size": "32", "mu": mu} for mu in ("1", "2")
     ]
-    assert len({folder(tmp_path, p, 0) for p in points}) == 2
-    assert all(len(folder(tmp_path, p, 0).name) < 100 for p in points)
+    assert len({run_directory(tmp_path, p, 0) for p in points}) == 2
+    assert all(len(run_directory(tmp_path, p, 0).name) < 100 for p in points)

@@ -243,8 +243,8 @@ def test_prototypes_of_few_rows_predict_the_same_when_opened_again(tmp_path: Pat
 
 
 def test_the_command_wants_data_or_newcomers(host: tuple[Path, Result], refused: Any) -> None:
-    assert "Whose models?" in refused("adapt", host[0])
-    assert "Whose models?" in refused("adapt", host[0], "--newcomers", "--data", "digits")
+    assert "Give either --data" in refused("adapt", host[0])
+    assert "Give either --data" in refused("adapt", host[0], "--newcomers", "--data", "digits")
     assert "setting of fedavg" in refused("adapt", host[0], "--newcomers", "--set", "lam=1")
 
 

@@ -109,17 +109,17 @@ def test_values_that_can_be_read(value: Any, kind: Any, read: Any) -> None:
     [
         ({"lma": 1}, "Unknown setting of dcpfl 'lma'. Did you mean 'lam'?"),
         ({"zzz": 1}, "Known: "),
-        ({"lam": "much"}, "Setting dcpfl.lam wants a number, not 'much'"),
-        ({"lam": ""}, "Setting dcpfl.lam wants a number"),
-        ({"lam": None}, "Setting dcpfl.lam wants a number"),
-        ({"lam": "nan"}, "Setting dcpfl.lam wants a number"),
-        ({"lam": "inf"}, "Setting dcpfl.lam wants a number"),
-        ({"lam": True}, "Setting dcpfl.lam wants a number"),
+        ({"lam": "much"}, "Setting dcpfl.lam must be a number, not 'much'"),
+        ({"lam": ""}, "Setting dcpfl.lam must be a number"),
+        ({"lam": None}, "Setting dcpfl.lam must be a number"),
+        ({"lam": "nan"}, "Setting dcpfl.lam must be a number"),
+        ({"lam": "inf"}, "Setting dcpfl.lam must be a number"),
+        ({"lam": True}, "Setting dcpfl.lam must be a number"),
         ({"lam": -1}, "lam is -1"),
-        ({"virtual": "1.5"}, "Setting dcpfl.virtual wants a whole number, not '1.5'"),
-        ({"virtual": "inf"}, "Setting dcpfl.virtual wants a whole number"),
-        ({"virtual_relu": "maybe"}, "Setting dcpfl.virtual_relu wants true or false, not 'maybe'"),
-        ({"aux": ["l2"]}, "Setting dcpfl.aux wants text"),
+        ({"virtual": "1.5"}, "Setting dcpfl.virtual must be a whole number, not '1.5'"),
+        ({"virtual": "inf"}, "Setting dcpfl.virtual must be a whole number"),
+        ({"virtual_relu": "maybe"}, "Setting dcpfl.virtual_relu must be true or false, not 'maybe'"),
+        ({"aux": ["l2"]}, "Setting dcpfl.aux must be text"),
         ({"aux": "l3"}, "aux is 'l3'"),
         ({"optim": "adma"}, "Unknown optimiser for dcpfl.optim 'adma'. Did you mean 'adam'?"),
         ({"optim": 3}, "Unknown optimiser"),
@@ -203,7 +203,7 @@ def test_regularisers_join_those_of_the_method() -> None:
         ("fedavg", [""], "Unknown regulariser"),
         ("fedavg", ["dw:mu"], "--with cannot be 'dw:mu': 'mu' has no name"),
         ("fedavg", ["dw:fomr=1"], "Unknown setting of dw 'fomr'. Did you mean 'form'?"),
-        ("fedavg", ["dw:mu=x"], "Setting dw.mu wants a number, not 'x'"),
+        ("fedavg", ["dw:mu=x"], "Setting dw.mu must be a number, not 'x'"),
         ("fedavg", ["dw", "dw:mu=0.5"], "the same regulariser twice"),
         ("fedprox", ["proximal"], "the same regulariser twice"),
         ("feddw", ["dw"], "the same regulariser twice"),
@@ -223,7 +223,7 @@ class Untrained(Method[Any, Any, Any, Any]):
 
 def test_a_method_without_local_training_refuses_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_registry, "method", lambda name: Untrained)
-    assert "untrained does no local training" in said("untrained", optimiser={"lr": 1.0})
+    assert "untrained has no optimiser of local training to set" in said("untrained", optimiser={"lr": 1.0})
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -101,7 +101,7 @@ def test_regularisers_are_found_by_the_names_of_their_classes() -> None:
 def test_a_file_without_a_method_of_its_name_is_refused(classes: dict[str, Any]) -> None:
     module = ModuleType("somewhere")
     vars(module).update(classes)
-    with pytest.raises(TypeError, match="somewhere must define one method called like its file"):
+    with pytest.raises(TypeError, match="somewhere must define one method that is named like the file"):
         _registry._method_of(module, "somewhere")
 
 

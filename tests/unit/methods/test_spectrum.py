@@ -11,12 +11,12 @@ from torch.func import grad, vmap
 
 from atoll.core.payloads import Params
 from atoll.core.prng import key, normal
-from atoll.methods._spectrum import DIVERGENCES, distance, magnitudes, smooth, transform
+from atoll.methods._spectrum import DIVERGENCES, magnitudes, make_transform, next_smooth_length, spectral_distance
 
 
 def spectrum(v: Tensor) -> Tensor:
     """All bins of a vector, in the usual order."""
-    t = transform(len(v), v.dtype)
+    t = make_transform(len(v), v.dtype)
     s, bins, out = magnitudes(v, t), t.bins(), torch.full_like(v, torch.nan)
     out[bins] = s
     out[-bins % len(v)] = s
@@ -28,11 +28,11 @@ def row(*values: float) -> Params:
 
 
 def apart(student: Params, teacher: Params, divergence: str = "kl_sum1", tau: float = 1.0, **how: Any) -> float:
-    return float(distance(teacher, list(teacher), divergence, tau, **{"pad": "exact"} | how)(student))
+    return float(spectral_distance(teacher, list(teacher), divergence, tau, **{"pad": "exact"} | how)(student))
 
 
 def slope(student: Params, teacher: Params, divergence: str, tau: float = 1.0) -> Tensor:
-    of = distance(teacher, list(teacher), divergence, tau, pad="exact")
+    of = spectral_distance(teacher, list(teacher), divergence, tau, pad="exact")
     out: Tensor = grad(of)(student)["w"]
     return out
 
@@ -76,7 +76,7 @@ def test_the_first_bins_and_their_gradient(length: int, share: float) -> None:
     """997 is prime and takes one step; 1536 (as 512 * 3) and 1545 (as 309 * 5) take two."""
     first = max(1, int(share * length))
     v = normal(key(length), length).double().requires_grad_()
-    t = transform(length, torch.float64)
+    t = make_transform(length, torch.float64)
     times = t.times(first)
     assert float(times.sum()) == first
     ours, theirs = (times * magnitudes(v, t).pow(1.5)).sum(), torch.fft.fft(v).abs()[:first].pow(1.5).sum()
@@ -85,14 +85,14 @@ def test_the_first_bins_and_their_gradient(length: int, share: float) -> None:
 
 
 def test_single_precision_is_enough() -> None:
-    v = normal(key(0), smooth(100_000))
+    v = normal(key(0), next_smooth_length(100_000))
     error = (spectrum(v) - torch.fft.fft(v.double()).abs()).abs().max()
     assert float(error) < 1e-5 * 100_000**0.5
 
 
 def test_smooth_lengths() -> None:
     """11 173 962 = 2 * 3 * 397 * 4691 is the size of a ResNet-18; 11 197 440 = 2^10 * 3^7 * 5."""
-    assert [smooth(n) for n in (1, 7, 11, 16, 17, 121, 11_173_962)] == [1, 8, 12, 16, 18, 125, 11_197_440]
+    assert [next_smooth_length(n) for n in (1, 7, 11, 16, 17, 121, 11_173_962)] == [1, 8, 12, 16, 18, 125, 11_197_440]
 
 
 # --------------------------------------------------------------------------------------------------------- divergences
@@ -186,7 +186,7 @@ def test_empty_bins(divergence: str, pair: tuple[list[float], list[float]]) -> N
 @pytest.mark.parametrize("tau", [0.3, 0.8, 1.0])
 def test_slopes_against_small_steps(divergence: str, tau: float) -> None:
     s, t = ({"w": normal(key(i), 1030).double()} for i in range(2))
-    of = distance(t, ["w"], divergence, tau, pad="exact")
+    of = spectral_distance(t, ["w"], divergence, tau, pad="exact")
     assert torch.autograd.gradcheck(
         lambda w: of({"w": w}), s["w"].requires_grad_(), fast_mode=True, check_undefined_grad=False
     )
@@ -214,9 +214,9 @@ def test_the_order_is_that_of_the_names() -> None:
     """Of three tensors: two that change places only turn the vector, which magnitudes do not notice."""
     student, teacher = ({n: normal(key(n, i), 4).double() for n in "abc"} for i in range(2))
     swapped = {n: student[n] for n in "cba"}
-    value = float(distance(teacher, "abc")(student))
-    assert float(distance(teacher, "abc")(swapped)) == value
-    assert float(distance(teacher, "cba")(student)) != pytest.approx(value, rel=1e-3)
+    value = float(spectral_distance(teacher, "abc")(student))
+    assert float(spectral_distance(teacher, "abc")(swapped)) == value
+    assert float(spectral_distance(teacher, "cba")(student)) != pytest.approx(value, rel=1e-3)
 
 
 def test_padding_by_hand() -> None:
@@ -231,7 +231,7 @@ def test_padding_by_hand() -> None:
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 def test_vmap_over_students_and_teachers(divergence: str, scope: str) -> None:
     def both(student: Params, teacher: Params) -> tuple[Params, Tensor]:
-        of = distance(teacher, ["a", "b"], divergence, 0.7, scope)
+        of = spectral_distance(teacher, ["a", "b"], divergence, 0.7, scope)
         value, slopes = torch.func.grad_and_value(of)(student)[::-1]
         return slopes, value
 

@@ -476,7 +476,7 @@ def test_a_run_may_diverge_after_rounds_that_went_well() -> None:
 def test_the_command_line_says_so_and_keeps_the_files(atoll: Atoll, tmp_path: Path) -> None:
     words = ("run", "fedavg", "--clients", 3, "--rounds", 3, "--epochs", 1, "--lr", "1e20", "--quiet", "--out", "o")
     result = atoll(*words, code=3)
-    assert "Diverged: fedavg with seed 0. In round 1 nobody who answered" in result.stderr
+    assert "Diverged: fedavg with seed 0. In round 1 no client sent a usable upload" in result.stderr
     assert json.loads((tmp_path / "o" / "summary.json").read_text())["status"] == "diverged"
     assert (tmp_path / "o" / "checkpoints" / "round-000001").is_dir()
     assert atoll("run", "--resume", "o", "--quiet", code=3).stderr.count("Diverged:") == 1

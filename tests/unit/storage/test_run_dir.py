@@ -179,7 +179,7 @@ def test_what_does_not_change_the_numbers_may_change(finished: Path, atoll: Call
 
 @pytest.mark.parametrize("words", [("run", "fedavg", "--resume"), ("compare", "fedavg", "local", "--resume")])
 def test_resuming_wants_a_place(words: tuple[str, ...], refused: Callable[..., str]) -> None:
-    assert "Resume what?" in refused(*words, *QUICK)
+    assert "--resume needs a run directory" in refused(*words, *QUICK)
     assert not Path("runs").exists()
 
 
@@ -212,7 +212,7 @@ def test_a_process_that_is_ended_at_any_moment_can_be_resumed(
     assert said == ""
     if ending == signal.SIGINT and not (out / "summary.json").exists():
         assert process.returncode == 130, complained
-        assert complained == f"Interrupted. The last finished round is kept in {out}: continue with --resume.\n"
+        assert complained == f"Interrupted. The last finished round is saved in {out}: continue with --resume.\n"
     atoll("run", "--resume", out, "--quiet")
     assert outcome(out) == outcome(tmp_path / "whole"), f"killed at the moment of seed {seed}"
 

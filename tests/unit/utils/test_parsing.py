@@ -9,8 +9,8 @@ from atoll.clients.metrics import metrics
 from atoll.data import loading, partition
 from atoll.engine.model_factory import PROXY, _parts
 from atoll.errors import AtollError
-from atoll.experiments.search import axis
-from atoll.methods._factory import filled, regulariser
+from atoll.experiments.search import parse_axis
+from atoll.methods._factory import fill_from_option, regulariser
 from atoll.models import foreign
 from atoll.privacy import mechanisms
 from atoll.report.figures import asked
@@ -104,12 +104,16 @@ REFUSED: list[tuple[Any, str, str]] = [
         "The data set cannot be 'digits?a': 'a' has no name and '=' before its value. Write NAME",
     ),
     (lambda text: parse_pair("--set", text), "lam", "--set cannot be 'lam': 'lam' has no name and '='"),
-    (lambda text: filled(Devices(), text, "--clock"), "speed", "--clock cannot be 'speed': 'speed' has no name"),
+    (
+        lambda text: fill_from_option(Devices(), text, "--clock"),
+        "speed",
+        "--clock cannot be 'speed': 'speed' has no name",
+    ),
     (regulariser, "dw:mu", "--with cannot be 'dw:mu': 'mu' has no name and '=' before its value. Write NAME:FIELD"),
     (_parts, "mlp:hidden", "--models cannot be 'mlp:hidden': 'hidden' has no name"),
     (lambda text: PROXY.parse("--proxy", text), "0-8", "--proxy cannot be '0-8': FILTERS must be a whole number"),
     (asked, "tsne:rows", "--figure cannot be 'tsne:rows': 'rows' has no name and '=' before its value. Write KIND"),
-    (axis, "lam=2..1", "--grid cannot be 'lam=2..1': LOW must be below HIGH, and both finite. Write NAME=VALUE"),
+    (parse_axis, "lam=2..1", "--grid cannot be 'lam=2..1': LOW must be below HIGH, and both finite. Write NAME=VALUE"),
     (
         lambda text: metrics([text], ()),
         "./f.py:",

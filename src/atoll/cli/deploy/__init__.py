@@ -1,4 +1,4 @@
-"""``atoll deploy``: federations between real machines."""
+"""``atoll deploy``: run federations between real machines."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ from ...deploy import flower_adapter
 from ...errors import AtollError
 
 DIR = click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
-DAYS = click.option("--days", type=int, default=365, show_default=True, help="Days that new keys are good for.")
-INSECURE = click.option("--insecure", is_flag=True, help="Without TLS and keys; on the loopback only.")
+DAYS = click.option("--days", type=int, default=365, show_default=True, help="Days for which new keys are valid.")
+INSECURE = click.option("--insecure", is_flag=True, help="Use no TLS and no keys; on the loopback only.")
 
 
 class Deploy(click.Group):
-    """Loads `run` late: it needs torch, which the others do without."""
+    """Group that imports `run` only when called: `run` needs torch, and the other commands do not."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return ["init", "server", "client", "run", "status", "stop", "show", "add", "reissue", "revoke"]
@@ -44,7 +44,7 @@ class Deploy(click.Group):
 
 @click.group(cls=Deploy)
 def deploy() -> None:
-    """Federations between real machines: `init` once, then `server` here, `client` at each site, and `run`."""
+    """Run federations between real machines: `init` once, then `server` here, `client` at each site, and `run`."""
 
 
 @deploy.command()
@@ -54,14 +54,16 @@ def deploy() -> None:
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the gate.  [default: 8443]")
 @DAYS
 def init(folder: Path, sites: str, server_name: str | None, port: int | None, days: int) -> None:
-    """Make a federation: certificates, keys, and a folder for each site to carry there."""
+    """Create a federation: certificates, keys, and a folder to copy to each site."""
     from ...deploy.addresses import PORT
     from ...deploy.federation_dir import FederationDir
 
     directory = FederationDir(folder)
     federation = directory.create(_words(sites), _words(server_name or "localhost"), port or PORT, days)
     _print_members(directory)
-    click.echo(f"\nCarry each folder under {folder / 'sites'} to its site, over a way that nobody else can read.")
+    click.echo(
+        f"\nCopy each folder under {folder / 'sites'} to its site, over a channel that only you and the site can read."
+    )
     click.echo(f"Sites will reach the server at {federation.address}. Start it with: atoll deploy server {folder}")
 
 
@@ -80,10 +82,10 @@ def server(folder: Path, host: str | None, port: int | None, insecure: bool) -> 
 
 @deploy.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="SITE_DIR")
-@click.option("--data", help="The site's rows: .npz, image folder, CSV or Parquet. Kept for the next time.")
-@click.option("--model", help="The site's architecture, see `atoll models`. Kept for the next time.")
-@click.option("--public", help="File of public rows, for methods that distil. Kept for the next time.")
-@click.option("--server", help="HOST:PORT of the gate, if not as in the folder. Kept for the next time.")
+@click.option("--data", help="The site's rows: .npz, image folder, CSV or Parquet. Stored for the next start.")
+@click.option("--model", help="The site's architecture, see `atoll models`. Stored for the next start.")
+@click.option("--public", help="File of public rows, for methods that distil. Stored for the next start.")
+@click.option("--server", help="HOST:PORT of the gate, if not as in the folder. Stored for the next start.")
 @INSECURE
 def client(folder: Path, insecure: bool, **given: str | None) -> None:
     """Run a site until Ctrl-C: its worker, and the connection to the server."""
@@ -96,7 +98,7 @@ def client(folder: Path, insecure: bool, **given: str | None) -> None:
 @DIR
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(folder: Path, as_json: bool) -> None:
-    """Show whether the server runs, which sites are there, and what runs."""
+    """Show whether the server is running, which sites are connected, and the current runs."""
     from ...deploy.server.monitor import report
     from ...utils.files import to_json
 
@@ -108,9 +110,9 @@ def status(folder: Path, as_json: bool) -> None:
 
 @deploy.command()
 @DIR
-@click.option("--server", "server_too", is_flag=True, help="End the server as well.")
+@click.option("--server", "server_too", is_flag=True, help="Stop the server as well.")
 def stop(folder: Path, server_too: bool) -> None:
-    """End the run that is going on; what was checkpointed stays, and `run` goes on from there."""
+    """Stop the current run; the same `run` command continues from the last checkpoint."""
     from ...deploy.federation_dir import FederationDir
     from ...deploy.server.processes import reached, running
 
@@ -119,19 +121,19 @@ def stop(folder: Path, server_too: bool) -> None:
         going = [run for run in flower.runs() if not run.over]
         for run in going:
             flower.stop(run.id)
-            click.echo(f"Run {run.id} was ended.")
+            click.echo(f"Run {run.id} was stopped.")
     if not going:
         click.echo("Nothing was running.")
     found = running(directory)
     if server_too and found:
         os.kill(found.pid, signal.SIGTERM)
-        click.echo("The server is ending.")
+        click.echo("The server is stopping.")
 
 
 @deploy.command()
 @DIR
 def show(folder: Path) -> None:
-    """Show who is in a federation: fingerprints, expiry, revocations."""
+    """Show the members of a federation: fingerprints, expiry, revocations."""
     from ...deploy.federation_dir import FederationDir
 
     _print_members(FederationDir(folder))
@@ -142,19 +144,19 @@ def show(folder: Path) -> None:
 @click.argument("name")
 @DAYS
 def add(folder: Path, name: str, days: int) -> None:
-    """Add a site and make its folder."""
+    """Add a site and create its folder."""
     from ...deploy.federation_dir import FederationDir
 
     directory = FederationDir(folder)
     directory.add(name, days)
-    click.echo(f"Carry {directory.site(name)} to the site. A running server knows it already.")
+    click.echo(f"Copy {directory.site(name)} to the site. A running server accepts the site already.")
 
 
 @deploy.command()
 @DIR
-@click.option("--server", "server_too", is_flag=True, help="A new certificate for the server.")
-@click.option("--server-name", help="The same, for other host names or addresses.")
-@click.option("--site", help="A new key for this site; its old one is refused from now on.")
+@click.option("--server", "server_too", is_flag=True, help="Issue a new certificate for the server.")
+@click.option("--server-name", help="Issue a new certificate for other host names or addresses.")
+@click.option("--site", help="Issue a new key for this site; the old one is refused from now on.")
 @DAYS
 def reissue(folder: Path, server_too: bool, server_name: str | None, site: str | None, days: int) -> None:
     """Replace the server's certificate or a site's key."""
@@ -162,20 +164,20 @@ def reissue(folder: Path, server_too: bool, server_name: str | None, site: str |
 
     directory = FederationDir(folder)
     if not (server_too or server_name or site):
-        raise AtollError("Reissue what? Give --server, or --site NAME.")
+        raise AtollError("Nothing to reissue is named. Give --server, or --site NAME.")
     if server_too or server_name:
         directory.reissue_server(days, _words(server_name) if server_name else ())
         click.echo("The server has a new certificate. Start it again to use it; sites need nothing new.")
     if site:
         directory.reissue_site(site, days)
-        click.echo(f"{site} has a new key. Carry {directory.site(site)} there; the old key is refused from now on.")
+        click.echo(f"{site} has a new key. Copy {directory.site(site)} there; the old key is refused from now on.")
 
 
 @deploy.command()
 @DIR
 @click.argument("name")
 def revoke(folder: Path, name: str) -> None:
-    """Refuse a site's key from now on, also by a server that is running."""
+    """Revoke a site's key; a running server refuses it at once."""
     from ...deploy.federation_dir import FederationDir
 
     FederationDir(folder).revoke(name)

@@ -1,4 +1,4 @@
-"""``atoll deploy run``."""
+"""``atoll deploy run``: run a method between the sites of a federation."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -18,14 +18,14 @@ from ...deploy.server.run import EVENTS, DeploymentJob
 from ...deploy.site.privacy_rules import FLOOR
 from ...deploy.transport.flower import write_app
 from ...errors import AtollError
-from ...experiments.planning import configs, safe
+from ...experiments.planning import plan_configs, to_file_name
 from ...report import table
 from ...storage import run_reader
 from ...utils.files import to_json
 from .. import console
 from ..options import ConfigCommand, config_options, given
 
-# What a simulation decides and sites decide for themselves, and what has no meaning outside of a simulation.
+# Options that each site decides for itself, and options that have no meaning outside of a simulation.
 NOT_HERE = (
     "method", "data", "data_dir", "rows", "clients", "newcomers", "partition", "models", "public", "public_data",
     "backend", "workers", "store", "cache", "clock", "global_test", "metric", "min_class_count", "out",
@@ -36,19 +36,23 @@ NOT_HERE = (
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 @click.argument("method")
 @config_options(*NOT_HERE)
-@click.option("--data", help="What the sites' data are called; known names have their statistics.  [default: sites]")
+@click.option(
+    "--data", help="Name of the sites' data; a name from `atoll data` brings its statistics.  [default: sites]"
+)
 @click.option("--out", help="Run directory.  [default: DIR/runs/METHOD-SEED]")
 @click.option("--public", help="File of public rows, for methods that distil; the same as at the sites.")
 @click.option(
     "--min-class-count",
     type=int,
-    help=f"Classes of which a site has fewer rows do not leave it; 0: as sites decide.  [default: {FLOOR}]",
+    help=f"Smallest number of rows of a class whose statistics may leave a site; 0: sites decide.  [default: {FLOOR}]",
 )
 @click.option("--sites", help="Only these sites, such as north,south.  [default: all that are not revoked]")
-@click.option("--round-timeout", type=float, default=600.0, show_default=True, help="Seconds a round waits for sites.")
-@click.option("--min-clients", type=int, help="Sites that a round needs at least.  [default: all]")
+@click.option(
+    "--round-timeout", type=float, default=600.0, show_default=True, help="Seconds that a round waits for sites."
+)
+@click.option("--min-clients", type=int, help="Smallest number of sites in a round.  [default: all]")
 @click.option("--wait", type=float, default=3600.0, show_default=True, help="Seconds to wait for enough sites.")
-@click.option("--force", is_flag=True, help="Replace the run that is in the directory.")
+@click.option("--force", is_flag=True, help="Replace an existing run in the directory.")
 @console.quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run(
@@ -58,7 +62,7 @@ def run(
 ) -> None:  # fmt: skip
     """Run one METHOD between the sites of the federation in DIR.
 
-    The same command again goes on from the last checkpoint of a run that was interrupted.
+    The same command continues an interrupted run from its last checkpoint.
     """
     flower_adapter.check()
     directory = FederationDir(folder)
@@ -68,8 +72,8 @@ def run(
         **given(options, config_file),
         **({"data": data} if data else {}),
     }
-    config = configs([method], values)[0]
-    place = Path(out).absolute() if out else directory.runs / f"{safe(config.label)}-{config.seed}"
+    config = plan_configs([method], values)[0]
+    place = Path(out).absolute() if out else directory.runs / f"{to_file_name(config.label)}-{config.seed}"
     job = DeploymentJob(
         run_dir=str(place),
         config=replace(config, out=str(place)).to_dict(),
@@ -85,26 +89,26 @@ def run(
 
 
 def _sites(directory: FederationDir, only: str | None) -> dict[str, dict[str, str | None]]:
-    """Who takes part, known by keys; without TLS there are none."""
+    """Return the sites that take part, with their keys; without TLS the keys are None."""
     federation, found = directory.read(), running(directory)
     chosen = [name.strip() for name in only.split(",")] if only else list(federation.accepted())
     for name in chosen:
         if reason := federation.site(name).refusal():
             raise AtollError(f"The key of {name!r} is {reason}: leave the site out, or reissue its key.")
     if not chosen:
-        raise AtollError("No site of this federation has a key that is good. See: atoll deploy show DIR")
+        raise AtollError("No site of this federation has a valid key. See: atoll deploy show DIR")
     keyless = found is not None and found.insecure
     return {name: {"key": None if keyless else federation.sites[name].key} for name in chosen}
 
 
 def _carry_out(directory: FederationDir, config: Config, job: DeploymentJob, quiet: bool) -> None:
     with reached(directory) as flower:
-        number = _started(directory, flower, job)
+        number = _start_or_find(directory, flower, job)
         with console.progress(quiet) as bars:
             bar = console.follow(bars, f"{config.label} seed {config.seed}", config.rounds)
-            look = _looker(Path(job.run_dir), bar, bars.console.print if not quiet else lambda text: None)
+            poll = _make_poll(Path(job.run_dir), bar, bars.console.print if not quiet else lambda text: None)
             try:
-                status = follow(flower, number, look)
+                status = follow(flower, number, poll)
             except KeyboardInterrupt:
                 flower.stop(number)
                 raise
@@ -113,12 +117,12 @@ def _carry_out(directory: FederationDir, config: Config, job: DeploymentJob, qui
     if status.outcome != "completed":
         raise AtollError(
             f"{_last_error(Path(job.run_dir)) or f'The run ended as {status.outcome}.'} See {log}. "
-            "The same command again goes on from the last checkpoint."
+            "The same command continues from the last checkpoint."
         )
 
 
-def _started(directory: FederationDir, flower: Control, job: DeploymentJob) -> int:
-    """The number of the run: of a new one, or of the same one if it goes on without us."""
+def _start_or_find(directory: FederationDir, flower: Control, job: DeploymentJob) -> int:
+    """Start a run, or find the same run if it is still going on; return its number."""
     book, path, text = Book(directory), _job_file(directory, job), to_json(asdict(job), indent=1)
     number = going_on(flower, book, job.run_dir)
     if number is None:
@@ -126,7 +130,7 @@ def _started(directory: FederationDir, flower: Control, job: DeploymentJob) -> i
         number = flower.start(write_app(directory.state / "app"), {"job": str(path)})
         book.write(number, job.run_dir)
     elif path.read_text() != text:
-        raise AtollError("This run is going on already, with other options. End it first: atoll deploy stop DIR")
+        raise AtollError("This run is going on already, with other options. Stop it first: atoll deploy stop DIR")
     return number
 
 
@@ -136,18 +140,18 @@ def _job_file(directory: FederationDir, job: DeploymentJob) -> Path:
     return folder / f"{Path(job.run_dir).name}-{sha256(job.run_dir.encode()).hexdigest()[:8]}.json"
 
 
-def _looker(out: Path, bar: Callable[[int, Any], None], say: Callable[[str], None]) -> Callable[[], None]:
-    """Tells new rounds to the bar, and what the server says besides."""
+def _make_poll(out: Path, bar: Callable[[int, Any], None], say: Callable[[str], None]) -> Callable[[], None]:
+    """Return a function that shows new rounds in the bar and prints new notes of the server."""
     metrics, events = Tail(out / "metrics.jsonl"), Tail(out / EVENTS, skip=True)
 
-    def look() -> None:
+    def poll() -> None:
         for line in metrics.fresh():
             bar(line["round"], line)
         for event in events.fresh():
             if event["event"] == "note":
                 say(event["text"])
 
-    return look
+    return poll
 
 
 def _last_error(out: Path) -> str | None:
@@ -163,10 +167,10 @@ def _show(out: Path, quiet: bool, as_json: bool) -> None:
         click.echo(to_json(dict(loaded.summary), indent=1))
     elif not quiet:
         table.print_table(console.console(), table.rows([loaded]))
-        click.echo(f"Report: {_near(out / 'report.html')}")
+        click.echo(f"Report: {_relative(out / 'report.html')}")
 
 
-def _near(path: Path) -> Path:
-    """A path as seen from here, if it is below."""
+def _relative(path: Path) -> Path:
+    """Return a path relative to the working directory, if it is below."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

@@ -23,7 +23,7 @@ from ...engine import compatibility
 from ...engine.model_factory import ModelFactory
 from ...engine.setup import Setup, apply_privacy, build_method
 from ...errors import AtollError
-from ...methods._factory import filled
+from ...methods._factory import fill_from_option
 from ...simulation.clock import Devices
 from ...typing import ClientId
 from ...utils.files import to_json
@@ -145,7 +145,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     config, method, pool = apply_privacy(config, method, pool)
     federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(descriptions))
-    return Setup(config, method, federation, pool, filled(Devices(), config.clock, "--clock"))
+    return Setup(config, method, federation, pool, fill_from_option(Devices(), config.clock, "--clock"))
 
 
 def _check_options(config: Config) -> None:
