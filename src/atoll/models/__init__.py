@@ -1,4 +1,4 @@
-"""Architectures with a body and a head, by name or from any module of the user's own."""
+"""Build architectures with a body and a head, by name or from a user's own module."""
 
 from .body_and_head import split
 from .catalogue import Row, build, catalogue, describe, feature_dim, kinds, names, options, table

@@ -1,4 +1,4 @@
-"""Fitting what is given to what methods expect: a user's own module, and features of another width."""
+"""Split a module into body and head, and adapt a body to a given number of features."""
 
 import copy
 from typing import cast
@@ -11,12 +11,23 @@ from .registry import Body, Net, named
 
 
 def split(module: nn.Module, head: str, num_classes: int | None = None, sample: Tensor | None = None) -> Net:
-    """Any module as body and head, by the name of its last linear layer: ``split(model, head="classifier.1")``.
+    """Split a module into a body and a head at its last linear layer.
 
-    The parameters are the module's own, and the module itself is left as it is. ``num_classes``, where it differs from
-    the layer's, puts a new layer in its place. A ``sample`` batch checks that nothing happens after the head.
+    The parameters are shared with the module, and the module itself is not changed.
+
+    Args:
+        module: any classifier that ends with a linear layer.
+        head: name of the last linear layer.
+        num_classes: number of classes; if it differs from the layer's, the head is a new layer.
+        sample: a batch on which to check that the module returns the output of the head.
+
+    Raises:
+        AtollError: if ``head`` is no linear layer, or not the last one.
+
+    Example:
+        >>> net = split(torchvision.models.alexnet(), head="classifier.6", num_classes=10)
     """
-    layer = _linear(module, head)
+    layer = _find_linear(module, head)
     net = Net(_without(module, layer), layer)
     if sample is not None:
         _check_last(module, net, head, sample)
@@ -31,8 +42,18 @@ def split(module: nn.Module, head: str, num_classes: int | None = None, sample: 
     return net
 
 
-def adapted(body: nn.Module, features: int, width: int, adapter: str) -> Body:
-    """The body with ``width`` features: by a trainable linear layer, or by averaging (repeating) neighbours."""
+def adapt_width(body: nn.Module, features: int, width: int, adapter: str) -> Body:
+    """Append an adapter to a body so that it returns ``width`` features.
+
+    Args:
+        body: the body.
+        features: number of features that the body returns.
+        width: number of features that are needed.
+        adapter: "linear" for a trainable layer, "pool" to average (or repeat) neighbouring features.
+
+    Raises:
+        AtollError: if the adapter is unknown.
+    """
     if adapter not in ("linear", "pool"):
         raise unknown("adapter", adapter, ("linear", "pool"))
     if width == features:
@@ -41,7 +62,7 @@ def adapted(body: nn.Module, features: int, width: int, adapter: str) -> Body:
     return named(extractor=body, adapter=last), width
 
 
-def _linear(module: nn.Module, head: str) -> nn.Linear:
+def _find_linear(module: nn.Module, head: str) -> nn.Linear:
     owner = type(module).__name__
     layers = {name: layer for name, layer in module.named_modules() if name}
     linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
@@ -74,17 +95,17 @@ def _check_last(module: nn.Module, net: Net, head: str, sample: Tensor) -> None:
             part.training = training
     if not same:
         raise AtollError(
-            f"Something happens to the output of layer {head!r} inside {owner} (a softmax?). "
-            "Make the module return what the layer returns: raw scores."
+            f"{owner} changes the output of layer {head!r} before it returns (by a softmax?). "
+            "Make the module return the output of the layer: raw scores."
         )
 
 
 def _features(net: Net, sample: Tensor, fault: str) -> Tensor:
-    """What the body makes of the sample, if it is what the head takes."""
+    """Return the features of the sample, and check that the head can take them."""
     remedy = "Name the layer whose output the module returns."
     try:
         features = net.body(sample)
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:  # the whole module took the sample
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:  # The module itself accepted the sample.
         raise AtollError(f"{fault}: without it the module fails ({error}). {remedy}") from error
     got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
     wanted = net.head.in_features

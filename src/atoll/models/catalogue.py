@@ -1,4 +1,4 @@
-"""Architectures by name."""
+"""Build architectures by name, and list all of them."""
 
 import inspect
 from typing import Any, NamedTuple
@@ -8,14 +8,14 @@ from torch import nn
 
 from ..errors import AtollError, unknown
 
-# Imported for what they do: each enters its architectures into the registry.
+# Importing these modules registers their architectures.
 from . import cnn, lstm, mlp, mobilenet, resnet, shufflenet  # noqa: F401
-from .body_and_head import adapted
+from .body_and_head import adapt_width
 from .registry import ENTRIES, Entry, Net, Shape
 
 
 class Row(NamedTuple):
-    """One line of the catalogue."""
+    """One line of the catalogue: an architecture with its size."""
 
     name: str
     parameters: int
@@ -33,10 +33,22 @@ def build(
     adapter: str = "linear",
     **options: Any,
 ) -> nn.Module:
-    """The architecture for rows of ``shape``, a module with ``body`` and ``head``; torch's generator initialises it.
+    """Build an architecture as a module with ``body`` and ``head``, initialised by torch's generator.
 
-    ``width`` gives bodies of different feature widths a common one by an ``adapter`` at their end: "linear" (trainable)
-    or "pool" (an average over neighbouring features). A body that has this width already is left as it is.
+    Args:
+        name: one of :func:`names`.
+        shape: shape of one row, such as (channels, height, width).
+        num_classes: number of classes.
+        head_bias: whether the head has a bias.
+        width: number of features; None for the architecture's own. An adapter is appended where the two differ.
+        adapter: "linear" (trainable) or "pool" (an average over neighbouring features).
+        options: options of the architecture, see :func:`options`.
+
+    Raises:
+        AtollError: if the name, an option or a value is not allowed, or if the architecture cannot take the shape.
+
+    Example:
+        >>> net = build("cnn1", (3, 32, 32), num_classes=10)
     """
     entry = _entry(name)
     _check_shape(name, entry, shape)
@@ -45,33 +57,37 @@ def build(
         raise AtollError(f"Model {name!r}: {num_classes} classes and width {width}. Both must be at least 1.")
     body, features = entry.make(tuple(shape), **options)
     if width is not None:
-        body, features = adapted(body, features, width, adapter)
+        body, features = adapt_width(body, features, width, adapter)
     return Net(body, nn.Linear(features, num_classes, bias=head_bias))
 
 
 def names() -> list[str]:
-    """Every architecture ``build`` knows, in alphabetical order."""
+    """Return the names of all architectures, in alphabetical order."""
     return sorted(ENTRIES)
 
 
 def describe(name: str) -> str:
-    """One line about an architecture."""
+    """Return one line about an architecture."""
     return _entry(name).about
 
 
 def kinds(name: str) -> tuple[str, ...]:
-    """The kinds of data it takes: "image", "table", "text"."""
+    """Return the kinds of data that an architecture takes: "image", "table", "text"."""
     return _entry(name).kinds
 
 
 def options(name: str) -> dict[str, Any]:
-    """The options of this architecture alone, with their defaults."""
+    """Return the options of an architecture with their defaults."""
     parameters = inspect.signature(_entry(name).make).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def feature_dim(module: nn.Module) -> int:
-    """The number of features that enter the head."""
+    """Return the number of features that enter a module's head.
+
+    Raises:
+        AtollError: if the module has no linear layer ``head``.
+    """
     head = getattr(module, "head", None)
     if not isinstance(head, nn.Linear):
         raise AtollError(
@@ -81,19 +97,19 @@ def feature_dim(module: nn.Module) -> int:
 
 
 def catalogue() -> list[Row]:
-    """Every architecture with its size for images of 3x32x32 (texts of 200 words) and 10 classes."""
+    """Return every architecture with its size for images of 3x32x32 (texts of 200 words) and 10 classes."""
     return [_row(name) for name in names()]
 
 
 def table() -> str:
-    """The catalogue as text."""
+    """Return the catalogue as a text table."""
     lines = [f"{'model':<18}{'parameters':>12}{'features':>10}  about"]
     lines += [f"{row.name:<18}{row.parameters:>12,}{row.features:>10,}  {row.about}" for row in catalogue()]
     return "\n".join(lines)
 
 
 def _row(name: str) -> Row:
-    with torch.device("meta"):  # sizes only: no memory and no random numbers
+    with torch.device("meta"):  # Sizes need neither memory nor random numbers.
         net = build(name, (3, 32, 32) if "image" in kinds(name) else (200,), 10)
     parameters = sum(parameter.numel() for parameter in net.parameters())
     return Row(name, parameters, feature_dim(net), describe(name))

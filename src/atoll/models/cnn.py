@@ -1,6 +1,6 @@
-"""Small convolutional networks without residuals: the CNNs of FedGH, DC-PFL and pFedES, of FedDW and of FedPD.
+"""Build small convolutional networks: the CNNs of FedGH, DC-PFL and pFedES, of FedDW and of FedPD.
 
-Most rest on the same two stages: 5x5 convolution without padding, ReLU, 2x2 max-pool.
+Most share two stages: 5x5 convolution without padding, ReLU, 2x2 max-pool.
 """
 
 from torch import nn
@@ -10,7 +10,14 @@ from .resize import FitImage
 
 
 def two_stages(fit: FitImage, first: int, second: int, dropout: float = 0.0) -> tuple[dict[str, nn.Module], int]:
-    """Both 5x5 stages and the number of values that leave them; ``dropout`` acts on the second convolution."""
+    """Return the layers of both 5x5 stages, and the number of values that leave them.
+
+    Args:
+        fit: brings images to the size of the network.
+        first: channels of the first convolution.
+        second: channels of the second convolution.
+        dropout: rate of dropout after the second convolution; 0 for none.
+    """
     channels, height, width = fit.shape
     drop: dict[str, nn.Module] = {"drop2": nn.Dropout(dropout)} if dropout else {}
     layers: dict[str, nn.Module] = {
@@ -24,27 +31,27 @@ def two_stages(fit: FitImage, first: int, second: int, dropout: float = 0.0) -> 
         "pool2": nn.MaxPool2d(2),
         "flat": nn.Flatten(),
     }
-    return layers, second * _left(height) * _left(width)
+    return layers, second * _side_after_stages(height) * _side_after_stages(width)
 
 
-def _left(side: int) -> int:
-    """What two stages leave of a side: 32 -> 28 -> 14 -> 10 -> 5."""
+def _side_after_stages(side: int) -> int:
+    """Return the side of an image after two stages: 32 -> 28 -> 14 -> 10 -> 5."""
     return ((side - 4) // 2 - 4) // 2
 
 
-def mapping(width: int) -> dict[str, nn.Module]:
-    """FedDW's mapping layer: 256 with ReLU, then the 128 values that enter the last layer, without activation."""
+def mapping_layers(width: int) -> dict[str, nn.Module]:
+    """Return FedDW's mapping layer: 256 with ReLU, then 128 features without activation."""
     return {"fc1": nn.Linear(width, 256), "relu_fc1": nn.ReLU(), "fc2": nn.Linear(256, 128)}
 
 
-def mapped(body: nn.Module, width: int) -> Body:
-    """A chain of layers continued by FedDW's mapping layer."""
-    return named(**dict(body.named_children()), **mapping(width)), 128
+def append_mapping(body: nn.Module, width: int) -> Body:
+    """Append FedDW's mapping layer to a body that returns ``width`` features."""
+    return named(**dict(body.named_children()), **mapping_layers(width)), 128
 
 
-def _numbered(second: int, hidden: int) -> Maker:
+def _numbered_cnn(second: int, hidden: int) -> Maker:
     def make(shape: Shape, *, native28: bool = False) -> Body:
-        """``native28`` takes 28x28 images as they are instead of padding them to 32x32."""
+        """Build the body. ``native28`` uses 28x28 images directly instead of padding them to 32x32."""
         size = 28 if native28 else 32
         stages, width = two_stages(FitImage(shape, size, size), 16, second)
         fc1, fc2 = nn.Linear(width, hidden), nn.Linear(hidden, 500)
@@ -56,7 +63,7 @@ def _numbered(second: int, hidden: int) -> Maker:
 _SECOND_AND_HIDDEN = ((32, 2000), (16, 2000), (32, 1000), (32, 800), (32, 500))
 for _number, (_second, _hidden) in enumerate(_SECOND_AND_HIDDEN, 1):
     _about = f"CNN-{_number} of FedGH, DC-PFL and pFedES: convolutions 16, {_second}; layers {_hidden}, 500"
-    model(f"cnn{_number}", _about, "image")(_numbered(_second, _hidden))
+    model(f"cnn{_number}", _about, "image")(_numbered_cnn(_second, _hidden))
 
 
 @model("lenet", "LeNet-5 with ReLU and max-pool: convolutions 6, 16; layers 120, 84", "image")
@@ -69,13 +76,13 @@ def lenet(shape: Shape) -> Body:
 @model("feddw_mnist", "FedDW's network for MNIST: convolutions 10, 20 with dropout; mapping layer 256, 128", "image")
 def feddw_mnist(shape: Shape, *, dropout: float = 0.5) -> Body:
     stages, width = two_stages(FitImage(shape, 28, 28), 10, 20, dropout)
-    return named(**stages, **mapping(width)), 128
+    return named(**stages, **mapping_layers(width)), 128
 
 
 @model("feddw_cifar", "FedDW's network for CIFAR-10: convolutions 6, 16; mapping layer 256, 128", "image")
 def feddw_cifar(shape: Shape) -> Body:
     stages, width = two_stages(FitImage(shape, 32, 32), 6, 16)
-    return named(**stages, **mapping(width)), 128
+    return named(**stages, **mapping_layers(width)), 128
 
 
 @model(
@@ -97,7 +104,7 @@ def feddw_fmnist(shape: Shape, *, track_running_stats: bool = True) -> Body:
         relu2=nn.ReLU(),
         pool2=nn.MaxPool2d(2),
         flat=nn.Flatten(),
-        **mapping(32 * 7 * 7),
+        **mapping_layers(32 * 7 * 7),
     )
     return body, 128
 

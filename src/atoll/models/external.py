@@ -1,10 +1,10 @@
-"""Networks that are not in our list: from a file of the user's, or from timm or torchvision; taken apart by themselves.
+"""Build networks from a user's file, from timm or from torchvision, and split them into body and head.
 
-    ./nets.py:Wide            a class or function; it is given num_classes and shape if it has parameters of these names
+    ./nets.py:Wide            a class or function, called with num_classes and shape if it has such parameters
     timm:resnet18             timm.create_model
     torchvision:resnet18      torchvision.models.get_model
 
-Options follow a second colon. The last linear layer becomes the head; that nothing follows it is checked on a batch.
+Options follow a second colon. The last linear layer becomes the head. A batch is run to check that no layer follows.
 """
 
 import importlib
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from ..errors import AtollError
 from ..utils.parsing import refusal
 from ..utils.user_code import entry
-from .body_and_head import adapted, split
+from .body_and_head import adapt_width, split
 from .registry import Net, Shape
 
 Options = dict[str, Any]
-EXAMPLES = {"timm": "resnet18", "torchvision": "resnet18"}  # packages, each with one of its networks
+EXAMPLES = {"timm": "resnet18", "torchvision": "resnet18"}  # packages, each with the name of a network
 
 
 def is_foreign(name: str) -> bool:
@@ -40,46 +40,59 @@ def foreign(
     width: int | None,
     options: dict[str, Any],
 ) -> Net:
-    """The network of that name (without its options) for rows like ``sample``, a batch; torch's generator makes it."""
+    """Build a network from a file or a package, initialised by torch's generator.
+
+    Args:
+        name: SOURCE:NAME without options, such as ``timm:resnet18`` or ``./nets.py:Wide``.
+        shape: shape of one row.
+        num_classes: number of classes.
+        sample: a batch of rows, on which the network is checked.
+        head_bias: whether the head has a bias.
+        width: number of features; None for the network's own.
+        options: keyword arguments of the network.
+
+    Raises:
+        AtollError: if the network cannot be built, split or run.
+    """
     source, _, of = name.partition(":")
     if not of:
         raise refusal(
             "--models", name, "NAME is missing", f"{source}:NAME, such as {source}:{EXAMPLES.get(source, 'Net')}"
         )
-    make = {"timm": _timm, "torchvision": _torchvision}.get(source, _own)
+    make = {"timm": _from_timm, "torchvision": _from_torchvision}.get(source, _from_file)
     try:
         net = make(source, of, shape, num_classes, options)
-        parts: Any = net if _is_split(net) else split(net, _last(net, name), num_classes, sample)
+        parts: Any = net if _is_split(net) else split(net, _find_head(net, name), num_classes, sample)
         parts.body(sample)
     except AtollError:
         raise
-    except Exception as reason:  # foreign code may raise anything
+    except Exception as reason:  # Code of users and packages may raise anything.
         raise AtollError(f"Model {name!r} cannot be used on rows of shape {tuple(shape)}: {reason}") from reason
-    return _fitted(parts, num_classes, head_bias, width)
+    return _fit_head(parts, num_classes, head_bias, width)
 
 
-def _own(source: str, of: str, shape: Shape, num_classes: int, options: Options) -> nn.Module:
+def _from_file(source: str, of: str, shape: Shape, num_classes: int, options: Options) -> nn.Module:
     make = entry(Path(source), of, "Model file")
     known: Options = {"num_classes": num_classes, "shape": tuple(shape)}
     asked = inspect.signature(make).parameters
-    return _module(make, f"{source}:{of}", {k: v for k, v in known.items() if k in asked} | options)
+    return _make_module(make, f"{source}:{of}", {k: v for k, v in known.items() if k in asked} | options)
 
 
-def _timm(source: str, of: str, shape: Shape, num_classes: int, options: Options) -> nn.Module:
-    make = _package("timm").create_model
+def _from_timm(source: str, of: str, shape: Shape, num_classes: int, options: Options) -> nn.Module:
+    make = _import_package("timm").create_model
     given: Options = {"pretrained": False, "num_classes": num_classes, "in_chans": shape[0]} | options
-    return _module(lambda **kwargs: make(of, **kwargs), f"timm:{of}", given)
+    return _make_module(lambda **kwargs: make(of, **kwargs), f"timm:{of}", given)
 
 
-def _torchvision(source: str, of: str, shape: Shape, num_classes: int, options: Options) -> nn.Module:
-    make = _package("torchvision.models").get_model
+def _from_torchvision(source: str, of: str, shape: Shape, num_classes: int, options: Options) -> nn.Module:
+    make = _import_package("torchvision.models").get_model
     given: Options = {"weights": None} | options
     if given["weights"] is None:
-        given["num_classes"] = num_classes  # pretrained weights have their own number, and the head is replaced later
-    return _module(lambda **kwargs: make(of, **kwargs), f"torchvision:{of}", given)
+        given["num_classes"] = num_classes  # Pretrained weights keep their number; the head is replaced later.
+    return _make_module(lambda **kwargs: make(of, **kwargs), f"torchvision:{of}", given)
 
 
-def _package(name: str) -> Any:
+def _import_package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as reason:
@@ -87,7 +100,7 @@ def _package(name: str) -> Any:
         raise AtollError(f"Models of {base} need the package: pip install 'atoll[{base}]' ({reason}).") from reason
 
 
-def _module(make: Callable[..., Any], name: str, options: Options) -> nn.Module:
+def _make_module(make: Callable[..., Any], name: str, options: Options) -> nn.Module:
     net = make(**options)
     if not isinstance(net, nn.Module):
         raise AtollError(f"Model {name!r} gives a {type(net).__name__}, not an nn.Module.")
@@ -98,19 +111,21 @@ def _is_split(net: nn.Module) -> bool:
     return isinstance(getattr(net, "head", None), nn.Linear) and isinstance(getattr(net, "body", None), nn.Module)
 
 
-def _last(net: nn.Module, name: str) -> str:
-    """The layer that the network itself calls its classifier, or else its last linear one."""
+def _find_head(net: nn.Module, name: str) -> str:
+    """Return the name of the layer that the network declares as its classifier, or of its last linear layer."""
     linear: dict[str, Any] = {key: layer for key, layer in net.named_modules() if isinstance(layer, nn.Linear)}
     if not linear:
         raise AtollError(f"Model {name!r} has no linear layer that could be its head. End it with an nn.Linear.")
-    told = cast(Any, net).get_classifier() if hasattr(net, "get_classifier") else None
-    called = [key for key in linear if linear[key] is told]
-    return called[0] if called else list(linear)[-1]
+    classifier = cast(Any, net).get_classifier() if hasattr(net, "get_classifier") else None
+    declared = [key for key in linear if linear[key] is classifier]
+    return declared[0] if declared else list(linear)[-1]
 
 
-def _fitted(net: Any, num_classes: int, head_bias: bool, width: int | None) -> Net:
+def _fit_head(net: Any, num_classes: int, head_bias: bool, width: int | None) -> Net:
     body, features = (
-        (net.body, net.head.in_features) if width is None else adapted(net.body, net.head.in_features, width, "linear")
+        (net.body, net.head.in_features)
+        if width is None
+        else adapt_width(net.body, net.head.in_features, width, "linear")
     )
     form = features, num_classes, head_bias
     same = (net.head.in_features, net.head.out_features, net.head.bias is not None) == form

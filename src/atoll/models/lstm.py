@@ -1,4 +1,4 @@
-"""A network for sequences of word numbers."""
+"""Build a bidirectional LSTM for sequences of word numbers."""
 
 from torch import Tensor, nn
 
@@ -6,9 +6,15 @@ from .registry import Body, Shape, model
 
 
 class BiLSTM(nn.Module):
-    """Embedding, one LSTM in both directions, a layer with ReLU at every step, their mean over time, a last layer.
+    """Embedding, one bidirectional LSTM, a layer with ReLU at every step, the mean over time, and a last layer.
 
-    The mean counts padding as well, as FedDW's does; ``masked_mean`` leaves out the steps whose word is ``padding``.
+    Args:
+        vocabulary: number of words.
+        embedding: width of the embedding.
+        hidden: width of the LSTM in each direction.
+        dropout: rate of dropout before and after the LSTM.
+        masked_mean: leave padding out of the mean. FedDW's network includes padding.
+        padding: number of the padding word.
     """
 
     def __init__(

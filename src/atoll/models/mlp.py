@@ -1,4 +1,4 @@
-"""Networks without convolutions; they take images and tables alike, flattened."""
+"""Build networks without convolutions, for flattened images and for tables."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,8 @@ from ..errors import AtollError
 from .registry import Body, Shape, model, named
 
 
-def layers(shape: Shape, hidden: Iterable[int]) -> Body:
-    """Flatten, then one layer with ReLU for each width."""
+def dense_layers(shape: Shape, hidden: Iterable[int]) -> Body:
+    """Build a body that flattens rows and has a layer with ReLU for each width in ``hidden``."""
     parts: dict[str, nn.Module] = {"flat": nn.Flatten()}
     width = math.prod(shape)
     for i, wide in enumerate(hidden, 1):
@@ -21,7 +21,7 @@ def layers(shape: Shape, hidden: Iterable[int]) -> Body:
 
 @model("linear", "No body: the flattened input is the feature (logistic regression)", "image", "table")
 def linear(shape: Shape) -> Body:
-    return layers(shape, ())
+    return dense_layers(shape, ())
 
 
 @model("mlp", "Flatten and one layer of 64 with ReLU; other widths by the option hidden", "image", "table")
@@ -29,14 +29,14 @@ def mlp(shape: Shape, *, hidden: int | Sequence[int] = (64,)) -> Body:
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
     if any(not isinstance(width, int) or width < 1 for width in widths):
         raise AtollError(f"Model 'mlp': hidden={hidden!r}. Give whole numbers above 0, such as hidden=[128, 64].")
-    return layers(shape, widths)
+    return dense_layers(shape, widths)
 
 
 @model("mlp_a", "MLP-A for FedPD's EMNIST and Fashion-MNIST clients: layers 256, 128", "image", "table")
 def mlp_a(shape: Shape) -> Body:
-    return layers(shape, (256, 128))
+    return dense_layers(shape, (256, 128))
 
 
 @model("mlp_b", "MLP-B for FedPD's EMNIST and Fashion-MNIST clients: layers 512, 256, 128", "image", "table")
 def mlp_b(shape: Shape) -> Body:
-    return layers(shape, (512, 256, 128))
+    return dense_layers(shape, (512, 256, 128))

@@ -1,13 +1,13 @@
-"""MobileNetV2 for small images. Sandler et al., CVPR 2018. https://arxiv.org/abs/1801.04381
+"""Build MobileNetV2 for small images. Sandler et al., CVPR 2018. https://arxiv.org/abs/1801.04381
 
-Of the paper's five halvings three are kept (those before the 32-, 64- and 160-wide stages), so 32 pixels end as 4.
+Three of the paper's five strides of 2 remain (before the 32-, 64- and 160-wide stages), so 32 pixels end as 4.
 """
 
 from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from .cnn import mapped
+from .cnn import append_mapping
 from .registry import Body, GlobalMean, Norm, Shape, batch_norm, model, named
 from .resize import FitImage
 
@@ -25,7 +25,7 @@ Block = Callable[[int, int, int, int, Norm], nn.Module]
 
 
 class Inverted(nn.Module):
-    """``path(x)``, plus ``shortcut(x)`` where there is one; no activation after the sum."""
+    """Compute ``path(x)``, plus ``shortcut(x)`` if there is one, without activation after the sum."""
 
     def __init__(self, path: nn.Module, shortcut: nn.Module | None) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Inverted(nn.Module):
 def expansion_path(
     inside: int, outside: int, expansion: int, stride: int, norm: Norm, activation: Activation
 ) -> dict[str, nn.Module]:
-    """1x1 to ``expansion`` times the width, 3x3 on each channel, 1x1 back."""
+    """Return the layers of a path: 1x1 to ``expansion`` times the width, depthwise 3x3, 1x1 back."""
     hidden = expansion * inside
     return {
         "expand": nn.Conv2d(inside, hidden, 1, bias=False),
@@ -55,7 +55,7 @@ def expansion_path(
 
 
 def paper_block(inside: int, outside: int, expansion: int, stride: int, norm: Norm) -> nn.Module:
-    """ReLU6, no expansion by 1, and a shortcut only where the shape stays."""
+    """Build the paper's block: ReLU6, no layer for an expansion of 1, and a shortcut only where shapes are equal."""
     path = expansion_path(inside, outside, expansion, stride, norm, nn.ReLU6)
     if expansion == 1:
         for layer in ("expand", "bn1", "act1"):
@@ -64,7 +64,7 @@ def paper_block(inside: int, outside: int, expansion: int, stride: int, norm: No
 
 
 def feddw_block(inside: int, outside: int, expansion: int, stride: int, norm: Norm) -> nn.Module:
-    """ReLU, a 1x1 convolution even for an expansion by 1, and a projecting shortcut wherever the stride is 1."""
+    """Build FedDW's block: ReLU, always a 1x1 expansion, and a projecting shortcut wherever the stride is 1."""
     shortcut: nn.Module | None = nn.Identity()
     if stride != 1:
         shortcut = None
@@ -74,7 +74,7 @@ def feddw_block(inside: int, outside: int, expansion: int, stride: int, norm: No
 
 
 def mobile(shape: Shape, shrink: int, block: Block, activation: Activation, norm: Norm) -> Body:
-    """Stem of 32, stages and the last 1x1 convolution, their widths divided by ``shrink``, up to the mean."""
+    """Build the body: stem of 32, stages and last 1x1 convolution (widths divided by ``shrink``), and the mean."""
     fit = FitImage(shape, 16)
     blocks, inside = nn.Sequential(), 32
     for expansion, width, count, stride in _STAGES:
@@ -103,4 +103,4 @@ def mobilenetv2(shape: Shape, *, track_running_stats: bool = True) -> Body:
 
 @model("feddw_mobilenetv2", "FedDW's MobileNetV2: all widths but the stem's halved; mapping layer 256, 128", "image")
 def feddw_mobilenetv2(shape: Shape, *, track_running_stats: bool = True) -> Body:
-    return mapped(*mobile(shape, 2, feddw_block, nn.ReLU, batch_norm(track_running_stats)))
+    return append_mapping(*mobile(shape, 2, feddw_block, nn.ReLU, batch_norm(track_running_stats)))

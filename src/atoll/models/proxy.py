@@ -1,4 +1,4 @@
-"""The proxy extractor of pFedES: a small network from images to images of the same shape."""
+"""Build the proxy extractor of pFedES: a small network from images to images of the same shape."""
 
 from collections.abc import Sequence
 
@@ -25,9 +25,17 @@ def proxy(
     activation: str = "relu",
     final_relu: bool = True,
 ) -> nn.Module:
-    """Convolutions to each number of ``filters`` and back to the image's channels, with ``activation`` in between.
+    """Build a proxy: convolutions to each number of ``filters`` and back to the image's channels.
 
-    ``final_relu`` makes the images that come out non-negative, as the method's released code does.
+    Args:
+        shape: (channels, height, width) of images.
+        filters: channels of the hidden convolutions.
+        kernel: side of the kernels; odd.
+        activation: activation between convolutions.
+        final_relu: make the output non-negative, as the method's released code does.
+
+    Raises:
+        AtollError: if the data are no images, or an argument is not allowed.
     """
     if len(shape) != 3:
         raise AtollError(f"A proxy needs images (channels, height, width), but the data have shape {shape}.")
@@ -42,10 +50,10 @@ def proxy(
     del layers[f"act{len(filters) + 1}"]
     if final_relu:
         layers["relu"] = nn.ReLU()
-    return _same_shape(named(**layers), shape, kernel)
+    return _check_shape(named(**layers), shape, kernel)
 
 
-def _same_shape(net: nn.Module, shape: Shape, kernel: int) -> nn.Module:
+def _check_shape(net: nn.Module, shape: Shape, kernel: int) -> nn.Module:
     with torch.no_grad():
         out = tuple(net(torch.zeros(1, *shape)).shape[1:])
     if out != tuple(shape):

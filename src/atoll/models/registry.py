@@ -1,4 +1,4 @@
-"""What every architecture is made of, and the list they enter themselves into."""
+"""Register architectures, and define the parts that they share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from ..data.dataset import Kind
 
-Shape = tuple[int, ...]  # of one row: (channels, H, W), (columns,) or (length,)
+Shape = tuple[int, ...]  # shape of one row: (channels, H, W), (columns,) or (length,)
 Body = tuple[nn.Module, int]  # x -> features [B, d], and d
 Maker = Callable[..., Body]  # (shape, **options)
 Norm = Callable[[int], nn.Module]
 
 
 class Net(nn.Module):
-    """A body (x to features) and a head (features to logits); everything in the package rests on these two names."""
+    """A network of a body (rows to features) and a head (features to logits)."""
 
     def __init__(self, body: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -33,8 +33,10 @@ class Net(nn.Module):
 
 @dataclass(frozen=True)
 class Entry:
+    """A registered architecture."""
+
     about: str  # one line
-    kinds: tuple[Kind, ...]  # the data it takes
+    kinds: tuple[Kind, ...]  # kinds of data that the architecture takes
     make: Maker
 
 
@@ -42,7 +44,15 @@ ENTRIES: dict[str, Entry] = {}
 
 
 def model(name: str, about: str, *kinds: Kind) -> Callable[[Maker], Maker]:
-    """Registers the function that makes the body of an architecture; its keyword arguments are the model's options."""
+    """Register a function that builds the body of an architecture.
+
+    Keyword-only arguments of the function are the options of the architecture.
+
+    Args:
+        name: name of the architecture.
+        about: one line of description.
+        kinds: kinds of data that the architecture takes.
+    """
 
     def register(make: Maker) -> Maker:
         ENTRIES[name] = Entry(about, kinds, make)
@@ -52,17 +62,20 @@ def model(name: str, about: str, *kinds: Kind) -> Callable[[Maker], Maker]:
 
 
 def named(**layers: nn.Module) -> nn.Sequential:
-    """A chain whose parameters are called after the layers, such as ``conv1.weight``."""
+    """Chain layers so that parameters have the names of the layers, such as ``conv1.weight``."""
     return nn.Sequential(OrderedDict(layers))
 
 
 def batch_norm(track_running_stats: bool) -> Norm:
-    """BatchNorm; without running statistics it has no buffers and uses the batch's own statistics in evaluation too."""
+    """Return a constructor of BatchNorm layers.
+
+    Without running statistics, layers have no buffers and use the statistics of the batch in evaluation too.
+    """
     return lambda width: nn.BatchNorm2d(width, track_running_stats=track_running_stats)
 
 
 class GlobalMean(nn.Module):
-    """``[B, d, H, W]`` to ``[B, d]``."""
+    """Average over positions: ``[B, d, H, W]`` to ``[B, d]``."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((-2, -1))

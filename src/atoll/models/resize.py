@@ -1,18 +1,27 @@
-"""The one rule by which an image of any size enters a network that wants certain sizes."""
+"""Resize images of any size to the size that a network needs."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
 class FitImage(nn.Module):
-    """Brings images ``[B, channels, H, W]`` to sides of at least ``least`` and at most ``most`` pixels.
+    """Resize images ``[B, channels, H, W]`` to sides of at least ``least`` and at most ``most`` pixels.
 
-    1. Larger: averaged down over areas until the longer side is ``most`` (no limit if None); proportions are kept.
-    2. Much smaller: every pixel is repeated by the largest whole factor that keeps the longer side within ``least``.
-    3. Still short: zeros are added on both sides, equally (the odd one right and below).
+    1. Larger images are averaged over areas until the longer side is ``most``; proportions are kept.
+    2. Much smaller images are enlarged: every pixel is repeated by the largest whole factor that keeps the longer side
+       within ``least``.
+    3. Images that are still too small are padded with zeros on both sides equally (the odd one right and below).
 
-    So with 32 and 32: 64 is averaged to 32, 28 is padded by 2 on each side, 8 is enlarged four times, 32 is left alone.
-    There are no parameters or buffers; ``shape`` is the shape of one image that comes out.
+    With 32 and 32, images of 64 pixels are averaged to 32, 28 is padded by 2 on each side, 8 is enlarged 4 times, and
+    32 stays. The module has no parameters or buffers.
+
+    Args:
+        shape: (channels, height, width) of the input.
+        least: smallest side of the output.
+        most: largest side of the output; None for no limit.
+
+    Attributes:
+        shape: (channels, height, width) of the output.
     """
 
     def __init__(self, shape: tuple[int, ...], least: int, most: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Residual networks for small images. He et al., CVPR 2016. https://arxiv.org/abs/1512.03385
+"""Build residual networks for small images. He et al., CVPR 2016. https://arxiv.org/abs/1512.03385
 
 The stem is one 3x3 convolution of stride 1 without max-pool; four stages of 64, 128, 256 and 512 follow.
 """
@@ -6,13 +6,13 @@ The stem is one 3x3 convolution of stride 1 without max-pool; four stages of 64,
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .cnn import mapped
+from .cnn import append_mapping
 from .registry import Body, GlobalMean, Norm, Shape, batch_norm, model, named
 from .resize import FitImage
 
 
 class Residual(nn.Module):
-    """``relu(path(x) + shortcut(x))``; the shortcut is a 1x1 convolution where the shape changes."""
+    """Compute ``relu(path(x) + shortcut(x))``. The shortcut is a 1x1 convolution where the shape changes."""
 
     def __init__(self, path: nn.Module, inside: int, outside: int, stride: int, norm: Norm, bias: bool) -> None:
         super().__init__()
@@ -26,6 +26,7 @@ class Residual(nn.Module):
 
 
 def basic(inside: int, width: int, stride: int, norm: Norm, bias: bool) -> nn.Module:
+    """Build a block of two 3x3 convolutions."""
     path = named(
         conv1=nn.Conv2d(inside, width, 3, stride, 1, bias=bias),
         bn1=norm(width),
@@ -37,6 +38,7 @@ def basic(inside: int, width: int, stride: int, norm: Norm, bias: bool) -> nn.Mo
 
 
 def bottleneck(inside: int, width: int, stride: int, norm: Norm, bias: bool) -> nn.Module:
+    """Build a block of 1x1, 3x3 and 1x1 convolutions that returns ``4 * width`` channels."""
     path = named(
         conv1=nn.Conv2d(inside, width, 1, bias=bias),
         bn1=norm(width),
@@ -51,7 +53,15 @@ def bottleneck(inside: int, width: int, stride: int, norm: Norm, bias: bool) -> 
 
 
 def residual(shape: Shape, depths: tuple[int, ...], wide: bool, track: bool, bias: bool = False) -> Body:
-    """Stem and stages up to the mean over positions; ``wide`` takes bottleneck blocks."""
+    """Build the body: stem, stages and the mean over positions.
+
+    Args:
+        shape: (channels, height, width) of images.
+        depths: number of blocks in each stage.
+        wide: use bottleneck blocks instead of basic ones.
+        track: keep running statistics in BatchNorm.
+        bias: give convolutions a bias.
+    """
     block, expansion = (bottleneck, 4) if wide else (basic, 1)
     norm = batch_norm(track)
     fit = FitImage(shape, 16)
@@ -88,4 +98,4 @@ def resnet50(shape: Shape, *, track_running_stats: bool = True) -> Body:
 
 @model("feddw_resnet18", "FedDW's ResNet-18: convolutions with bias; mapping layer 256, 128", "image")
 def feddw_resnet18(shape: Shape, *, track_running_stats: bool = True) -> Body:
-    return mapped(*residual(shape, (2, 2, 2, 2), False, track_running_stats, bias=True))
+    return append_mapping(*residual(shape, (2, 2, 2, 2), False, track_running_stats, bias=True))

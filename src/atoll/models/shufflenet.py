@@ -1,4 +1,4 @@
-"""ShuffleNets for small images.
+"""Build ShuffleNets for small images.
 
 V2: Ma et al., ECCV 2018. https://arxiv.org/abs/1807.11164    V1: Zhang et al., CVPR 2018. https://arxiv.org/abs/1707.01083
 """
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .cnn import mapping
+from .cnn import mapping_layers
 from .registry import Body, GlobalMean, Norm, Shape, batch_norm, model, named
 from .resize import FitImage
 
@@ -15,13 +15,13 @@ _DEPTHS = (4, 8, 4)  # units of the three stages, in both versions
 
 
 def shuffle(x: Tensor, groups: int) -> Tensor:
-    """Deals the channels of the groups out in turn: with 2 groups, a b c d becomes a c b d."""
-    assign: Tensor = x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
-    return assign
+    """Interleave the channels of groups: with 2 groups, a b c d becomes a c b d."""
+    interleaved: Tensor = x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+    return interleaved
 
 
 class UnitV2(nn.Module):
-    """Half of the channels pass a path, the other half do not; at stride 2 all of them pass two paths."""
+    """A unit of V2: one half of the channels takes a path, the other stays. At stride 2 all channels take two paths."""
 
     def __init__(self, inside: int, outside: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class UnitV2(nn.Module):
 
 
 class UnitV1(nn.Module):
-    """Grouped 1x1, shuffle, 3x3 on each channel, grouped 1x1; the input is added, at stride 2 set beside it."""
+    """A unit of V1: grouped 1x1, shuffle, depthwise 3x3, grouped 1x1. The input is added (stride 2: concatenated)."""
 
     def __init__(self, inside: int, outside: int, stride: int, groups: tuple[int, int], norm: Norm) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def feddw_shufflenet(shape: Shape, *, track_running_stats: bool = True) -> Body:
     units, inside = nn.Sequential(), 24
     for width, depth in zip((200, 400, 800), _DEPTHS, strict=True):
         for i in range(depth):
-            groups = (1 if inside == 24 else 2, 2)  # the first unit sees too few channels to group them
+            groups = (1 if inside == 24 else 2, 2)  # The first unit has too few channels for groups.
             units.append(UnitV1(inside, width, 1 if i else 2, groups, norm))
             inside = width
     body = named(
@@ -118,6 +118,6 @@ def feddw_shufflenet(shape: Shape, *, track_running_stats: bool = True) -> Body:
         relu1=nn.ReLU(),
         units=units,
         mean=GlobalMean(),
-        **mapping(inside),
+        **mapping_layers(inside),
     )
     return body, 128

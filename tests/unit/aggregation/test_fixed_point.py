@@ -55,7 +55,7 @@ def fixed(parts: list[Tensor]) -> Tensor:
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 
 
-def test_integers_by_hand() -> None:
+def test_quantise_rounds_to_known_integers() -> None:
     """2^24 x, rounded: 1 is 16777216; 2^-25 is half of a step and goes to the even 0, 3 * 2^-25 to the even 2."""
     v = torch.tensor([1.0, -0.5, 2.0**-25, 3 * 2.0**-25, 2.0**-24, 0.0], dtype=torch.double)
     assert quantise(v).tolist() == [16777216, -8388608, 0, 2, 1, 0]
@@ -78,7 +78,7 @@ def test_any_order_gives_the_same_bits() -> None:
 @pytest.mark.parametrize(
     "parts", [[2.0**39], [-(2.0**39)], [2.0**38, 2.0**38], [2.0**38, -(2.0**38)], [float("nan")], [float("inf")]]
 )
-def test_what_might_not_fit_is_refused(parts: list[float]) -> None:
+def test_sum_that_may_overflow_is_refused(parts: list[float]) -> None:
     """2^39 * 2^24 = 2^63. A sum of sizes decides, so that no order of terms can pass where another fails."""
     with pytest.raises(AtollError, match="--sums float"):
         fixed([torch.tensor([p], dtype=torch.double) for p in parts])
@@ -87,7 +87,7 @@ def test_what_might_not_fit_is_refused(parts: list[float]) -> None:
     assert CAPACITY / SCALE == 2.0**39
 
 
-def test_no_terms_and_empty_terms() -> None:
+def test_sum_without_terms_and_of_empty_terms() -> None:
     assert float(Sum().value()) == float(fixed([])) == 0
     assert fixed([torch.zeros(0), torch.zeros(0)]).shape == (0,)
 
@@ -95,7 +95,7 @@ def test_no_terms_and_empty_terms() -> None:
 # -- masks ------------------------------------------------------------------------------------------------------------
 
 
-def test_masked_sums_are_exact_whoever_drops_out() -> None:
+def test_masked_sums_are_exact_for_any_dropouts() -> None:
     """1000 cohorts of 2 to 10 clients, of whom up to 30 % send nothing: the sum of the others, to the bit."""
     exact = 0
     for trial in range(1000):
@@ -132,8 +132,8 @@ def test_names_of_pairs_cannot_be_confused() -> None:
 SMALL: dict[str, Any] = {"clients": 4, "rows": 240, "rounds": 1, "eval_every": 1, "sums": "fixed"}
 
 
-def test_which_methods_work_from_sums() -> None:
-    """FD adds up as well, but its server keeps the upload of each client at that client's desk."""
+def test_declared_methods_work_from_sums() -> None:
+    """FD computes sums too, but its server stores the upload of each client."""
     for name in METHODS:
         made = setup(name)
         try:
@@ -145,7 +145,7 @@ def test_which_methods_work_from_sums() -> None:
 
 
 @pytest.mark.parametrize("name", ["dcpfl", "fedpd"])
-def test_what_is_no_sum_is_refused_with_the_reason(name: str) -> None:
+def test_methods_without_sums_are_refused_with_the_reason(name: str) -> None:
     with pytest.raises(AtollError, match=f"that of {name} cannot: the server .* each client, on that client's own"):
         setup(name, **SMALL)
 
@@ -245,7 +245,7 @@ def test_the_order_of_replies_does_not_matter(name: str) -> None:
         torch.testing.assert_close(far[what], v, rtol=1e-5, atol=1e-5)
 
 
-def test_a_run_with_fixed_sums_tells_whose_sum_is_one_client() -> None:
+def test_fixed_sums_note_sums_of_a_single_client() -> None:
     """Two classes each for five clients and ten classes: each has one owner. Of FedAvg's models there are four."""
     (words,) = run_experiment(setup("fedproto", **SMALL | {"partition": "pathological:2", "clients": 5})).notes
     assert words == ("--sums fixed: 10 classes, such as 0, are held by one client each, so their sum is its upload.")
@@ -273,7 +273,7 @@ def test_a_client_cannot_make_a_sum_overflow() -> None:
     assert "above the limit" in rejected["reason"]
 
 
-def test_a_sum_leaves_what_it_adds_up_alone() -> None:
+def test_sum_does_not_change_its_terms() -> None:
     """Also what is in double precision already, of which no copy is needed for the sum's sake."""
     rows, total = torch.ones(3, 2).double(), Sum()
     total.add_all(rows, torch.tensor([1.0, 2.0, 3.0]).double())

@@ -122,7 +122,7 @@ def test_trimmed_mean_by_mass() -> None:
 
 
 @pytest.mark.parametrize("at", [1e30, -1e30])
-def test_what_is_trimmed_leaves_nothing_behind(at: float) -> None:
+def test_trimmed_outliers_leave_no_rounding_residue(at: float) -> None:
     """1/K of the weight is one client. For some K, rounding leaves 1e-16 of that, which times 1e30 would be 1e14."""
     for clients in range(3, 60):
         x = torch.cat([doubles([[at]]), ones(clients - 1)[:, None]])
@@ -201,7 +201,7 @@ def test_claims_give_no_more_than_twice_the_share(clients: int) -> None:
             assert w[:byzantine].sum() <= 2 * byzantine / clients * w.sum() * (1 + 1e-12)
 
 
-def test_clipping() -> None:
+def test_clip_rows_shortens_long_updates_only() -> None:
     """Around (1, 1): (4, 5) is (3, 4) away, a length of 5, which becomes 1: (1.6, 1.8). (1, 2) is near enough."""
     x = clip_rows(doubles([[4, 5], [1, 2]]), doubles([1, 1]), 1.0)
     assert torch.allclose(x, doubles([[1.6, 1.8], [1, 2]]))
@@ -233,7 +233,7 @@ def test_a_model_is_one_point_of_all_its_tensors() -> None:
     assert (one["a"].tolist(), one["b"].item()) == ([0], 0)
 
 
-def test_columns_in_pieces_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splitting_columns_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = normal(key(1), 5, 23).double(), doubles([1, 2, 3, 4, 5])
     whole = apply_by_columns(median, x, w)
     monkeypatch.setattr(robust, "COLUMNS_AT_ONCE", 4)
@@ -284,7 +284,7 @@ def test_counters_take_the_largest(text: str) -> None:
     assert mean(guarded(sent(1.0, 2.0, 3.0, 4.0, 5.0)), "params")["count"].item() == 4
 
 
-def test_weights_that_make_no_sense_do_no_harm() -> None:
+def test_negative_and_zero_weights_are_tolerated() -> None:
     guarded = Guarded("median")
     assert mean(guarded(sent(1.0, 2.0, 50.0, n=[1, 1, -9])), "params", weight="n")["w"].item() == 1.5
     assert mean(guarded(sent(1.0, 2.0, 50.0, n=[0, 0, 0])), "params", weight="n")["w"].item() == 2
@@ -418,7 +418,7 @@ def test_prototypes_by_krum_want_enough_clients() -> None:
     assert [note.partition("brackets): ")[2] for note in merged("krum:1")[1]] == ["cat (3), dog (2)."]
 
 
-def test_the_fewest_clients_of_a_class_are_told_over_all_rounds() -> None:
+def test_note_gives_the_fewest_clients_of_a_class_over_all_rounds() -> None:
     notes: list[str] = []
     guard = RobustAggregation("median", (), notes.append)
     for c, count in ((1, 2), (0, 1), (1, 1), (0, 2)):
@@ -462,7 +462,7 @@ def test_prototypes_are_clipped_around_the_servers() -> None:
         ("clip:1", [1], None),
     ],
 )
-def test_what_a_rule_cannot_withstand_is_told_once(text: str, rows: list[float], said: str | None) -> None:
+def test_weakness_of_a_rule_is_noted_once(text: str, rows: list[float], said: str | None) -> None:
     guarded = Guarded(text, Sent({"w": torch.tensor(0.0)}, torch.tensor(0.0)))
     for _ in range(2):
         mean(guarded(sent(*[1.0] * len(rows), n=rows)), "params", weight="n")
@@ -472,7 +472,7 @@ def test_what_a_rule_cannot_withstand_is_told_once(text: str, rows: list[float],
     assert said is None or said in notes[0]
 
 
-def test_what_else_clients_send_is_told() -> None:
+def test_note_lists_fields_that_are_not_guarded() -> None:
     up = Update({"w": torch.zeros(1)}, torch.tensor(1.0), {"DW.sum": torch.zeros(1)})
     assert notes_on(up) == ["--robust median: it guards params alone. Not guarded: extra."]
 
@@ -632,7 +632,7 @@ def test_undeclared_class_table_is_a_plain_mean() -> None:
     assert torch.equal(mass, plain_mass)
 
 
-def test_declared_field_that_is_never_averaged_is_told() -> None:
+def test_declared_field_that_is_never_averaged_is_noted() -> None:
     notes: list[str] = []
     guard = RobustAggregation("median", ("parms",), notes.append)
     mean(Replies(updates(1, 2, 3), AggregationPolicy(guard)), "params", weight="n")
@@ -683,7 +683,7 @@ class Undeclared(FedAvg):
         return super().aggregate(server, replies, task, r, k)
 
 
-def test_method_without_guards_is_refused_and_its_author_told_what_to_declare() -> None:
+def test_method_without_guards_is_refused_with_the_declaration_to_add() -> None:
     made = setup("fedavg")
     with pytest.raises(AtollError, match="mine declares none") as caught:
         check(Undeclared(), made.pool, "mine", "loop", "median")
@@ -751,7 +751,7 @@ def test_clipping_is_refused_at_once_where_the_server_starts_without_what_client
 @pytest.mark.parametrize(
     ("name", "what"), [("feddf", "public rows, which teach"), ("fedgen", "heads"), ("fedfed", "one pool")]
 )
-def test_what_servers_use_of_single_uploads_is_told(name: str, what: str) -> None:
+def test_use_of_single_uploads_is_noted(name: str, what: str) -> None:
     notes = run(name, robust="median", rounds=1).notes
     assert len([note for note in notes if "it guards averages alone" in note and what in note]) == 1
 
@@ -806,7 +806,7 @@ def test_four_poisoned_prototypes_of_twenty_move_the_geometric_median_least(atta
 # -- what users write -------------------------------------------------------------------------------------------------
 
 
-def test_rules_are_read() -> None:
+def test_parse_returns_the_named_rule() -> None:
     assert parse("median") == robust.Median()
     assert parse("geometric") == robust.GeometricMedian()
     assert parse("trimmed:0.2") == robust.TrimmedMean(0.2)
@@ -834,7 +834,7 @@ def test_rules_are_read() -> None:
         ("clip:long", "Write clip:NORM"),
     ],
 )
-def test_rules_that_cannot_be_read_say_how_to_write_them(text: str, said: str) -> None:
+def test_malformed_rule_message_shows_the_syntax(text: str, said: str) -> None:
     with pytest.raises(AtollError) as caught:
         parse(text)
     assert said in str(caught.value)

@@ -67,7 +67,7 @@ def test_pooling_survives_large_means() -> None:
     assert torch.linalg.eigvalsh(pool.sigma()[0]).min() > 0
 
 
-def test_classes_apart() -> None:
+def test_class_statistics_use_the_rows_of_each_class_only() -> None:
     """Rows of each class only, absent classes zero, exactly symmetric, equal to torch.cov; padding has no class."""
     z, y = normal(key(0), 40, 6).relu(), torch.arange(40) % 3
     member = torch.nn.functional.one_hot(y, 5).float()
@@ -84,7 +84,7 @@ def test_classes_apart() -> None:
     assert not sigma[3:].any()
 
 
-def test_allocation() -> None:
+def test_allocation_by_largest_remainder_of_known_shares() -> None:
     """1000 at 3:1 is 750 and 250. 12 at 7:2:1 is 8.4, 2.4, 1.2: 8, 2, 1 and the one left to 0.4, the lower class."""
     assert allocate(torch.tensor([300.0, 100.0, 0.0]), 1000).tolist() == [750, 250, 0]
     assert allocate(torch.tensor([7.0, 2.0, 1.0]), 12).tolist() == [9, 2, 1]
@@ -126,7 +126,7 @@ def test_no_covariance_draws_the_mean() -> None:
     assert z.tolist() == [[1.0, 2.0]] * 5
 
 
-def test_a_class_draws_the_same_whoever_else_is_there() -> None:
+def test_draws_of_a_class_do_not_depend_on_other_classes() -> None:
     a = normal(key(1), 3, 6, 6)
     sigma, mu = a @ a.mT, torch.zeros(3, 6)
     alone, _ = draw(torch.tensor([0.0, 5.0, 0.0]), mu, sigma, 5, key(2))
@@ -149,7 +149,7 @@ def test_factors_of_low_rank(width: int, rows: int, magnitude: float, seed: int)
     assert (factor @ factor.mT - sigma).abs().max() <= 2e-3 * scale
 
 
-def test_rank_decides_the_work() -> None:
+def test_factor_has_as_many_columns_as_the_rank() -> None:
     """40 rows in 500 dimensions span 39: so many columns, of 500."""
     z = (normal(key(0), 40, 500) @ normal(key(1), 500, 500)).relu()
     n, mu = class_means(z, torch.ones(40, 1))
@@ -184,7 +184,7 @@ def test_an_indefinite_matrix_gives_no_more_than_its_diagonal() -> None:
     assert bool(((factor @ factor.mT)[0].diagonal() <= bound + 1e-9).all())
 
 
-def test_a_last_digit_changes_little() -> None:
+def test_rounding_of_rows_changes_draws_by_rounding_only() -> None:
     """Other backends round differently: draws from 20 rows in 32 dimensions move by rounding, they do not jump."""
     z = normal(key(5), 20, 32).relu()
 

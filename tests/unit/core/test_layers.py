@@ -42,7 +42,7 @@ def test_pooling_first_changes_no_bit(pool: nn.MaxPool2d, kind: str, layout: tor
         assert torch.equal(ours.isnan(), theirs.isnan())
 
 
-def test_only_this_pair_changes_places() -> None:
+def test_only_relu_before_max_pooling_is_reordered() -> None:
     for pair in (
         [nn.Tanh(), nn.MaxPool2d(2)],
         [nn.ReLU(), nn.AvgPool2d(2)],
@@ -54,7 +54,7 @@ def test_only_this_pair_changes_places() -> None:
         assert [type(layer) for layer in mine.order] == [type(layer) for layer in pair]
 
 
-def test_children_stay_where_they_are() -> None:
+def test_reordering_keeps_the_order_of_children() -> None:
     """For a network that runs them one by one, and for the names of their weights."""
     net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.MaxPool2d(2))
     mine = optimise_layers(copy.deepcopy(net))
@@ -62,7 +62,7 @@ def test_children_stay_where_they_are() -> None:
     assert list(mine.state_dict()) == list(net.state_dict())
 
 
-def test_what_is_built_on_a_layer_is_left_alone() -> None:
+def test_subclasses_of_layers_are_not_replaced() -> None:
     class Own(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) + 1

@@ -63,7 +63,7 @@ def test_convolutions_see_channels_last_in_training_and_in_evaluation() -> None:
     assert all(chain(*seen))
 
 
-def test_the_layout_of_what_comes_in_changes_no_bit() -> None:
+def test_memory_layout_of_inputs_changes_no_bit() -> None:
     """Params from the wire lie plainly, those of the training loop do not; images may lie either way."""
     model = network(nn.Flatten())
     c, params = toy_models.random_client(6, 1, model, shape=SHAPE), model.init()
@@ -75,7 +75,7 @@ def test_the_layout_of_what_comes_in_changes_no_bit() -> None:
     assert all(torch.equal(stats[n], stats2[n]) for n in stats)
 
 
-def test_what_training_returns_lies_plainly() -> None:
+def test_training_returns_contiguous_params() -> None:
     model = network(nn.Flatten())
     c, params = toy_models.random_client(6, 1, model, shape=SHAPE), model.init()
     trained = SGD(epochs=1, batch_size=6).fit(objective(model), params, c, key(0))

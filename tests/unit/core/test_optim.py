@@ -125,7 +125,7 @@ def test_momentum_by_hand() -> None:
 @pytest.mark.parametrize(
     "settings", [{}, {"weight_decay": 0.1}, {"momentum": 0.5}, {"momentum": 0.5, "weight_decay": 0.1}]
 )
-def test_a_step_does_not_ask_how_a_gradient_lies_in_memory(settings: dict[str, float]) -> None:
+def test_step_does_not_depend_on_the_memory_layout_of_gradients(settings: dict[str, float]) -> None:
     """Two steps from w = 0 for gradients g that lie as the weights do, or transposed, or are one number repeated."""
     optimiser, batches = replace(toy_models.PLAIN, **settings), [toy_models.batch([[0.0]], [0])] * 2
     g = torch.arange(6.0).view(2, 3)
@@ -138,7 +138,7 @@ def test_a_step_does_not_ask_how_a_gradient_lies_in_memory(settings: dict[str, f
 
 
 @pytest.mark.parametrize("optimiser", [toy_models.RICH, Adam(0.02)])
-def test_memory_dies_with_the_call(optimiser: Optimiser) -> None:
+def test_momentum_starts_anew_with_each_call(optimiser: Optimiser) -> None:
     """Two calls are not one long call, because the second starts without momentum; without any they would be."""
     c = toy_models.random_client(8, 1, toy_models.mlp())
     one, two = list(c.batches(key(0), 1, 4))
@@ -213,7 +213,7 @@ def test_vmap_over_padded_clients(optimiser: Optimiser, build: Any) -> None:
 
 
 @pytest.mark.parametrize("optimiser", [o for o, _, _ in OPTIMISERS])
-def test_functional_path_alone(optimiser: Optimiser) -> None:
+def test_functional_path_gives_the_same_weights(optimiser: Optimiser) -> None:
     c = toy_models.random_client(11, 1, norm_model())
     c = replace(c, x=c.x[:8], y=c.y[:8], n=torch.tensor(8.0))
     one = optimiser.fit(objective(c.model), c.model.init(), c, key(0))
@@ -332,7 +332,7 @@ def test_augmentation_has_its_own_noise() -> None:
     assert not c.x.any()
 
 
-def test_batches_of_other_data() -> None:
+def test_optimiser_batches_cover_the_given_rows_in_each_epoch() -> None:
     optimiser = SGD(epochs=2, batch_size=4)
     batches = list(optimiser.batches(torch.arange(6.0)[:, None], torch.arange(6), key(0)))
     assert [len(b.y) for b in batches] == [4, 2, 4, 2]
@@ -341,7 +341,7 @@ def test_batches_of_other_data() -> None:
     assert not torch.equal(batches[0].y, batches[2].y)
 
 
-def test_members() -> None:
+def test_members_are_one_hot_and_zero_for_padding() -> None:
     c = toy_models.padded(toy_models.client(torch.zeros(3, 1), [2, 0, 2], toy_models.mlp(1), classes=4), 5)
     assert c.members().tolist() == [[0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
 
@@ -371,7 +371,7 @@ class Sent:
         self.n = torch.tensor(n)
 
 
-def test_mean() -> None:
+def test_mean_with_weights_without_weights_and_of_counters() -> None:
     """(0, 4) with weights (3, 1): 1; without weights 2. Whole numbers take the largest."""
     sent = [Sent([0.0], 2, 3.0), Sent([4.0], 5, 1.0)]
     weighted, plain = mean(Replies(sent), "params", weight="n"), mean(Replies(iter(sent)), "params")
@@ -389,9 +389,7 @@ def test_mean_is_exact_where_it_must_be() -> None:
 
 
 @pytest.mark.parametrize("handful", [0, 100, 2**20])
-def test_in_whatever_portions_a_mean_is_taken_its_bits_are_the_same(
-    handful: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunk_size_changes_no_bit_of_a_mean(handful: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = [Sent(normal(key(i), 10).tolist(), i, 0.1 + i) for i in range(9)]
     at_once = mean(Replies(sent), "params", weight="n")
     monkeypatch.setattr(averaging, "CHUNK_BYTES", handful)
@@ -446,7 +444,7 @@ def test_a_mean_holds_one_large_upload_at_a_time(monkeypatch: pytest.MonkeyPatch
     assert mean(Replies(uploads()), "params")["w"].tolist() == [1.0, 2.0, 3.0]
 
 
-def test_arithmetic() -> None:
+def test_params_arithmetic_by_hand() -> None:
     a, b = {"x": torch.tensor([1.0, 2.0])}, {"x": torch.tensor([3.0, 5.0])}
     assert add(a, b)["x"].tolist() == [4, 7]
     assert add(a, b, 2.0)["x"].tolist() == [7, 12]

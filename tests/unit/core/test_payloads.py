@@ -23,7 +23,7 @@ def there_and_back(p: object) -> object:
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(1, 6), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_tables_survive(counts: list[int], width: int, covariances: bool) -> None:
+def test_class_tables_survive_packing(counts: list[int], width: int, covariances: bool) -> None:
     p = table(torch.tensor(counts).float(), width, covariances)
     back = there_and_back(p)
     assert equal(back, p)
@@ -37,7 +37,7 @@ def test_tables_survive(counts: list[int], width: int, covariances: bool) -> Non
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8))
 @settings(max_examples=30, deadline=None)
-def test_flags_survive(flags: list[bool]) -> None:
+def test_flags_survive_packing(flags: list[bool]) -> None:
     held = torch.tensor(flags)
     p = Flagged(normal(key(0), len(flags), 3) * held[:, None], held)
     back = there_and_back(p)
@@ -48,7 +48,7 @@ def test_flags_survive(flags: list[bool]) -> None:
 
 
 @pytest.mark.parametrize("maybe", [None, torch.arange(3)])
-def test_everything_else_survives(maybe: Tensor | None) -> None:
+def test_other_fields_survive_packing(maybe: Tensor | None) -> None:
     p = mixed(maybe)
     back = there_and_back(p)
     assert equal(back, p)
@@ -77,7 +77,7 @@ def test_labels_do_not_travel_if_all_are_held() -> None:
     assert nbytes(Flagged(torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool))) == 0
 
 
-def test_bytes_of_the_rest() -> None:
+def test_size_of_weights_scalars_and_strings() -> None:
     """Weights 6 * 4 + 4 * 4, an int64 counter 8, triangle 3 * 4, "warm" 4, and 8 for each of three numbers: 88."""
     assert nbytes(mixed()) == 24 + 16 + 8 + 12 + 4 + 3 * 8
     assert nbytes(mixed(torch.zeros(5))) == 88 + 20
@@ -85,7 +85,7 @@ def test_bytes_of_the_rest() -> None:
 
 
 @pytest.mark.parametrize("kind", [list, dict, nn.Module, object, Tensor | int, list[Tensor], tuple, "Table"])
-def test_forbidden_fields(kind: object) -> None:
+def test_payload_refuses_fields_of_other_types(kind: object) -> None:
     with pytest.raises(TypeError, match=r"Leak\.data.* may not be sent"):
         payload(type("Leak", (), {"__annotations__": {"data": kind}, "__module__": __name__}))
 
@@ -110,12 +110,12 @@ def test_rows_must_name_a_tensor_of_the_same_payload() -> None:
                 perhaps: Tensor | None = about("nor on this")
 
 
-def test_payloads_do_not_change() -> None:
+def test_payload_fields_cannot_be_assigned() -> None:
     with pytest.raises(FrozenInstanceError):
         mixed().stage = "cold"  # type: ignore[misc]
 
 
-def test_missing_and_surplus_entries() -> None:
+def test_unpack_refuses_missing_and_surplus_entries() -> None:
     tensors, scalars = pack(table(torch.tensor([1.0, 0.0]), 2))
     with pytest.raises(ValueError, match=r"Table\.mu is missing"):
         unpack(Table, {name: v for name, v in tensors.items() if name != "mu"}, scalars)
@@ -137,7 +137,7 @@ def test_tables_must_have_a_row_for_each_class_held(rows: int) -> None:
             unpack(Table, tensors | {name: wrong}, scalars)
 
 
-def test_scalars_have_their_type() -> None:
+def test_unpack_refuses_scalars_of_another_type() -> None:
     tensors, scalars = pack(mixed())
     for name, wrong in (("stage", 1), ("step", "1"), ("last", 2), ("rate", "fast")):
         with pytest.raises(ValueError, match=f"Mixed.{name} "):

@@ -41,7 +41,7 @@ def test_keys_are_the_same_everywhere() -> None:
     assert key(0, "a").item() == int.from_bytes(digest, "little", signed=True)
 
 
-def test_every_part_counts() -> None:
+def test_every_part_changes_the_key() -> None:
     keys = [
         key(),
         key(1),
@@ -141,7 +141,7 @@ def test_randint_covers_its_range_evenly() -> None:
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 10**9))
 @settings(max_examples=60, deadline=None)
-def test_padding_comes_last_and_disturbs_nothing(size: int, more: int, seed: int) -> None:
+def test_permutation_puts_padding_last_and_keeps_the_order_of_rows(size: int, more: int, seed: int) -> None:
     k = key(seed)
     order = permutation(k, size)
     assert sorted(order.tolist()) == list(range(size))

@@ -33,7 +33,7 @@ HEADER = 8 + int.from_bytes(DATA[:8], "little")
         Nothing(),
     ],
 )
-def test_there_and_back(p: Any) -> None:
+def test_decode_restores_encoded_payloads(p: Any) -> None:
     back = decode(type(p), encode(p))
     assert equal(back, p)
     assert encode(back) == encode(p)
@@ -63,7 +63,7 @@ def test_digest_is_that_of_the_bytes_and_sees_every_bit() -> None:
     assert digest(mixed()) != digest(Mixed(mixed().params, mixed().square, None, "cold", 3, 0.5, True))
 
 
-def test_schema_is_what_travels() -> None:
+def test_schema_lists_the_tensors_that_are_sent() -> None:
     assert schema(TABLE) == {
         "payload": "Table",
         "tensors": {
@@ -76,13 +76,13 @@ def test_schema_is_what_travels() -> None:
     }
 
 
-def test_the_receiver_says_what_it_expects() -> None:
+def test_decode_refuses_another_payload_class() -> None:
     with pytest.raises(WireError, match="are not a Flagged: the header names a Table"):
         decode(Flagged, DATA)
     assert issubclass(WireError, AtollError)
 
 
-def test_cut_short_anywhere() -> None:
+def test_decode_refuses_truncated_bytes() -> None:
     for length in range(len(DATA)):
         with pytest.raises(WireError):
             decode(Table, DATA[:length])
@@ -96,7 +96,7 @@ def harmless(cls: type[Any], data: bytes) -> None:
         assert type(decode(cls, data)) is cls
 
 
-def test_every_bit_of_the_header_flipped() -> None:
+def test_flipped_header_bits_raise_no_other_error() -> None:
     for at in range(HEADER):
         for bit in range(8):
             flipped = bytearray(DATA)
@@ -109,14 +109,14 @@ def test_every_bit_of_the_header_flipped() -> None:
 @example(b"\xff" * 8 + b"{}")
 @example((2).to_bytes(8, "little") + b"{}")
 @settings(max_examples=200, deadline=None)
-def test_any_bytes(data: bytes) -> None:
+def test_random_bytes_raise_no_other_error_than_wire_error(data: bytes) -> None:
     with pytest.raises(WireError):
         decode(Table, data)
 
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_any_damage(data: st.DataObject) -> None:
+def test_damaged_bytes_raise_no_other_error(data: st.DataObject) -> None:
     damaged = bytearray(DATA)
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(DATA) - 1))] = data.draw(st.integers(0, 255))
@@ -148,7 +148,7 @@ def test_well_formed_container_with_a_strange_header(header: Any, classes: Any) 
 
 
 @pytest.mark.parametrize("labels", [[5], [-1], [0, 0], [2, 0]])
-def test_strange_labels(labels: list[int]) -> None:
+def test_decode_refuses_malformed_labels(labels: list[int]) -> None:
     tensors = {"n": torch.ones(len(labels)), "n#held": torch.tensor(labels), "mu": torch.ones(len(labels), 2)}
     data = save(tensors, {"atoll": json.dumps({"payload": "Table", "scalars": {"n#classes": 3}})})
     with pytest.raises(WireError):
@@ -157,7 +157,7 @@ def test_strange_labels(labels: list[int]) -> None:
 
 @given(st.sampled_from([torch.float64, torch.int64, torch.bool, torch.uint8]), st.lists(st.integers(0, 3), max_size=3))
 @settings(max_examples=60, deadline=None)
-def test_strange_tensors(dtype: torch.dtype, shape: list[int]) -> None:
+def test_decode_refuses_malformed_tensors(dtype: torch.dtype, shape: list[int]) -> None:
     for name in ("n", "n#held", "mu", "sigma"):
         tensors = {"n": torch.ones(1), "n#held": torch.zeros(1, dtype=torch.int32), "mu": torch.ones(1, 2)}
         tensors[name] = torch.ones(shape, dtype=dtype)

@@ -63,7 +63,7 @@ def test_rows_share_the_memory_of_the_stack_and_copies_do_not() -> None:
     assert unstack(both, 2)[1].n.untyped_storage().data_ptr() != there
 
 
-def test_a_row_is_made_when_it_is_looked_at() -> None:
+def test_lazy_row_is_created_on_first_read() -> None:
     row = lazy_rows(stack([note(1), note(2)]), 2)[1]
     assert "params" not in vars(row)
     first = row.params
@@ -73,7 +73,7 @@ def test_a_row_is_made_when_it_is_looked_at() -> None:
     assert equal(replace(row, n=torch.tensor(5.0)), note(2, n=torch.tensor(5.0)))
 
 
-def test_rows_weigh_what_copies_weigh() -> None:
+def test_lazy_rows_have_the_size_of_copies() -> None:
     for several in ([note(1), note(2)], [Table(torch.tensor([1.0, 0.0]), torch.tensor([[1.0], [0.0]]))] * 2):
         both = stack(several)
         assert [nbytes(row) for row in lazy_rows(both, 2)] == [nbytes(one) for one in unstack(both, 2)]
@@ -88,7 +88,7 @@ def test_rows_next_to_each_other_are_gathered_without_a_copy() -> None:
         assert found[:, 0, 0].tolist() == [float(i) for i in range(starts, starts + len(some))]
 
 
-def test_all_others_are_gathered_one_by_one() -> None:
+def test_fields_of_other_payloads_are_stacked_one_by_one() -> None:
     several, others = lazy_rows(stack([note(i) for i in range(5)]), 5), lazy_rows(stack([note(7), note(8)]), 2)
     for some, numbers in (
         ([several[1], several[0]], [10.0, 0.0]),
@@ -105,7 +105,7 @@ def test_all_others_are_gathered_one_by_one() -> None:
     assert (params["steps"].tolist(), n.tolist()) == ([3, 4], [30.0, 40.0])
 
 
-def test_the_same_again_is_not_worked_out_again() -> None:
+def test_map_consecutive_calls_once_for_repeated_items() -> None:
     seen: list[str] = []
     a, b = "a" * 2, "b" * 2
     assert list(map_consecutive(lambda v: seen.append(v) or v[0], [a, a, b, b, a])) == ["a", "a", "b", "b", "a"]  # type: ignore[func-returns-value]

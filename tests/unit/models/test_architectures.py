@@ -170,7 +170,7 @@ def test_shufflenets_have_the_sizes_of_their_layers():
     assert count("feddw_shufflenet") == v1 + 256 * 801 + 128 * 257 + 10 * 129 == 1_118_814
 
 
-def test_feature_widths():
+def test_architectures_have_the_expected_feature_widths():
     widths = {name: models.feature_dim(models.build(name, DIGITS, 3)) for name in ("cnn1", "lenet", "mlp", "linear")}
     assert widths == {"cnn1": 500, "lenet": 84, "mlp": 64, "linear": 64}
     rows = {row.name: row.features for row in models.catalogue()}
@@ -213,7 +213,7 @@ def test_batch_norm_without_running_statistics_has_no_buffers(name):
     assert not list(models.build(name, DIGITS, 2, track_running_stats=False).buffers())
 
 
-def test_head_without_bias():
+def test_head_bias_false_gives_a_head_without_bias():
     net = models.build("mlp", (5,), 3, head_bias=False)
     assert [key for key, _ in net.named_parameters()] == ["body.fc1.weight", "body.fc1.bias", "head.weight"]
 
@@ -238,14 +238,14 @@ def test_table_has_one_line_for_each_model():
     assert all(models.describe(name) and "\n" not in models.describe(name) for name in models.names())
 
 
-def test_hidden_widths_of_the_mlp():
+def test_mlp_hidden_option_sets_the_layer_widths():
     assert count("mlp", (4,), 2, hidden=[3, 5]) == 3 * 5 + 5 * 4 + 2 * 6
     assert count("mlp", (4,), 2, hidden=3) == 3 * 5 + 2 * 4
     with pytest.raises(AtollError, match="whole numbers above 0"):
         models.build("mlp", (4,), 2, hidden=[0])
 
 
-def test_mistakes_are_named():
+def test_build_names_the_wrong_argument():
     with pytest.raises(AtollError, match=r"Unknown model 'resnet81'. Did you mean 'resnet18'"):
         models.build("resnet81", CIFAR, 10)
     with pytest.raises(AtollError, match="Unknown model"):
@@ -278,13 +278,13 @@ def test_mistakes_are_named():
         ((1, 8, 8), 16, None, (1, 16, 16)),
     ],
 )
-def test_fit_gives_the_size_it_promises(shape, least, most, shape_after):
+def test_fit_image_output_has_the_declared_shape(shape, least, most, shape_after):
     fit = models.FitImage(shape, least, most)
     assert fit.shape == shape_after
     assert fit(torch.randn(2, *shape)).shape == (2, *shape_after)
 
 
-def test_fit_pads_enlarges_and_averages():
+def test_fit_image_pads_enlarges_and_averages():
     """1 2 / 3 4 to 5 pixels: every pixel twice, then one row and one column of zeros, right and below."""
     x = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
     rows = [[1.0, 1, 2, 2, 0], [1, 1, 2, 2, 0], [3, 3, 4, 4, 0], [3, 3, 4, 4, 0], [0, 0, 0, 0, 0]]
@@ -295,7 +295,7 @@ def test_fit_pads_enlarges_and_averages():
     assert padded[0, 0, 2:30, 2:30].min() == 1
 
 
-def test_fit_is_the_identity_where_the_size_fits():
+def test_fit_image_is_the_identity_for_fitting_sizes():
     x = torch.randn(1, *CIFAR)
     assert models.FitImage(CIFAR, 32, 32)(x) is x
     assert models.FitImage(CIFAR, 16)(x) is x
@@ -304,7 +304,7 @@ def test_fit_is_the_identity_where_the_size_fits():
 # Parts of the larger networks ----------------------------------------------------------------------------------------
 
 
-def test_shuffle_deals_channels_in_turn():
+def test_shuffle_interleaves_channels_of_groups():
     x = torch.arange(6.0).reshape(1, 6, 1, 1)
     assert shuffle(x, 2).flatten().tolist() == [0, 3, 1, 4, 2, 5]
     assert shuffle(x, 3).flatten().tolist() == [0, 2, 4, 1, 3, 5]
@@ -335,7 +335,7 @@ def test_dropout_is_an_ordinary_layer_that_can_be_replaced():
 # The proxy -----------------------------------------------------------------------------------------------------------
 
 
-def test_proxy_size_shape_and_work():
+def test_proxy_has_the_expected_size_shape_and_work():
     """CIFAR 8*28 + 3*73 = 443, MNIST 8*10 + 1*73 = 153; 32*32*(27*8 + 72*3) = 442,368 MACs."""
     cifar = models.proxy(CIFAR)
     assert (size(cifar), size(models.proxy(MNIST))) == (443, 153)
@@ -357,7 +357,7 @@ def test_proxy_can_be_the_identity():
     assert torch.equal(net(x), x)
 
 
-def test_proxy_mistakes():
+def test_proxy_refuses_wrong_arguments():
     with pytest.raises(AtollError, match=r"kernel 4 turns \(3, 32, 32\) into \(3, 34, 34\).*odd kernel"):
         models.proxy(CIFAR, kernel=4)
     with pytest.raises(AtollError, match=r"Unknown activation 'rleu'. Did you mean 'relu'"):
@@ -416,7 +416,7 @@ def test_split_shares_the_users_parameters_and_leaves_the_module_alone():
     ]
 
 
-def test_split_restores_the_modes_it_found():
+def test_split_restores_training_modes():
     own = Own().train()
     own.conv.eval()
     net = models.split(own, head="classifier.3", sample=torch.randn(3, *DIGITS))
@@ -431,7 +431,7 @@ def test_split_with_another_number_of_classes_makes_a_new_head():
     assert models.split(own, head="classifier.3", num_classes=4).head is own.classifier[3]
 
 
-def test_split_mistakes():
+def test_split_refuses_layers_that_cannot_be_the_head():
     x = torch.randn(2, *DIGITS)
     with pytest.raises(AtollError, match=r"Own has no layer 'fc'.*: classifier.1, classifier.3\."):
         models.split(Own(), head="fc")
@@ -439,7 +439,7 @@ def test_split_mistakes():
         models.split(Own(), head="conv")
     with pytest.raises(AtollError, match=r"has no layer 'fc'. End it with an nn.Linear"):
         models.split(nn.Sequential(nn.ReLU()), head="fc")
-    with pytest.raises(AtollError, match=r"Something happens .*'classifier.3' inside Own"):
+    with pytest.raises(AtollError, match=r"Own changes the output of layer 'classifier.3'"):
         models.split(Own(nn.Softmax(1)), head="classifier.3", sample=x)
     chain = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Unflatten(1, (2, 3)))
     plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Unflatten(1, (8, 8)))
@@ -452,7 +452,7 @@ def test_split_mistakes():
 # Text ----------------------------------------------------------------------------------------------------------------
 
 
-def test_bilstm_means_over_all_steps_or_over_words_only():
+def test_bilstm_averages_over_all_steps_or_over_words_only():
     tokens = torch.tensor([[5, 9, 2, 0, 0], [7, 7, 7, 7, 7], [0, 0, 0, 0, 0]])
     body = models.build("bilstm", (5,), 2, vocabulary=20).eval().body
     steps = body.fc1(body.lstm(body.embedding(tokens))[0]).relu()
@@ -502,7 +502,7 @@ def test_vmap_over_stacked_parameters_equals_a_loop(name, shape, options):
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "shufflenetv2"])
-def test_memory_format_does_not_matter(name):
+def test_memory_format_changes_no_result(name):
     net = models.build(name, CIFAR, 4).eval()
     x = torch.randn(2, *CIFAR)
     expected = net(x)

@@ -22,17 +22,17 @@ def test_copies_are_one_for_each_client() -> None:
 
 
 @pytest.mark.parametrize(("w", "all_have"), [([[1.0, 0.0], [1.0, 1.0]], True), ([[1.0, 0.0], [0.0, 0.0]], False)])
-def test_everybody_has_rows(w: list[list[float]], all_have: bool) -> None:
+def test_all_clients_have_rows_is_true_only_if_every_client_has_some(w: list[list[float]], all_have: bool) -> None:
     seen = []
     vmap(lambda own: seen.append(operations.all_clients_have_rows(own)) or own)(torch.tensor(w))
     assert seen == [all_have]
 
 
-def test_outside_of_vmap_nobody_is_sure() -> None:
+def test_all_clients_have_rows_is_false_outside_vmap() -> None:
     assert not operations.all_clients_have_rows(torch.ones(2))
 
 
-def test_nothing_of_what_sees_all_clients_goes_through_vmap() -> None:
+def test_on_stacked_passes_stacked_tensors_and_keeps_the_form_of_results() -> None:
     """Tensors and lists of them, also one that is the same for all; results keep their form."""
     forms = []
 
@@ -70,7 +70,7 @@ def test_norms_are_those_of_each_client() -> None:
 
 
 @pytest.mark.parametrize(("most", "certain"), [(5.0, True), (4.9, False)])
-def test_nobody_can_be_longer_than_all_together(most: float, certain: bool) -> None:
+def test_no_client_norm_exceeds_the_norm_over_all_clients(most: float, certain: bool) -> None:
     """Clients of 3 and 4: all together 5."""
     seen = []
     vmap(lambda v: seen.append(operations.all_within([v], most)) or v)(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
@@ -112,7 +112,7 @@ def test_products_are_those_of_each_client(shape: tuple[int, ...], shared: bool,
         assert torch.allclose(grads[name], slope, atol=1e-4), name
 
 
-def test_gradients_lie_as_the_weights_do() -> None:
+def test_gradients_have_the_memory_layout_of_the_weights() -> None:
     x, weight = normal(key(1), CLIENTS, 6, IN), normal(key(2), CLIENTS, OUT, IN).requires_grad_()
     made = operations._Linear.apply(x, weight, None)
     (slope,) = torch.autograd.grad(made.square().sum(), [weight])
@@ -127,7 +127,7 @@ def test_rows_that_are_the_same_for_all_clients() -> None:
     assert torch.allclose(out, sliced(x.expand(CLIENTS, 6, IN), weight, None), atol=1e-6)
 
 
-def test_inside_other_transformations() -> None:
+def test_products_work_inside_other_transformations() -> None:
     """The gradient of |grad (w x)^2 / 2|^2 = |x|^4 w^2 is 2 |x|^4 w, for x = 1 and w = 3: 6; for w = 5: 10."""
 
     def once(w: Tensor) -> Tensor:
