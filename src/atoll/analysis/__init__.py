@@ -1,1 +1,1 @@
-"""Look into methods and models: audits, communication, attacks, features, class relations."""
+"""Analyse methods and models: audits, communication, attacks, features, class relations."""

@@ -1,4 +1,4 @@
-"""What leaves a client and what reaches it, field by field."""
+"""List the fields of all messages between clients and server, with sizes and declared roles."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -11,7 +11,7 @@ from ..core.payloads import Packed, pack
 
 
 class Item(NamedTuple):
-    """One field of a payload, as it travels."""
+    """One field of a message."""
 
     direction: str  # "down" to the client, "up" to the server
     phase: int
@@ -20,11 +20,19 @@ class Item(NamedTuple):
     shape: str
     bytes: int
     meaning: str
-    role: str  # what the method declares the field to be, "" if nothing
+    role: str  # declared role of the field, or ""
 
 
 def audit(method: AnyMethod, pool: ClientPool, seed: int) -> list[Item]:
-    """Every field that travels in a round, seen in the second round of a rehearsal: the first may send less."""
+    """List every field that is sent in a round.
+
+    Reads the second round of a dry run, because the first may send less.
+
+    Args:
+        method: the method.
+        pool: the clients; one of each architecture is run.
+        seed: seed of the dry run.
+    """
     items: list[Item] = []
     for exchange in dry_run(method, pool, seed, rounds=2):
         if exchange.round.t == 1:
@@ -54,7 +62,7 @@ def _items(direction: str, phase: int, model: str, payload: Any) -> Iterator[Ite
 
 
 def _shape(tensors: dict[str, Any], name: str) -> str:
-    """``[2, 500]`` for a tensor, ``4 tensors, 2410 values`` for several; held classes are told apart."""
+    """Describe shapes: ``[2, 500]`` for a tensor, ``4 tensors, 2410 values`` for several, plus labels held."""
     plain = {key: t for key, t in tensors.items() if "#" not in key}
     labels = tensors.get(f"{name}#held")
     if name in plain:

@@ -1,4 +1,4 @@
-"""What the last layer knows of classes: soft labels, class relations, lengths of weight vectors."""
+"""Compare classes in the last layer: soft labels, class relations, norms of weight vectors."""
 
 from typing import NamedTuple
 
@@ -13,25 +13,26 @@ Array = NDArray[np.float64]
 
 
 class Relations(NamedTuple):
-    """FedDW's two matrices, both [classes, classes] with rows that sum to 1."""
+    """FedDW's two matrices, both of shape ``[classes, classes]`` with rows that sum to 1."""
 
-    soft: Array  # Omega: what clients' models predicted for rows of a class, on average, in the last round
+    soft: Array  # Omega: mean prediction for the rows of each class in the last round
     weights: Array  # A: softmax of the inner products of weight vectors
 
     @property
     def distance(self) -> float:
+        """Return the Frobenius norm of the difference of both matrices."""
         return float(np.linalg.norm(self.soft - self.weights))
 
     @property
     def correlation(self) -> float:
-        """Of the entries off the diagonals; NaN where one of them is constant."""
+        """Return the correlation of the off-diagonal entries; NaN if a matrix is constant there."""
         off = ~np.eye(len(self.soft), dtype=bool)
         a, b = self.soft[off], self.weights[off]
         return float(np.corrcoef(a, b)[0, 1]) if a.std() and b.std() else float("nan")
 
 
 def relations(run: SavedRun) -> Relations:
-    """From the server's state; only a run with the term DW has collected soft labels."""
+    """Compute both matrices from a run's server state. Raises an AtollError for a run without soft labels."""
     kept = getattr(run.server, "extra", {})
     soft = kept.get(f"{DW.__name__}.omega")
     if soft is None:
@@ -43,12 +44,14 @@ def relations(run: SavedRun) -> Relations:
 
 
 class Lengths(NamedTuple):
-    shares: Array  # [classes]: of the client's training rows
-    moduli: Array  # [classes]: of the sum of the lengths of weight vectors
+    """Class shares and relative norms of weight vectors of one client, both of shape ``[classes]``."""
+
+    shares: Array  # fraction of the client's training rows
+    moduli: Array  # fraction of the sum of all norms
 
 
 def lengths(models: TrainedModels) -> list[Lengths]:
-    """Of every client's own model: one draw of class shares each."""
+    """Compute class shares and norms of weight vectors for every client's model."""
     return [_lengths(models, i) for i in models.clients]
 
 
@@ -60,14 +63,15 @@ def _lengths(models: TrainedModels, i: str) -> Lengths:
 
 
 class Tendency(NamedTuple):
-    """How shares and lengths go together, over draws."""
+    """Correlation of class shares and norms over clients."""
 
-    draws: int
+    draws: int  # number of clients
     rho: float  # mean of Spearman's correlations
-    contrary: int  # draws whose correlation is positive
+    contrary: int  # number of clients with a positive correlation
 
 
 def tendency(found: list[Lengths]) -> Tendency:
+    """Correlate class shares and norms of each client, and summarise over clients."""
     from scipy.stats import spearmanr
 
     rhos = np.array([spearmanr(f.shares, f.moduli).statistic for f in found if f.shares.std() and f.moduli.std()])

@@ -1,4 +1,4 @@
-"""How many bytes a method moves for one client and round, on a nominal federation made for the purpose."""
+"""Count the bytes that a method sends per client and round, on a small reference federation."""
 
 import math
 from contextlib import nullcontext
@@ -19,12 +19,12 @@ from ..engine.model_factory import ModelFactory
 from ..methods._factory import make
 from ..utils.runtime import one_thread
 
-OWNERS = 2  # of each class
-ROWS = 2  # of each class that a client holds
+OWNERS = 2  # clients that hold each class
+ROWS = 2  # rows of each class that a client holds
 
 
 class Traffic(NamedTuple):
-    """Bytes of one client in one round: the second, as the first may move less."""
+    """Bytes of one client in the second round; the first may send less."""
 
     down: int
     up: int
@@ -32,21 +32,21 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceFederation:
-    """A federation as far as bytes depend on it."""
+    """The properties of a federation that determine the size of messages."""
 
-    models: tuple[str, ...] = ("cnn1",)  # dealt out in turn; the first client's bytes count
+    models: tuple[str, ...] = ("cnn1",)  # assigned in turn; the first client's bytes are counted
     shape: tuple[int, int, int] = (3, 32, 32)
     classes: int = 10
     held: int = 2  # classes of each client
     public: int = 1000
 
     def traffic(self, name: str) -> Traffic:
-        """What the byte meter says of a rehearsal; models need not be trained for it, unless sizes depend on it."""
+        """Count the bytes of the method called ``name`` in a dry run, trained only if sizes depend on training."""
         method = make(name)
         pool = self._pool(method)
         with one_thread(), nullcontext() if method.varying_bytes else no_training():
-            played = list(dry_run(method, pool, 0, rounds=2, clients=pool.clients()))
-        seen = [e for e in played if e.round.t == 1 and e.client == pool.ids[0]]
+            exchanges = list(dry_run(method, pool, 0, rounds=2, clients=pool.clients()))
+        seen = [e for e in exchanges if e.round.t == 1 and e.client == pool.ids[0]]
         return Traffic(sum(nbytes(e.download) for e in seen), sum(nbytes(e.upload) for e in seen))
 
     def _pool(self, method: AnyMethod) -> ClientPool:
@@ -67,6 +67,6 @@ class ReferenceFederation:
         )
 
     def _data(self) -> Dataset:
-        """An empty stand-in: networks ask it only for its kind and its classes."""
+        """Make an empty data set; networks read only its kind and its classes."""
         rows, labels = np.zeros((1, *self.shape), np.uint8), np.zeros(1, np.int64)
         return Dataset("nominal", "image", rows, labels, rows, labels, tuple(map(str, range(self.classes))))

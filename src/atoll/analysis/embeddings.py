@@ -1,4 +1,4 @@
-"""Features of test rows by the models of a run, and maps of them in the plane."""
+"""Compute features of test rows by the models of a run, and embed them in the plane."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,17 +15,19 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 WAYS = ("tsne", "umap")
-ROWS = 100  # of each client: more hide one another
+ROWS = 100  # of each client; more points would cover one another
 
 
 class Features(NamedTuple):
+    """Features and labels of rows, and the weight vectors of the head."""
+
     x: Array  # [rows, width]
     labels: Labels  # [rows]
     heads: Array | None  # [classes, width]: the weight vectors of the head, if all rows went through one model
 
 
 class Separation(NamedTuple):
-    """How well classes are told apart, in all dimensions."""
+    """Measures of how well features separate classes, in all dimensions."""
 
     near: float  # share of rows that are nearest to the centre of their own class
     silhouette: float  # from -1 to 1
@@ -33,16 +35,23 @@ class Separation(NamedTuple):
 
 
 def features(models: TrainedModels, clients: Sequence[ClientId] = (), rows: int = ROWS, unit: bool = False) -> Features:
-    """What each client's own model makes of its own test rows, the first ``rows`` of each; all clients unless named.
+    """Compute the features of clients' test rows by their personal models.
 
-    ``unit`` brings features and weight vectors to length 1.
+    Args:
+        models: the trained models.
+        clients: names of clients; all by default.
+        rows: largest number of rows of each client.
+        unit: whether to scale features and weight vectors to norm 1.
+
+    Raises:
+        AtollError: the models have different feature widths.
     """
     chosen = [models.client(i) for i in clients] or list(models.clients)
     found = [_of_client(models, i, rows) for i in chosen]
     widths = sorted({x.shape[1] for x, _, _ in found})
     if len(widths) > 1:
         raise AtollError(
-            f"The clients' features have unlike widths ({', '.join(map(str, widths))}), so one map cannot show them "
+            f"The clients' features have different widths ({', '.join(map(str, widths))}), so one map cannot show them "
             "all. Name one client, or run with --width."
         )
     x, y = (torch.cat([f[at] for f in found]) for at in (0, 1))
@@ -66,6 +75,7 @@ def _unit(x: Array) -> Array:
 
 
 def separation(found: Features) -> Separation:
+    """Measure how well features separate classes."""
     from sklearn.metrics import silhouette_score
 
     held = np.unique(found.labels)
@@ -81,7 +91,7 @@ def separation(found: Features) -> Separation:
 
 
 def embedded(found: Features, way: str = "tsne", perplexity: float = 30.0, seed: int = 0) -> tuple[Array, Array | None]:
-    """Rows, and with them weight vectors, in the plane; the same numbers give the same map."""
+    """Embed rows and weight vectors together in the plane. The result is determined by the arguments."""
     together = found.x if found.heads is None else np.concatenate([found.x, found.heads])
     if len(together) < 5:
         raise AtollError(f"A map of {len(together)} rows shows nothing. Take more rows, or more clients.")

@@ -1,4 +1,4 @@
-"""pFedES: images, and what its proxy extractor makes of them."""
+"""Show images and the output of pFedES's proxy extractor for them."""
 
 from typing import NamedTuple
 
@@ -15,16 +15,16 @@ Array = NDArray[np.float64]
 
 
 class Enhanced(NamedTuple):
-    """[rows, height, width, channels], both from 0 to 1."""
+    """Images and proxy outputs, both of shape ``[rows, height, width, channels]`` with values from 0 to 1."""
 
     before: Array
     after: Array
 
 
 def enhanced(run: SavedRun, client: ClientId, rows: int = 8) -> Enhanced:
-    """The first test images of a client, and the images that the server's proxy makes of them.
+    """Compute the server's proxy output for the first test images of a client.
 
-    Values are stretched to the range of each picture: what the proxy makes need not lie where images do.
+    Values are scaled to the range of each picture, because proxy outputs may have another range than images.
     """
     proxy = run.pool.proxy
     if proxy is None or run.data.kind != "image" or not hasattr(run.server, "params"):

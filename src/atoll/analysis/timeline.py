@@ -1,4 +1,4 @@
-"""Rounds in simulated time, client by client: who trains, sends and waits when."""
+"""Compute when each client trains, sends and waits, in simulated time."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,19 +18,23 @@ WAYS = {"compute and wait": False, "wait-free": True}  # whether personal traini
 
 
 class Piece(NamedTuple):
+    """One activity of a client."""
+
     client: ClientId
     what: str
-    start: float  # seconds since the federation began
+    start: float  # seconds since the run began
     end: float
 
 
 class Course(NamedTuple):
+    """All activities of several rounds, and the end of each round's aggregation."""
+
     pieces: list[Piece]
-    ends: list[float]  # when the server has aggregated each round
+    ends: list[float]
 
 
 def course(times: Mapping[ClientId, Times], aggregation: float, rounds: int, overlap: bool) -> Course:
-    """The same clients in every round, by the rules of the virtual clock."""
+    """Simulate several rounds with the same clients, by the rules of the simulated clock."""
     clock, pieces, ends = Clock(overlap), list[Piece](), list[float]()
     for _ in range(rounds):
         for i, t in times.items():
@@ -52,13 +56,13 @@ def _last_sent(pieces: list[Piece], i: ClientId) -> float:
 
 
 def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
-    """The first clients of a run, with the work and the bytes that its method costs them, both ways."""
+    """Simulate the first clients of a run with its work and bytes, with and without waiting."""
     run = load(path)
     setup = build_setup(from_dict(read_yaml(path / "config.yaml"), str(path / "config.yaml")))
     config, pool = setup.config, setup.pool
     with one_thread():
         costs = count_operations(setup.method, pool, config.seed, max(1, round(config.rate * len(pool.ids))))
-    keeper = RoundTimer(
+    timer = RoundTimer(
         setup.devices,
         pool,
         build_faults(config, pool.ids),
@@ -67,6 +71,6 @@ def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
         constraints=constraints_of(setup.method),
     )
     sent = run.summary["bytes"]["per_client_round"]
-    times = {i: keeper.of(0, i, costs, round(sent["up"]), round(sent["down"])) for i in pool.ids[:clients]}
+    times = {i: timer.of(0, i, costs, round(sent["up"]), round(sent["down"])) for i in pool.ids[:clients]}
     aggregation = setup.devices.aggregation(costs.server)
     return {way: course(times, aggregation, rounds, overlap) for way, overlap in WAYS.items()}

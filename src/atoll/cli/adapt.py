@@ -7,7 +7,7 @@ import click
 from rich.table import Table
 
 from ..errors import AtollError
-from ..inference.adaptation import KINDS, Adaptation, document
+from ..inference.adaptation import KINDS, Adaptation, to_document
 from ..inference.adaptation import adapt as adapt_run
 from ..utils.files import to_json
 from ..utils.parsing import parse_pair
@@ -51,7 +51,7 @@ def adapt(
     for note in made.notes:
         click.echo(f"Note: {note}", err=True)
     if as_json:
-        click.echo(to_json(document(made), indent=1))
+        click.echo(to_json(to_document(made), indent=1))
     elif not quiet:
         console().print(_table(made))
         click.echo(f"Written: {out or run / 'adapt'}")

@@ -1,8 +1,8 @@
-"""Personal models for clients that come after a run, from what its server knows; the server stays as it is.
+"""Train personal models for clients that join after a run. The server's state does not change.
 
-A newcomer is initialised as the method initialises any client, receives the message that a client would receive now,
-and does a client's part of one round (or what the method's own rule for newcomers says). Its upload goes nowhere. It is
-compared with a model that is trained alone on the same rows, by as many operations, and with the server's model.
+A newcomer is initialised like any client of the method, receives the server's current message, and does the work of one
+round (or follows the method's own rule for newcomers). Its upload is discarded. Its model is compared with a model that
+is trained alone on the same rows, with the same number of operations, and with the server's model.
 """
 
 import json
@@ -54,40 +54,66 @@ if TYPE_CHECKING:
 
 NAME = "adapt.json"
 KINDS = ("personal", "alone", "shared")
-PARTS = ("download", "upload", "state")  # what a personal model follows from
+PARTS = ("download", "upload", "state")  # payloads that determine a personal model
 
-Watch = Callable[[int, int], None]  # told how many models of how many are done
+Watch = Callable[[int, int], None]  # called with the number of finished models and of all models
 
 
 class SourceRun(NamedTuple):
-    """What a run has left."""
+    """A finished run that newcomers join.
+
+    Args:
+        setup: configuration, method, data and clients.
+        server: the server's final state.
+        round: number of rounds.
+        folder: the run directory, or None for a run in memory.
+    """
 
     setup: Setup
     server: Any
     round: int
-    folder: Path | None  # None: it was never written down
+    folder: Path | None
 
 
 class Point(NamedTuple):
-    """Accuracies for one number of rows, means over newcomers; None: the method has no such model."""
+    """Mean accuracies over newcomers for one number of rows.
 
-    shots: int | None  # rows of each class; None: all
-    rows: float  # of a newcomer, on average
+    Args:
+        shots: rows of each class; None for all rows.
+        rows: average number of rows of a newcomer.
+        personal: accuracy of personal models.
+        alone: accuracy of models that are trained alone.
+        shared: accuracy of the server's model, or None if the method has none.
+    """
+
+    shots: int | None
+    rows: float
     personal: Stat
     alone: Stat
     shared: Stat | None
 
     @property
     def name(self) -> str:
+        """Return the number of rows of each class as text."""
         return "all" if self.shots is None else str(self.shots)
 
 
 class Newcomers(TrainedModels):
-    """The personal models that newcomers have in the end."""
+    """The personal models of newcomers.
+
+    Args:
+        source_run: the run that the newcomers joined.
+        newcomers: the newcomers.
+        source: returns the payloads that determine a newcomer's model.
+    """
 
     def __init__(self, source_run: SourceRun, newcomers: NewcomerSetup, source: Callable[[ClientId], ModelSource]):
-        self.config, self.round, self._source = source_run.setup.config, source_run.round, source
-        self.method, self.pool, self.data = newcomers.method, newcomers.pool, newcomers.federation.dataset
+        self.config = source_run.setup.config
+        self.round = source_run.round
+        self._source = source
+        self.method = newcomers.method
+        self.pool = newcomers.pool
+        self.data = newcomers.federation.dataset
         self.transform = newcomers.transform
 
     def source(self, i: ClientId) -> ModelSource:
@@ -96,33 +122,42 @@ class Newcomers(TrainedModels):
 
 @dataclass(frozen=True, repr=False)
 class Adaptation:
-    """How newcomers fare, and their models: those of the last number of rows asked for, in the first repeat."""
+    """Accuracies and models of newcomers.
+
+    Args:
+        label: name of the run.
+        plan: the request.
+        table: one row for each newcomer, number of rows and repeat.
+        models: models of the largest number of rows, in the first repeat.
+        notes: sentences for the user.
+    """
 
     label: str
     plan: Plan
-    table: pa.Table  # a row for each newcomer, number of rows and repeat
+    table: pa.Table
     models: Newcomers
     notes: tuple[str, ...]
 
     def curve(self) -> list[Point]:
-        """Over newcomers; deviations are those of repeats."""
+        """Return mean accuracies over newcomers for each number of rows, with deviations over repeats."""
         return [_point(self.table, shots, self.plan.repeats) for shots in self.plan.shots]
 
     def to_table(self) -> pa.Table:
+        """Return a table with one row for each newcomer, number of rows and repeat."""
         return self.table
 
     def to_dataframe(self) -> Any:
-        """The same for pandas."""
+        """Return a pandas data frame with one row for each newcomer, number of rows and repeat."""
         return dataframe(self.table)
 
     def plot(self) -> "Figure":
-        """Accuracy by rows of each class."""
-        from ..report.plots import few_shot  # drawing takes long to import
+        """Draw the accuracy by number of rows of each class."""
+        from ..report.plots import few_shot  # imported here because matplotlib is slow to import
 
         return few_shot.curve(self.curve())
 
     def cells(self) -> list[list[str]]:
-        """The curve as text: rows of each class, rows, and a column for each kind of model."""
+        """Return the curve as text: rows of each class, rows, and one column for each kind of model."""
         return [[p.name, f"{p.rows:.1f}", *(_percent(getattr(p, kind)) for kind in KINDS)] for p in self.curve()]
 
     def __repr__(self) -> str:
@@ -151,21 +186,38 @@ def adapt(
     out: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Adaptation:
-    """Personal models for clients with these data, or for those that stayed out of the run.
+    """Train personal models for new clients.
 
-    ``shots`` are rows of each class, such as ``"1,5,all"``; rows and orders are drawn anew in each of ``repeats``.
-    ``epochs`` and ``settings`` change the method for the newcomers alone. With ``out``, figures, numbers and models are
-    written there.
+    Example:
+        >>> adaptation = atoll.adapt("runs/fedavg", shots="1,5,all", repeats=3)
+        >>> adaptation.to_dataframe()
+
+    Args:
+        run: a run directory, a result, or an opened run.
+        data: data of the newcomers. By default those of the clients that ``newcomers`` held out of the run.
+        shots: rows of each class, such as ``"1,5,all"``.
+        repeats: how often rows and their order are drawn.
+        epochs: passes over the newcomers' rows, in place of the method's setting.
+        settings: further settings of the method, for the newcomers alone.
+        model: architecture of the newcomers, one of the run's.
+        partition: partition of ``data`` into newcomers.
+        clients: number of newcomers in ``data``.
+        seed: seed of the newcomers' rows and training.
+        out: folder for figures, tables and models; None writes nothing.
+        watch: called after each model.
+
+    Raises:
+        AtollError: an option is wrong, the data do not fit the run, or the method cannot serve new clients.
     """
     source_run = _source_run(run)
-    changes = dict(settings or {}) | ({} if epochs is None else {_passes(source_run.setup): epochs})
+    changes = dict(settings or {}) | ({} if epochs is None else {_epochs_setting(source_run.setup): epochs})
     named = data if isinstance(data, str) else None
     plan = Plan(named, partition, clients, model, changes, read_shots(shots), repeats, seed)
     if repeats < 1:
         raise AtollError(f"--repeats must be at least 1, not {repeats}.")
     with one_thread(), on_device(source_run.setup.config.device):
         newcomers = setup_newcomers(source_run.setup, plan, data if isinstance(data, Dataset) else None)
-        rows, kept = _measured(source_run, newcomers, plan, watch or (lambda done, total: None))
+        rows, kept = _train_and_score(source_run, newcomers, plan, watch or (lambda done, total: None))
     models = Newcomers(source_run, newcomers, kept.__getitem__)
     table = pa.Table.from_pylist(rows)
     made = Adaptation(source_run.setup.config.label, plan, table, models, newcomers.notes)
@@ -176,7 +228,7 @@ def adapt(
 
 
 def read_shots(text: str | int | Sequence[int | str]) -> tuple[int | None, ...]:
-    """``"1,5,all"`` as (1, 5, None), in this order and each once."""
+    """Read ``"1,5,all"`` as (1, 5, None), sorted and without repetitions."""
     words = text.split(",") if isinstance(text, str) else [text] if isinstance(text, int) else text
     try:
         found = {None if word == "all" else int(word) for word in words}
@@ -195,18 +247,18 @@ def _source_run(run: "str | Path | Result | SavedRun") -> SourceRun:
     return SourceRun(saved.setup, saved.server, saved.round, saved.path)
 
 
-def _passes(setup: Setup) -> str:
-    """The setting that says how long a newcomer trains."""
+def _epochs_setting(setup: Setup) -> str:
+    """Return the name of the setting for the number of a newcomer's epochs."""
     return "adapt_epochs" if setup.method.adapt else "optim.epochs"
 
 
 # -- the work ---------------------------------------------------------------------------------------------------------
 
 
-def _measured(
+def _train_and_score(
     source_run: SourceRun, newcomers: NewcomerSetup, plan: Plan, watch: Watch
 ) -> tuple[list[dict[str, Any]], dict[ClientId, ModelSource]]:
-    """A row for each model, and what the last models follow from."""
+    """Train and score all models; return a row for each, and the payloads behind the last models."""
     pool, method, seed = newcomers.pool, newcomers.method, plan.seed
     generic = method.generic(source_run.server, source_run.setup.pool.task())
     rows: list[dict[str, Any]] = []
@@ -214,13 +266,13 @@ def _measured(
     total = len(pool.ids) * len(plan.shots) * plan.repeats
     for i in pool.ids:
         shared = None if generic is None else _score(generic, pool, i)
-        for shots, repeat, client in _cut(pool.client(i), i, plan):
+        for shots, repeat, client in _cut_rows(pool.client(i), i, plan):
             k = key(seed, "adapt", repeat, i)
             with OperationCounter() as work:
-                source = personalised(source_run, newcomers, i, client, k)
+                source = personalise(source_run, newcomers, i, client, k)
             if shots == plan.shots[-1] and repeat == 0:
                 kept[i] = source
-            alone, epochs = _alone(method, client, k, work.total)
+            alone, epochs = _train_alone(method, client, k, work.total)
             scores = {"personal": _score(method.personal(*source), pool, i), "alone": _score(alone, pool, i)}
             what = {"client": i, "shots": "all" if shots is None else str(shots), "repeat": repeat}
             rows.append({**what, "rows": len(client.y), **scores, "shared": shared, "epochs_alone": epochs})
@@ -228,8 +280,8 @@ def _measured(
     return rows, kept
 
 
-def personalised(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, client: Client, k: Key) -> ModelSource:
-    """A newcomer after its part in a round; what the server does for it alone is done on a desk that is not kept."""
+def personalise(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, client: Client, k: Key) -> ModelSource:
+    """Train the personal model of a newcomer. The server's state for the newcomer is discarded afterwards."""
     method, server, task = newcomers.method, source_run.server, newcomers.task
     server_side = ServerSideStates(method, task, source_run.setup.config.seed, MemoryStore())
     down, up = server_side.download(server, i, Round(source_run.round)), None
@@ -246,8 +298,8 @@ def personalised(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, c
     return down, up, state, client
 
 
-def _alone(method: Any, client: Client, k: Key, work: int) -> tuple[Predictor, int]:
-    """The same architecture from its first weights on the same rows, for as many passes as cost the same."""
+def _train_alone(method: Any, client: Client, k: Key, work: int) -> tuple[Predictor, int]:
+    """Train the same architecture alone on the same rows, with about ``work`` operations; return it and its epochs."""
     alone = Local(replace(getattr(method, "optim", SGD()), epochs=1))
     nothing = alone.init_server(None, k)  # type: ignore[arg-type]
     first = alone.init_client(client, k)
@@ -260,8 +312,8 @@ def _alone(method: Any, client: Client, k: Key, work: int) -> tuple[Predictor, i
     return alone.personal(nothing, None, state, client), epochs
 
 
-def _cut(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | None, int, Client]]:
-    """The newcomer with fewer rows: in one repeat, the rows of a smaller number are among those of a larger one."""
+def _cut_rows(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | None, int, Client]]:
+    """Yield the newcomer with each number of rows. In one repeat, smaller sets of rows are subsets of larger ones."""
     for repeat in range(plan.repeats):
         order = stream(plan.seed, "shots", i, str(repeat)).permutation(len(client.y))
         for shots in plan.shots:
@@ -270,12 +322,12 @@ def _cut(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | None, 
 
 
 def _last_cut(client: Client, i: ClientId, plan: Plan) -> Client:
-    """The newcomer with the rows that the model which is kept has learnt from."""
-    return next(cut for shots, repeat, cut in _cut(client, i, plan) if shots == plan.shots[-1] and repeat == 0)
+    """Return the newcomer with the training rows of its final model."""
+    return next(cut for shots, repeat, cut in _cut_rows(client, i, plan) if shots == plan.shots[-1] and repeat == 0)
 
 
 def _first_of_each(y: Tensor, order: Any, shots: int | None) -> Tensor:
-    """The first rows of each class in this order, given back in the order they have at home."""
+    """Return the first ``shots`` rows of each class by ``order``, sorted by position."""
     labels = y.numpy()
     place = np.zeros(len(labels), dtype=np.int64)
     for label in np.unique(labels):
@@ -312,24 +364,24 @@ def _percent(stat: Stat | None) -> str:
 
 
 def _write(made: Adaptation, folder: Path, run: Path | None, federation: str) -> None:
-    """Numbers and curve; and the models, if run and data have names by which they are found again."""
-    from ..report.style import save  # drawing takes long to import
+    """Write table and figure, and the models if the run and the data can be opened again by name."""
+    from ..report.style import save  # imported here because matplotlib is slow to import
 
     folder.mkdir(parents=True, exist_ok=True)
     if run is not None:
         for i in made.models.clients:
-            _keep(made.models.source(i), _place(folder, i))
+            _write_source(made.models.source(i), _model_folder(folder, i))
     figure = made.plot()
     for suffix in ("png", "svg"):
         save(figure, folder / f"adapt.{suffix}")
     with pa.BufferOutputStream() as text:
         pa.csv.write_csv(made.table, text)
         write_whole(folder / "adapt.csv", text.getvalue().to_pybytes())
-    write_whole(folder / NAME, (to_json(document(made, folder, run, federation), indent=1) + "\n").encode())
+    write_whole(folder / NAME, (to_json(to_document(made, folder, run, federation), indent=1) + "\n").encode())
 
 
-def document(made: Adaptation, folder: Path | None = None, run: Path | None = None, federation: str = "") -> Any:
-    """What adapt.json holds."""
+def to_document(made: Adaptation, folder: Path | None = None, run: Path | None = None, federation: str = "") -> Any:
+    """Return the content of adapt.json."""
     return {
         "run": None if run is None or folder is None else os.path.relpath(run, folder),
         "label": made.label,
@@ -350,11 +402,11 @@ def _as_dict(point: Point) -> dict[str, Any]:
     }
 
 
-def _place(folder: Path, i: ClientId) -> Path:
+def _model_folder(folder: Path, i: ClientId) -> Path:
     return folder / "models" / quote(i, safe="").replace(".", "%2E")
 
 
-def _keep(source: ModelSource, place: Path) -> None:
+def _write_source(source: ModelSource, place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     for part, value in zip(PARTS, source[:3], strict=True):
         path = place / f"{part}.safetensors"
@@ -364,10 +416,10 @@ def _keep(source: ModelSource, place: Path) -> None:
 
 
 def open_adapted(folder: Path) -> Newcomers:
-    """The models of newcomers as ``adapt`` wrote them; the run and the data have to be where they were."""
+    """Open the models that ``adapt`` wrote to a folder. Run and data must be at their former paths."""
     try:
-        told = json.loads((folder / NAME).read_bytes())
-        run, values = told["run"], told["plan"]
+        stored = json.loads((folder / NAME).read_bytes())
+        run, values = stored["run"], stored["plan"]
         plan = Plan(**{**values, "shots": tuple(values["shots"])})
     except (OSError, ValueError, KeyError, TypeError) as reason:
         raise AtollError(f"{str(folder / NAME)!r} is damaged ({reason!r}). Run `atoll adapt` again.") from reason
@@ -375,13 +427,13 @@ def open_adapted(folder: Path) -> Newcomers:
         raise AtollError(f"{str(folder)!r} holds no models: the run, or the newcomers' data, were only in memory.")
     source_run = _source_run(folder / run)
     newcomers = setup_newcomers(source_run.setup, plan)
-    if newcomers.federation.name != told["federation"] or source_run.round != told["round"]:
+    if newcomers.federation.name != stored["federation"] or source_run.round != stored["round"]:
         raise AtollError(f"The run or the data of {str(folder)!r} have changed. Run `atoll adapt` again.")
     types = contract(newcomers.method)
     kinds = (types.download, types.upload, types.state)
 
     def source(i: ClientId) -> ModelSource:
-        files = [_place(folder, i) / f"{part}.safetensors" for part in PARTS]
+        files = [_model_folder(folder, i) / f"{part}.safetensors" for part in PARTS]
         down, up, state = (
             decode(kind, path.read_bytes(), OWN) if path.exists() else None
             for kind, path in zip(kinds, files, strict=True)

@@ -1,6 +1,6 @@
-"""A client's model in a form that other programs take: safetensors, torch.export, ONNX; each with a manifest.
+"""Export a client's model to safetensors, torch.export or ONNX, with a manifest.
 
-What is written is read again, and must give on the client's test rows what the model gives here.
+The exported model is read again and must give the same logits on the client's test rows.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,25 @@ from .models import TrainedModels
 
 Reader = Callable[[Tensor], Tensor]
 
-TOLERANCE = 1e-4  # of logits: another runtime sums in another order
+TOLERANCE = 1e-4  # of logits, because another runtime sums in another order
 MANIFEST = "manifest.json"
 
 
 def export_model(models: TrainedModels, client: ClientId, form: str, folder: Path) -> dict[str, Any]:
-    """Write the model and its manifest to ``folder``; returns the manifest."""
+    """Write the model of a client and its manifest.
+
+    Args:
+        models: the trained models.
+        client: the client.
+        form: ``safetensors``, ``torch`` or ``onnx``.
+        folder: folder of the files, created if missing.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        AtollError: the format is unknown, or the exported model gives other logits.
+    """
     if form not in FORMATS:
         raise unknown("form", form, FORMATS)
     name, write, read = FORMATS[form]
@@ -40,7 +53,7 @@ def export_model(models: TrainedModels, client: ClientId, form: str, folder: Pat
     same = bool((expected.argmax(1) == found.argmax(1)).all())
     if gap > TOLERANCE or not same:
         raise AtollError(
-            f"{folder / name} does not give what the model gives: logits differ by {gap:.2g}. Do not use it."
+            f"{folder / name} does not reproduce the model: logits differ by {gap:.2g}. Do not use the file."
         )
     manifest = _manifest(models, client, form, folder / name) | {"checked": {"rows": len(x), "largest_gap": gap}}
     write_whole(folder / MANIFEST, (to_json(manifest, indent=1) + "\n").encode())
@@ -71,7 +84,7 @@ def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The forms: a file name, how to write, how to read
+# Formats: file name, writer, reader
 
 
 def _write_safetensors(net: nn.Module, x: Tensor, path: Path) -> None:

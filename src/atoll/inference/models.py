@@ -1,4 +1,4 @@
-"""Models that a run left, to predict with and to take away; in a run directory, those of its latest checkpoint."""
+"""Open the trained models of a run, from the latest checkpoint of its directory."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -27,64 +27,73 @@ from ..errors import AtollError, unknown
 from ..storage.checkpoint import Checkpoints, Snapshot
 from ..typing import ClientId
 
-ModelSource = tuple[
-    Any, Any, Any, Client
-]  # message, upload (if there is one), state: what a client's model follows from
+# Message, upload (or None), state and client: together they determine a client's model.
+ModelSource = tuple[Any, Any, Any, Client]
 
 
 class TrainedModels(ABC):
-    """Clients' models, wherever they are kept."""
+    """The trained models of clients.
+
+    Example:
+        >>> run = atoll.open_run("runs/fedavg")
+        >>> logits = run.personal("0")(run.prepared(rows))
+    """
 
     config: Config
     method: AnyMethod
     pool: ClientPool
     data: Dataset
-    transform: Transform  # of its rows
+    transform: Transform  # preparation of rows
     round: int  # rounds completed
 
     @abstractmethod
     def source(self, i: ClientId) -> ModelSource:
-        """The last that is known of a client."""
+        """Return the payloads that determine the model of client ``i``."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.config.label}: {len(self.clients)} models after round {self.round}>"
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
+        """Return the names of the clients."""
         return self.pool.ids
 
     def client(self, name: str | None) -> ClientId:
-        """The client of that name; without one, the only client there is."""
+        """Return the client called ``name``, or the only client if ``name`` is None."""
         if name is None and len(self.clients) == 1:
             return self.clients[0]
         if name is None:
-            raise AtollError(f"Say whose model is meant: --client with one of {', '.join(self.clients)}.")
+            raise AtollError(f"Choose a client: --client with one of {', '.join(self.clients)}.")
         if name not in self.clients:
             raise unknown("client", name, self.clients)
         return name
 
     def personal(self, i: ClientId) -> Predictor:
-        """Inputs, prepared as for training, to logits."""
+        """Return the personal model of client ``i``, a function of prepared inputs to logits."""
         return self.method.personal(*self.source(i))
 
     def params(self, i: ClientId) -> Params:
-        """The weights of the client's own model."""
+        """Return the weights of the personal model of client ``i``."""
         return self.method.own(*self.source(i))
 
     def module(self, i: ClientId) -> nn.Module:
-        """The client's own model as an ordinary module, in evaluation mode."""
+        """Return the personal model of client ``i`` as a torch module in evaluation mode.
+
+        Raises:
+            AtollError: the method does not predict by a single model.
+        """
         method = self.method
         if type(method).personal is not Method.personal:
             raise AtollError(
                 f"A client of {type(method).__name__} does not predict by its own model alone, so there is no single "
-                "model to take away. `atoll predict` does what the method does."
+                "model to export. Use `atoll predict`, which predicts as the method does."
             )
         net = copy.deepcopy(self.pool.models[i].net).eval()
         net.load_state_dict({name.removeprefix(BUFFERS): v for name, v in self.params(i).items()})
         return net
 
     def prepared(self, rows: Array) -> Tensor:
-        """Raw rows (images as bytes, numbers of a table, words as numbers) as the models take them."""
+        """Prepare raw rows (images as bytes, table values, word numbers) for the models."""
         data = self.data
         if tuple(rows.shape[1:]) != tuple(data.shape):
             raise AtollError(f"The rows have shape {tuple(rows.shape[1:])}, but {data.name!r} has {tuple(data.shape)}.")
@@ -92,21 +101,29 @@ class TrainedModels(ABC):
 
 
 class SavedRun(TrainedModels):
-    """What every client would predict by, once it has received the server's last message."""
+    """The models of a run after the server's last message.
+
+    Args:
+        path: the run directory.
+        setup: configuration, method, data and clients.
+        found: the latest checkpoint.
+    """
 
     def __init__(self, path: Path, setup: Setup, found: Snapshot):
-        self.path, self.setup, self.data = path, setup, setup.federation.dataset
-        self.config, self.method, self.pool = setup.config, setup.method, setup.pool
+        self.path = path
+        self.setup = setup
+        self.data = setup.federation.dataset
+        self.config = setup.config
+        self.method = setup.method
+        self.pool = setup.pool
         self.transform = preset(self.config.transform, self.data.name, self.data.shape)
-        self.round, self.server, self.states, self.per_client_states = (
-            found.round,
-            found.server,
-            found.states,
-            found.per_client_states,
-        )
+        self.round = found.round
+        self.server = found.server
+        self.states = found.states
+        self.per_client_states = found.per_client_states
 
     def generic(self) -> Predictor | None:
-        """The server's model, if the method has one."""
+        """Return the server's model, or None if the method has none."""
         return self.method.generic(self.server, self.pool.task())
 
     def source(self, i: ClientId) -> ModelSource:
@@ -126,7 +143,11 @@ class SavedRun(TrainedModels):
 
 
 def open_run(path: Path | str) -> SavedRun:
-    """The latest good checkpoint of a run; its data set has to be where the run found it."""
+    """Open the latest intact checkpoint of a run. Its data set must be at its former path.
+
+    Raises:
+        AtollError: the folder holds no run, or the run has no checkpoint yet.
+    """
     folder = Path(path)
     if not (folder / "config.yaml").exists():
         raise AtollError(f"{str(folder)!r} holds no run: there is no config.yaml. Give the directory of a run.")

@@ -1,4 +1,4 @@
-"""Clients that come after a run: whose rows they have, in the classes of the run, and what they are equipped with."""
+"""Set up clients that join after a run: their rows, in the classes of the run, and their models."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -20,60 +20,85 @@ from ..methods._factory import with_settings
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked for; with the run, it decides everything."""
+    """The request for an adaptation. Together with the run, the plan determines all results.
 
-    data: str | None = None  # None: the clients that stayed out of the run
+    Args:
+        data: name of the newcomers' data; None for the clients that were held out of the run.
+        partition: partition of the data into newcomers.
+        clients: number of newcomers.
+        model: architecture of the newcomers.
+        settings: changed settings of the method.
+        shots: rows of each class; None for all rows.
+        repeats: how often rows are drawn.
+        seed: seed of rows and training.
+    """
+
+    data: str | None = None
     partition: str | None = None
     clients: int | None = None
     model: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    shots: tuple[int | None, ...] = (None,)  # rows of each class; None: all
+    shots: tuple[int | None, ...] = (None,)
     repeats: int = 1
     seed: int = 0
 
 
 class NewcomerSetup(NamedTuple):
-    """Newcomers, ready to learn from what a run has left."""
+    """Newcomers that are ready to train.
+
+    Args:
+        method: the method of the run, with changed settings.
+        federation: the newcomers' data set and partition.
+        pool: the newcomers.
+        task: the server's view of the run, with the newcomers' models.
+        transform: preparation of rows.
+        notes: sentences for the user.
+    """
 
     method: AnyMethod
     federation: FederatedDataset
     pool: ClientPool
-    task: Task  # of the run, with the newcomers' models
+    task: Task
     transform: Transform
     notes: tuple[str, ...]
 
 
 def setup_newcomers(setup: Setup, plan: Plan, data: Dataset | None = None) -> NewcomerSetup:
-    """The newcomers of a plan, equipped like the first client of the run that has their architecture."""
+    """Set up the newcomers of a plan, with the models of the run's first client of the same architecture.
+
+    Raises:
+        AtollError: the method cannot serve new clients, or the data do not fit the run.
+    """
     method = with_settings(setup.method, plan.settings, setup.config.method)
     if reason := method.why_closed():
         raise AtollError(f"{setup.config.label} has nothing for clients that come after the run: {reason}.")
     known, config = setup.federation.dataset, setup.config
-    federation = _held_out(setup) if plan.data is None and data is None else _divided(setup, plan, data)
+    federation = _held_out(setup) if plan.data is None and data is None else _partition(setup, plan, data)
     transform = preset(config.transform, known.name, known.shape)
     rows = build_row_splits(federation, transform, config.device)
-    pool = replace_clients(setup.pool, federation.clients, rows, _like(setup.pool, plan.model))
+    pool = replace_clients(setup.pool, federation.clients, rows, _reference_client(setup.pool, plan.model))
     task = setup.pool.task()
     task = replace(
         task,
         models={**task.models, **pool.models},
         server_models={**task.server_models, **pool.server_models},
     )
-    return NewcomerSetup(method, federation, pool, task, transform, _seen_before(setup, federation))
+    return NewcomerSetup(method, federation, pool, task, transform, _warn_if_seen(setup, federation))
 
 
 def _held_out(setup: Setup) -> FederatedDataset:
     if setup.newcomers is None:
         raise AtollError(
-            "Nobody stayed out of this run. Give --data with the rows of newcomers, or make the run with --newcomers N."
+            "No client was held out of this run. Give --data with the rows of newcomers, or repeat the run with "
+            "--newcomers N."
         )
     return setup.newcomers
 
 
-def _divided(setup: Setup, plan: Plan, given: Dataset | None) -> FederatedDataset:
-    """Newcomers by the owners that the data name, or as the plan divides them; otherwise one newcomer has all rows."""
+def _partition(setup: Setup, plan: Plan, given: Dataset | None) -> FederatedDataset:
+    """Partition the data by their owners or as the plan says; by default one newcomer has all rows."""
     found = given if given is not None else load(str(plan.data), setup.config.data_dir)
-    data = translated(found, setup.federation.dataset)
+    data = translate_labels(found, setup.federation.dataset)
     owned = data.owner_train is not None and plan.clients is None
     partition = plan.partition or ("natural" if owned else "iid")
     clients = plan.clients or (None if partition.startswith(("natural", "file:")) else 1)
@@ -85,13 +110,17 @@ def _divided(setup: Setup, plan: Plan, given: Dataset | None) -> FederatedDatase
     return replace(made, clients=tuple(f"new-{i}" if i in taken else i for i in made.clients))
 
 
-def translated(data: Dataset, known: Dataset) -> Dataset:
-    """The data set with its labels as the run numbers them; classes go by their names."""
+def translate_labels(data: Dataset, known: Dataset) -> Dataset:
+    """Return the data set with the label numbers of the run. Classes are matched by name.
+
+    Raises:
+        AtollError: rows have another kind or shape than the run's, or a class is unknown to the run.
+    """
     where = f"The data of the newcomers, {data.name!r},"
     if (data.kind, data.shape) != (known.kind, known.shape):
         raise AtollError(
             f"{where} are {data.kind} rows of shape {data.shape}, but the run has {known.kind} rows of shape "
-            f"{known.shape}. Bring them to that form."
+            f"{known.shape}. Convert them to that form."
         )
     number = {name: label for label, name in enumerate(known.classes)}
     for name in data.classes:
@@ -101,16 +130,16 @@ def translated(data: Dataset, known: Dataset) -> Dataset:
     return replace(data, y_train=labels[data.y_train], y_test=labels[data.y_test], classes=known.classes)
 
 
-def _like(pool: ClientPool, model: str | None) -> str:
-    """The first client that has the architecture."""
+def _reference_client(pool: ClientPool, model: str | None) -> str:
+    """Return the first client with an architecture, or the first client of all."""
     names = {pool.models[i].name: i for i in reversed(pool.ids)}
     if model is not None and model not in names:
         raise unknown("architecture of the run", model, names)
     return names[model] if model is not None else pool.ids[0]
 
 
-def _seen_before(setup: Setup, federation: FederatedDataset) -> tuple[str, ...]:
-    """A warning if rows of the newcomers may have been trained on."""
+def _warn_if_seen(setup: Setup, federation: FederatedDataset) -> tuple[str, ...]:
+    """Return a warning if the run may have trained on rows of the newcomers."""
     if federation is setup.newcomers or fingerprint(federation.dataset) != fingerprint(setup.federation.dataset):
         return ()
     return (

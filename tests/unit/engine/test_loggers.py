@@ -44,7 +44,7 @@ def _listeners(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(loggers.TRACKERS, name, (kind, "json", name))
 
 
-def test_a_tracker_hears_every_evaluated_round(tmp_path: Path, without_report: None) -> None:
+def test_tracker_receives_every_evaluated_round(tmp_path: Path, without_report: None) -> None:
     result = run("fedavg", out=tmp_path / "run", track=["listener"], **SHORT)
     assert heard[0] == ("start", "fedavg", "run")
     assert [event[1] for event in heard if event[0] == "line"] == [1, 2]
@@ -52,7 +52,7 @@ def test_a_tracker_hears_every_evaluated_round(tmp_path: Path, without_report: N
     assert heard[1][2]["personal/post/accuracy"] == result.history[0]["personal"]["post"]["accuracy"]
 
 
-def test_a_broken_tracker_stops_nothing(tmp_path: Path, without_report: None) -> None:
+def test_failing_tracker_does_not_stop_run(tmp_path: Path, without_report: None) -> None:
     plain = run("fedavg", out=tmp_path / "plain", **SHORT)
     result = run("fedavg", out=tmp_path / "run", track=["broken", "stillborn", "listener"], **SHORT)
     assert result.summary["digest"] == plain.summary["digest"]
@@ -61,7 +61,7 @@ def test_a_broken_tracker_stops_nothing(tmp_path: Path, without_report: None) ->
     assert [note for note in result.notes if "stillborn" in note and "no licence" in note]
 
 
-def test_only_numbers_are_told() -> None:
+def test_only_numbers_are_logged() -> None:
     line = {
         "round": 3,
         "personal": {"post": {"accuracy": 0.5, "auc": float("nan")}},
@@ -71,7 +71,7 @@ def test_only_numbers_are_told() -> None:
     assert loggers.flatten_metrics(line) == {"round": 3.0, "personal/post/accuracy": 0.5}
 
 
-def test_a_missing_tracker_is_found_out_at_once(tmp_path: Path) -> None:
+def test_missing_tracker_is_refused_before_run(tmp_path: Path) -> None:
     with pytest.raises(AtollError, match="tensorboard"):
         run("fedavg", out=tmp_path / "run", track=["tensorbord"], **SHORT)
     loggers.TRACKERS["listener"] = (Listener, "no_such_package_anywhere", "thing")

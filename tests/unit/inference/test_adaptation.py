@@ -202,7 +202,7 @@ def test_unfit_data_are_refused(host: tuple[Path, Result]) -> None:
 
 def test_a_run_that_holds_nobody_out_says_what_to_do(tmp_path: Path) -> None:
     result = run("local", **{**SMALL, "newcomers": 0})
-    with pytest.raises(AtollError, match=r"Nobody stayed out of this run.*--newcomers N"):
+    with pytest.raises(AtollError, match=r"No client was held out of this run.*--newcomers N"):
         adapt(result)
     with pytest.raises(AtollError, match="of 4 clients, 1 to 3 can stay out"):
         run("local", **{**SMALL, "newcomers": 4})

@@ -111,7 +111,7 @@ def _local(plain: Any, method: Any, c: Client) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(_registry.methods()))
-def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
+def test_run_continues_if_gate_withholds_all_classes(name: str) -> None:
     """Every method runs on if all classes are kept back, and no class leaves; what has none passes unchanged."""
     plain = setup(name, rounds=1, eval_every=1, min_class_count=10_000)
     privacy, seen = Privacy(plain.config, plain.method, plain.pool), []
@@ -141,7 +141,7 @@ def test_a_gate_that_lets_nothing_pass_stops_nobody(name: str) -> None:
 COVERED = {"dcpfl", "fd", "feddistill", "feddw", "fedgen", "fedgh", "fedhkd", "fedproto", "fedtgp"}
 
 
-def test_the_gate_covers_all_that_goes_by_class() -> None:
+def test_gate_covers_all_class_tables() -> None:
     """A new method whose upload has tables of classes belongs on this list, or has forgotten its marks."""
     found = set()
     for name in _registry.methods():
@@ -151,7 +151,7 @@ def test_the_gate_covers_all_that_goes_by_class() -> None:
     assert found == COVERED
 
 
-def test_off_by_default() -> None:
+def test_gate_is_off_by_default() -> None:
     plain = setup("dcpfl")
     assert run_experiment(plain).summary["privacy"] == {
         "gate": None,
@@ -161,7 +161,7 @@ def test_off_by_default() -> None:
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap", "processes"])
-def test_the_record_tells_what_was_kept_back(backend: str) -> None:
+def test_record_counts_what_gate_withheld(backend: str) -> None:
     """Counted again from the holdings: 2 rounds of all clients."""
     plain = setup("dcpfl", rounds=2, eval_every=1, min_class_count=12, cov_source="diag", backend=backend, workers=2)
     result = run_experiment(plain)
@@ -180,7 +180,7 @@ def test_the_record_tells_what_was_kept_back(backend: str) -> None:
     assert "no formal guarantee" in result.summary["privacy"]["statement"][0]
 
 
-def test_a_resumed_run_counts_on(tmp_path: Path, atoll: Atoll, without_report: None) -> None:
+def test_resumed_run_continues_tally(tmp_path: Path, atoll: Atoll, without_report: None) -> None:
     common = ["--clients", 5, "--epochs", 1, "--min-class-count", 12, "--checkpoint-every", 1]
     atoll("run", "fedproto", *common, "--rounds", 2, "--out", "whole", "--quiet")
     atoll("run", "fedproto", *common, "--rounds", 1, "--out", "parts", "--quiet")
@@ -190,7 +190,7 @@ def test_a_resumed_run_counts_on(tmp_path: Path, atoll: Atoll, without_report: N
     assert whole["digest"] == parts["digest"]
 
 
-def test_mistakes(refused: Callable[..., str]) -> None:
+def test_invalid_gate_options_are_refused(refused: Callable[..., str]) -> None:
     assert "--min-class-count must be at least 0" in refused("run", "dcpfl", "--min-class-count", -1)
     assert "diag" in refused("run", "dcpfl", "--cov-source", "dia")
 
@@ -211,7 +211,7 @@ def test_covariance_from_three_means() -> None:
     assert float(pool.sigma()) == pytest.approx(18)
 
 
-def test_one_mean_has_no_spread() -> None:
+def test_covariance_of_one_mean_is_zero() -> None:
     pool = Pool(2, 2, from_means=True)
     pool.add(torch.tensor([5.0, 0.0]), torch.ones(2, 2), None)
     assert not pool.sigma().any()

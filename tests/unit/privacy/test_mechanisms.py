@@ -60,7 +60,7 @@ def silence(shape: tuple[int, ...]) -> Tensor:
 @pytest.mark.parametrize(
     ("releases", "expected"), [(1, (3.73, 1.08, 0.60)), (10, (11.8, 3.42, 1.90)), (100, (37.3, 10.8, 6.00))]
 )
-def test_noise_multipliers_are_those_of_the_literature(releases: int, expected: tuple[float, ...]) -> None:
+def test_noise_multipliers_match_literature(releases: int, expected: tuple[float, ...]) -> None:
     """For delta = 1e-5 and epsilon 1, 4, 8, to three figures."""
     found = [compute_noise_multiplier(epsilon, 1e-5, releases) for epsilon in (1, 4, 8)]
     assert [float(f"{z:.3g}") for z in found] == list(expected)
@@ -90,7 +90,7 @@ def test_a_planned_budget_is_spent_exactly_and_never_exceeded() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "releases"), [(1.0, 1), (4.0, 10), (8.0, 100)])
-def test_dp_accounting_agrees(epsilon: float, releases: int) -> None:
+def test_accounting_agrees_with_dp_accounting_package(epsilon: float, releases: int) -> None:
     """Its privacy loss distribution gives the same epsilon within 1e-3; its Renyi bound is somewhat above."""
     library = pytest.importorskip(
         "dp_accounting", reason="a second opinion on the closed form: pip install 'atoll[dp]'"
@@ -104,7 +104,7 @@ def test_dp_accounting_agrees(epsilon: float, releases: int) -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "releases"), [(1.0, 5), (8.0, 50)])
-def test_opacus_agrees(epsilon: float, releases: int) -> None:
+def test_accounting_agrees_with_opacus(epsilon: float, releases: int) -> None:
     """With every row in every step, which is what one epoch of disjoint batches is to a row."""
     pytest.importorskip("opacus", reason="a second opinion on DP-SGD: pip install 'atoll[opacus]'")
     z = compute_noise_multiplier(epsilon, 1e-5, releases)
@@ -342,10 +342,10 @@ def test_models_with_running_statistics_are_refused() -> None:
         row_gradients(squares, params, batch([[1.0, 2.0]], [0]))
 
 
-def test_mistakes(refused: Callable[..., str]) -> None:
+def test_invalid_dp_options_are_refused(refused: Callable[..., str]) -> None:
     assert "EPSILON:DELTA" in refused("run", "fedavg", "--dp", "much")
-    assert "epsilon above 0" in refused("run", "fedavg", "--dp", "-1")
-    assert "delta between 0 and 1" in refused("run", "fedavg", "--dp", "1:2")
+    assert "EPSILON must be a number above 0" in refused("run", "fedavg", "--dp", "-1")
+    assert "DELTA must be a number above 0 and below 1" in refused("run", "fedavg", "--dp", "1:2")
     assert "--dp-clip must be above 0" in refused("run", "fedavg", "--dp", "1", "--dp-clip", 0)
     assert "nothing without --dp" in refused("run", "fedavg", "--dp-seed", 1)
     assert "min_count" in refused("run", "dcpfl", "--dp", "8", "--set", "min_count=3")
@@ -395,7 +395,7 @@ def test_a_run_ends_before_its_budget_is_exceeded(tmp_path: Path, atoll: Atoll, 
         atoll("run", "--resume", "run", "--rounds", 9, "--quiet")
 
 
-def test_a_round_that_was_cut_short_is_paid_for(tmp_path: Path, atoll: Atoll, without_report: None) -> None:
+def test_interrupted_round_spends_budget(tmp_path: Path, atoll: Atoll, without_report: None) -> None:
     """The journal has a line for a round of which no checkpoint knows; the half line after it was never acted on."""
     atoll("run", "fedavg", *QUICK, "--rounds", 2, "--dp-rounds", 4, "--dp", "4", "--out", "run")
     with Path("run/privacy.jsonl").open("a") as f:
@@ -407,7 +407,7 @@ def test_a_round_that_was_cut_short_is_paid_for(tmp_path: Path, atoll: Atoll, wi
     assert len(Path("run/privacy.jsonl").read_text().splitlines()) == 4
 
 
-def test_a_lost_journal_forgets_nothing(tmp_path: Path, atoll: Atoll, without_report: None) -> None:
+def test_releases_survive_loss_of_journal(tmp_path: Path, atoll: Atoll, without_report: None) -> None:
     atoll("run", "fedavg", *QUICK, "--rounds", 2, "--dp-rounds", 2, "--dp", "4", "--out", "run")
     Path("run/privacy.jsonl").unlink()
     atoll("run", "--resume", "run", "--rounds", 3, "--quiet")
@@ -423,7 +423,7 @@ def test_a_damaged_journal_stops_the_run(
     atoll("run", "fedavg", *QUICK, "--rounds", 1, "--dp", "4", "--out", "run", "--force")
 
 
-def test_nothing_is_released_that_is_not_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_is_recorded_before_it_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the first client's upload is made, the journal already has the line of its round."""
     plain, seen = setup("fedavg", rounds=2, eval_every=2, dp="8"), []
     real = Privacy.upload_filter

@@ -120,19 +120,19 @@ def sent(received: list[ClientUpload]) -> list[list[float]]:
     return [o.upload.means[:, 0].tolist() for o in received]
 
 
-def test_liars_who_agree_stay_inside_their_spread() -> None:
+def test_colluding_clients_stay_inside_their_spread() -> None:
     """0 and 2 lie. Of 1 and 3, the mean is 2 and the deviation 1: 2 - 1.5 = 0.5. Of 4 and 4: 4."""
     got = collude(outcomes([1, 4], [50, 50], [3, 4]), frozenset({"0", "2"}), declared_constraints(Means))
     assert sent(got) == [[0.5, 4], [50, 50], [0.5, 4]]
 
 
-def test_liars_agree_class_by_class() -> None:
+def test_colluding_clients_align_class_by_class() -> None:
     """Class 0 is held by the first alone, class 1 by both: 2 - 1.5."""
     received = outcomes([7, 1], [0, 3], n=[[1, 1], [0, 1]])
     assert sent(collude(received, frozenset({"0", "1"}), declared_constraints(Means))) == [[7, 0.5], [0, 0.5]]
 
 
-def test_a_liar_without_company_tells_the_truth() -> None:
+def test_single_colluding_client_sends_honest_upload() -> None:
     assert sent(collude(outcomes([1, 2], [3, 4]), frozenset({"1"}), declared_constraints(Means))) == [[1, 2], [3, 4]]
 
 
@@ -140,7 +140,7 @@ def test_a_liar_without_company_tells_the_truth() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_lies_have_the_form_that_the_server_asks_for(name: str) -> None:
+def test_corrupted_uploads_pass_validation(name: str) -> None:
     """Checks of form do not find them out; and every kind is a lie, where there is something to lie about."""
     made = setup(name)
     checks, marks, k = Validator(made.method, made.pool, 0), constraints_of(made.method), key(1)
@@ -152,7 +152,7 @@ def test_lies_have_the_form_that_the_server_asks_for(name: str) -> None:
         assert all(torch.equal(v, tensors_of(up)[n]) for n, v in tensors_of(agreed.upload).items() if v.ndim == 0)
 
 
-def test_lies_that_change_nothing_are_told() -> None:
+def test_attack_without_effect_is_noted() -> None:
     made = setup("pfedes")
     assert [kind for kind in KINDS if not has_effect(kind, made.method, made.pool)] == ["swap"]
     assert not any(has_effect(kind, setup("local").method, made.pool) for kind in KINDS)
@@ -163,7 +163,7 @@ def test_lies_that_change_nothing_are_told() -> None:
 # -- whole runs -------------------------------------------------------------------------------------------------------
 
 
-def test_liars_are_named_and_the_honest_counted_apart() -> None:
+def test_byzantine_clients_are_named_and_honest_clients_scored_apart() -> None:
     plain, result = run("fedavg"), run("fedavg", poison="0.4:signflip")
     byzantine = Faults(result.pool.ids, 0, poison=Poison(0.4, "signflip")).poisoned
     assert result.summary["poisoned"] == sorted(byzantine)
@@ -176,7 +176,7 @@ def test_liars_are_named_and_the_honest_counted_apart() -> None:
     assert "honest" not in plain.history[-1]["personal"]
 
 
-def test_liars_train_as_they_should() -> None:
+def test_byzantine_clients_train_honestly() -> None:
     """In the first round everybody starts alike: states are those of a run without lies, the server is not."""
     plain, result = (run("ditto", rounds=1, poison=poison) for poison in (None, "0.4:signflip"))
     assert not equal(plain.server, result.server)

@@ -78,7 +78,7 @@ def test_faults_that_cannot_be_read_say_how_to_write_them(option: dict[str, Any]
     assert said in str(caught.value)
 
 
-def test_numbers_will_do_for_a_share() -> None:
+def test_share_may_be_given_as_number() -> None:
     """As YAML reads it."""
     assert Config(drop=0.3).drop == "0.3"  # type: ignore[arg-type]
 
@@ -100,7 +100,7 @@ def test_a_client_that_is_not_there_cannot_drop_out() -> None:
         setup("fedavg", drop="client:77")
 
 
-def test_who_is_late_must_not_depend_on_this_machine() -> None:
+def test_deadline_with_measured_seconds_is_refused() -> None:
     with pytest.raises(AtollError, match="--deadline needs counted operations"):
         setup("fedavg", deadline=1.0, clock="compute=measured")
 
@@ -117,12 +117,12 @@ def test_drops_are_drawn_for_each_round_and_client() -> None:
     assert drawn != [[Faults(TWENTY, 8, Drop(0.3)).absence(t, i) is not None for i in TWENTY] for t in range(40)]
 
 
-def test_all_or_nobody_drops() -> None:
+def test_drop_share_of_one_drops_all_and_zero_none() -> None:
     assert {Faults(TWENTY, 0, Drop(1.0)).absence(t, i) for t in range(9) for i in TWENTY} == {SILENT}
     assert {Faults(TWENTY, 0).absence(t, i) for t in range(9) for i in TWENTY} == {None}
 
 
-def test_slow_clients_and_liars_are_the_same_in_all_rounds() -> None:
+def test_slow_and_byzantine_clients_are_the_same_in_all_rounds() -> None:
     faults = Faults(TWENTY, 3, slow=Lag(0.25, 4.0), poison=Poison(0.2, "swap"))
     assert (len(faults.slow_clients), len(faults.poisoned)) == (5, 4)
     assert faults.slow_clients != Faults(TWENTY, 4, slow=Lag(0.25, 4.0)).slow_clients
@@ -207,7 +207,7 @@ def test_an_empty_round_leaves_everything_as_it_was(name: str) -> None:
 
 @pytest.mark.parametrize("backend", ["loop", "processes", "vmap"])
 @pytest.mark.parametrize("name", ["fedavg", "fedproto"])
-def test_a_run_in_which_nobody_ever_answers_ends_well(name: str, backend: str) -> None:
+def test_run_without_any_answer_finishes(name: str, backend: str) -> None:
     """FedProto's generic model is the average of the clients of the round, of whom there are none."""
     result = run(name, **QUICK, drop="1", backend=backend, workers=2)
     assert result.summary["status"] == "finished"
@@ -289,7 +289,7 @@ def test_faults_survive_a_resume(done: int, tmp_path: Path) -> None:
     assert again.notes == whole.notes
 
 
-def test_no_container_of_a_ledger_is_shared_with_its_copy() -> None:
+def test_copy_of_run_state_shares_no_container() -> None:
     """Totals and clocks are records of the ledger, so the containers in them count as well."""
     run_state = RunState(totals=Totals(dropped={SILENT: 1}))
 
@@ -341,7 +341,7 @@ def test_a_round_that_is_interrupted_after_it_was_counted_is_counted_once(
     assert again == whole
 
 
-def test_a_ledger_of_an_older_version_knows_of_no_faults() -> None:
+def test_run_state_of_older_version_has_no_faults() -> None:
     stored = RunState().to_json()
     for entries, names in ((stored, ("dropped", "spoilt")), (stored["totals"], ("dropped", "empty"))):
         for name in names:
@@ -376,7 +376,7 @@ def test_a_server_with_a_deadline_waits_until_it_for_clients_it_misses() -> None
     assert clock.round({}, 0.0, limit=25.0) == (125, 125)
 
 
-def test_late_answers_are_dropped_and_nobody_waits_beyond_the_deadline() -> None:
+def test_late_answers_are_dropped_and_server_waits_no_longer_than_deadline() -> None:
     free = run("fedavg", **QUICK, slow="0.4:1e6")
     tight = run("fedavg", **QUICK, slow="0.4:1e6", deadline=0.5)
     slow = Faults(tight.pool.ids, 0, slow=Lag(0.4, 1e6)).slow_clients
