@@ -6,7 +6,7 @@ import torch
 from atoll.config import Config
 from atoll.core.payloads import Nothing, Params, about, payload
 from atoll.core.serialization import decode, encode
-from atoll.engine.setup import _device, build_setup
+from atoll.engine.setup import _resolve_device, build_setup
 from atoll.errors import AtollError
 
 
@@ -27,7 +27,7 @@ class Weights:
 )
 def test_who_decides(asked: str, backend: str, there: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    assert _device(Config(device=asked, backend=backend)) == taken
+    assert _resolve_device(Config(device=asked, backend=backend)) == taken
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,7 +214,7 @@ def test_a_server_that_has_not_changed_is_not_tested_again(monkeypatch: pytest.M
     backend = LoopBackend(made.pool, MemoryStore())
     tester = Evaluator(made.method, made.pool, backend, 0, MemoryStore())
     first, other = tester.first_server(), tester.first_server()
-    marks = [tester.generic(server, t, ()) for t, server in enumerate((first, first, other))]
+    marks = [tester.evaluate_generic(server, t, ()) for t, server in enumerate((first, first, other))]
     assert marks[0] == marks[1] == marks[2]
     assert len(seen) == 4  # test rows and validation rows, of two servers
 
@@ -236,7 +236,7 @@ def test_a_model_that_a_client_kept_is_not_examined_again(
     made = small_runs.setup(name, backend=backend, eval_every=1, clients=3, rows=240)
     result, seen = examined(made, monkeypatch)
     assert Counter(seen) == dict.fromkeys(made.pool.ids, times)
-    monkeypatch.setattr(loop, "_lasts", lambda *a: False)
+    monkeypatch.setattr(loop, "_is_lasting", lambda *a: False)
     anew, seen = examined(made, monkeypatch)
     assert len(seen) == 3 * 6
     assert [line["personal"] for line in anew.history] == [line["personal"] for line in result.history]

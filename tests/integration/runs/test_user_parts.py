@@ -100,7 +100,7 @@ def test_a_run_with_models_of_a_file(here: Path, atoll: Atoll, without_report: N
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("./nets.py:soft", "Something happens to the output"),
+        ("./nets.py:soft", "changes the output of layer"),
         ("./nets.py:colour", r"cannot be used on rows of shape \(1, 8, 8\)"),
         ("./nets.py:number", "gives a int, not an nn.Module"),
         ("./nets.py:wide", "Did you mean 'Wide'"),
@@ -223,12 +223,12 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: scoring\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[atoll.metrics]\n{points}\n")
         monkeypatch.syspath_prepend(str(tmp_path))
-        metrics.added.cache_clear()
+        metrics.load_installed_metrics.cache_clear()
 
     yield install
     monkeypatch.undo()
     sys.modules.pop("scoring", None)
-    metrics.added.cache_clear()
+    metrics.load_installed_metrics.cache_clear()
 
 
 def test_other_packages_add_metrics(plugin: Callable[[str], None]) -> None:
@@ -240,7 +240,7 @@ def test_other_packages_add_metrics(plugin: Callable[[str], None]) -> None:
 def test_a_broken_package_is_told_and_left_out(plugin: Callable[[str], None]) -> None:
     plugin("brier = scoring:missing")
     with pytest.warns(UserWarning, match="'brier' .* was left out"):
-        assert metrics.added() == {}
+        assert metrics.load_installed_metrics() == {}
 
 
 # -- regularisers -----------------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ def test_the_command_lists_and_verifies(atoll: Any, refused: Any, run: Path) -> 
     found = json.loads(atoll("audit", run, "--verify", "--json").stdout)
     assert (found["records"], found["finished"]) == (3, True)
     assert found["head"] in atoll("audit", "--verify", run).stdout
-    assert "Leave out all but --verify" in refused("audit", run, "--epochs", 2)
+    assert "Leave out all options but --verify" in refused("audit", run, "--epochs", 2)
     log = run / NAME
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
     assert "ends after 2 records" in refused("audit", run, "--verify")
@@ -286,7 +286,7 @@ def test_the_command_lists_and_verifies(atoll: Any, refused: Any, run: Path) -> 
 def test_a_method_and_a_run_are_told_apart(atoll: Any, refused: Any, run: Path) -> None:
     """A folder that is called like a method needs a path."""
     run.rename(run.with_name("local"))
-    assert "Seen in the second round" in atoll("audit", "local", "--rows", 200).stdout
+    assert "Measured in the second round" in atoll("audit", "local", "--rows", 200).stdout
     assert "3 contributions" in atoll("audit", "./local").stdout
     assert "Unknown method 'fedagv'" in refused("audit", "fedagv")
     assert "There is no audit log" in refused("audit", "fedavg", "--verify")

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from atoll.aggregation import robust
-from atoll.clients.metrics import metrics
+from atoll.clients.metrics import load_metrics
 from atoll.data import loading, partition
-from atoll.engine.model_factory import PROXY, _parts
+from atoll.engine.model_factory import PROXY, _split_name
 from atoll.errors import AtollError
 from atoll.experiments.search import parse_axis
 from atoll.methods._factory import fill_from_option, regulariser
@@ -110,12 +110,12 @@ REFUSED: list[tuple[Any, str, str]] = [
         "--clock cannot be 'speed': 'speed' has no name",
     ),
     (regulariser, "dw:mu", "--with cannot be 'dw:mu': 'mu' has no name and '=' before its value. Write NAME:FIELD"),
-    (_parts, "mlp:hidden", "--models cannot be 'mlp:hidden': 'hidden' has no name"),
+    (_split_name, "mlp:hidden", "--models cannot be 'mlp:hidden': 'hidden' has no name"),
     (lambda text: PROXY.parse("--proxy", text), "0-8", "--proxy cannot be '0-8': FILTERS must be a whole number"),
     (asked, "tsne:rows", "--figure cannot be 'tsne:rows': 'rows' has no name and '=' before its value. Write KIND"),
     (parse_axis, "lam=2..1", "--grid cannot be 'lam=2..1': LOW must be below HIGH, and both finite. Write NAME=VALUE"),
     (
-        lambda text: metrics([text], ()),
+        lambda text: load_metrics([text], ()),
         "./f.py:",
         "--metric cannot be './f.py:': FILE or FUNCTION is missing. Write NAME",
     ),
