@@ -350,3 +350,19 @@ def test_without_tls_nothing_is_said(home: FederationDir) -> None:
                 return b""
 
     assert b"HTTP" not in asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+def test_the_program_takes_its_arguments_and_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor starts it with these words; a name that does not match ends it at once."""
+    started: list[tuple[Path, str, int, int, bool]] = []
+
+    async def listen(directory: FederationDir, host: str, port: int, upstream: int, insecure: bool) -> None:
+        started.append((directory.path, host, port, upstream, insecure))
+
+    monkeypatch.setattr(proxy, "run", listen)
+    words = [str(tmp_path), "--host", "127.0.0.1", "--port", "1", "--upstream", "2", "--insecure"]
+    monkeypatch.setattr("sys.argv", ["proxy", *words])
+
+    proxy.main()
+
+    assert started == [(tmp_path, "127.0.0.1", 1, 2, True)]

@@ -267,7 +267,7 @@ async def run(directory: FederationDir, host: str, port: int, upstream: int, ins
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m atoll.deploy.server.proxy")
-    parser.add_argument("home", type=Path)
+    parser.add_argument("directory", type=Path)
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--upstream", type=int, required=True, help="port of Flower on the loopback")
