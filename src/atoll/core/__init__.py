@@ -13,7 +13,7 @@ from .optim.base import Optimiser, gradient
 from .optim.dpsgd import DPSGD
 from .optim.sgd import SGD
 from .params import BUFFERS, add, part, sqnorm, sub, weights, zeros
-from .payloads import Nothing, Params, Role, about, nbytes, pack, payload, unpack
+from .payloads import Nothing, Params, Payload, Role, about, nbytes, pack, payload, unpack
 from .prng import Key, bits, fold, key, normal, permutation, randint, seed_of, uniform
 from .regularisers import Regulariser, Regularisers
 from .replies import Replies, Reports, with_policy_of
@@ -38,6 +38,7 @@ __all__ = [
     "Nothing",
     "Optimiser",
     "Params",
+    "Payload",
     "Pool",
     "Predictor",
     "Regulariser",

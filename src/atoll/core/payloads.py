@@ -1,10 +1,10 @@
 """Define payloads: typed dataclasses of tensors, the only objects that are sent or stored in a checkpoint."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from enum import Enum
 from math import isqrt, prod
-from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, dataclass_transform, get_type_hints
 
 import torch
 from torch import Tensor
@@ -14,6 +14,13 @@ from .torch_private import register_pytree_node
 Params = dict[str, Tensor]
 Scalar = int | float | bool | str
 T = TypeVar("T")
+
+
+class Payload(Protocol):
+    """An object of a class made by :func:`payload`: an upload, a download, or a state of a client or the server."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
 
 _LEAVES = (Tensor, Tensor | None, Params)
 _STATIC = (int, float, bool, str)
