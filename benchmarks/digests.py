@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import atoll
-from atoll.core.method import Need
+from atoll.core.method import traits_of
+from atoll.core.traits import Need
 from atoll.methods import _registry
 
 COMMON: dict[str, Any] = {
@@ -68,10 +69,10 @@ OPTIONS: dict[str, dict[str, Any]] = {  # one run for each part of the engine th
 def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the options of every run."""
     for name, cls in sorted(_registry.methods().items()):
-        needs = {"public": 60} if Need.PUBLIC_DATA in cls.needs else {}
+        needs = {"public": 60} if Need.PUBLIC_DATA in traits_of(cls).needs else {}
         for spec in (name, *(f"{name}:{variant}" for variant in cls.variants)):
             for backend, where in BACKENDS.items():
-                if backend != "vmap" or cls.vectorisable:
+                if backend != "vmap" or traits_of(cls).vmap is not False:
                     yield f"{spec} {backend}", COMMON | needs | SHORT.get(name, {}) | where | {"method": spec}
     for name, changes in OPTIONS.items():
         yield f"option {name}", COMMON | {"backend": "loop"} | changes

@@ -11,8 +11,9 @@ from dataclasses import fields, replace
 from statistics import median
 from typing import Any
 
-from atoll.core.method import Need
+from atoll.core.method import traits_of
 from atoll.core.optim.base import Optimiser
+from atoll.core.traits import Need
 from atoll.engine.setup import Setup
 from atoll.methods import _registry
 
@@ -61,7 +62,7 @@ def _overhead(mine: _Trial, plain: _Trial, repeats: int) -> float:
 
 def _setup(name: str, size: dict[str, Any]) -> Setup:
     options: dict[str, Any] = {"batch_size": BATCH, "settings": SETTINGS.get(name, {}), "server_model": "cnn_a"}
-    if Need.PUBLIC_DATA in _registry.method(name).needs:
+    if Need.PUBLIC_DATA in traits_of(_registry.method(name)).needs:
         options |= {"public": size["clients"] * size["rows"] // 4}
     made = federation(name, size["clients"], size["rows"], size["shape"], "small_cnn", **options)
     return replace(made, method=_one_epoch(made.method))

@@ -11,6 +11,7 @@ machine; and as in a run, a round comes after another one of its kind.
 from atoll.backends.loop import LoopBackend
 from atoll.backends.vmap import VmapBackend
 from atoll.clients.tasks import ClientTask
+from atoll.core.prng import key
 from atoll.core.task import Round
 
 from .timing import Work, interleaved
@@ -38,7 +39,7 @@ def _speedup(loop: Work, vmap: Work, repeats: int) -> float:
 
 def _training(rounds: Rounds) -> Work:
     method, r = rounds.setup.method, Round(0)
-    jobs = [ClientTask(i, r, method.broadcast(rounds.server, i, rounds.task, r)) for i in rounds.task.clients]
+    jobs = [ClientTask(i, r, method.broadcast(rounds.server, i, rounds.task, r, key(0))) for i in rounds.task.clients]
 
     def train() -> None:
         for _ in rounds.backend.train(method, rounds.setup.config.seed, jobs):

@@ -14,6 +14,7 @@ from atoll.backends.loop import LoopBackend
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.validation.validator import Validator
 from atoll.config import Config
+from atoll.core.contract import exchanges_of
 from atoll.core.prng import key
 from atoll.data.dataset import Dataset
 from atoll.engine.cohort import sample_cohort
@@ -87,7 +88,7 @@ class Rounds:
             per_client_states=self.per_client_states,
             policy=self.rules,
         )
-        assert len(log.accepted) == len(log.cohort) * method.phases, log.rejected
+        assert len(log.accepted) == len(log.cohort) * len(exchanges_of(method)), log.rejected
         self.t += 1
 
 

@@ -22,8 +22,11 @@ from atoll import models
 from atoll.analysis.communication import ReferenceFederation
 from atoll.cli import main as command_line
 from atoll.config import NEUTRAL, Config, flag
-from atoll.core.method import Method, Need, contract
+from atoll.core.contract import contract
+from atoll.core.hooks import AdaptsNewClients, ClosedToNewClients, HasGenericModel
+from atoll.core.method import Method, traits_of
 from atoll.core.payloads import Nothing, Params
+from atoll.core.traits import Need
 from atoll.data.catalogue import KNOWN
 from atoll.data.loading import catalogue
 from atoll.experiments.config_schema import schema
@@ -130,14 +133,14 @@ def newcomers_table() -> str:
 
 
 def _newcomer_row(name: str, method: Any) -> list[str]:
-    if reason := method.why_closed():
+    if isinstance(method, ClosedToNewClients) and (reason := method.why_closed()):
         return [code(name), f"nothing: {reason}", "refused", ""]
-    message = contract(method).download
-    parts = [f"{code(f.name)}: {f.metadata['about']}" for f in fields(message)]
-    own = "trains alone" if message is Nothing else "a client's part of a round"
-    if method.adapt:
+    downloads = [messages.download for messages in contract(method).exchanges]
+    parts = [f"{code(f.name)}: {f.metadata['about']}" for download in downloads for f in fields(download)]
+    own = "a client's part of a round" if parts else "trains alone"
+    if isinstance(method, AdaptsNewClients):
         own = "its own rule: " + (inspect.getdoc(method.adapt) or "").partition(": ")[2].rstrip(".")
-    has = "yes" if type(method).generic is not Method.generic else ""
+    has = "yes" if isinstance(method, HasGenericModel) else ""
     return [code(name), "; ".join(parts) or "nothing", own, has]
 
 
@@ -312,7 +315,7 @@ def _method_rows() -> Iterator[list[str]]:
         yield [
             f"[`{name}`](methods/{name}.md)",
             source,
-            cls.family,
+            traits_of(cls).family,
             _mixed(name),
             _generic(name),
             _needs(name),
@@ -321,7 +324,7 @@ def _method_rows() -> Iterator[list[str]]:
 
 
 def _mixed(name: str) -> str:
-    return "no" if Need.SAME_ARCHITECTURE in _registry.method(name).needs else "yes"
+    return "no" if Need.SAME_ARCHITECTURE in traits_of(_registry.method(name)).needs else "yes"
 
 
 def _generic(name: str) -> str:
@@ -329,7 +332,7 @@ def _generic(name: str) -> str:
 
 
 def _needs(name: str) -> str:
-    return ", ".join(sorted(_registry.method(name).needs - {Need.SAME_ARCHITECTURE}))
+    return ", ".join(sorted(need.name for need in traits_of(_registry.method(name)).needs - {Need.SAME_ARCHITECTURE}))
 
 
 def method_page(name: str) -> str:
@@ -365,14 +368,14 @@ def method_page(name: str) -> str:
 
 
 def _facts(name: str) -> list[str]:
-    family = f"[{_registry.method(name).family}](../explanation-methods.md#{_family(name)})"
+    family = f"[{traits_of(_registry.method(name)).family}](../explanation-methods.md#{_family(name)})"
     return [family, _mixed(name), _generic(name), _needs(name) or "nothing", "yes" if _takes_terms(name) else "no"]
 
 
 def _family(name: str) -> str:
     """Its heading in the explanation of families, as an anchor."""
     headings = {"logits/features": "logits-and-features", "none": "no-exchange"}
-    family = _registry.method(name).family
+    family = traits_of(_registry.method(name)).family
     return headings.get(family, family.replace(" ", "-"))
 
 

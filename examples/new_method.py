@@ -20,12 +20,13 @@ from atoll.core import (
     Need,
     Optimiser,
     Params,
+    Reads,
     Reply,
     Role,
     Round,
     Task,
+    Traits,
     about,
-    objective,
     part,
     payload,
 )
@@ -51,9 +52,7 @@ class Update:
 class SharedHead(Method[Head, State, Head, Update]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
 
-    needs = frozenset({Need.SAME_WIDTH})
-    guards = ("params",)
-    sums_uploads = True
+    traits = Traits(needs=frozenset({Need.SAME_WIDTH}), server_reads=Reads.SUMS, guards=("params",))
 
     def init_server(self, task: Task, k: Key) -> Head:
         return Head(part(task.model.init(), "head"))
@@ -61,17 +60,17 @@ class SharedHead(Method[Head, State, Head, Update]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def broadcast(self, server: Head, to: ClientId, task: Task, r: Round) -> Head:
+    def broadcast(self, server: Head, to: ClientId, task: Task, r: Round, k: Key) -> Head:
         return server
 
-    def local(self, down: Head, state: State, client: Client, k: Key) -> tuple[Update, State]:
-        params = self.optim.fit(objective(client.model), state.params | down.params, client, k)
+    def client_update(self, down: Head, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
+        params = self.optim.fit(client.objective(), state.params | down.params, client, k)
         return Update(part(params, "head"), client.n), State(params)
 
     def aggregate(self, server: Head, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Head:
         return Head(mean(replies, "params", weight="n"))
 
-    def own(self, down: Head, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Head, up: Update | None, state: State, client: Client) -> Params:
         return state.params if up else state.params | down.params
 
 

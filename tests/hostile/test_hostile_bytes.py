@@ -25,7 +25,7 @@ from support.small_runs import setup
 
 import atoll
 from atoll.config import Config, from_dict, read_yaml
-from atoll.core.method import Contract
+from atoll.core.contract import Contract, Messages
 from atoll.core.payloads import Nothing, Params, equal
 from atoll.core.schema import tensors_of
 from atoll.core.serialization import FROM_OUTSIDE, OWN, Limits, Unreadable, WireError, decode, decode_upload, encode
@@ -263,7 +263,7 @@ def test_a_few_lines_of_yaml_cannot_stand_for_more_than_fits_in_memory(tmp_path:
 
 def checkpoint(folder: Path) -> Checkpoints:
     """Two rounds of a small run."""
-    made = Checkpoints(folder, Contract(Nothing, Nothing, Table, Mixed))
+    made = Checkpoints(folder, Contract((Messages(Nothing, Nothing),), Table, Mixed))
     name = made.put_state(table(torch.tensor([4.0, 0.0, 1.0]), 2))
     made.save(Snapshot(1, mixed(), {"a": name}, {"ledger": {}}, b""))
     return made

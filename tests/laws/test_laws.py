@@ -14,17 +14,21 @@ from support.small_runs import PERSONAL, PUBLIC, gap, gap_params, made_with, res
 
 from atoll.backends.loop import LoopBackend
 from atoll.backends.vmap import VmapBackend
+from atoll.clients import method_calls
+from atoll.clients.participation import take_part
 from atoll.clients.pool import ClientPool
 from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import DiskStore, MemoryStore, Store
 from atoll.clients.tasks import ClientTask
 from atoll.core.client import Client
-from atoll.core.method import Method, Need, contract
+from atoll.core.contract import contract, exchanges_of
+from atoll.core.method import Method, traits_of
 from atoll.core.payloads import equal, pack, unpack
 from atoll.core.prng import key
 from atoll.core.replies import Replies
 from atoll.core.serialization import decode, encode, schema
 from atoll.core.task import Reply, Round
+from atoll.core.traits import Need
 from atoll.engine.build import run_experiment
 from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import run_round
@@ -33,8 +37,8 @@ from atoll.errors import AtollError
 from atoll.methods import _registry
 
 METHODS = sorted(_registry.methods())
-SPECS = METHODS + [f"{name}:{variant}" for name in METHODS for variant in _registry.method(name).variants]
-VECTORISABLE = [name for name in SPECS if _registry.method(name.partition(":")[0]).vectorisable]
+SPECS = METHODS + [f"{name}:{variant}" for name in METHODS for variant in _registry.method(name).traits.variants]
+VECTORISABLE = [name for name in SPECS if traits_of(_registry.method(name.partition(":")[0])).vmap is not False]
 WIRE = TESTS / "wire"
 # -- law 1: the backend, the order of clients and where states are kept do not matter ---------------------------------
 
@@ -84,14 +88,14 @@ def test_clients_may_run_in_any_order(name: str) -> None:
     for ids in (forwards, forwards[::-1]):
         backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(task, key(0))
         server_side = ServerSideStates(made.method, task, 0, MemoryStore())
-        for r in (Round(0, phase) for phase in range(made.method.phases)):
+        for r in (Round(0, at) for at in range(len(exchanges_of(made.method)))):
             jobs = [ClientTask(i, r, server_side.download(server, i, r)) for i in ids]
             uploads = {o.sender: o.upload for o in backend.train(made.method, 0, jobs)}
             for results in backend.results():
                 backend.commit(results)
             replies = server_side.serve_replies(server, (Reply(i, uploads[i]) for i in forwards), r)
             with torch.no_grad():
-                server = made.method.aggregate(server, Replies(replies), task, r, key(0))
+                server = method_calls.aggregate(made.method, server, Replies(replies), task, r, key(0))
             outcomes += [uploads[i] for i in forwards]
         outcomes += [server, *(backend.store.get(i) for i in forwards)]
     half = len(outcomes) // 2
@@ -173,7 +177,7 @@ def exchange(name: str) -> Exchanged:
         method, task, backend, server, t=0, seed=0, cohort=task.clients, per_client_states=per_client_states
     )
     i, sent, server_side = made.pool.ids[0], [], ServerSideStates(method, task, 0, per_client_states)
-    for r in (Round(1, phase) for phase in range(method.phases)):
+    for r in (Round(1, at) for at in range(len(exchanges_of(method)))):
         down = server_side.download(server, i, r)
         (outcome,) = backend.train(method, 0, [ClientTask(i, r, down)])
         (results,) = backend.results()
@@ -181,7 +185,7 @@ def exchange(name: str) -> Exchanged:
         sent.append((down, outcome.upload))
         with torch.no_grad():
             replies = server_side.serve_replies(server, iter([Reply(i, outcome.upload)]), r)
-            server = method.aggregate(server, Replies(replies), task, r, key(0))
+            server = method_calls.aggregate(method, server, Replies(replies), task, r, key(0))
     return Exchanged(sent, results.state, server, server_side.get(i))
 
 
@@ -198,7 +202,7 @@ def test_packing_loses_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", SPECS)
 def test_a_method_sends_what_it_declares(name: str) -> None:
     found, types = exchange(name), contract(setup(name).method)
-    assert {(type(down), type(up)) for down, up in found.sent} == {(types.download, types.upload)}
+    assert [(type(down), type(up)) for down, up in found.sent] == list(types.exchanges)
     assert (type(found.state), type(found.server)) == (types.state, types.server)
     assert found.per_client is None or type(found.per_client) is types.per_client
 
@@ -213,19 +217,16 @@ def test_inputs_stay_bit_identical(name: str) -> None:
     task, i = made.pool.task(), made.pool.ids[0]
     client, k = made.pool.client(i), key(1)
     server_side, rows = ServerSideStates(method, task, 0, MemoryStore()), encode_rows(client)
-    server, state = method.init_server(task, k), method.init_client(client, k)
-    for r in (Round(0, phase) for phase in range(method.phases)):
+    server, state = method.init_server(task, k), method_calls.init_client(method, client, k)
+    for r in (Round(0, at) for at in range(len(exchanges_of(method)))):
         down, per_client = server_side.download(server, i, r), server_side.get(i)
         given = [p for p in (server, down, state, per_client) if p is not None]
         before = [encode(p) for p in given]
         with torch.no_grad():
-            up, after = method.local(down, state, client, k)
-            sent = encode(up)
-            if method.after_upload:
-                after = method.after_upload(down, up, after, client, k)
-            later = method.aggregate(
-                server, Replies(server_side.serve_replies(server, iter([Reply(i, up)]), r)), task, r, k
-            )
+            part = take_part(method, r, down, state, client, k)
+            up, sent, after = part.upload, encode(part.upload), part.finish()
+            replies = Replies(server_side.serve_replies(server, iter([Reply(i, up)]), r))
+            later = method_calls.aggregate(method, server, replies, task, r, k)
         assert [encode(p) for p in given] == before
         assert encode(up) == sent
         server, state = later, after
@@ -384,7 +385,7 @@ def poisoned(upload: Any) -> Any:
 @pytest.mark.parametrize("name", METHODS)
 def test_unlike_models_work_or_are_refused_with_the_reason(name: str) -> None:
     mixed = {"models": ("mlp:hidden=32", "mlp:hidden=64"), "width": 24}
-    if Need.SAME_ARCHITECTURE in _registry.method(name).needs:
+    if Need.SAME_ARCHITECTURE in traits_of(_registry.method(name)).needs:
         with pytest.raises(AtollError, match="one architecture"):
             setup(name, **mixed)
     else:

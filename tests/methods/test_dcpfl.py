@@ -7,6 +7,7 @@ import pytest
 import torch
 from support import toy_models
 
+from atoll.clients import method_calls
 from atoll.core.class_statistics import draw
 from atoll.core.losses import objective
 from atoll.core.optim.base import gradient
@@ -71,13 +72,13 @@ def test_first_round_loss_is_cross_entropy() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = DCPFL(toy_models.RICH, lam=5.0)
     down = method.broadcast(
-        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0)
+        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0), key(0)
     )
     assert down.means is not None
     pull = pull_to_means(down.means, down.seen, 5.0, "l2")
     b, params = toy_models.batch(c.x, c.y), c.model.init()
     assert objective(c.model, pull)(params, b) == objective(c.model)(params, b)
-    _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init() | down.head), c, key(1))
     toy_models.assert_same(state, alone)
 
@@ -86,9 +87,9 @@ def test_upload_is_the_statistics_of_the_trained_features() -> None:
     c = toy_models.client(normal(key(3), 12, 3), [0, 1, 2] * 4, toy_models.mlp())
     method = DCPFL(toy_models.RICH)
     down = method.broadcast(
-        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0)
+        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0), key(0)
     )
-    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     z = c.model.features(state.params, c.x)
     for label in range(3):
         rows = z[c.y == label]
@@ -107,8 +108,8 @@ def test_small_classes_stay_at_home() -> None:
     x = torch.arange(10.0).reshape(5, 2)
     c = toy_models.client(x, [0, 0, 1, 1, 1], toy_models.identity_body(), classes=2)
     method = DCPFL(toy_models.PLAIN, min_count=3)
-    down = method.broadcast(method.init_server(planar(), key(0)), "a", planar(), Round(0))
-    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    down = method.broadcast(method.init_server(planar(), key(0)), "a", planar(), Round(0), key(0))
+    up, _ = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     assert up.n.tolist() == [0, 3]
     assert up.mu.tolist() == [[0, 0], [6, 7]]
     assert not up.sigma[0].any()
@@ -119,11 +120,13 @@ def test_who_predicts() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = DCPFL(toy_models.RICH)
     t = toy_models.task(toy_models.mlp(seed=4))
-    down = method.broadcast(method.init_server(t, key(0)), "a", t, Round(0))
-    old = method.init_client(c, key(0))
+    down = method.broadcast(method.init_server(t, key(0)), "a", t, Round(0), key(0))
+    old = method_calls.init_client(method, c, key(0))
     up, state = toy_models.participate(method, down, old, c, key(1))
-    assert torch.equal(method.personal(down, None, old, c)(c.x), c.model(old.params | down.head, c.x))
-    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(state.params, c.x))
+    assert torch.equal(
+        method_calls.personal_predictor(method, down, None, old, c)(c.x), c.model(old.params | down.head, c.x)
+    )
+    assert torch.equal(method_calls.personal_predictor(method, down, up, state, c)(c.x), c.model(state.params, c.x))
 
 
 # --------------------------------------------------------------------------------------------------------- the server
@@ -240,9 +243,9 @@ def test_without_both_halves_it_is_fedgh() -> None:
     results = []
     for method in (dcpfl, fedgh):
         server: Any = method.init_server(t, key(0))
-        states = [method.init_client(c, key(0)) for c in clients]
+        states = [method_calls.init_client(method, c, key(0)) for c in clients]
         for r in range(2):
-            down = method.broadcast(server, "a", t, Round(r))
+            down = method.broadcast(server, "a", t, Round(r), key(0))
             both = [
                 toy_models.participate(method, down, s, c, key(r, len(c.y)))
                 for s, c in zip(states, clients, strict=True)
@@ -256,7 +259,7 @@ def test_without_both_halves_it_is_fedgh() -> None:
 
 
 def test_variants() -> None:
-    assert {name: DCPFL(**fields) for name, fields in DCPFL.variants.items()} == {
+    assert {name: DCPFL(**fields) for name, fields in DCPFL.traits.variants.items()} == {
         "no-al": DCPFL(lam=0.0),
         "no-gc": DCPFL(virtual=0),
     }
@@ -266,7 +269,9 @@ def broadcast(method: DCPFL, seen: int) -> Knowledge:
     t = toy_models.task(toy_models.identity_body(500, 10), 10)
     server = method.init_server(t, key(0))
     flags = torch.arange(10) < seen
-    return method.broadcast(replace(server, means=flags[:, None] * torch.ones(10, 500), seen=flags), "a", t, Round(0))
+    return method.broadcast(
+        replace(server, means=flags[:, None] * torch.ones(10, 500), seen=flags), "a", t, Round(0), key(0)
+    )
 
 
 def test_bytes_down() -> None:
@@ -294,9 +299,9 @@ def test_no_covariance_is_made_without_calibration() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = DCPFL(toy_models.RICH, virtual=0)
     down = method.broadcast(
-        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0)
+        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0), key(0)
     )
-    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, _ = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     assert up.sigma is None
 
 

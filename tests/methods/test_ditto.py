@@ -5,6 +5,7 @@ import torch
 from support import toy_models
 from torch import Tensor
 
+from atoll.clients import method_calls
 from atoll.core.batch import Batch
 from atoll.core.losses import objective
 from atoll.core.optim.base import gradient
@@ -21,7 +22,7 @@ def test_global_branch_is_fedavg() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     ditto, fedavg = Ditto(toy_models.RICH, personal_optim=toy_models.RICH), FedAvg(toy_models.RICH)
     a = b = fedavg.init_server(toy_models.task(c.model), key(0))
-    state = ditto.init_client(c, key(0))
+    state = method_calls.init_client(ditto, c, key(0))
     for r in range(2):
         up, state = toy_models.participate(ditto, a, state, c, key(r))
         plain, _ = toy_models.participate(fedavg, b, Nothing(), c, key(r))
@@ -59,7 +60,7 @@ def test_the_centre_is_what_was_received() -> None:
 def test_lam_zero_is_local_training() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     ditto, local = Ditto(toy_models.PLAIN, lam=0.0, personal_optim=toy_models.RICH), Local(toy_models.RICH)
-    a, b = ditto.init_client(c, key(0)), local.init_client(c, key(0))
+    a, b = method_calls.init_client(ditto, c, key(0)), method_calls.init_client(local, c, key(0))
     down = ditto.init_server(toy_models.task(c.model), key(0))
     for r in range(2):
         a = toy_models.participate(ditto, down, a, c, key(r))[1]
@@ -73,7 +74,7 @@ def test_the_personal_model_predicts() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     ditto, state = Ditto(toy_models.RICH), State(toy_models.mlp(seed=5).init())
     down = ditto.init_server(toy_models.task(c.model), key(0))
-    assert torch.equal(ditto.personal(down, None, state, c)(c.x), c.model(state.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(ditto, down, None, state, c)(c.x), c.model(state.params, c.x))
 
 
 def test_negative_lam_is_refused() -> None:

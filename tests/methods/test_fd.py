@@ -9,6 +9,7 @@ from support import toy_models
 from support.small_runs import made_with, run, same_models
 from torch import Tensor, nn
 
+from atoll.clients import method_calls
 from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.core.client import Client
@@ -139,7 +140,7 @@ def test_means_are_taken_while_the_model_moves() -> None:
     down = Teachers(torch.zeros(3, 3), torch.zeros(3, dtype=torch.bool))
 
     def trained(method: FD) -> tuple[Means, dict[str, Tensor]]:
-        up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+        up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
         return up, state.params
 
     def predictions(params: dict[str, Tensor]) -> Tensor:
@@ -156,7 +157,9 @@ def test_uploads_are_distributions_of_the_classes_held(post_pass: bool) -> None:
     c = toy_models.client(normal(key(1), 7, 3), [0, 2, 2, 0, 2, 0, 0], toy_models.mlp(), classes=3)
     method = FD(toy_models.RICH, post_pass=post_pass)
     down = Teachers(torch.zeros(3, 3), torch.zeros(3, dtype=torch.bool))
-    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), toy_models.padded(c, 11), key(1))
+    up, _ = toy_models.participate(
+        method, down, method_calls.init_client(method, c, key(0)), toy_models.padded(c, 11), key(1)
+    )
     assert up.held.tolist() == [True, False, True]
     torch.testing.assert_close(up.means.sum(1), torch.tensor([1.0, 0.0, 1.0]))
 
@@ -173,7 +176,7 @@ def test_local_where_nothing_is_taught(model: Model, off: str) -> None:
     held = torch.full((3,), off == "gamma")
     method = FD(toy_models.RICH, gamma=0.0 if off == "gamma" else 2.0)
     down = Teachers(held[:, None] * normal(key(3), 3, 3).softmax(1), held)
-    _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(model.init()), c, key(1))
     toy_models.assert_same(state, alone)
     assert (method.reduces_to() is not None) == (off == "gamma")
@@ -189,7 +192,7 @@ def test_one_owner_for_every_class_is_local() -> None:
             "b": toy_models.client(x + 1, labels, toy_models.mlp(seed=2), classes=3),
         }
         server_side, local = Office(FD(toy_models.RICH), toy_models.task(toy_models.mlp())), Local(toy_models.RICH)
-        states = {i: local.init_client(c, key(0)) for i, c in clients.items()}
+        states = {i: method_calls.init_client(local, c, key(0)) for i, c in clients.items()}
         alone = dict(states)
         for r in range(3):
             downs = {i: server_side.tell(i) for i in clients}
@@ -213,7 +216,7 @@ def test_teaching_brings_predictions_closer() -> None:
 
     def gap(gamma: float) -> float:
         method = FD(toy_models.RICH, gamma=gamma, post_pass=True)
-        up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+        up, _ = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
         return float((up.means - target).square().sum())
 
     assert gap(5.0) < gap(0.0)
@@ -244,7 +247,7 @@ def test_vmap_equals_loop(settings: dict[str, Any]) -> None:
     method, model = FD(toy_models.RICH, **settings), toy_models.mlp()
     clients: list[Client] = [toy_models.random_client(n, seed, model) for n, seed in ((9, 1), (6, 2))]
     down = Teachers(normal(key(3), 3, 3).softmax(1) * torch.tensor([[1.0], [0.0], [1.0]]), torch.arange(3) != 1)
-    states, keys = [method.init_client(c, key(0)) for c in clients], [key("local", i) for i in range(2)]
+    states, keys = [method_calls.init_client(method, c, key(0)) for c in clients], [key("local", i) for i in range(2)]
     alone = [toy_models.participate(method, down, s, c, k) for s, c, k in zip(states, clients, keys, strict=True)]
     toy_models.assert_near(
         alone, toy_models.together(method, down, states, [toy_models.padded(c, 11) for c in clients], keys)

@@ -8,6 +8,7 @@ from support import toy_models
 from support.small_runs import made_with, run
 from torch import Tensor, nn
 
+from atoll.clients import method_calls
 from atoll.core.batch import Batch
 from atoll.core.client import Client
 from atoll.core.losses import cross_entropy
@@ -171,8 +172,8 @@ def test_shares_of_one_start_from_the_global_model_and_of_zero_from_the_own_head
         plain, _ = toy_models.participate(FedAvg(toy_models.RICH), Global(start, {}), Nothing(), c, key(1))
         toy_models.assert_same(up, plain)
         assert same(after.params, up.params)
-        assert same(method.own(down, None, state, c), start)
-        assert same(method.own(down, up, after, c), up.params)
+        assert same(method.personal_params(down, None, state, c), start)
+        assert same(method.personal_params(down, up, after, c), up.params)
 
 
 def test_running_statistics_are_the_global_ones() -> None:
@@ -188,7 +189,7 @@ def test_running_statistics_are_the_global_ones() -> None:
 def test_all_weights_can_be_mixed() -> None:
     c, old = toy_models.random_client(6, 1, normed(1)), normed(2).init()
     method = FedALA(IDLE, scope="all")
-    down, fresh = Global(c.model.init(), {}), method.init_client(c, key(0))
+    down, fresh = Global(c.model.init(), {}), method_calls.init_client(method, c, key(0))
     assert fresh.w.keys() == weights(old).keys()
     up, after = toy_models.participate(method, down, State(old, fresh.w, torch.tensor(1)), c, key(1))
     assert all(bool((v < 1).any()) for v in after.w.values())

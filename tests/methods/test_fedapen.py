@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
+from atoll.clients import method_calls
 from atoll.core.batch import Step
 from atoll.core.client import Client
 from atoll.core.model import Model
@@ -56,7 +57,7 @@ def shared_of(c: Client) -> Model:
 
 
 def started(method: FedAPEN, c: Client, **changes: Any) -> State:
-    return replace(method.init_client(c, key(7)), **changes)
+    return replace(method_calls.init_client(method, c, key(7)), **changes)
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
@@ -269,13 +270,17 @@ def test_who_predicts() -> None:
     before = started(method, c, seen=torch.tensor(True), params=toy_models.mlp(seed=5).init())
     up, after = toy_models.participate(method, down, before, c, key(1))
     p, s = c.model(after.params, c.x), shared_of(c)(down.params, c.x)
-    torch.testing.assert_close(method.personal(down, up, after, c)(c.x), after.lam * p + (1 - after.lam) * s)
+    torch.testing.assert_close(
+        method_calls.personal_predictor(method, down, up, after, c)(c.x), after.lam * p + (1 - after.lam) * s
+    )
     others = {"equal": (p + s) / 2, "private": p, "shared": s}
     for name, expected in others.items():
-        torch.testing.assert_close(replace(method, predict=name).personal(down, up, after, c)(c.x), expected)
+        torch.testing.assert_close(
+            method_calls.personal_predictor(replace(method, predict=name), down, up, after, c)(c.x), expected
+        )
     assert {*others, "ensemble"} == set(PREDICTORS)
     certain = replace(after, lam=torch.tensor(1.0))
-    assert torch.equal(method.personal(down, up, certain, c)(c.x), p)
+    assert torch.equal(method_calls.personal_predictor(method, down, up, certain, c)(c.x), p)
 
 
 def test_before_training_the_weight_is_learnt_for_the_model_received() -> None:
@@ -283,7 +288,7 @@ def test_before_training_the_weight_is_learnt_for_the_model_received() -> None:
     down, state = Shared(shared_of(c).init()), started(method, c, seen=torch.tensor(True))
     lam = toy_models.participate(method, down, state, c, key(1))[1].lam
     expected = lam * c.model(state.params, c.x) + (1 - lam) * shared_of(c)(down.params, c.x)
-    torch.testing.assert_close(method.personal(down, None, state, c)(c.x), expected)
+    torch.testing.assert_close(method_calls.personal_predictor(method, down, None, state, c)(c.x), expected)
     assert float(lam) != 0.5
 
 

@@ -5,6 +5,7 @@ import torch
 from support import toy_models
 from torch import Tensor, nn
 
+from atoll.clients import method_calls
 from atoll.core.batch import Batch
 from atoll.core.model import Model
 from atoll.core.payloads import Nothing, Params, nbytes
@@ -83,9 +84,11 @@ def test_who_predicts() -> None:
     method = FedAvg(toy_models.RICH)
     down = method.init_server(toy_models.task(c.model), key(0))
     up, state = toy_models.participate(method, down, Nothing(), c, key(1))
-    assert torch.equal(method.personal(down, None, state, c)(c.x), c.model(down.params, c.x))
-    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(up.params, c.x))
-    assert torch.equal(method.generic(down, toy_models.task(c.model))(c.x), c.model(down.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(method, down, None, state, c)(c.x), c.model(down.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(method, down, up, state, c)(c.x), c.model(up.params, c.x))
+    assert torch.equal(
+        method_calls.generic_predictor(method, down, toy_models.task(c.model))(c.x), c.model(down.params, c.x)
+    )
     assert not torch.equal(c.model(up.params, c.x), c.model(down.params, c.x))
 
 

@@ -3,6 +3,7 @@
 import torch
 from support import toy_models
 
+from atoll.clients import method_calls
 from atoll.core.losses import objective
 from atoll.core.optim.sgd import SGD
 from atoll.core.payloads import Nothing
@@ -15,7 +16,7 @@ def test_upload_is_that_of_fedavg() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = FedAvgFT(toy_models.RICH, finetune=toy_models.PLAIN)
     down = method.init_server(toy_models.task(c.model), key(0))
-    up, _ = toy_models.participate(method, down, method.init_client(c, key(2)), c, key(1))
+    up, _ = toy_models.participate(method, down, method_calls.init_client(method, c, key(2)), c, key(1))
     plain, _ = toy_models.participate(FedAvg(toy_models.RICH), down, Nothing(), c, key(1))
     toy_models.assert_same(up, plain)
 
@@ -25,7 +26,7 @@ def test_the_received_average_is_tuned() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = FedAvgFT(toy_models.RICH, finetune=toy_models.PLAIN)
     down = method.init_server(toy_models.task(c.model), key(0))
-    _, state = toy_models.participate(method, down, method.init_client(c, key(2)), c, key(1))
+    _, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(2)), c, key(1))
     _, again = toy_models.participate(method, down, state, c, key(1))
     tuned = toy_models.PLAIN.fit(objective(c.model), down.params, c, key(1))
     assert all(torch.equal(v, state.params[name]) for name, v in tuned.items())
@@ -36,16 +37,16 @@ def test_who_predicts() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = FedAvgFT(toy_models.RICH, finetune=toy_models.PLAIN)
     down = method.init_server(toy_models.task(c.model), key(0))
-    up, state = toy_models.participate(method, down, method.init_client(c, key(2)), c, key(1))
-    assert torch.equal(method.personal(down, None, state, c)(c.x), c.model(down.params, c.x))
-    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(state.params, c.x))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(2)), c, key(1))
+    assert torch.equal(method_calls.personal_predictor(method, down, None, state, c)(c.x), c.model(down.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(method, down, up, state, c)(c.x), c.model(state.params, c.x))
 
 
 def test_tuning_like_training_is_fedavg() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = FedAvgFT(toy_models.RICH, finetune=toy_models.RICH)
     down = method.init_server(toy_models.task(c.model), key(0))
-    up, state = toy_models.participate(method, down, method.init_client(c, key(2)), c, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(2)), c, key(1))
     assert all(torch.equal(v, state.params[name]) for name, v in up.params.items())
     assert method.reduces_to() is not None
     assert FedAvgFT(finetune=SGD(epochs=3)).reduces_to() is None

@@ -106,7 +106,7 @@ def test_clients_do_what_fedavgs_do_and_see_no_velocity() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method, plain = FedAvgM(toy_models.RICH), FedAvg(toy_models.RICH)
     server = method.init_server(TASK, key(0))
-    down = method.broadcast(server, "a", TASK, Round(0))
+    down = method.broadcast(server, "a", TASK, Round(0), key(0))
     assert equal(down, plain.init_server(TASK, key(0)))
     assert nbytes(down) < nbytes(server)
     toy_models.assert_same(
@@ -120,7 +120,7 @@ def test_regularisers_keep_what_they_keep() -> None:
     method = FedAvgM(toy_models.RICH, Regularisers([DW(0.1)]))
     t = toy_models.task(c.model)
     server = method.init_server(t, key(0))
-    down = method.broadcast(server, "a", t, Round(0))
+    down = method.broadcast(server, "a", t, Round(0), key(0))
     up, _ = toy_models.participate(method, down, Nothing(), c, key(1))
     after = toy_models.aggregate(method, server, [up], t)
     plain = toy_models.aggregate(FedAvg(toy_models.RICH, method.regularisers), down, [up], t)

@@ -8,6 +8,7 @@ from support import toy_models
 from support.small_runs import made_with, run, same_models
 from torch import nn
 
+from atoll.clients import method_calls
 from atoll.core.client import Client
 from atoll.core.losses import objective
 from atoll.core.model import Model
@@ -34,7 +35,7 @@ def same(a: Params, b: Params) -> bool:
 
 def rounds(method: FedBABU, c: Client, count: int) -> list[Shared]:
     """The server before each round, and after the last."""
-    servers, state = [method.init_server(toy_models.task(c.model), key(0))], method.init_client(c, key(0))
+    servers, state = [method.init_server(toy_models.task(c.model), key(0))], method_calls.init_client(method, c, key(0))
     for r in range(count):
         up, state = toy_models.participate(method, servers[-1], state, c, key(r))
         servers.append(toy_models.aggregate(method, servers[-1], [up], toy_models.task(c.model)))
@@ -55,7 +56,7 @@ def test_the_head_never_moves() -> None:
     after = rounds(method, c, 3)[-1]
     assert list(after.params) == list(part(start, "body"))
     assert all(not torch.equal(v, start[name]) for name, v in after.params.items())
-    own = method.own(after, None, method.init_client(c, key(0)), c)
+    own = method.personal_params(after, None, method_calls.init_client(method, c, key(0)), c)
     assert same(part(own, "head"), part(start, "head"))
 
 
@@ -63,7 +64,7 @@ def test_body_step_by_hand() -> None:
     """One full-batch step: b - 0.1 grad_b CE(b, h), h being the head of the start."""
     c = toy_models.random_client(6, 1, toy_models.mlp())
     method, down = FedBABU(toy_models.PLAIN, finetune=IDLE), Shared(part(toy_models.mlp(seed=8).init(), "body"))
-    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, _ = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     grads, _ = gradient(objective(c.model), down.params | part(c.model.init(), "head"), toy_models.batch(c.x, c.y))
     for name, b in down.params.items():
         torch.testing.assert_close(up.params[name], b - 0.1 * grads[name])
@@ -84,7 +85,7 @@ def test_the_received_model_is_tuned() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = FedBABU(toy_models.RICH, finetune=toy_models.PLAIN)
     down = method.init_server(toy_models.task(c.model), key(0))
-    _, once = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, once = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     _, twice = toy_models.participate(method, down, once, c, key(1))
     tuned = toy_models.PLAIN.fit(objective(c.model), c.model.init(), c, key(1))
     assert same(once.params, tuned)
@@ -97,7 +98,7 @@ def test_tuning_the_head_leaves_the_body() -> None:
     for tune in ("head", "all"):
         method = FedBABU(toy_models.RICH, finetune=toy_models.RICH, tune=tune)
         down = method.init_server(toy_models.task(c.model), key(0))
-        _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+        _, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
         assert same(part(state.params, "body"), down.params) == (tune == "head")
         assert not torch.equal(state.params["head.weight"], c.model.init()["head.weight"])
     assert not torch.equal(*(p["buffers.body.1.running_var"] for p in (state.params, down.params)))
@@ -108,10 +109,12 @@ def test_without_tuning_all_use_the_generic_model() -> None:
     for tune in ("head", "all"):
         method = FedBABU(toy_models.RICH, finetune=IDLE, tune=tune)
         *_, down, after = rounds(method, c, 2)
-        up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
-        generic = method.generic(down, toy_models.task(c.model))
-        assert torch.equal(method.personal(down, up, state, c)(c.x), generic(c.x))
-        assert not torch.equal(method.generic(after, toy_models.task(c.model))(c.x), generic(c.x))
+        up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
+        generic = method_calls.generic_predictor(method, down, toy_models.task(c.model))
+        assert torch.equal(method_calls.personal_predictor(method, down, up, state, c)(c.x), generic(c.x))
+        assert not torch.equal(
+            method_calls.generic_predictor(method, after, toy_models.task(c.model))(c.x), generic(c.x)
+        )
         assert "generic" in str(method.reduces_to())
     assert FedBABU().reduces_to() is None
 
@@ -131,11 +134,11 @@ def test_who_predicts() -> None:
         FedBABU(toy_models.RICH, finetune=toy_models.PLAIN),
         Shared(part(toy_models.mlp(seed=8).init(), "body")),
     )
-    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     received = c.model(c.model.init() | down.params, c.x)
-    assert torch.equal(method.personal(down, None, state, c)(c.x), received)
-    assert torch.equal(method.generic(down, toy_models.task(c.model))(c.x), received)
-    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(state.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(method, down, None, state, c)(c.x), received)
+    assert torch.equal(method_calls.generic_predictor(method, down, toy_models.task(c.model))(c.x), received)
+    assert torch.equal(method_calls.personal_predictor(method, down, up, state, c)(c.x), c.model(state.params, c.x))
 
 
 def test_unequal_heads_are_refused() -> None:

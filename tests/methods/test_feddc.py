@@ -9,6 +9,7 @@ from support import quadratics, toy_models
 from support.quadratics import rounds, w
 from torch import nn
 
+from atoll.clients import method_calls
 from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.adam import Adam
@@ -32,7 +33,7 @@ SMALL = replace(toy_models.PLAIN, epochs=2, batch_size=4)
 
 @pytest.fixture
 def quadratic_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    quadratics.install(monkeypatch, "feddc")
+    quadratics.install(monkeypatch)
 
 
 def noise(params: Params, name: str) -> Params:
@@ -142,9 +143,9 @@ def test_running_statistics_are_averaged_and_nothing_else() -> None:
     c = toy_models.random_client(8, 1, Model(net))
     method = FedDC(SMALL)
     down = method.broadcast(
-        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0)
+        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), Round(0), key(0)
     )
-    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     assert state.drift.keys() == state.variate.keys() == up.change.keys() == weights(down.params).keys()
     assert not torch.equal(up.params["buffers.body.1.running_mean"], down.params["buffers.body.1.running_mean"])
 
@@ -154,8 +155,8 @@ def test_bytes() -> None:
     c = toy_models.random_client(6, 1, toy_models.mlp())
     method, t = FedDC(SMALL), toy_models.task(c.model)
     server = method.init_server(t, key(0))
-    down = method.broadcast(server, "a", t, Round(0))
-    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    down = method.broadcast(server, "a", t, Round(0), key(0))
+    up, _ = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     assert nbytes(down) == nbytes(up) == 2 * 4 * (3 * 4 + 4 + 4 * 3 + 3)
     assert nbytes(server) == 3 * nbytes(down) // 2
 
@@ -164,12 +165,12 @@ def test_who_predicts() -> None:
     c = toy_models.random_client(6, 1, toy_models.mlp())
     method, t = FedDC(SMALL), toy_models.task(c.model)
     server = method.init_server(t, key(0))
-    down = method.broadcast(server, "a", t, Round(0))
-    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    down = method.broadcast(server, "a", t, Round(0), key(0))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     after = toy_models.aggregate(method, server, [up], t)
-    assert torch.equal(method.personal(down, None, state, c)(c.x), c.model(down.params, c.x))
-    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(up.params, c.x))
-    assert torch.equal(method.generic(after, t)(c.x), c.model(after.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(method, down, None, state, c)(c.x), c.model(down.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(method, down, up, state, c)(c.x), c.model(up.params, c.x))
+    assert torch.equal(method_calls.generic_predictor(method, after, t)(c.x), c.model(after.params, c.x))
 
 
 @pytest.mark.parametrize(

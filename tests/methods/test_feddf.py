@@ -10,6 +10,7 @@ from support.small_runs import PUBLIC, gap_params, made_with, run, same_models, 
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
+from atoll.clients import method_calls
 from atoll.clients.state_store import MemoryStore
 from atoll.core.model import Model
 from atoll.core.optim.adam import Adam
@@ -52,7 +53,7 @@ def fused(method: FedDF, t: Task, uploads: dict[str, Update], server: Server | N
 
 
 def model_of(method: FedDF, server: Server, i: str, t: Task) -> Params:
-    return method.broadcast(server, i, t, Round(0)).params
+    return method.broadcast(server, i, t, Round(0), key(0)).params
 
 
 # -- what is made small -----------------------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ def test_the_servers_models_predict_together() -> None:
     t, method = two_kinds(), FedDF()
     server = method.init_server(t, key(0))
     both = [t.models[i](t.models[i].init(), ROWS) for i in "ac"]
-    torch.testing.assert_close(method.generic(server, t)(ROWS), (both[0] + both[1]) / 2)
+    torch.testing.assert_close(method_calls.generic_predictor(method, server, t)(ROWS), (both[0] + both[1]) / 2)
 
 
 def test_teachers_are_in_evaluation_mode_and_statistics_follow_public_batches() -> None:
@@ -248,8 +249,8 @@ def test_clients_train_as_in_fedavg() -> None:
     plain, _ = toy_models.participate(FedAvg(toy_models.RICH), Global(down.params, {}), Nothing(), c, key(1))
     assert gap_params(up.params, plain.params) == 0
     assert float(up.n) == 9
-    assert method.own(down, None, Nothing(), c) is down.params
-    assert method.own(down, up, Nothing(), c) is up.params
+    assert method.personal_params(down, None, Nothing(), c) is down.params
+    assert method.personal_params(down, up, Nothing(), c) is up.params
 
 
 def test_without_distillation_and_with_one_architecture_it_is_fedavg() -> None:

@@ -28,7 +28,7 @@ def played(method: Any, c: Client = CLIENT, rounds: int = 2) -> Any:
     t = toy_models.task(c.model)
     server = method.init_server(t, key(0))
     for r in range(rounds):
-        up, _ = toy_models.participate(method, method.broadcast(server, "a", t, r), Nothing(), c, key(r))
+        up, _ = toy_models.participate(method, method.broadcast(server, "a", t, r, key(0)), Nothing(), c, key(r))
         server = toy_models.aggregate(method, server, [up], t)
     return server
 
@@ -132,7 +132,7 @@ def test_bytes() -> None:
     """Three classes: Omega is 9 scalars down; sums and counts are 9 + 3 up, beside n_k."""
     t = toy_models.task(CLIENT.model)
     method = FedDistill(toy_models.RICH, sl_memory="all")
-    down = method.broadcast(method.init_server(t, key(0)), "a", t, None)  # type: ignore[arg-type]
+    down = method.broadcast(method.init_server(t, key(0)), "a", t, None, key(0))  # type: ignore[arg-type]
     plain = nbytes(FedAvg().init_server(t, key(0)))
     assert nbytes(down) == plain + 4 * 9
     up, _ = toy_models.participate(method, down, Nothing(), CLIENT, key(1))

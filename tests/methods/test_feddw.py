@@ -200,7 +200,7 @@ def played(method: Any, c: Client, rounds: int = 2) -> Any:
     t = toy_models.task(c.model)
     server = method.init_server(t, key(0))
     for r in range(rounds):
-        up, _ = toy_models.participate(method, method.broadcast(server, "a", t, r), Nothing(), c, key(r))
+        up, _ = toy_models.participate(method, method.broadcast(server, "a", t, r, key(0)), Nothing(), c, key(r))
         server = toy_models.aggregate(method, server, [up], t)
     return server
 
@@ -254,7 +254,7 @@ def test_bytes() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp(bias=False))
     method = FedDW(toy_models.RICH, sl_memory="all", mu_decay=9)
     t = toy_models.task(c.model)
-    down = method.broadcast(method.init_server(t, key(0)), "a", t, None)  # type: ignore[arg-type]
+    down = method.broadcast(method.init_server(t, key(0)), "a", t, None, key(0))  # type: ignore[arg-type]
     plain = nbytes(FedAvg().init_server(t, key(0)))
     assert nbytes(down) == plain + 4 * (9 + 1)
     up, _ = toy_models.participate(method, down, Nothing(), c, key(1))

@@ -9,6 +9,7 @@ from support import quadratics, toy_models
 from support.quadratics import W, rounds, w
 from torch import nn
 
+from atoll.clients import method_calls
 from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
@@ -16,6 +17,7 @@ from atoll.core.params import weights
 from atoll.core.payloads import Nothing, equal
 from atoll.core.prng import key
 from atoll.core.regularisers import Regularisers
+from atoll.core.task import Round
 from atoll.errors import AtollError
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.feddyn import FedDyn, Server, State
@@ -27,7 +29,7 @@ BOTH = (0, 1)
 
 @pytest.fixture
 def quadratic_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    quadratics.install(monkeypatch, "fedavg")
+    quadratics.install(monkeypatch)
 
 
 def exact(**settings: Any) -> FedDyn:
@@ -121,7 +123,7 @@ def test_running_statistics_have_no_memory() -> None:
     c = toy_models.random_client(8, 1, Model(net))
     method = FedDyn(toy_models.RICH, alpha=0.5)
     down = Global(c.model.init(), {})
-    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     assert state.g.keys() == weights(down.params).keys()
     assert not torch.equal(up.params["buffers.body.1.running_mean"], down.params["buffers.body.1.running_mean"])
     for name, g in state.g.items():
@@ -133,7 +135,7 @@ def test_a_step_without_memory_is_fedavgs() -> None:
     c = toy_models.random_client(6, 1, toy_models.mlp())
     down = Global(c.model.init(), {})
     method = FedDyn(toy_models.PLAIN)
-    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     plain, _ = toy_models.participate(FedAvg(toy_models.PLAIN), down, Nothing(), c, key(1))
     assert equal(up, plain)
     again, _ = toy_models.participate(method, down, state, c, key(1))
@@ -146,11 +148,14 @@ def test_who_predicts() -> None:
     c = toy_models.random_client(6, 1, toy_models.mlp())
     method, t = FedDyn(toy_models.RICH), toy_models.task(c.model)
     server = method.init_server(t, key(0))
-    up, state = toy_models.participate(method, server, method.init_client(c, key(0)), c, key(1))
+    down = method.broadcast(server, "a", t, Round(0), key(0))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     after = toy_models.aggregate(method, server, [up], t)
-    assert torch.equal(method.personal(server, None, state, c)(c.x), c.model(server.params, c.x))
-    assert torch.equal(method.personal(server, up, state, c)(c.x), c.model(up.params, c.x))
-    assert torch.equal(method.generic(after, t)(c.x), c.model(after.params, c.x))
+    assert torch.equal(
+        method_calls.personal_predictor(method, server, None, state, c)(c.x), c.model(server.params, c.x)
+    )
+    assert torch.equal(method_calls.personal_predictor(method, server, up, state, c)(c.x), c.model(up.params, c.x))
+    assert torch.equal(method_calls.generic_predictor(method, after, t)(c.x), c.model(after.params, c.x))
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0])

@@ -9,6 +9,7 @@ from support import small_runs, toy_models
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
+from atoll.clients import method_calls
 from atoll.clients.state_store import MemoryStore
 from atoll.core.losses import objective
 from atoll.core.model import Model
@@ -148,30 +149,34 @@ def test_gradients_reach_all_of_f_and_q() -> None:
 def test_a_first_round_makes_the_same_q_everywhere_and_another_by_another_key() -> None:
     still = fedfed(distil=replace(QUICK, lr=0.0))
     other = toy_models.random_client(5, 8, toy_models.mlp())
-    first, second = (still.local(at(0), State({}), c, key(i))[0] for i, c in enumerate((CLIENT, other)))
+    first, second = (
+        still.client_update(at(0), State({}), c, Round(0), key(i))[0] for i, c in enumerate((CLIENT, other))
+    )
     toy_models.assert_near(first.params, second.params, tolerance=0)
-    moved, _ = still.local(replace(at(0), k=key("another")), State({}), CLIENT, key(0))
+    moved, _ = still.client_update(replace(at(0), k=key("another")), State({}), CLIENT, Round(0), key(0))
     assert small_runs.gap_params(first.params, moved.params) > 1e-3
 
 
 def test_distillation_distils() -> None:
     """The error of q falls; f and q go on from where the server has them."""
     method, server = fedfed(distil=replace(QUICK, epochs=30)), at(0)
-    up, _ = method.local(server, State({}), CLIENT, key(1))
+    up, _ = method.client_update(server, State({}), CLIENT, Round(0), key(1))
     vae = build_autoencoder((3,), server.k)
     before, after = (
         float((reconstruct(vae, q, CLIENT.x) - CLIENT.x).square().mean())
         for q in (vae.init(), {n.removeprefix("q."): v for n, v in up.params.items() if n.startswith("q.")})
     )
     assert after < 0.5 * before
-    again, _ = fedfed(distil=replace(QUICK, lr=0.0)).local(at(1, up.params), State({}), CLIENT, key(2))
+    again, _ = fedfed(distil=replace(QUICK, lr=0.0)).client_update(
+        at(1, up.params), State({}), CLIENT, Round(0), key(2)
+    )
     toy_models.assert_near(again.params, up.params, tolerance=0)
 
 
 def test_running_statistics_are_those_of_one_pass() -> None:
     net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))
     c = toy_models.random_client(8, 1, Model(toy_models.filled(net), "bn"))
-    up, _ = fedfed(distil=replace(QUICK, epochs=1)).local(at(0, c.model.init()), State({}), c, key(1))
+    up, _ = fedfed(distil=replace(QUICK, epochs=1)).client_update(at(0, c.model.init()), State({}), c, Round(0), key(1))
     assert int(up.params["buffers.body.1.num_batches_tracked"]) == 2
 
 
@@ -195,7 +200,7 @@ def test_a_whole_course() -> None:
     downs, ups = [], []
     for t in range(4):
         r = Round(t)
-        down = {i: method.broadcast_per_client(server, per_client_states[i], i, TASK, r) for i in "ab"}
+        down = {i: method.broadcast_per_client(server, per_client_states[i], i, TASK, r, key(0)) for i in "ab"}
         replies = []
         for i in "ab":
             up, states[i] = toy_models.participate(method, down[i], states[i], clients[i], key(t, i))
@@ -221,7 +226,7 @@ def test_a_whole_course() -> None:
 
 def test_bytes_of_the_exchange() -> None:
     """Nine rows of three numbers: two copies of 27 floats and nine labels of 4 bytes, and n."""
-    up, _ = fedfed().local(at(2), State({}), CLIENT, key(1))
+    up, _ = fedfed().client_update(at(2), State({}), CLIENT, Round(0), key(1))
     assert nbytes(up) == 4 * (2 * 27 + 9 + 1)
 
 
@@ -233,7 +238,7 @@ def test_some_rows_only() -> None:
 
 def test_the_q_that_was_received_takes_features_from_rows_without_augmentation() -> None:
     method = fedfed(sigma1=0.0)
-    trained, _ = method.local(at(0), State({}), CLIENT, key(1))
+    trained, _ = method.client_update(at(0), State({}), CLIENT, Round(0), key(1))
     vae = build_autoencoder((3,), at(0).k)
     q = {n.removeprefix("q."): v for n, v in trained.params.items() if n.startswith("q.")}
     c = replace(CLIENT, augment=lambda x, k: x * 0)
@@ -250,8 +255,8 @@ def test_labels_go_with_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_that_was_absent_is_still_sent_the_pool() -> None:
     method, server = fedfed(), at(5, pool=pool_of(0, 1, 2))
-    assert method.broadcast_per_client(server, Desk(False), "a", TASK, Round(0)).pool == server.pool
-    assert method.broadcast_per_client(server, Desk(True), "a", TASK, Round(0)).pool == {}
+    assert method.broadcast_per_client(server, Desk(False), "a", TASK, Round(0), key(0)).pool == server.pool
+    assert method.broadcast_per_client(server, Desk(True), "a", TASK, Round(0), key(0)).pool == {}
     reply = Reply("a", Update({}, {}, CLIENT.n))
     for rounds, informed in ((1, False), (2, False), (3, True)):
         assert method.serve_client(at(rounds), Desk(False), reply, TASK, Round(0), key(0))[1].informed is informed
@@ -339,14 +344,19 @@ def test_classes_are_drawn_evenly() -> None:
 def test_who_predicts() -> None:
     """f alone: as received before training and while features are shared, as trained otherwise."""
     method = fedfed()
-    down = at(1, method.local(at(0), State({}), CLIENT, key(1))[0].params)
+    down = at(1, method.client_update(at(0), State({}), CLIENT, Round(0), key(1))[0].params)
     up, state = toy_models.participate(method, down, State({}), CLIENT, key(1))
     empty = Update({}, {}, CLIENT.n)
     for sent, params in ((None, down.params), (up, up.params), (empty, down.params)):
         f = {n: v for n, v in params.items() if not n.startswith("q.")}
-        assert method.own(down, sent, state, CLIENT).keys() == f.keys()
-        assert torch.equal(method.personal(down, sent, state, CLIENT)(CLIENT.x), CLIENT.model(f, CLIENT.x))
-    assert torch.equal(method.generic(down, TASK)(CLIENT.x), method.personal(down, None, state, CLIENT)(CLIENT.x))
+        assert method.personal_params(down, sent, state, CLIENT).keys() == f.keys()
+        assert torch.equal(
+            method_calls.personal_predictor(method, down, sent, state, CLIENT)(CLIENT.x), CLIENT.model(f, CLIENT.x)
+        )
+    assert torch.equal(
+        method_calls.generic_predictor(method, down, TASK)(CLIENT.x),
+        method_calls.personal_predictor(method, down, None, state, CLIENT)(CLIENT.x),
+    )
 
 
 def test_shared_features_help_a_client_with_one_class() -> None:
@@ -393,7 +403,7 @@ def test_a_federation_shares_with_those_who_come_later() -> None:
 def test_text_is_refused() -> None:
     c = replace(CLIENT, x=torch.zeros(9, 3, dtype=torch.long))
     with pytest.raises(AtollError, match="no sense for text"):
-        FedFed().init_client(c, key(0))
+        method_calls.init_client(FedFed(), c, key(0))
 
 
 @pytest.mark.parametrize(

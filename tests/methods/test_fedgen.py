@@ -9,6 +9,7 @@ from support import toy_models
 from support.small_runs import gap_params, made_with, run
 from torch import Tensor, nn
 
+from atoll.clients import method_calls
 from atoll.core.batch import Batch, Step
 from atoll.core.client import Client
 from atoll.core.model import Model
@@ -277,7 +278,7 @@ def test_a_whole_run_without_its_terms_is_fedavg() -> None:
 
 def test_no_generator_travels_before_it_was_trained() -> None:
     m, t = method(optim=toy_models.RICH), toy_models.task(toy_models.mlp())
-    first = m.broadcast(m.init_server(t, key(0)), "a", t, None)  # type: ignore[arg-type]
+    first = m.broadcast(m.init_server(t, key(0)), "a", t, None, key(0))  # type: ignore[arg-type]
     assert first.generator == {}
     assert not first.seen.any()
     assert played(m, toy_models.mlp(), 1).generator
@@ -297,9 +298,11 @@ def test_who_predicts() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     m, server = method(optim=toy_models.RICH), played(method(optim=toy_models.RICH), c.model, 1)
     up, _ = toy_models.participate(m, server, Nothing(), c, key(1))
-    assert torch.equal(m.personal(server, None, Nothing(), c)(c.x), c.model(server.params, c.x))
-    assert torch.equal(m.personal(server, up, Nothing(), c)(c.x), c.model(up.params, c.x))
-    assert torch.equal(m.generic(server, toy_models.task(c.model))(c.x), c.model(server.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(m, server, None, Nothing(), c)(c.x), c.model(server.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(m, server, up, Nothing(), c)(c.x), c.model(up.params, c.x))
+    assert torch.equal(
+        method_calls.generic_predictor(m, server, toy_models.task(c.model))(c.x), c.model(server.params, c.x)
+    )
 
 
 def test_bytes() -> None:

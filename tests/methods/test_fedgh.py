@@ -6,6 +6,7 @@ import pytest
 import torch
 from support import toy_models
 
+from atoll.clients import method_calls
 from atoll.core.model import Model
 from atoll.core.params import part
 from atoll.core.payloads import Nothing, nbytes
@@ -79,7 +80,7 @@ def test_the_global_head_moves_and_clients_do_not(mode: str) -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method, t = FedGH(toy_models.RICH, server_mode=mode), toy_models.task(toy_models.mlp())
     server = method.init_server(t, key(0))
-    up, state = toy_models.participate(method, server, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, server, method_calls.init_client(method, c, key(0)), c, key(1))
     before = toy_models.snapshot(state)
     after = toy_models.aggregate(method, server, [up], t)
     assert not torch.equal(after.head["head.weight"], server.head["head.weight"])
@@ -98,7 +99,7 @@ def test_means_are_exact() -> None:
     c = toy_models.client([[0.0], [0.0], [0.0], [4.0]], [0, 0, 0, 0], toy_models.identity_body(1), classes=2)
     method = FedGH(replace(toy_models.PLAIN, batch_size=3))
     down = method.init_server(toy_models.task(c.model, 2), key(0))
-    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, _ = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     assert up.means.tolist() == [[1.0], [0.0]]
     assert up.held.tolist() == [True, False]
 
@@ -108,7 +109,7 @@ def test_first_round_trains_from_the_global_head() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp(seed=1))
     method = FedGH(toy_models.RICH)
     down = method.init_server(toy_models.task(toy_models.mlp(seed=2)), key(0))
-    _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init() | down.head), c, key(1))
     toy_models.assert_same(state, alone)
 
@@ -118,10 +119,12 @@ def test_who_predicts() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = FedGH(toy_models.RICH)
     down = method.init_server(toy_models.task(toy_models.mlp(seed=4)), key(0))
-    old = method.init_client(c, key(0))
+    old = method_calls.init_client(method, c, key(0))
     up, state = toy_models.participate(method, down, old, c, key(1))
-    assert torch.equal(method.personal(down, None, old, c)(c.x), c.model(old.params | down.head, c.x))
-    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(state.params, c.x))
+    assert torch.equal(
+        method_calls.personal_predictor(method, down, None, old, c)(c.x), c.model(old.params | down.head, c.x)
+    )
+    assert torch.equal(method_calls.personal_predictor(method, down, up, state, c)(c.x), c.model(state.params, c.x))
 
 
 def test_bytes() -> None:

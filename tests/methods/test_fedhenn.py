@@ -225,9 +225,9 @@ def test_a_kernel_travels_with_the_rows_it_is_of_and_others_are_asked_for() -> N
     method = FedHeNN(rows=6)
     server = method.init_server(task(), key(0))
     for t in range(1, 4):
-        asked = method.broadcast(server, "a", task(), Round(t)).coming
+        asked = method.broadcast(server, "a", task(), Round(t), key(0)).coming
         server = after(method, server, [some_kernel(str(t), 6)], t)
-        downs = [method.broadcast(server, i, task(), Round(t)) for i in "ab"]
+        downs = [method.broadcast(server, i, task(), Round(t), key(0)) for i in "ab"]
         assert all(down.rows is asked for down in downs)
         torch.testing.assert_close([down.kernel for down in downs], [some_kernel(str(t), 6)] * 2)
         assert all(down.coming is downs[0].coming for down in downs)
@@ -238,12 +238,14 @@ def test_a_kernel_travels_with_the_rows_it_is_of_and_others_are_asked_for() -> N
 def test_the_pull_grows_with_the_root_of_the_round_and_begins_in_the_second() -> None:
     method = FedHeNN(eta0=0.3)
     server = method.init_server(task(), key(0))
-    assert all(method.broadcast(server, "a", task(), Round(t)).eta == 0 for t in (0, 3))  # nobody sent a kernel yet
+    assert all(
+        method.broadcast(server, "a", task(), Round(t), key(0)).eta == 0 for t in (0, 3)
+    )  # nobody sent a kernel yet
     server = after(method, server, [some_kernel(rows=10)])
-    first = method.broadcast(server, "a", task(), Round(0))
+    first = method.broadcast(server, "a", task(), Round(0), key(0))
     assert (first.eta, first.rows, first.kernel) == (0.0, None, None)
     for t in (1, 4, 7):
-        assert method.broadcast(server, "a", task(), Round(t)).eta == pytest.approx(0.3 * sqrt(t))
+        assert method.broadcast(server, "a", task(), Round(t), key(0)).eta == pytest.approx(0.3 * sqrt(t))
 
 
 def test_half_a_kernel_travels() -> None:

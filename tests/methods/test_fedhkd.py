@@ -9,6 +9,7 @@ from support import toy_models
 from support.small_runs import gap_params, made_with, run, same_models
 from torch import nn
 
+from atoll.clients import method_calls
 from atoll.core.client import Client
 from atoll.core.losses import objective
 from atoll.core.model import Model
@@ -44,7 +45,7 @@ def knowledge(model: Model, seen: list[bool] | None = None) -> Knowledge:
 
 
 def taken(method: FedHKD, c: Client, down: Knowledge) -> tuple[Update, State]:
-    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     return up, state
 
 
@@ -234,7 +235,11 @@ def test_unlike_models_stay_at_home() -> None:
     """Knowledge travels, parameters do not; without pulls every client trains alone, from where it stopped."""
     method, t = FedHKD(toy_models.RICH, lam=0.0, gamma=0.0), unlike()
     c = toy_models.random_client(9, 1, t.models["b"])
-    server, state, alone = method.init_server(t, key(0)), method.init_client(c, key(0)), State(c.model.init())
+    server, state, alone = (
+        method.init_server(t, key(0)),
+        method_calls.init_client(method, c, key(0)),
+        State(c.model.init()),
+    )
     for r in range(2):
         up, state = toy_models.participate(method, server, state, c, key(r))
         assert up.params == server.params == {}
@@ -242,7 +247,7 @@ def test_unlike_models_stay_at_home() -> None:
         server = toy_models.aggregate(method, server, [up], t)
         alone = toy_models.participate(Local(toy_models.RICH), Nothing(), alone, c, key(r))[1]
     toy_models.assert_same(state, alone)
-    assert method.generic(server, t) is None
+    assert method_calls.generic_predictor(method, server, t) is None
     assert server.seen.all()
     pulled = toy_models.participate(FedHKD(toy_models.RICH), server, state, c, key(3))[1]
     assert not torch.equal(
@@ -255,11 +260,11 @@ def test_who_predicts() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method, down, old = FedHKD(toy_models.RICH), knowledge(toy_models.mlp(seed=3)), State(toy_models.mlp(seed=4).init())
     up, state = toy_models.participate(method, down, old, c, key(1))
-    assert torch.equal(method.personal(down, None, old, c)(c.x), c.model(down.params, c.x))
-    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(up.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(method, down, None, old, c)(c.x), c.model(down.params, c.x))
+    assert torch.equal(method_calls.personal_predictor(method, down, up, state, c)(c.x), c.model(up.params, c.x))
     alone = replace(down, params={})
-    assert torch.equal(method.personal(alone, None, old, c)(c.x), c.model(old.params, c.x))
-    generic = method.generic(down, toy_models.task(c.model))
+    assert torch.equal(method_calls.personal_predictor(method, alone, None, old, c)(c.x), c.model(old.params, c.x))
+    generic = method_calls.generic_predictor(method, down, toy_models.task(c.model))
     assert generic is not None
     assert torch.equal(generic(c.x), c.model(down.params, c.x))
 

@@ -9,6 +9,7 @@ from support import toy_models
 from support.small_runs import gap_params, made_with, run, same_models
 from torch import Tensor, nn
 
+from atoll.clients import method_calls
 from atoll.core.batch import Step
 from atoll.core.client import Client
 from atoll.core.model import Model
@@ -194,7 +195,7 @@ def test_the_threshold_grows_to_its_end() -> None:
 def test_what_a_client_sends_is_its_change_from_what_it_received() -> None:
     """Undistilled and lossless, the change is that of plain training, and the mentor is Local's."""
     c, method = unlike(), FedKD(toy_models.RICH, **APART)
-    up, state = toy_models.participate(method, whole(c, 1.0), method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, whole(c, 1.0), method_calls.init_client(method, c, key(0)), c, key(1))
     plain, _ = toy_models.participate(
         FedAvg(toy_models.RICH), Global(mentee_of(c).init(), {}), Nothing(), replace(c, model=mentee_of(c)), key(1)
     )
@@ -207,7 +208,7 @@ def test_what_a_client_sends_is_its_change_from_what_it_received() -> None:
 
 def test_the_projection_fits_unlike_widths_and_is_trained() -> None:
     c, method = unlike(), FedKD(toy_models.RICH)
-    before = method.init_client(c, key(0))
+    before = method_calls.init_client(method, c, key(0))
     assert before.project.shape == (4, 5)
     assert before.project.abs().max() <= 5**-0.5
     assert before.project.std() > 0.1
@@ -220,7 +221,7 @@ def test_both_models_learn_from_each_other() -> None:
     c = unlike()
     ups, states = zip(
         *(
-            toy_models.participate(m, whole(c, 1.0), m.init_client(c, key(0)), c, key(1))
+            toy_models.participate(m, whole(c, 1.0), method_calls.init_client(m, c, key(0)), c, key(1))
             for m in (
                 FedKD(toy_models.RICH),
                 FedKD(toy_models.RICH, kl_weight=0.0),
@@ -244,11 +245,11 @@ def test_running_statistics_travel_as_they_are() -> None:
     c = toy_models.random_client(8, 1, normed(4, 0), proxy=normed(5, 3))
     method, t = FedKD(toy_models.RICH), toy_models.task(c.model, proxy=c.proxy)
     server = method.init_server(t, key(0))
-    up, state = toy_models.participate(method, whole(c), method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, whole(c), method_calls.init_client(method, c, key(0)), c, key(1))
     assert up.buffers["buffers.body.1.num_batches_tracked"] == 4
     assert not any("buffers" in name for name in up.change)
     after = toy_models.aggregate(method, server, [up], t)
-    down = method.broadcast(after, "0", t, Round(1))
+    down = method.broadcast(after, "0", t, Round(1), key(0))
     assert list(after.params) == list(server.params)
     for name in up.buffers:
         assert torch.equal(after.params[name], up.buffers[name])
@@ -287,10 +288,13 @@ def test_all_copies_of_the_mentee_agree_under_partial_participation() -> None:
     """Who took part in the round before gets the change, all others the whole; either way it is the server's mentee."""
     alone = {"a": unlike(9, 1), "b": unlike(8, 2), "c": unlike(7, 3)}
     method, t = FedKD(toy_models.RICH), toy_models.task(alone["a"].model, proxy=alone["a"].proxy)
-    server, states = method.init_server(t, key(0)), {i: method.init_client(c, key(0)) for i, c in alone.items()}
+    server, states = (
+        method.init_server(t, key(0)),
+        {i: method_calls.init_client(method, c, key(0)) for i, c in alone.items()},
+    )
     changed: list[list[str]] = []
     for r, cohort in enumerate(("ab", "bc", "ab", "ab", "c", "abc")):
-        downs = {i: method.broadcast(server, i, t, Round(r)) for i in cohort}
+        downs = {i: method.broadcast(server, i, t, Round(r), key(0)) for i in cohort}
         changed.append([i for i in cohort if not downs[i].params])
         replies = []
         for i in cohort:
@@ -306,7 +310,9 @@ def test_all_copies_of_the_mentee_agree_under_partial_participation() -> None:
 def test_a_change_is_smaller_than_the_whole() -> None:
     result = run("fedkd")
     method, task = result.setup.method, result.pool.task()
-    known, new = (method.broadcast(result.server, i, task, Round(3)) for i in (result.pool.ids[0], "a newcomer"))
+    known, new = (
+        method.broadcast(result.server, i, task, Round(3), key(0)) for i in (result.pool.ids[0], "a newcomer")
+    )
     assert nbytes(known) < 0.6 * nbytes(new)
     assert nbytes(new) == sum(4 * v.numel() for v in result.server.params.values()) + 8
 
@@ -329,8 +335,10 @@ def test_who_predicts() -> None:
     c, method = unlike(), FedKD()
     t = toy_models.task(c.model, proxy=c.proxy)
     server, state = method.init_server(t, key(0)), State(toy_models.mlp(seed=9).init(), torch.zeros(4, 5), {})
-    assert torch.equal(method.personal(whole(c), None, state, c)(c.x), c.model(state.params, c.x))
-    assert torch.equal(method.generic(server, t)(c.x), mentee_of(c)(mentee_of(c).init(), c.x))
+    assert torch.equal(
+        method_calls.personal_predictor(method, whole(c), None, state, c)(c.x), c.model(state.params, c.x)
+    )
+    assert torch.equal(method_calls.generic_predictor(method, server, t)(c.x), mentee_of(c)(mentee_of(c).init(), c.x))
 
 
 def test_unlike_widths_run() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
 from atoll.backends.vmap import VmapBackend
+from atoll.clients import method_calls
 from atoll.clients.state_store import MemoryStore
 from atoll.core.client import Client
 from atoll.core.model import Model
@@ -23,7 +24,7 @@ from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
 from atoll.methods._distillation import imitation_loss
-from atoll.methods.fedmd import DISTANCES, FedMD, Lesson, Scores, Server
+from atoll.methods.fedmd import DISTANCES, FedMD, Lesson, Question, Scores, Server
 from atoll.methods.local import Local, State
 
 ROWS = normal(key("public"), 10, 3)
@@ -49,7 +50,7 @@ def pooled(method: FedMD, uploads: dict[str, Tensor], server: Server | None = No
     """The server after a first exchange with these logits."""
     server = server or method.init_server(task(), key(0))
     replies = (Reply(i, Scores(v)) for i, v in uploads.items())
-    return method.aggregate(server, Replies(replies), task(), Round(0), key("server"))
+    return method.agree(server, Replies(replies), task(), Round(0), key("server"))
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
@@ -65,18 +66,17 @@ def test_the_consensus_is_the_plain_mean_over_the_round() -> None:
 def test_the_consensus_travels_in_the_second_exchange_only() -> None:
     method = FedMD()
     server = pooled(method, {"a": torch.ones(10, 3)})
-    assert method.broadcast(server, "a", task(), Round(0, 0)).consensus is None
-    assert method.broadcast(server, "a", task(), Round(0, 1)).consensus is server.consensus
+    assert method.teach(server, "a", task(), Round(0, 1), key(0)).consensus is server.consensus
 
 
 def test_clients_train_first_until_an_answer_of_theirs_was_accepted() -> None:
     method = FedMD()
     server = method.init_server(task(), key(0))
-    assert all(method.broadcast(server, i, task(), Round(0)).first for i in "abc")
+    assert all(method.ask(server, i, task(), Round(0), key(0)).first for i in "abc")
     later = pooled(method, {"b": torch.zeros(10, 3)}, server)
-    assert [method.broadcast(later, i, task(), Round(1)).first for i in "abc"] == [True, False, True]
+    assert [method.ask(later, i, task(), Round(1), key(0)).first for i in "abc"] == [True, False, True]
     assert not bool(server.met.any())
-    done = method.aggregate(later, Replies([Reply("b", Scores(None))]), task(), Round(0, 1), key(1))
+    done = method.draw_rows(later, Replies([Reply("b", Nothing())]), task(), Round(0, 1), key(1))
     assert torch.equal(done.met, later.met)
 
 
@@ -85,12 +85,12 @@ def test_all_clients_of_a_round_get_the_same_rows_and_the_next_round_others() ->
     server = method.init_server(task(), key(0))
     seen = []
     for t in range(3):
-        downs = [method.broadcast(server, i, task(), Round(t, phase)) for phase in (0, 1) for i in "abc"]
+        downs = [method.ask(server, i, task(), Round(t), key(0)) for i in "abc"]
         assert all(down.rows is server.rows for down in downs)
         assert len(server.rows.unique()) == 6
         seen.append(server.rows.tolist())
-        server = method.aggregate(server, Replies([Reply("a", Scores(torch.ones(6, 3)))]), task(), Round(t), key(t))
-        server = method.aggregate(server, Replies([Reply("a", Scores(None))]), task(), Round(t, 1), key(t, "next"))
+        server = method.agree(server, Replies([Reply("a", Scores(torch.ones(6, 3)))]), task(), Round(t), key(t))
+        server = method.draw_rows(server, Replies([Reply("a", Nothing())]), task(), Round(t, 1), key(t, "next"))
         assert server.consensus is None
     assert seen[0] != seen[1] != seen[2]
     assert sorted(FedMD().init_server(task(), key(0)).rows.tolist()) == list(range(10))
@@ -107,10 +107,10 @@ def test_a_digest_by_hand(distance: str, moved: float) -> None:
     c = replace(
         toy_models.client([[0.0, 0.0]], [0], toy_models.identity_body(), classes=2), public=torch.tensor([[1.0, 2.0]])
     )
-    down = Lesson(torch.zeros(1, dtype=torch.int32), False, torch.tensor([[1.0, -1.0]]))
+    down = Lesson(torch.zeros(1, dtype=torch.int32), torch.tensor([[1.0, -1.0]]))
     method = FedMD(STILL, digest=toy_models.PLAIN, distance=distance)
     up, state = toy_models.participate(method, down, State(c.model.init()), c, key(0))
-    assert up.logits is None
+    assert isinstance(up, Nothing)
     torch.testing.assert_close(state.params["head.bias"], torch.tensor([moved, -moved]))
     expected = torch.tensor([[moved, 2 * moved], [-moved, -2 * moved]])
     torch.testing.assert_close(state.params["head.weight"], expected)
@@ -123,29 +123,27 @@ def test_identical_clients_have_nothing_to_digest(distance: str) -> None:
     whole = (4 * ROWS).round()
     clients = [replace(toy_models.random_client(5, seed, model, classes=2), public=whole) for seed in (1, 2)]
     method = FedMD(STILL, digest=replace(toy_models.PLAIN, epochs=3, batch_size=4), distance=distance)
-    ups = [
-        toy_models.participate(method, Lesson(ORDER, False, None), State(model.init()), c, key(0))[0] for c in clients
-    ]
+    ups = [toy_models.participate(method, Question(ORDER, False), State(model.init()), c, key(0))[0] for c in clients]
     consensus = pooled(method, {"a": ups[0].logits, "b": ups[1].logits}).consensus
     assert consensus is not None
     loss, b = imitation_loss(model, DISTANCES[distance]), toy_models.batch(whole[ORDER.long()], consensus)
     assert float(loss(model.init(), b)) == 0
     grads, _ = gradient(loss, model.init(), b)
     assert all(not bool(g.any()) for g in grads.values())
-    _, after = toy_models.participate(method, Lesson(ORDER, False, consensus), State(model.init()), clients[0], key(1))
+    _, after = toy_models.participate(method, Lesson(ORDER, consensus), State(model.init()), clients[0], key(1))
     toy_models.assert_same(after, State(model.init()))
 
 
 def test_scores_are_those_of_the_rows_asked_for_in_evaluation_mode() -> None:
     c = norm_client()
-    up, state = toy_models.participate(FedMD(), Lesson(ORDER, False, None), State(c.model.init()), c, key(0))
+    up, state = toy_models.participate(FedMD(), Question(ORDER, False), State(c.model.init()), c, key(0))
     torch.testing.assert_close(up.logits, c.model(c.model.init(), ROWS)[ORDER.long()])
     toy_models.assert_same(state, State(c.model.init()))
 
 
 def test_a_first_answer_comes_after_training_on_private_rows() -> None:
     c, method = client(), FedMD(toy_models.RICH, first_epochs=7)
-    up, state = toy_models.participate(method, Lesson(ORDER, True, None), State(c.model.init()), c, key(3))
+    up, state = toy_models.participate(method, Question(ORDER, True), State(c.model.init()), c, key(3))
     alone = Local(replace(toy_models.RICH, epochs=7))
     _, trained = toy_models.participate(alone, Nothing(), State(c.model.init()), c, fold(key(3), -2))
     toy_models.assert_same(state, trained)
@@ -155,7 +153,7 @@ def test_a_first_answer_comes_after_training_on_private_rows() -> None:
 def test_digest_comes_before_revisit() -> None:
     c, consensus = client(), normal(key("consensus"), 8, 3)
     method = FedMD(toy_models.RICH, digest=replace(toy_models.RICH, batch_size=3))
-    down = Lesson(ORDER, False, consensus)
+    down = Lesson(ORDER, consensus)
     _, digested = toy_models.participate(replace(method, optim=STILL), down, State(c.model.init()), c, key(3))
     _, after = toy_models.participate(method, down, State(c.model.init()), c, key(3))
     toy_models.assert_same(after, toy_models.participate(Local(toy_models.RICH), Nothing(), digested, c, key(3))[1])
@@ -165,7 +163,7 @@ def test_public_batches_do_not_move_the_running_statistics() -> None:
     c, consensus = norm_client(), normal(key("consensus"), 8, 3)
     method = FedMD(STILL, digest=replace(toy_models.RICH, batch_size=4))
     before = c.model.init()
-    _, after = toy_models.participate(method, Lesson(ORDER, False, consensus), State(before), c, key(0))
+    _, after = toy_models.participate(method, Lesson(ORDER, consensus), State(before), c, key(0))
     for name, v in before.items():
         assert torch.equal(after.params[name], v) == name.startswith("buffers.")
 
@@ -173,7 +171,10 @@ def test_public_batches_do_not_move_the_running_statistics() -> None:
 def test_predictions_are_those_of_the_clients_own_model() -> None:
     c, method = client(), FedMD()
     state = State({name: v + 1 for name, v in c.model.init().items()})
-    assert torch.equal(method.personal(Lesson(ORDER, True, None), None, state, c)(c.x), c.model(state.params, c.x))
+    assert torch.equal(
+        method_calls.personal_predictor(method, Question(ORDER, True), None, state, c)(c.x),
+        c.model(state.params, c.x),
+    )
 
 
 @pytest.mark.parametrize(("c", "sizes"), [(client(), (9, 6, 11)), (norm_client(), (8, 8, 8))])
@@ -182,7 +183,7 @@ def test_vmap_equals_loop(c: Client, sizes: tuple[int, int, int]) -> None:
     clients = [client(n, seed, c.model) for seed, n in enumerate(sizes[:2])]
     method = FedMD(toy_models.RICH, digest=replace(toy_models.RICH, batch_size=3), first_epochs=2)
     states = [State(c.model.init()) for _ in range(2)]
-    for r, down in enumerate((Lesson(ORDER, True, None), Lesson(ORDER, False, normal(key("consensus"), 8, 3)))):
+    for r, down in enumerate((Question(ORDER, True), Lesson(ORDER, normal(key("consensus"), 8, 3)))):
         keys = [key(r, "local", i) for i in range(2)]
         before = toy_models.snapshot((down, states))
         one = [toy_models.participate(method, down, s, who, k) for s, who, k in zip(states, clients, keys, strict=True)]
@@ -228,8 +229,8 @@ def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:
     backend, server = LoopBackend(made.pool, MemoryStore()), made.method.init_server(made.pool.task(), key(0))
     _, log = run_round(made.method, made.pool.task(), backend, server, t=0, seed=0, cohort=made.pool.ids)
     assert set(log.up.values()) == {4 * 60 * 10}
-    assert set(log.down.values()) == {2 * (4 * 60 + 8) + 4 * 60 * 10}
-    assert nbytes(Scores(None)) == 0
+    assert set(log.down.values()) == {(4 * 60 + 8) + (4 * 60 + 4 * 60 * 10)}  # question and lesson
+    assert nbytes(Nothing()) == 0
 
 
 def test_mistakes_are_refused() -> None:

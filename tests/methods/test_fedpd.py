@@ -10,6 +10,7 @@ from support import toy_models
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
+from atoll.clients import method_calls
 from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.config import Config
@@ -28,7 +29,7 @@ from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.methods._distillation import batches_with_public
 from atoll.methods._factory import make
-from atoll.methods.fedpd import Desk, Features, FedPD, Server, State
+from atoll.methods.fedpd import Desk, Features, FedPD, Knowledge, Server, State
 from atoll.methods.local import Local
 from atoll.methods.local import State as Alone
 from atoll.storage.run_dir import RunDir
@@ -37,7 +38,7 @@ from atoll.typing import ClientId
 PUBLIC = normal(key("public"), 10, 3)
 QUICK = Adam(lr=0.01, epochs=3, batch_size=4)
 FIVE = replace(toy_models.RICH, epochs=5, lr=0.0)
-V1, V2, V3 = (FedPD.variants[name] for name in ("v1", "v2", "v3"))
+V1, V2, V3 = (FedPD.traits.variants[name] for name in ("v1", "v2", "v3"))
 
 
 def client(n: int = 9, seed: int = 1, model: Model | None = None) -> Client:
@@ -68,7 +69,7 @@ def ensemble(
     server = method.init_server(t, key(0))
     for r, uploads in enumerate(rounds):
         replies = server_side.serve_replies(server, (Reply(i, Features(z)) for i, z in uploads.items()), Round(r))
-        server = method.aggregate(server, Replies(replies), t, Round(r), key(r))
+        server = method.combine(server, Replies(replies), t, Round(r), key(r))
     return server, {i: server_side.get(i) for i in t.clients}
 
 
@@ -79,7 +80,7 @@ def sent(per_client: Desk) -> Tensor:
 
 def told(method: FedPD, server: Server, per_client: Desk, to: ClientId, t: Task) -> Tensor:
     """What a client receives in the second exchange."""
-    z = method.broadcast_per_client(server, per_client, to, t, Round(0, 1)).z
+    z = method.teach(server, per_client, to, t, Round(0, 1), key(0)).z
     assert z is not None
     return z
 
@@ -126,7 +127,7 @@ def test_coefficients_move_once_an_epoch() -> None:
         c = client()
         state = begin(c)
         z = c.model.features(state.params, PUBLIC) + 0.2
-        _, after = toy_models.participate(FedPD(replace(FIVE, batch_size=size)), Features(z), state, c, key(1))
+        _, after = toy_models.participate(FedPD(replace(FIVE, batch_size=size)), Knowledge(z), state, c, key(1))
         torch.testing.assert_close(after.alpha, torch.full((10,), 0.95243828), rtol=0, atol=1e-6)
         toy_models.assert_same(
             Alone(after.params), Alone(state.params)
@@ -141,8 +142,8 @@ def test_one_step_by_hand() -> None:
     model = Model(toy_models.Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False)))
     c = replace(toy_models.client([[1.0]], [0], model, classes=2), public=torch.tensor([[2.0]]))
     state = State({"body.weight": torch.ones(1, 1), "head.weight": torch.zeros(2, 1)}, torch.ones(1))
-    up, after = toy_models.participate(FedPD(toy_models.PLAIN, lam=0.5), Features(torch.ones(1, 1)), state, c, key(0))
-    assert up.z is None
+    up, after = toy_models.participate(FedPD(toy_models.PLAIN, lam=0.5), Knowledge(torch.ones(1, 1)), state, c, key(0))
+    assert isinstance(up, Nothing)
     torch.testing.assert_close(after.alpha, torch.tensor([0.95]))
     torch.testing.assert_close(after.params["body.weight"], torch.tensor([[0.905]]))
     torch.testing.assert_close(after.params["head.weight"], torch.tensor([[0.05], [-0.05]]))
@@ -152,11 +153,11 @@ def test_an_infinite_tau_leaves_the_variant_with_fixed_coefficients() -> None:
     """tau = 1e6 and eta = 1e-7 move a coefficient by 1e-7 l, which is lost beside 1."""
     c = client()
     z = c.model.features(c.model.init(), PUBLIC) + 0.2
-    _, firm = toy_models.participate(FedPD(toy_models.RICH, tau=1e6, eta_alpha=1e-7), Features(z), begin(c), c, key(0))
-    _, fixed = toy_models.participate(FedPD(toy_models.RICH, **V3), Features(z), begin(c), c, key(0))
+    _, firm = toy_models.participate(FedPD(toy_models.RICH, tau=1e6, eta_alpha=1e-7), Knowledge(z), begin(c), c, key(0))
+    _, fixed = toy_models.participate(FedPD(toy_models.RICH, **V3), Knowledge(z), begin(c), c, key(0))
     toy_models.assert_same(firm, fixed)
     assert bool((fixed.alpha == 1).all())
-    _, loose = toy_models.participate(FedPD(toy_models.RICH), Features(z), begin(c), c, key(0))
+    _, loose = toy_models.participate(FedPD(toy_models.RICH), Knowledge(z), begin(c), c, key(0))
     assert not torch.equal(loose.params["body.0.weight"], fixed.params["body.0.weight"])
 
 
@@ -165,7 +166,7 @@ def test_an_infinite_tau_leaves_the_variant_with_fixed_coefficients() -> None:
 
 def test_knowledge_goes_up_before_training() -> None:
     c = client()
-    up, after = toy_models.participate(FedPD(), Features(None), begin(c), c, key(5))
+    up, after = toy_models.participate(FedPD(), Nothing(), begin(c), c, key(5))
     assert torch.equal(up.z, c.model.features(c.model.init(), PUBLIC))
     toy_models.assert_same(after, begin(c))
 
@@ -178,7 +179,7 @@ def norm_client() -> Client:
 def test_without_pull_it_is_local_training() -> None:
     """To the bit, with batch statistics and dropout, whatever is sent."""
     for c in (client(), norm_client()):
-        _, own = toy_models.participate(FedPD(toy_models.RICH, lam=0.0), Features(some() / 0), begin(c), c, key(3))
+        _, own = toy_models.participate(FedPD(toy_models.RICH, lam=0.0), Knowledge(some() / 0), begin(c), c, key(3))
         _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), Alone(c.model.init()), c, key(3))
         toy_models.assert_same(Alone(own.params), alone)
     assert FedPD(lam=0.0).reduces_to() is not None
@@ -187,7 +188,7 @@ def test_without_pull_it_is_local_training() -> None:
 
 def test_only_private_batches_move_the_running_statistics() -> None:
     c = norm_client()
-    _, own = toy_models.participate(FedPD(FIVE), Features(some()), begin(c), c, key(0))
+    _, own = toy_models.participate(FedPD(FIVE), Knowledge(some()), begin(c), c, key(0))
     _, alone = toy_models.participate(Local(FIVE), Nothing(), Alone(c.model.init()), c, key(0))
     toy_models.assert_same(Alone(own.params), alone)
     assert own.params["buffers.body.1.num_batches_tracked"] == 10
@@ -220,9 +221,7 @@ def test_layer_norm_makes_knowledge_free_of_scale() -> None:
     c, method = client(), FedPD(feature_norm="layernorm")
     w = c.model.init()
     loud = w | {name: 100 * w[name] for name in ("body.0.weight", "body.0.bias")}
-    ups = [
-        toy_models.participate(method, Features(None), replace(begin(c), params=p), c, key(0))[0].z for p in (w, loud)
-    ]
+    ups = [toy_models.participate(method, Nothing(), replace(begin(c), params=p), c, key(0))[0].z for p in (w, loud)]
     some_on = c.model.features(w, PUBLIC).amax(1) > 0.1  # rows whose features are not all cut at 0
     torch.testing.assert_close(ups[0][some_on], ups[1][some_on], rtol=0, atol=0.02)
     assert float(method._apart(c.model.features(w, PUBLIC), ups[0]).abs().max()) == 0
@@ -234,7 +233,7 @@ def test_vmap_equals_loop(changes: dict[str, Any]) -> None:
     alone = [client(9, 1), client(6, 2)]
     alone[1] = replace(alone[1], model=alone[0].model)
     states = [begin(c) for c in alone]
-    for r, down in enumerate((Features(None), Features(some()), Features(None), Features(some(name="next")))):
+    for r, down in enumerate((Nothing(), Knowledge(some()), Nothing(), Knowledge(some(name="next")))):
         keys = [key(r, "local", i) for i in range(2)]
         before = toy_models.snapshot((down, states))
         one = [toy_models.participate(method, down, s, c, k) for s, c, k in zip(states, alone, keys, strict=True)]
@@ -247,8 +246,10 @@ def test_vmap_equals_loop(changes: dict[str, Any]) -> None:
 def test_predictions_are_those_of_the_clients_own_model() -> None:
     c = client()
     state = replace(begin(c), params={name: v + 1 for name, v in c.model.init().items()})
-    assert torch.equal(FedPD().personal(Features(None), None, state, c)(c.x), c.model(state.params, c.x))
-    assert FedPD().generic(Server({}, {}), server_task()) is None
+    assert torch.equal(
+        method_calls.personal_predictor(FedPD(), Nothing(), None, state, c)(c.x), c.model(state.params, c.x)
+    )
+    assert method_calls.generic_predictor(FedPD(), Server({}, {}), server_task()) is None
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
@@ -264,11 +265,11 @@ def test_a_step_of_the_server_by_hand() -> None:
     per_client = Desk({"body.weight": torch.tensor([[2.0]]), "head.weight": torch.tensor([[1.0]])}, None)
     server, reply = Server({"body.weight": torch.tensor([[1.0]])}, {}), Reply("a", Features(torch.tensor([[5.0]])))
     method = FedPD(server=toy_models.PLAIN)
-    share, after = method.serve_client(server, per_client, reply, t, Round(0), key(0))
+    share, after = method.train_server_model(server, per_client, reply, t, Round(0), key(0))
     torch.testing.assert_close(after.params["body.weight"], torch.tensor([[1.98]]))
     torch.testing.assert_close(after.params["head.weight"], torch.tensor([[1.2]]))
     torch.testing.assert_close(after.sent, torch.tensor([[2.376]]))
-    later = method.aggregate(server, iter([Reply("a", share)]), t, Round(0), key(0))
+    later = method.combine(server, iter([Reply("a", share)]), t, Round(0), key(0))
     torch.testing.assert_close(later.centre["body.weight"], torch.tensor([[0.99]]))
 
 
@@ -330,7 +331,6 @@ def test_unlike_widths() -> None:
     uploads = {"a": some(2), "b": some(6)}
     server, per_client_states = ensemble(FedPD(server=QUICK), t, [uploads])
     for i, z in uploads.items():
-        assert FedPD().broadcast_per_client(server, per_client_states[i], i, t, Round(0)).z is None
         assert told(FedPD(), server, per_client_states[i], i, t).shape == z.shape
 
 
@@ -352,14 +352,14 @@ def test_server_models_come_nearer_to_what_they_are_shown() -> None:
     assert errors[-1] < 0.7 * errors[0]
 
 
-def test_a_client_that_brings_nothing_changes_nothing() -> None:
+def test_second_exchange_leaves_the_server_models_unchanged() -> None:
     t, method = server_task(), FedPD(server=QUICK)
     server, per_client_states = ensemble(method, t, [{"a": some()}])
-    share, per_client = method.serve_client(
-        server, per_client_states["a"], Reply("a", Features(None)), t, Round(0, 1), key(0)
-    )
+    second = Round(0, 1)
+    reply = Reply("a", Nothing())
+    _, per_client = method_calls.serve_client(method, server, per_client_states["a"], reply, t, second, key(0))
     toy_models.assert_same(per_client, per_client_states["a"])
-    toy_models.assert_same(method.aggregate(server, iter([Reply("a", share)]), t, Round(0, 1), key(0)), server)
+    toy_models.assert_same(method.forget(server, iter([reply]), t, second, key(0)), server)
 
 
 # -- variants ---------------------------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def test_mistakes_are_refused() -> None:
         with pytest.raises(AtollError, match=next(iter(wrong))):
             FedPD(**wrong)
     with pytest.raises(AtollError, match="--public"):
-        FedPD().init_client(toy_models.random_client(4, 0, toy_models.mlp()), key(0))
+        method_calls.init_client(FedPD(), toy_models.random_client(4, 0, toy_models.mlp()), key(0))
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from support import toy_models
 from support.small_runs import run, same_models
 from torch import nn
 
+from atoll.clients import method_calls
 from atoll.core.client import Client
 from atoll.core.model import Model
 from atoll.core.optim.sgd import SGD
@@ -29,7 +30,7 @@ def same(a: Params, b: Params) -> bool:
 
 def first(c: Client) -> tuple[Shared, Kept]:
     method = FedPer()
-    return method.init_server(toy_models.task(c.model), key(0)), method.init_client(c, key(0))
+    return method.init_server(toy_models.task(c.model), key(0)), method_calls.init_client(method, c, key(0))
 
 
 def test_mean_by_hand() -> None:
@@ -54,12 +55,12 @@ def test_one_client_is_local_training() -> None:
     """Bit for bit, clipping included: the norm of a gradient is summed in the order of the model."""
     c, tight = toy_models.random_client(9, 1, toy_models.mlp()), SGD(lr=0.1, epochs=2, batch_size=4, clip=0.1)
     method, local = FedPer(tight), Local(tight)
-    (server, state), other = first(c), local.init_client(c, key(0))
+    (server, state), other = first(c), method_calls.init_client(local, c, key(0))
     for r in range(3):
         up, state = toy_models.participate(method, server, state, c, key(r))
         _, other = toy_models.participate(local, Nothing(), other, c, key(r))
         server = toy_models.aggregate(method, server, [up], toy_models.task(c.model))
-    assert same(method.own(server, None, state, c), other.params)
+    assert same(method.personal_params(server, None, state, c), other.params)
 
 
 def test_a_federation_of_one_is_local_training() -> None:
@@ -75,7 +76,7 @@ def test_heads_stay_at_home() -> None:
     (up_a, _), (up_b, home) = (toy_models.participate(method, server, start, c, key(1)) for c in (a, b))
     assert list(up_a.params) == ["body.0.weight", "body.0.bias"]
     later = toy_models.aggregate(method, server, [up_a, up_b], toy_models.task(a.model))
-    own = method.own(later, None, home, b)
+    own = method.personal_params(later, None, home, b)
     assert list(own) == list(b.model.init())
     assert same(part(own, "head"), home.params)
     assert same(part(own, "body"), later.params)
@@ -102,9 +103,13 @@ def test_who_predicts() -> None:
     c, head = toy_models.random_client(9, 1, toy_models.mlp()), Kept(part(toy_models.mlp(seed=4).init(), "head"))
     method, (down, _) = FedPer(toy_models.RICH), first(c)
     up, state = toy_models.participate(method, down, head, c, key(1))
-    assert torch.equal(method.personal(down, None, head, c)(c.x), c.model(down.params | head.params, c.x))
-    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(up.params | state.params, c.x))
-    assert method.generic(down, toy_models.task(c.model)) is None
+    assert torch.equal(
+        method_calls.personal_predictor(method, down, None, head, c)(c.x), c.model(down.params | head.params, c.x)
+    )
+    assert torch.equal(
+        method_calls.personal_predictor(method, down, up, state, c)(c.x), c.model(up.params | state.params, c.x)
+    )
+    assert method_calls.generic_predictor(method, down, toy_models.task(c.model)) is None
 
 
 def test_vmap_equals_loop() -> None:

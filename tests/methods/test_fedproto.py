@@ -4,6 +4,7 @@ import pytest
 import torch
 from support import toy_models
 
+from atoll.clients import method_calls
 from atoll.core.optim.base import gradient
 from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key
@@ -72,7 +73,7 @@ def test_nearest_prototype() -> None:
     """Prototypes (2, 3) and (0, 0), z = (1, 1): squared distances 5 and 2, so class 1."""
     down = Prototypes(torch.tensor([[2.0, 3.0], [0.0, 0.0]]), torch.tensor([True, True]))
     c = toy_models.client([[1.0, 1.0], [2.0, 2.0]], [0, 1], toy_models.identity_body(), classes=2)
-    scores = FedProto(readout="prototype").personal(down, None, State(c.model.init()), c)(c.x)
+    scores = method_calls.personal_predictor(FedProto(readout="prototype"), down, None, State(c.model.init()), c)(c.x)
     assert scores[0].tolist() == [-5.0, -2.0]
     assert scores.argmax(1).tolist() == [1, 0]
 
@@ -81,8 +82,8 @@ def test_prototypes_of_others_do_not_compete() -> None:
     down = Prototypes(torch.tensor([[2.0, 3.0], [0.0, 0.0]]), torch.tensor([True, True]))
     c = toy_models.client([[1.0, 1.0]], [0], toy_models.identity_body(), classes=2)
     state = State(c.model.init())
-    own = FedProto(readout="prototype").personal(down, None, state, c)
-    free = FedProto(readout="prototype", proto_own_classes=False).personal(down, None, state, c)
+    own = method_calls.personal_predictor(FedProto(readout="prototype"), down, None, state, c)
+    free = method_calls.personal_predictor(FedProto(readout="prototype", proto_own_classes=False), down, None, state, c)
     assert own(c.x).argmax(1).tolist() == [0]
     assert free(c.x).argmax(1).tolist() == [1]
 
@@ -92,8 +93,10 @@ def test_the_head_decides_until_there_is_a_prototype() -> None:
         [[1.0, 1.0]], [0], toy_models.identity_body(weight=torch.tensor([[0.0, 0.0], [1.0, 1.0]])), classes=2
     )
     state = State(c.model.init())
-    assert FedProto(readout="prototype").personal(EMPTY, None, state, c)(c.x).tolist() == [[0.0, 2.0]]
-    assert FedProto().personal(EMPTY, None, state, c)(c.x).tolist() == [[0.0, 2.0]]
+    assert method_calls.personal_predictor(FedProto(readout="prototype"), EMPTY, None, state, c)(c.x).tolist() == [
+        [0.0, 2.0]
+    ]
+    assert method_calls.personal_predictor(FedProto(), EMPTY, None, state, c)(c.x).tolist() == [[0.0, 2.0]]
 
 
 @pytest.mark.parametrize("distance", ["mse", "sq", "l2"])
@@ -103,8 +106,10 @@ def test_local_where_the_pull_is_off(distance: str, off: str) -> None:
     known = Prototypes(torch.ones(3, 4), torch.ones(3, dtype=torch.bool))
     method = FedProto(toy_models.RICH, lam=0.0 if off == "lam" else 2.0, distance=distance)
     down = known if off == "lam" else method.init_server(toy_models.task(c.model), key(0))
-    _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
-    _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), method.init_client(c, key(0)), c, key(1))
+    _, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
+    _, alone = toy_models.participate(
+        Local(toy_models.RICH), Nothing(), method_calls.init_client(method, c, key(0)), c, key(1)
+    )
     toy_models.assert_same(state, alone)
     assert (method.reduces_to() is not None) == (off == "lam")
 
@@ -115,7 +120,7 @@ def test_the_pull_brings_features_closer() -> None:
 
     def gap(lam: float) -> float:
         method = FedProto(toy_models.RICH, lam=lam)
-        up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+        up, _ = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
         return float((up.means - down.means).square().mean())
 
     assert gap(5.0) < gap(0.0)

@@ -7,6 +7,7 @@ from support import toy_models
 from support.small_runs import made_with, run
 from torch import nn
 
+from atoll.clients import method_calls
 from atoll.core.client import Client
 from atoll.core.losses import objective
 from atoll.core.model import Model
@@ -35,7 +36,7 @@ def same(a: Params, b: Params) -> bool:
 
 def first(c: Client) -> tuple[Shared, Kept]:
     method = FedRep()
-    return method.init_server(toy_models.task(c.model), key(0)), method.init_client(c, key(0))
+    return method.init_server(toy_models.task(c.model), key(0)), method_calls.init_client(method, c, key(0))
 
 
 def test_the_body_stays_while_the_head_is_trained() -> None:
@@ -112,7 +113,7 @@ def test_without_head_training_bodies_are_those_of_fedbabu() -> None:
     c = toy_models.random_client(9, 1, normed())
     fedrep, fedbabu = FedRep(toy_models.RICH, head_optim=IDLE), FedBABU(toy_models.RICH, finetune=toy_models.RICH)
     a = b = first(c)[0]
-    mine, theirs = fedrep.init_client(c, key(0)), fedbabu.init_client(c, key(0))
+    mine, theirs = method_calls.init_client(fedrep, c, key(0)), method_calls.init_client(fedbabu, c, key(0))
     for r in range(2):
         up, mine = toy_models.participate(fedrep, a, mine, c, key(r))
         other, theirs = toy_models.participate(fedbabu, b, theirs, c, key(r))
@@ -139,9 +140,13 @@ def test_who_predicts() -> None:
     )
     down, start = first(c)
     up, state = toy_models.participate(method, down, start, c, key(1))
-    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(up.params | state.params, c.x))
-    assert torch.equal(method.personal(fresh, None, state, c)(c.x), c.model(fresh.params | state.params, c.x))
-    assert method.generic(down, toy_models.task(c.model)) is None
+    assert torch.equal(
+        method_calls.personal_predictor(method, down, up, state, c)(c.x), c.model(up.params | state.params, c.x)
+    )
+    assert torch.equal(
+        method_calls.personal_predictor(method, fresh, None, state, c)(c.x), c.model(fresh.params | state.params, c.x)
+    )
+    assert method_calls.generic_predictor(method, down, toy_models.task(c.model)) is None
 
 
 def test_vmap_equals_loop() -> None:

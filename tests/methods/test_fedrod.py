@@ -8,6 +8,7 @@ import torch
 from support import small_runs, toy_models
 from torch import nn
 
+from atoll.clients import method_calls
 from atoll.core.batch import Batch
 from atoll.core.client import Client
 from atoll.core.losses import cross_entropy
@@ -18,6 +19,7 @@ from atoll.core.params import BUFFERS, part, sub
 from atoll.core.payloads import Nothing, Params, equal
 from atoll.core.prng import key, normal
 from atoll.core.regularisers import Regularisers
+from atoll.core.task import Round
 from atoll.errors import AtollError
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.feddw import DW
@@ -55,13 +57,13 @@ def test_a_rare_class_costs_more(y: int, expected: float) -> None:
     """
     c = toy_models.client(torch.zeros(10, 2), [0] * 9 + [1], toy_models.identity_body())
     step = c.model.step(c.model.init(), toy_models.batch([[0.0, 0.0]], [y]))
-    assert float(fedrod()._balanced(down(c), c)(step)) == pytest.approx(expected, abs=1e-6)
+    assert float(fedrod()._balanced(c)(step)) == pytest.approx(expected, abs=1e-6)
 
 
 def test_equal_counts_give_plain_cross_entropy() -> None:
     c = toy_models.client(normal(key(1), 6, 3), [0, 1, 2] * 2, toy_models.mlp())
     step = c.model.step(c.model.init(), toy_models.batch(c.x, c.y))
-    shifted, plain = fedrod()._balanced(down(c), c)(step), cross_entropy(step.logits, step.batch)
+    shifted, plain = fedrod()._balanced(c)(step), cross_entropy(step.logits, step.batch)
     torch.testing.assert_close(shifted, plain)
 
 
@@ -69,13 +71,13 @@ def test_the_exponent() -> None:
     """gamma = 2 squares the counts: 81 to 1, -log(1/82) = 4.406719."""
     c = toy_models.client(torch.zeros(10, 2), [0] * 9 + [1], toy_models.identity_body())
     step = c.model.step(c.model.init(), toy_models.batch([[0.0, 0.0]], [1]))
-    assert float(fedrod(gamma=2.0)._balanced(down(c), c)(step)) == pytest.approx(4.406719, abs=1e-6)
+    assert float(fedrod(gamma=2.0)._balanced(c)(step)) == pytest.approx(4.406719, abs=1e-6)
 
 
 def test_a_class_without_rows_costs_nothing_and_breaks_nothing() -> None:
     """Counts (2, 0): p = 1 for class 0 whatever the logits, so no value and no gradient is left, and none is NaN."""
     c = toy_models.client([[1.0, 0.0], [0.0, 1.0]], [0, 0], toy_models.identity_body(), classes=2)
-    balanced = fedrod()._balanced(down(c), c)
+    balanced = fedrod()._balanced(c)
 
     def loss(p: Params, b: Batch) -> torch.Tensor:
         return balanced(c.model.step(p, b))
@@ -90,13 +92,13 @@ def test_a_class_without_rows_may_be_the_label_of_padding(gamma: float) -> None:
     """Such rows weigh 0; with log 0 in place of log 1e-9, 0 times infinity would come back, gamma's 0 included."""
     c = toy_models.client([[1.0, 0.0], [0.0, 1.0]], [1, 1], toy_models.identity_body(), classes=2)
     b = toy_models.batch([[1.0, 0.0], [7.0, 7.0]], [1, 0])._replace(w=torch.tensor([1.0, 0.0]))
-    assert torch.isfinite(fedrod(gamma=gamma)._balanced(down(c), c)(c.model.step(c.model.init(), b)))
+    assert torch.isfinite(fedrod(gamma=gamma)._balanced(c)(c.model.step(c.model.init(), b)))
 
 
 def test_padding_does_not_count() -> None:
     """Rows that are not there would make class 0 look common."""
     step = CLIENT.model.step(CLIENT.model.init(), toy_models.batch(CLIENT.x, CLIENT.y))
-    alone, more = (fedrod()._balanced(down(), c)(step) for c in (CLIENT, toy_models.padded(CLIENT, 20)))
+    alone, more = (fedrod()._balanced(c)(step) for c in (CLIENT, toy_models.padded(CLIENT, 20)))
     assert torch.equal(alone, more)
 
 
@@ -153,7 +155,7 @@ def test_the_global_model_does_not_notice_its_personal_heads(c: Client, personal
             0
         ]
         for i in (True, False)
-        for state in (own_head(c), FedRoD().init_client(c, key(0)))
+        for state in (own_head(c), method_calls.init_client(FedRoD(), c, key(0)))
     ]
     for up in ups[1:]:
         toy_models.assert_same(up, ups[0])
@@ -165,7 +167,7 @@ def test_afterwards_nothing_but_the_head_moves() -> None:
     up = Update(c.model.init(), c.n, {})
     sent = toy_models.snapshot(up)
     with torch.no_grad():
-        state = fedrod(interleaved=False).after_upload(down(c), up, own_head(c), c, key(1))
+        state = fedrod(interleaved=False).after_upload(down(c), up, own_head(c), c, Round(0), key(1))
     toy_models.assert_same(up, sent)
     assert state.head.keys() == {"head.weight", "head.bias"}
     assert not torch.equal(state.head["head.weight"], own_head(c).head["head.weight"])
@@ -196,9 +198,9 @@ def test_wait_free_heads_take_their_own_epochs() -> None:
 
 
 def test_interleaved_nothing_is_left_for_later() -> None:
-    up, state = fedrod().local(down(), own_head(), CLIENT, key(1))
+    up, state = fedrod().client_update(down(), own_head(), CLIENT, Round(0), key(1))
     assert not equal(state, own_head())
-    assert fedrod().after_upload(down(), up, state, CLIENT, key(1)) is state
+    assert fedrod().after_upload(down(), up, state, CLIENT, Round(0), key(1)) is state
 
 
 # -- who predicts -----------------------------------------------------------------------------------------------------
@@ -207,9 +209,11 @@ def test_interleaved_nothing_is_left_for_later() -> None:
 def test_a_head_of_zeros_predicts_as_the_global_model() -> None:
     """Clients begin so."""
     method = fedrod()
-    state = method.init_client(CLIENT, key(0))
-    generic = method.generic(down(), toy_models.task(CLIENT.model))
-    assert torch.equal(method.personal(down(), None, state, CLIENT)(CLIENT.x), generic(CLIENT.x))
+    state = method_calls.init_client(method, CLIENT, key(0))
+    generic = method_calls.generic_predictor(method, down(), toy_models.task(CLIENT.model))
+    assert torch.equal(
+        method_calls.personal_predictor(method, down(), None, state, CLIENT)(CLIENT.x), generic(CLIENT.x)
+    )
 
 
 def test_both_heads_predict() -> None:
@@ -219,18 +223,18 @@ def test_both_heads_predict() -> None:
     for params, sent, kept in ((down().params, None, state), (up.params, up, after)):
         z = CLIENT.model.features(params, CLIENT.x)
         both = CLIENT.model.classify(params, z) + CLIENT.model.classify(kept.head, z)
-        torch.testing.assert_close(method.personal(down(), sent, kept, CLIENT)(CLIENT.x), both)
+        torch.testing.assert_close(method_calls.personal_predictor(method, down(), sent, kept, CLIENT)(CLIENT.x), both)
 
 
 def test_heads_fit_their_own_clients() -> None:
     """All rows are of class 2: the personal model learns to say so; for the balanced one there is nothing to learn."""
     c = toy_models.client(normal(key(3), 12, 3), [2] * 12, toy_models.mlp(), classes=3)
     method = fedrod(optim=replace(toy_models.RICH, weight_decay=0.0))
-    server, state = method.init_server(toy_models.task(c.model), key(0)), method.init_client(c, key(0))
+    server, state = method.init_server(toy_models.task(c.model), key(0)), method_calls.init_client(method, c, key(0))
     up, state = toy_models.participate(method, server, state, c, key(1))
-    assert (method.personal(server, up, state, c)(c.x).argmax(1) == 2).all()
+    assert (method_calls.personal_predictor(method, server, up, state, c)(c.x).argmax(1) == 2).all()
     toy_models.assert_near(up.params, server.params, tolerance=1e-6)
-    assert (method.generic(server, toy_models.task(c.model))(c.x).argmax(1) != 2).any()
+    assert (method_calls.generic_predictor(method, server, toy_models.task(c.model))(c.x).argmax(1) != 2).any()
 
 
 # -- in a federation --------------------------------------------------------------------------------------------------
@@ -272,4 +276,4 @@ def test_vmap_equals_loop(interleaved: bool, personal: Any) -> None:
 
 
 def test_the_wait_free_form_is_known() -> None:
-    assert replace(FedRoD(), **dict(FedRoD.wait_free or {})).interleaved is False
+    assert replace(FedRoD(), **dict(FedRoD.traits.wait_free or {})).interleaved is False

@@ -10,6 +10,7 @@ from support import toy_models
 from support.small_runs import made_with, run, same_models
 from torch import Tensor
 
+from atoll.clients import method_calls
 from atoll.core.optim.base import gradient
 from atoll.core.optim.sgd import SGD
 from atoll.core.payloads import Nothing, Params, nbytes
@@ -133,7 +134,7 @@ def test_classes_never_sent_are_not_sent_on() -> None:
     """Not even after training has moved them; a class once sent stays known."""
     method = FedTGP(server=replace(FedTGP().server, epochs=2))
     first = born(method)
-    assert nbytes(method.broadcast(first, "a", toy_models.task(toy_models.mlp()), None)) == 0  # type: ignore[arg-type]
+    assert nbytes(method.broadcast(first, "a", toy_models.task(toy_models.mlp()), None, key(0))) == 0  # type: ignore[arg-type]
     after = aggregated(method, first, held([1.0, 0.0], None, None), held([1.0, 2.0], None, None))
     assert after.seen.tolist() == [True, False, False]
     assert not after.means[1:].any()
@@ -180,9 +181,10 @@ def test_who_predicts() -> None:
     down = Prototypes(torch.tensor([[2.0, 3.0], [0.0, 0.0]]), torch.tensor([True, True]))
     c = toy_models.client([[1.0, 1.0]], [0], toy_models.identity_body(), classes=2)
     state = State(c.model.init())
-    head = FedTGP().personal(down, None, state, c)
+    head = method_calls.personal_predictor(FedTGP(), down, None, state, c)
     own, free = (
-        FedTGP(readout="prototype", proto_own_classes=which).personal(down, None, state, c) for which in (True, False)
+        method_calls.personal_predictor(FedTGP(readout="prototype", proto_own_classes=which), down, None, state, c)
+        for which in (True, False)
     )
     assert head(c.x).tolist() == [[0.0, 0.0]]
     assert own(c.x).argmax(1).tolist() == [0]
@@ -194,9 +196,11 @@ def test_local_where_the_pull_is_off(off: str) -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = FedTGP(toy_models.RICH, lam=0.0 if off == "lam" else 10.0)
     known = Prototypes(torch.ones(3, 4), torch.ones(3, dtype=torch.bool))
-    first = method.broadcast(method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), None)  # type: ignore[arg-type]
+    first = method.broadcast(
+        method.init_server(toy_models.task(c.model), key(0)), "a", toy_models.task(c.model), None, key(0)
+    )  # type: ignore[arg-type]
     down = known if off == "lam" else first
-    _, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init()), c, key(1))
     toy_models.assert_same(state, alone)
     assert (method.reduces_to() is not None) == (off == "lam")

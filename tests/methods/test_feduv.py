@@ -29,7 +29,7 @@ def played(method: Any, c: Client = CLIENT, rounds: int = 2) -> Any:
     t = toy_models.task(c.model)
     server = method.init_server(t, key(0))
     for r in range(rounds):
-        up, _ = toy_models.participate(method, method.broadcast(server, "a", t, r), Nothing(), c, key(r))
+        up, _ = toy_models.participate(method, method.broadcast(server, "a", t, r, key(0)), Nothing(), c, key(r))
         server = toy_models.aggregate(method, server, [up], t)
     return server
 

@@ -9,6 +9,7 @@ from support import toy_models
 from support.small_runs import gap_params, made_with, run, same_models, setup
 from torch import Tensor, nn
 
+from atoll.clients import method_calls
 from atoll.core.batch import Step
 from atoll.core.client import Client
 from atoll.core.model import Model
@@ -47,7 +48,7 @@ def shared_of(c: Client) -> Model:
 
 
 def joined(method: FML, c: Client, rounds: int = 1) -> tuple[Update, State]:
-    down, state = Shared(shared_of(c).init()), method.init_client(c, key(0))
+    down, state = Shared(shared_of(c).init()), method_calls.init_client(method, c, key(0))
     for r in range(rounds):
         up, state = toy_models.participate(method, down, state, c, key(r))
     return up, state
@@ -123,11 +124,11 @@ def test_both_models_step_from_the_same_forward_pass() -> None:
 def test_the_own_model_goes_on_where_it_stopped_and_the_shared_one_starts_from_the_download() -> None:
     c, method = unlike(), FML(toy_models.RICH)
     down = Shared(shared_of(c).init())
-    _, first = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(0))
+    _, first = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(0))
     up, second = toy_models.participate(method, down, first, c, key(1))
     again, _ = toy_models.participate(method, down, first, c, key(1))
     toy_models.assert_same(up, again)
-    fresh, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    fresh, _ = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     assert not torch.equal(up.params["head.weight"], fresh.params["head.weight"])  # its peer is another one
     assert not torch.equal(first.params["head.weight"], second.params["head.weight"])
 
@@ -225,8 +226,8 @@ def test_who_predicts() -> None:
     c, method = unlike(), FML()
     t = toy_models.task(c.model, proxy=c.proxy)
     server, state = method.init_server(t, key(0)), State(toy_models.mlp(seed=9).init())
-    assert torch.equal(method.personal(server, None, state, c)(c.x), c.model(state.params, c.x))
-    assert torch.equal(method.generic(server, t)(c.x), shared_of(c)(shared_of(c).init(), c.x))
+    assert torch.equal(method_calls.personal_predictor(method, server, None, state, c)(c.x), c.model(state.params, c.x))
+    assert torch.equal(method_calls.generic_predictor(method, server, t)(c.x), shared_of(c)(shared_of(c).init(), c.x))
 
 
 def test_bytes() -> None:

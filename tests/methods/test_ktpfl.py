@@ -10,6 +10,7 @@ from support.small_runs import PUBLIC, made_with, run, same_models, setup
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
+from atoll.clients import method_calls
 from atoll.clients.state_store import MemoryStore
 from atoll.core.client import Client
 from atoll.core.model import Model
@@ -21,7 +22,7 @@ from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
 from atoll.methods._distillation import imitation_loss, kl_divergence
-from atoll.methods.ktpfl import KTpFL, Predictions, Server, Target, simplex
+from atoll.methods.ktpfl import KTpFL, Predictions, Question, Server, Target, simplex
 from atoll.methods.local import Local, State
 
 ROWS = normal(key("public"), 10, 3)
@@ -48,7 +49,7 @@ def taught(method: KTpFL, c: Tensor, uploads: dict[str, Tensor]) -> Server:
     """The server after a first exchange, its coefficients having been c."""
     server = replace(method.init_server(task(len(c)), key(0)), c=c)
     replies = (Reply(i, Predictions(v)) for i, v in uploads.items())
-    return method.aggregate(server, Replies(replies), task(len(c)), Round(0), key("server"))
+    return method.weigh(server, Replies(replies), task(len(c)), Round(0), key("server"))
 
 
 def soft(name: str, rows: int = 10) -> Tensor:
@@ -61,7 +62,7 @@ def soft(name: str, rows: int = 10) -> Tensor:
 def learned(c: list[float], s: Tensor = AXES, **settings: Any) -> list[float]:
     """The first row, if all rows are c."""
     rows = torch.tensor([c] * len(c), dtype=torch.double)
-    out: list[float] = KTpFL(**settings).learn(rows, s)[0].tolist()
+    out: list[float] = KTpFL(**settings).next_weights(rows, s)[0].tolist()
     return out
 
 
@@ -133,8 +134,7 @@ def test_targets_are_mixtures_of_predictions() -> None:
     server = taught(method, c, s)
     torch.testing.assert_close(server.targets["a"], 0.5 * s["a"] + 0.3 * s["b"] + 0.2 * s["c"])
     torch.testing.assert_close(server.targets["b"], s["c"])
-    assert method.broadcast(server, "a", task(), Round(0, 0)).probs is None
-    assert method.broadcast(server, "a", task(), Round(0, 1)).probs is server.targets["a"]
+    assert method.teach(server, "a", task(), Round(0, 1), key(0)).probs is server.targets["a"]
 
 
 def test_targets_come_from_the_coefficients_just_learned() -> None:
@@ -174,11 +174,11 @@ def test_all_clients_of_a_round_get_the_same_rows_and_the_next_round_others() ->
     assert torch.equal(server.c, torch.full((3, 3), 1 / 3))
     seen = []
     for t in range(3):
-        assert all(method.broadcast(server, i, task(), Round(t, p)).rows is server.rows for i in "abc" for p in (0, 1))
+        assert all(method.ask(server, i, task(), Round(t), key(0)).rows is server.rows for i in "abc")
         seen.append(server.rows.tolist())
-        server = method.aggregate(server, iter([Reply("a", Predictions(soft("a", 6)))]), task(), Round(t), key(t))
+        server = method.weigh(server, iter([Reply("a", Predictions(soft("a", 6)))]), task(), Round(t), key(t))
         learned = server.c
-        server = method.aggregate(server, iter([Reply("a", Predictions(None))]), task(), Round(t, 1), key(t, "next"))
+        server = method.draw_rows(server, iter([Reply("a", Nothing())]), task(), Round(t, 1), key(t, "next"))
         assert server.targets == {}
         assert server.c is learned
     assert seen[0] != seen[1] != seen[2]
@@ -198,14 +198,14 @@ def test_a_step_of_distillation_by_hand() -> None:
     up, state = toy_models.participate(
         KTpFL(distil=toy_models.PLAIN, temperature=2.0), down, State(c.model.init()), c, key(0)
     )
-    assert up.probs is None
+    assert isinstance(up, Nothing)
     torch.testing.assert_close(state.params["head.weight"], torch.tensor([[0.02], [-0.02]]))
     torch.testing.assert_close(state.params["head.bias"], torch.tensor([0.02, -0.02]))
 
 
 def test_predictions_go_up_after_training_in_evaluation_mode() -> None:
     c, method = norm_client(), KTpFL(toy_models.RICH, temperature=3.0)
-    up, state = toy_models.participate(method, Target(ORDER, None), State(c.model.init()), c, key(1))
+    up, state = toy_models.participate(method, Question(ORDER), State(c.model.init()), c, key(1))
     _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init()), c, key(1))
     toy_models.assert_same(state, alone)
     torch.testing.assert_close(up.probs, (c.model(alone.params, ROWS[ORDER.long()]) / 3).softmax(1))
@@ -217,8 +217,7 @@ def test_without_transfer_there_is_nothing_to_learn() -> None:
     method = KTpFL(STILL, distil=toy_models.PLAIN, eta=0.0, temperature=2.0)
     states = {i: State(toy_models.mlp(seed=seed).init()) for seed, i in enumerate("ab")}
     ups = {
-        i: toy_models.participate(method, Target(ORDER, None), states[i], c, key(0))[0].probs
-        for i, c in clients.items()
+        i: toy_models.participate(method, Question(ORDER), states[i], c, key(0))[0].probs for i, c in clients.items()
     }
     for c, least, most in ((torch.eye(2), 0.0, 1e-7), (torch.full((2, 2), 0.5), 1e-4, 1.0)):
         target = taught(method, c, ups).targets["a"]
@@ -239,7 +238,9 @@ def test_public_batches_do_not_move_the_running_statistics() -> None:
 def test_predictions_are_those_of_the_clients_own_model() -> None:
     c = client()
     state = State({name: v + 1 for name, v in c.model.init().items()})
-    assert torch.equal(KTpFL().personal(Target(ORDER, None), None, state, c)(c.x), c.model(state.params, c.x))
+    assert torch.equal(
+        method_calls.personal_predictor(KTpFL(), Question(ORDER), None, state, c)(c.x), c.model(state.params, c.x)
+    )
 
 
 @pytest.mark.parametrize(("c", "sizes"), [(client(), (9, 6, 11)), (norm_client(), (8, 8, 8))])
@@ -248,7 +249,7 @@ def test_vmap_equals_loop(c: Client, sizes: tuple[int, int, int]) -> None:
     clients = [client(n, seed, c.model) for seed, n in enumerate(sizes[:2])]
     method = KTpFL(toy_models.RICH, distil=replace(toy_models.RICH, batch_size=3), temperature=2.0)
     states = [State(c.model.init()) for _ in range(2)]
-    for r, down in enumerate((Target(ORDER, None), Target(ORDER, soft("target", 8)))):
+    for r, down in enumerate((Question(ORDER), Target(ORDER, soft("target", 8)))):
         keys = [key(r, "local", i) for i in range(2)]
         before = toy_models.snapshot((down, states))
         one = [toy_models.participate(method, down, s, who, k) for s, who, k in zip(states, clients, keys, strict=True)]

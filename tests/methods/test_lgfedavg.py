@@ -7,12 +7,13 @@ from support import toy_models
 from support.small_runs import run, same_models
 from torch import nn
 
-from atoll.core.method import Need
+from atoll.clients import method_calls
 from atoll.core.model import Model
 from atoll.core.optim.sgd import SGD
 from atoll.core.params import part
 from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key
+from atoll.core.traits import Need
 from atoll.methods._partial_model import Kept, Shared, Update
 from atoll.methods.lgfedavg import LGFedAvg
 from atoll.methods.local import Local, State
@@ -40,7 +41,7 @@ def test_first_round_trains_from_the_common_head() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp(seed=1))
     method = LGFedAvg(toy_models.RICH)
     down = method.init_server(toy_models.task(toy_models.mlp(seed=2)), key(0))
-    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     _, alone = toy_models.participate(Local(toy_models.RICH), Nothing(), State(c.model.init() | down.params), c, key(1))
     assert same(up.params, part(alone.params, "head"))
     assert same(state.params, part(alone.params, "body"))
@@ -51,12 +52,12 @@ def test_one_client_is_local_training() -> None:
     c, tight = toy_models.random_client(9, 1, deep(5)), SGD(lr=0.1, epochs=2, batch_size=4, clip=0.1)
     method, local = LGFedAvg(tight), Local(tight)
     server, t = method.init_server(toy_models.task(c.model), key(0)), toy_models.task(c.model)
-    state, other = method.init_client(c, key(0)), local.init_client(c, key(0))
+    state, other = method_calls.init_client(method, c, key(0)), method_calls.init_client(local, c, key(0))
     for r in range(3):
         up, state = toy_models.participate(method, server, state, c, key(r))
         _, other = toy_models.participate(local, Nothing(), other, c, key(r))
         server = toy_models.aggregate(method, server, [up], t)
-    own = method.own(server, None, state, c)
+    own = method.personal_params(server, None, state, c)
     assert own.keys() == other.params.keys()
     assert all(torch.equal(v, other.params[name]) for name, v in own.items())
 
@@ -70,7 +71,7 @@ def test_a_message_leaves_the_body_alone() -> None:
     c = toy_models.random_client(9, 1, deep(5))
     method = LGFedAvg(toy_models.RICH)
     state = Kept(part(deep(5, seed=9).init(), "body"))
-    own = method.own(Shared(part(toy_models.mlp(seed=4).init(), "head")), None, state, c)
+    own = method.personal_params(Shared(part(toy_models.mlp(seed=4).init(), "head")), None, state, c)
     assert same(part(own, "body"), state.params)
     assert same(part(own, "head"), part(toy_models.mlp(seed=4).init(), "head"))
 
@@ -80,7 +81,7 @@ def test_unlike_bodies_share_a_head() -> None:
     clients = [toy_models.random_client(8, 1, toy_models.mlp()), toy_models.random_client(8, 2, deep(5))]
     method, t = LGFedAvg(toy_models.RICH), toy_models.task(toy_models.mlp())
     server = method.init_server(t, key(0))
-    states = [method.init_client(c, key(0)) for c in clients]
+    states = [method_calls.init_client(method, c, key(0)) for c in clients]
     done = [toy_models.participate(method, server, s, c, key(1)) for s, c in zip(states, clients, strict=True)]
     assert all(list(up.params) == ["head.weight", "head.bias"] for up, _ in done)
     after = toy_models.aggregate(method, server, [up for up, _ in done], t)
@@ -89,7 +90,7 @@ def test_unlike_bodies_share_a_head() -> None:
     )
     running = "buffers.body.1.running_mean"
     assert not torch.equal(done[1][1].params[running], states[1].params[running])  # kept, and moved by training
-    assert LGFedAvg.needs == {Need.SAME_WIDTH}
+    assert LGFedAvg.traits.needs == {Need.SAME_WIDTH, Need.SEPARATE_HEAD}
 
 
 def test_who_predicts() -> None:
@@ -97,11 +98,15 @@ def test_who_predicts() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = LGFedAvg(toy_models.RICH)
     down = method.init_server(toy_models.task(toy_models.mlp(seed=4)), key(0))
-    old = method.init_client(c, key(0))
+    old = method_calls.init_client(method, c, key(0))
     up, state = toy_models.participate(method, down, old, c, key(1))
-    assert torch.equal(method.personal(down, None, old, c)(c.x), c.model(old.params | down.params, c.x))
-    assert torch.equal(method.personal(down, up, state, c)(c.x), c.model(state.params | up.params, c.x))
-    assert method.generic(down, toy_models.task(c.model)) is None
+    assert torch.equal(
+        method_calls.personal_predictor(method, down, None, old, c)(c.x), c.model(old.params | down.params, c.x)
+    )
+    assert torch.equal(
+        method_calls.personal_predictor(method, down, up, state, c)(c.x), c.model(state.params | up.params, c.x)
+    )
+    assert method_calls.generic_predictor(method, down, toy_models.task(c.model)) is None
 
 
 def test_bytes() -> None:

@@ -3,6 +3,7 @@
 import torch
 from support import toy_models
 
+from atoll.clients import method_calls
 from atoll.config import Config
 from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key
@@ -17,7 +18,7 @@ def test_one_step_by_hand() -> None:
     """
     c = toy_models.client([[1.0, 0.0]], [0], toy_models.identity_body(), classes=2)
     method = Local(toy_models.PLAIN)
-    _, state = toy_models.participate(method, Nothing(), method.init_client(c, key(0)), c, key(1))
+    _, state = toy_models.participate(method, Nothing(), method_calls.init_client(method, c, key(0)), c, key(1))
     torch.testing.assert_close(state.params["head.weight"], torch.tensor([[0.05, 0.0], [-0.05, 0.0]]))
     torch.testing.assert_close(state.params["head.bias"], torch.tensor([0.05, -0.05]))
 
@@ -32,17 +33,17 @@ def test_a_head_may_go_without_bias() -> None:
 def test_sends_nothing() -> None:
     c = toy_models.random_client(5, 0, toy_models.mlp())
     method = Local(toy_models.RICH)
-    up, _ = toy_models.participate(method, Nothing(), method.init_client(c, key(0)), c, key(1))
+    up, _ = toy_models.participate(method, Nothing(), method_calls.init_client(method, c, key(0)), c, key(1))
     assert nbytes(up) == 0
-    assert nbytes(method.broadcast(Nothing(), "a", toy_models.task(c.model), None)) == 0  # type: ignore[arg-type]
+    assert nbytes(method.broadcast(Nothing(), "a", toy_models.task(c.model), None, key(0))) == 0  # type: ignore[arg-type]
 
 
 def test_goes_on_where_it_stopped() -> None:
     c = toy_models.random_client(5, 0, toy_models.mlp())
     method = Local(toy_models.PLAIN)
-    first = toy_models.participate(method, Nothing(), method.init_client(c, key(0)), c, key(1))[1]
+    first = toy_models.participate(method, Nothing(), method_calls.init_client(method, c, key(0)), c, key(1))[1]
     second = toy_models.participate(method, Nothing(), first, c, key(2))[1]
-    fresh = toy_models.participate(method, Nothing(), method.init_client(c, key(0)), c, key(2))[1]
+    fresh = toy_models.participate(method, Nothing(), method_calls.init_client(method, c, key(0)), c, key(2))[1]
     restarted = toy_models.participate(method, Nothing(), State(first.params), c, key(2))[1]
     toy_models.assert_same(second, restarted)
     assert not torch.equal(second.params["head.weight"], fresh.params["head.weight"])
@@ -51,7 +52,7 @@ def test_goes_on_where_it_stopped() -> None:
 def test_is_fedavg_with_one_client() -> None:
     c = toy_models.random_client(7, 3, toy_models.mlp())
     local, fedavg = Local(toy_models.RICH), FedAvg(toy_models.RICH)
-    t, state, server = toy_models.task(c.model), local.init_client(c, key(0)), Global(c.model.init(), {})
+    t, state, server = toy_models.task(c.model), method_calls.init_client(local, c, key(0)), Global(c.model.init(), {})
     for r in range(2):
         state = toy_models.participate(local, Nothing(), state, c, key(r))[1]
         up, _ = toy_models.participate(fedavg, server, Nothing(), c, key(r))

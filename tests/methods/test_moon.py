@@ -7,6 +7,7 @@ import torch
 from support import toy_models
 from torch import Tensor, nn
 
+from atoll.clients import method_calls
 from atoll.core.client import Client
 from atoll.core.losses import objective, wmean
 from atoll.core.model import Model
@@ -15,6 +16,7 @@ from atoll.core.params import sub
 from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.regularisers import Regularisers
+from atoll.core.task import Round
 from atoll.errors import AtollError
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddw import DW
@@ -27,9 +29,9 @@ NEVER, ONCE = torch.tensor(False), torch.tensor(True)
 def played(method: Any, model: Model = CLIENT.model) -> tuple[Any, list[Any]]:
     """Server and states after three rounds of two clients: the average is not what either of them sent."""
     t, clients = toy_models.task(model), [toy_models.random_client(n, n, model) for n in (9, 6)]
-    server, states = method.init_server(t, key(0)), [method.init_client(c, key(0)) for c in clients]
+    server, states = method.init_server(t, key(0)), [method_calls.init_client(method, c, key(0)) for c in clients]
     for r in range(3):
-        down = method.broadcast(server, "a", t, r)
+        down = method.broadcast(server, "a", t, r, key(0))
         done = [toy_models.participate(method, down, s, c, key(r)) for s, c in zip(states, clients, strict=True)]
         server, states = toy_models.aggregate(method, server, [up for up, _ in done], t), [state for _, state in done]
     return server, states
@@ -37,7 +39,7 @@ def played(method: Any, model: Model = CLIENT.model) -> tuple[Any, list[Any]]:
 
 def trained(method: Any, down: Params, state: Any, c: Client = CLIENT) -> Params:
     with torch.no_grad():
-        up, _ = method.local(Global(down, {}), state, c, key(1))
+        up, _ = method.client_update(Global(down, {}), state, c, Round(0), key(1))
     params: Params = up.params
     return params
 
@@ -106,13 +108,13 @@ def test_no_contrast_in_the_first_participation() -> None:
     assert not torch.equal(
         trained(MOON(toy_models.RICH), down, State(other, ONCE))["head.weight"], plain["head.weight"]
     )
-    assert not MOON().init_client(CLIENT, key(0)).seen
+    assert not method_calls.init_client(MOON(), CLIENT, key(0)).seen
 
 
 def test_what_is_kept_is_what_was_sent() -> None:
     """Trained, not averaged."""
     method, down = MOON(toy_models.RICH), Global(CLIENT.model.init(), {})
-    up, state = toy_models.participate(method, down, method.init_client(CLIENT, key(0)), CLIENT, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, CLIENT, key(0)), CLIENT, key(1))
     toy_models.assert_near(state.params, up.params, tolerance=0)
     assert bool(state.seen)
 
@@ -155,9 +157,11 @@ def test_without_contrast_but_with_dw_it_is_feddw() -> None:
 
 def test_predictions_and_bytes() -> None:
     method, down = MOON(toy_models.RICH), Global(CLIENT.model.init(), {})
-    up, state = toy_models.participate(method, down, method.init_client(CLIENT, key(0)), CLIENT, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, CLIENT, key(0)), CLIENT, key(1))
     for said, params in ((None, down.params), (up, up.params)):
-        assert torch.equal(method.personal(down, said, state, CLIENT)(CLIENT.x), CLIENT.model(params, CLIENT.x))
+        assert torch.equal(
+            method_calls.personal_predictor(method, down, said, state, CLIENT)(CLIENT.x), CLIENT.model(params, CLIENT.x)
+        )
     assert nbytes(up) == nbytes(down) + 4
 
 

@@ -8,6 +8,7 @@ import torch
 from support import small_runs, toy_models
 from torch import Tensor, nn
 
+from atoll.clients import method_calls
 from atoll.core.batch import Batch
 from atoll.core.losses import objective
 from atoll.core.model import Model
@@ -16,6 +17,7 @@ from atoll.core.params import add, sub, weights
 from atoll.core.payloads import Nothing, Params, equal
 from atoll.core.prng import fold, key
 from atoll.core.regularisers import Regularisers
+from atoll.core.task import Round
 from atoll.core.vmap import functional_gradients
 from atoll.errors import AtollError
 from atoll.methods.fedavg import FedAvg, Global
@@ -119,7 +121,7 @@ def test_without_inner_steps_it_is_fedavg(hf: bool) -> None:
         for lr in (0.1, 0.02):
             optim = replace(toy_models.RICH, lr=lr)
             made = PerFedAvg(optim, alpha=0.0, hessian_free=hf)
-            up, state = toy_models.participate(made, start, made.init_client(c, key(0)), c, key(1))
+            up, state = toy_models.participate(made, start, method_calls.init_client(made, c, key(0)), c, key(1))
             toy_models.assert_same(up, toy_models.participate(FedAvg(optim), start, Nothing(), c, key(1))[0])
             toy_models.assert_near(weights(state.params), weights(start.params), tolerance=0)
     assert "FedAvg" in str(method(alpha=0.0).reduces_to())
@@ -134,7 +136,9 @@ def test_a_whole_run_without_inner_steps_is_fedavg() -> None:
 def test_running_statistics_move_once_in_a_step(hf: bool) -> None:
     c = with_statistics()
     made = method(optim=replace(toy_models.PLAIN, batch_size=8), alpha=0.1, hessian_free=hf)
-    up, _ = made.local(Global(c.model.init(), {}), made.init_client(c, key(0)), c, key(1))
+    up, _ = made.client_update(
+        Global(c.model.init(), {}), method_calls.init_client(made, c, key(0)), c, Round(0), key(1)
+    )
     assert int(up.params["buffers.body.1.num_batches_tracked"]) == 1
     assert not torch.equal(up.params["buffers.body.1.running_mean"], torch.zeros(4))
 
@@ -144,7 +148,7 @@ def test_regularisers_are_part_of_the_loss(hf: bool) -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp(bias=False))
     guest = method(hessian_free=hf, regularisers=Regularisers([DW(0.0)]))
     server = guest.init_server(toy_models.task(c.model), key(0))
-    up, state = toy_models.participate(guest, server, guest.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(guest, server, method_calls.init_client(guest, c, key(0)), c, key(1))
     plain, _ = toy_models.participate(method(hessian_free=hf), Global(server.params, {}), state, c, key(1))
     toy_models.assert_near(up.params, plain.params, tolerance=0)
     strong = replace(guest, regularisers=Regularisers([DW(10.0)]))
@@ -159,7 +163,7 @@ def test_regularisers_are_part_of_the_loss(hf: bool) -> None:
 def test_the_received_model_is_adapted() -> None:
     """One batch holds all rows: w_t - alpha grad f(w_t), neither momentum nor decay, and not from the upload."""
     made = method(optim=replace(toy_models.RICH, batch_size=16), alpha=0.3)
-    up, state = toy_models.participate(made, down(), made.init_client(CLIENT, key(0)), CLIENT, key(1))
+    up, state = toy_models.participate(made, down(), method_calls.init_client(made, CLIENT, key(0)), CLIENT, key(1))
     slope, _ = gradient(objective(CLIENT.model), down().params, toy_models.batch(CLIENT.x, CLIENT.y))
     toy_models.assert_near(state.params, sub(down().params, slope, 0.3))
     assert small_runs.gap_params(state.params, up.params) > 1e-3
@@ -175,7 +179,10 @@ def test_a_few_steps() -> None:
     for steps, wanted in ((3, expected), (0, down().params)):
         made = method(optim=whole, alpha=0.3, adapt_steps=steps)
         toy_models.assert_near(
-            toy_models.participate(made, down(), made.init_client(CLIENT, key(0)), CLIENT, key(1))[1].params, wanted
+            toy_models.participate(made, down(), method_calls.init_client(made, CLIENT, key(0)), CLIENT, key(1))[
+                1
+            ].params,
+            wanted,
         )
 
 
@@ -184,7 +191,8 @@ def test_small_batches_differ_from_step_to_step() -> None:
     made = method(optim=replace(toy_models.RICH, batch_size=2), alpha=0.3, adapt_steps=2)
     one = replace(made, adapt_steps=1)
     first, second = (
-        toy_models.participate(m, down(), m.init_client(CLIENT, key(0)), CLIENT, key(1))[1] for m in (one, made)
+        toy_models.participate(m, down(), method_calls.init_client(m, CLIENT, key(0)), CLIENT, key(1))[1]
+        for m in (one, made)
     )
     f, b = objective(CLIENT.model), next(CLIENT.batches(fold(key(1), -3), 1, 2))
     toy_models.assert_near(first.params, sub(down().params, gradient(f, down().params, b)[0], 0.3))
@@ -194,11 +202,17 @@ def test_small_batches_differ_from_step_to_step() -> None:
 def test_who_predicts() -> None:
     """The received model before training, the adapted one afterwards; the server judges the model as it is."""
     made = method(alpha=0.3)
-    up, state = toy_models.participate(made, down(), made.init_client(CLIENT, key(0)), CLIENT, key(1))
-    assert torch.equal(made.personal(down(), None, state, CLIENT)(CLIENT.x), CLIENT.model(down().params, CLIENT.x))
-    assert torch.equal(made.personal(down(), up, state, CLIENT)(CLIENT.x), CLIENT.model(state.params, CLIENT.x))
+    up, state = toy_models.participate(made, down(), method_calls.init_client(made, CLIENT, key(0)), CLIENT, key(1))
     assert torch.equal(
-        made.generic(down(), toy_models.task(CLIENT.model))(CLIENT.x), CLIENT.model(down().params, CLIENT.x)
+        method_calls.personal_predictor(made, down(), None, state, CLIENT)(CLIENT.x),
+        CLIENT.model(down().params, CLIENT.x),
+    )
+    assert torch.equal(
+        method_calls.personal_predictor(made, down(), up, state, CLIENT)(CLIENT.x), CLIENT.model(state.params, CLIENT.x)
+    )
+    assert torch.equal(
+        method_calls.generic_predictor(made, down(), toy_models.task(CLIENT.model))(CLIENT.x),
+        CLIENT.model(down().params, CLIENT.x),
     )
 
 

@@ -7,6 +7,7 @@ import torch
 from support import toy_models
 from torch import Tensor, nn
 
+from atoll.clients import method_calls
 from atoll.core.client import Client
 from atoll.core.losses import cross_entropy
 from atoll.core.model import Model
@@ -182,7 +183,9 @@ def test_the_fixed_model_is_in_evaluation_mode() -> None:
 def test_the_proxy_is_not_used_for_prediction() -> None:
     c = images()
     state = State({name: v + normal(key(4, name), *v.shape) for name, v in c.model.init().items()})
-    assert torch.equal(PFedES().personal(Proxy({}), None, state, c)(c.x), c.model(state.params, c.x))
+    assert torch.equal(
+        method_calls.personal_predictor(PFedES(), Proxy({}), None, state, c)(c.x), c.model(state.params, c.x)
+    )
 
 
 def test_needs_a_proxy() -> None:

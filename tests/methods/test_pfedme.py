@@ -8,6 +8,7 @@ import torch
 from support import small_runs, toy_models
 from torch import Tensor, nn
 
+from atoll.clients import method_calls
 from atoll.core.batch import Batch
 from atoll.core.losses import objective
 from atoll.core.model import Model
@@ -36,7 +37,7 @@ def down(c: Any = CLIENT) -> Global:
 
 
 def played(method: PFedMe, c: Any = CLIENT, k: int = 1) -> tuple[Update, State]:
-    return toy_models.participate(method, down(c), method.init_client(c, key(0)), c, key(k))
+    return toy_models.participate(method, down(c), method_calls.init_client(method, c, key(0)), c, key(k))
 
 
 def parabola(p: Params, b: Batch) -> Tensor:
@@ -161,8 +162,13 @@ def test_theta_predicts_and_not_w() -> None:
     method = pfedme()
     up, state = played(method)
     for sent in (None, up):
-        assert torch.equal(method.personal(down(), sent, state, CLIENT)(CLIENT.x), CLIENT.model(state.params, CLIENT.x))
-    assert torch.equal(method.generic(down(), TASK)(CLIENT.x), CLIENT.model(down().params, CLIENT.x))
+        assert torch.equal(
+            method_calls.personal_predictor(method, down(), sent, state, CLIENT)(CLIENT.x),
+            CLIENT.model(state.params, CLIENT.x),
+        )
+    assert torch.equal(
+        method_calls.generic_predictor(method, down(), TASK)(CLIENT.x), CLIENT.model(down().params, CLIENT.x)
+    )
     assert small_runs.gap_params(state.params, up.params) > 1e-3
 
 
@@ -189,7 +195,7 @@ def test_regularisers_are_part_of_f() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp(bias=False))
     guest = pfedme(regularisers=Regularisers([DW(0.0)]))
     server = guest.init_server(toy_models.task(c.model), key(0))
-    up, state = toy_models.participate(guest, server, guest.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(guest, server, method_calls.init_client(guest, c, key(0)), c, key(1))
     plain, other = played(pfedme(), c)
     toy_models.assert_near(up.params, plain.params, tolerance=0)
     toy_models.assert_same(state, other)

@@ -9,6 +9,7 @@ from support import quadratics, toy_models
 from support.quadratics import rounds, w
 from torch import nn
 
+from atoll.clients import method_calls
 from atoll.core.client import Client
 from atoll.core.losses import objective
 from atoll.core.model import Model
@@ -33,7 +34,7 @@ SMALL = replace(toy_models.PLAIN, epochs=2, batch_size=4)
 
 @pytest.fixture
 def quadratic_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    quadratics.install(monkeypatch, "scaffold")
+    quadratics.install(monkeypatch)
 
 
 def noise(params: Params, name: str) -> Params:
@@ -103,7 +104,7 @@ def test_the_first_round_of_a_client_is_fedavgs() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = SCAFFOLD(SMALL)
     down = method.init_server(toy_models.task(c.model), key(0))
-    up, _ = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, _ = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     plain, _ = toy_models.participate(FedAvg(SMALL), Plain(down.params, {}), Nothing(), c, key(1))
     assert all(torch.equal(v, plain.params[name]) for name, v in up.params.items())
 
@@ -127,7 +128,7 @@ def test_weight_decay_is_part_of_the_loss() -> None:
     c = toy_models.random_client(6, 1, toy_models.mlp())
     method = SCAFFOLD(replace(toy_models.PLAIN, weight_decay=0.5))
     down = method.init_server(toy_models.task(c.model), key(0))
-    _, after = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    _, after = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     grads, _ = gradient(objective(c.model), down.params, toy_models.batch(c.x, c.y))
     for name, g in grads.items():
         torch.testing.assert_close(after.variate[name], g + 0.5 * down.params[name], rtol=1e-4, atol=1e-5)
@@ -142,7 +143,7 @@ def test_the_number_of_steps_is_the_clients_own() -> None:
     model, method, keys = toy_models.mlp(), SCAFFOLD(SMALL), [key(1), key(2)]
     clients = [toy_models.random_client(n, n, model) for n in (6, 13)]
     down = method.init_server(toy_models.task(model), key(0))
-    states = [method.init_client(c, key(0)) for c in clients]
+    states = [method_calls.init_client(method, c, key(0)) for c in clients]
     up, alone = toy_models.participate(method, down, states[0], clients[0], keys[0])
     toy_models.assert_near(alone.variate, mean_step(up, down, 4), 1e-5)
     both = toy_models.together(method, down, states, [toy_models.padded(c, 13) for c in clients], keys)
@@ -156,7 +157,7 @@ def test_a_row_that_joined_another_batch_is_no_step() -> None:
     c = with_statistics(3)
     method = SCAFFOLD(replace(SMALL, batch_size=2))
     down = method.init_server(toy_models.task(c.model), key(0))
-    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     assert up.params["buffers.body.1.num_batches_tracked"] == 2
     toy_models.assert_near(state.variate, mean_step(up, down, 2), 1e-5)
 
@@ -166,7 +167,7 @@ def test_running_statistics_have_no_variates() -> None:
     method = SCAFFOLD(SMALL)
     t = toy_models.task(c.model)
     down = method.init_server(t, key(0))
-    up, state = toy_models.participate(method, down, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))
     names = weights(down.params).keys()
     assert down.variate.keys() == state.variate.keys() == up.change.keys() == names
     after = toy_models.aggregate(method, down, [up], t)
@@ -187,11 +188,13 @@ def test_who_predicts() -> None:
     c = toy_models.random_client(6, 1, toy_models.mlp())
     method, t = SCAFFOLD(SMALL), toy_models.task(c.model)
     server = method.init_server(t, key(0))
-    up, state = toy_models.participate(method, server, method.init_client(c, key(0)), c, key(1))
+    up, state = toy_models.participate(method, server, method_calls.init_client(method, c, key(0)), c, key(1))
     after = toy_models.aggregate(method, server, [up], t)
-    assert torch.equal(method.personal(server, None, state, c)(c.x), c.model(server.params, c.x))
-    assert torch.equal(method.personal(server, up, state, c)(c.x), c.model(up.params, c.x))
-    assert torch.equal(method.generic(after, t)(c.x), c.model(after.params, c.x))
+    assert torch.equal(
+        method_calls.personal_predictor(method, server, None, state, c)(c.x), c.model(server.params, c.x)
+    )
+    assert torch.equal(method_calls.personal_predictor(method, server, up, state, c)(c.x), c.model(up.params, c.x))
+    assert torch.equal(method_calls.generic_predictor(method, after, t)(c.x), c.model(after.params, c.x))
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

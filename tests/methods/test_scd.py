@@ -7,6 +7,7 @@ import torch
 from support import toy_models
 from torch import nn
 
+from atoll.clients import method_calls
 from atoll.core.client import Client
 from atoll.core.losses import objective
 from atoll.core.model import Model
@@ -15,6 +16,7 @@ from atoll.core.params import add, part, sub, weights
 from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
 from atoll.core.regularisers import Regularisers
+from atoll.core.task import Round
 from atoll.errors import AtollError
 from atoll.methods import _spectrum
 from atoll.methods._factory import make
@@ -35,9 +37,9 @@ def scd(**settings: Any) -> SCD:
 
 def played(method: Any, c: Client = CLIENT, rounds: int = 2) -> tuple[Any, Any]:
     """Server and state after some rounds of one client."""
-    server, state = method.init_server(toy_models.task(c.model), key(0)), method.init_client(c, key(0))
+    server, state = method.init_server(toy_models.task(c.model), key(0)), method_calls.init_client(method, c, key(0))
     for r in range(rounds):
-        up, state = toy_models.participate(method, method.broadcast(server, "a", TASK, r), state, c, key(r))
+        up, state = toy_models.participate(method, method.broadcast(server, "a", TASK, r, key(0)), state, c, key(r))
         server = toy_models.aggregate(method, server, [up], TASK)
     return server, state
 
@@ -61,7 +63,7 @@ def test_the_global_model_learns_the_low_bins_of_the_personal_one() -> None:
     """One full-batch step from the download: w - 0.1 (grad CE + lam_g grad D(s_tau(w) || s_tau(w_p)))."""
     method, down = scd(optim=toy_models.PLAIN, lam_g=3.0, tau=0.3, pad="exact"), Global(CLIENT.model.init(), {})
     state = State(moved(down.params, 0.3))
-    up, _ = method.local(down, state, CLIENT, key(1))
+    up, _ = method.client_update(down, state, CLIENT, Round(0), key(1))
     of = spectral_distance(state.params, NAMES, tau=0.3, pad="exact")
     toy_models.assert_near(up.params, step(down.params, CLIENT, 3.0, of))
     assert float(spectral_distance(up.params, NAMES)(down.params)) > 0
@@ -82,10 +84,10 @@ def test_the_personal_model_learns_all_bins_of_the_global_one_just_trained() -> 
 def test_in_the_first_step_both_are_equal_and_nothing_pulls() -> None:
     """Personal models start as the global one, where a divergence is flat: the step is FedAvg's, bit for bit."""
     method = scd(optim=toy_models.PLAIN, lam_g=1e6)
-    down, state = method.init_server(TASK, key(0)), method.init_client(CLIENT, key(0))
+    down, state = method.init_server(TASK, key(0)), method_calls.init_client(method, CLIENT, key(0))
     toy_models.assert_near(down.params, state.params, tolerance=0)
-    up, _ = method.local(down, state, CLIENT, key(1))
-    plain, _ = FedAvg(toy_models.PLAIN).local(down, Nothing(), CLIENT, key(1))
+    up, _ = method.client_update(down, state, CLIENT, Round(0), key(1))
+    plain, _ = FedAvg(toy_models.PLAIN).client_update(down, Nothing(), CLIENT, Round(0), key(1))
     toy_models.assert_same(up, plain)
 
 
@@ -104,7 +106,9 @@ def test_the_pull_acts() -> None:
     gaps = []
     for lam in (0.0, 30.0):
         with torch.no_grad():
-            after = scd(lam_p=lam).after_upload(Global(teacher, {}), up, State(CLIENT.model.init()), CLIENT, key(1))
+            after = scd(lam_p=lam).after_upload(
+                Global(teacher, {}), up, State(CLIENT.model.init()), CLIENT, Round(0), key(1)
+            )
         gaps.append(float(spectral_distance(teacher, NAMES)(after.params)))
     assert gaps[1] < 0.5 * gaps[0]
 
@@ -119,9 +123,9 @@ def test_a_phase_transforms_its_teacher_once(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(_spectrum.Transform, "__call__", counted)
     down = scd().init_server(TASK, key(0))
-    up, _ = scd().local(down, State(CLIENT.model.init()), CLIENT, key(1))
+    up, _ = scd().client_update(down, State(CLIENT.model.init()), CLIENT, Round(0), key(1))
     assert len(calls) == 7
-    scd().after_upload(down, up, State(CLIENT.model.init()), CLIENT, key(1))
+    scd().after_upload(down, up, State(CLIENT.model.init()), CLIENT, Round(0), key(1))
     assert len(calls) == 14
 
 
@@ -130,8 +134,8 @@ def test_running_statistics_have_no_spectrum() -> None:
     c = toy_models.random_client(8, 1, Model(toy_models.filled(net), "bn"))
     down = Global(c.model.init(), {})
     other = State({n: v + 5 if n.startswith("buffers.") else v for n, v in down.params.items()})
-    up, _ = scd(optim=toy_models.PLAIN, lam_g=1e6).local(down, other, c, key(1))
-    toy_models.assert_same(up, FedAvg(toy_models.PLAIN).local(down, Nothing(), c, key(1))[0])
+    up, _ = scd(optim=toy_models.PLAIN, lam_g=1e6).client_update(down, other, c, Round(0), key(1))
+    toy_models.assert_same(up, FedAvg(toy_models.PLAIN).client_update(down, Nothing(), c, Round(0), key(1))[0])
 
 
 def test_the_order_in_which_a_state_comes_back_does_not_matter() -> None:
@@ -146,8 +150,13 @@ def test_the_order_in_which_a_state_comes_back_does_not_matter() -> None:
 
 def test_both_models_predict() -> None:
     state, server = State(moved(CLIENT.model.init(), 1.0)), Global(CLIENT.model.init(), {})
-    assert torch.equal(scd().personal(server, None, state, CLIENT)(CLIENT.x), CLIENT.model(state.params, CLIENT.x))
-    assert torch.equal(scd().generic(server, TASK)(CLIENT.x), CLIENT.model(server.params, CLIENT.x))
+    assert torch.equal(
+        method_calls.personal_predictor(scd(), server, None, state, CLIENT)(CLIENT.x),
+        CLIENT.model(state.params, CLIENT.x),
+    )
+    assert torch.equal(
+        method_calls.generic_predictor(scd(), server, TASK)(CLIENT.x), CLIENT.model(server.params, CLIENT.x)
+    )
 
 
 def test_bytes_are_fedavgs() -> None:
@@ -164,14 +173,14 @@ def test_bytes_are_fedavgs() -> None:
 @pytest.mark.parametrize("variant", ["no-gm", "no-both"])
 def test_without_its_pull_the_global_model_is_fedavgs(variant: str) -> None:
     """Whatever the personal ones do."""
-    server, _ = played(scd(**SCD.variants[variant]))
+    server, _ = played(scd(**SCD.traits.variants[variant]))
     toy_models.assert_same(server, played(FedAvg(toy_models.RICH))[0])
     toy_models.assert_same(played(scd(lam_p=9.0, lam_g=0.0))[0], server)
 
 
 @pytest.mark.parametrize("variant", ["no-pm", "no-both"])
 def test_without_their_pull_personal_models_are_locals(variant: str) -> None:
-    _, state = played(scd(**SCD.variants[variant]))
+    _, state = played(scd(**SCD.traits.variants[variant]))
     toy_models.assert_same(state, played(Local(toy_models.RICH))[1])
 
 
@@ -216,8 +225,8 @@ def test_pulling_now_and_then() -> None:
 def test_pulling_in_every_second_step_of_an_even_number_is_twice_as_strong() -> None:
     method, down = scd(optim=toy_models.PLAIN, reg_every=7, lam_g=3.0), Global(CLIENT.model.init(), {})
     state = State(moved(down.params, 0.3))
-    once = scd(optim=toy_models.PLAIN, lam_g=3.0).local(down, state, CLIENT, key(1))[0]
-    toy_models.assert_same(method.local(down, state, CLIENT, key(1))[0], once)  # one step: the first
+    once = scd(optim=toy_models.PLAIN, lam_g=3.0).client_update(down, state, CLIENT, Round(0), key(1))[0]
+    toy_models.assert_same(method.client_update(down, state, CLIENT, Round(0), key(1))[0], once)  # one step: the first
     assert (
         float(
             _every(2, lambda s: torch.ones(()), toy_models.random_client(8, 1, toy_models.mlp()), 2)(toy_models.at({}))

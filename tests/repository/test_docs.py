@@ -30,6 +30,7 @@ from atoll import models
 from atoll.cli import main
 from atoll.cli.options import given
 from atoll.config import Config
+from atoll.core.method import traits_of
 from atoll.data.partition import parse
 from atoll.experiments.planning import plan_configs
 from atoll.methods import _registry
@@ -284,9 +285,9 @@ def test_the_readme_lists_every_method_in_its_family() -> None:
     listed = {
         name: family.strip().replace(" and ", "/") for family, names in rows for name in re.findall(r"`(\w+)`", names)
     }
-    variants = {variant for cls in _registry.methods().values() for variant in cls.variants}
+    variants = {variant for cls in _registry.methods().values() for variant in cls.traits.variants}
     assert {n: f for n, f in listed.items() if n not in variants} == {
-        n: c.family for n, c in _registry.methods().items()
+        n: traits_of(c).family for n, c in _registry.methods().items()
     }
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from atoll.clients import method_calls
 from atoll.core.batch import Batch
 from atoll.core.client import Client
 from atoll.core.losses import Loss, Term, wmean
@@ -32,8 +33,8 @@ class Played(NamedTuple):
     uploads: dict[int, Any]
 
 
-def install(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
-    """Let a method's module minimise s/2 (w - a)^2 plus its terms, a and s being the means of a client's x and y."""
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients minimise s/2 (w - a)^2 plus its terms, a and s being the means of a client's x and y."""
 
     def objective(model: Model, *terms: Term) -> Loss:
         def loss(params: Params, b: Batch) -> Tensor:
@@ -43,7 +44,7 @@ def install(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
 
         return loss
 
-    monkeypatch.setattr(f"atoll.methods.{module}.objective", objective)
+    monkeypatch.setattr("atoll.core.client.objective", objective)
 
 
 def client(a: float, s: int = 1) -> Client:
@@ -55,10 +56,10 @@ def rounds(
 ) -> list[Played]:
     """Play one round for each set of clients that are present."""
     task = Task(MODEL, 1, tuple(str(i) for i in range(len(clients))))
-    server, states = method.init_server(task, key(0)), [method.init_client(c, key(0)) for c in clients]
+    server, states = method.init_server(task, key(0)), [method_calls.init_client(method, c, key(0)) for c in clients]
     played = []
     for t, who in enumerate(present):
-        down, uploads, states = method.broadcast(server, "0", task, Round(t)), {}, list(states)
+        down, uploads, states = method.broadcast(server, "0", task, Round(t), key(0)), {}, list(states)
         for i in who:
             uploads[i], states[i] = toy_models.participate(method, down, states[i], clients[i], key(t, i))
         with torch.no_grad():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.prng import Key
+from atoll.core.task import Round
 from atoll.methods.ditto import Ditto
 from atoll.methods.fedavg import Global, Update
 from atoll.methods.local import State
@@ -23,19 +24,19 @@ class Witness(Ditto):
     late: bool = False  # or after it
     home: int = field(default_factory=os.getpid)  # the process that made it, where it is Ditto and nothing else
 
-    def local(self, down: Global, state: State, client: Any, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Global, state: State, client: Any, r: Round, k: Key) -> tuple[Update, State]:
         if os.getpid() != self.home:
             Path(self.folder, str(os.getppid())).touch()
         while os.getppid() == self.hang:
             time.sleep(0.05)
         if not self.late:
             self._die()
-        return super().local(down, state, client, k)
+        return super().client_update(down, state, client, r, k)
 
-    def after_upload(self, down: Any, up: Any, state: Any, client: Any, k: Any) -> Any:
+    def after_upload(self, down: Any, up: Any, state: Any, client: Any, r: Round, k: Any) -> Any:
         if self.late:
             self._die()
-        return super().after_upload(down, up, state, client, k)
+        return super().after_upload(down, up, state, client, r, k)
 
     def _die(self) -> None:
         for death in range(self.deadly if os.getpid() != self.home else 0):

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from atoll.config import Config
-from atoll.core.method import Need
+from atoll.core.method import traits_of
 from atoll.core.payloads import pack
+from atoll.core.traits import Need
 from atoll.engine.build import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import Setup, build_setup
@@ -46,7 +47,7 @@ def setup(name: str, **changes: Any) -> Setup:
         "backend": "loop",
     }  # fmt: skip
     base = name.partition(":")[0]
-    if Need.PUBLIC_DATA in _registry.method(base).needs:
+    if Need.PUBLIC_DATA in traits_of(_registry.method(base)).needs:
         options |= {"public": PUBLIC}
     options |= QUICK.get(base, {})
     return build_setup(Config(method=name, **options | changes))

@@ -1,6 +1,7 @@
 """Small models and clients whose numbers fit on paper, and one way to run a method on them."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,8 +9,12 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
+from atoll.clients import method_calls
+from atoll.clients.participation import take_part
 from atoll.core.batch import Batch, Step
 from atoll.core.client import Client
+from atoll.core.contract import contract
+from atoll.core.hooks import TrainsAfterUpload
 from atoll.core.method import Method
 from atoll.core.model import Model
 from atoll.core.optim.sgd import SGD
@@ -97,8 +102,13 @@ def task(model: Model, classes: int = 3, proxy: Model | None = None) -> Task:
 def participate(method: Method[Any, Any, Any, Any], down: Any, state: Any, c: Client, k: Tensor) -> tuple[Any, Any]:
     """What a client does in one round, as the loop does it."""
     with torch.no_grad():
-        up, state = method.local(down, state, c, k)
-        return up, method.after_upload(down, up, state, c, k) if method.after_upload else state
+        part = take_part(method, _exchange(method, down), down, state, c, k)
+        return part.upload, part.finish()
+
+
+def _exchange(method: Method[Any, Any, Any, Any], down: Any) -> Round:
+    """The exchange of the first round that begins with such a download."""
+    return Round(0, [messages.download for messages in contract(method).exchanges].index(type(down)))
 
 
 def side_by_side(clients: list[Client]) -> Client:
@@ -113,9 +123,12 @@ def together(
     """The same for several clients at once, under vmap; clients of unequal size come padded."""
     cs, ks = side_by_side(clients), torch.stack(keys)
     with torch.no_grad(), functional_gradients():
-        ups, after = vmap(method.local, (None, 0, 0, 0))(down, stack(states), cs, ks)
-        if method.after_upload:
-            after = vmap(method.after_upload, (None, 0, 0, 0, 0))(down, ups, after, cs, ks)
+        r = _exchange(method, down)
+        update = partial(method_calls.client_update, method, r)
+        ups, after = vmap(update, (None, 0, 0, 0))(down, stack(states), cs, ks)
+        if isinstance(method, TrainsAfterUpload):
+            finish = partial(method_calls.after_upload, method, r)
+            after = vmap(finish, (None, 0, 0, 0, 0))(down, ups, after, cs, ks)
     return list(zip(unstack(ups, len(keys)), unstack(after, len(keys)), strict=True))
 
 
@@ -157,10 +170,10 @@ def check_vmap(
     alone = [random_client(n, seed, model, shape=shape, proxy=proxy) for n, seed in ((9, 1), (6, 2))]
     t = task(model, proxy=proxy)
     server = method.init_server(t, key("server"))
-    states = [method.init_client(c, key("init")) for c in alone]
+    states = [method_calls.init_client(method, c, key("init")) for c in alone]
     for r in range(rounds):
         keys = [key(r, "local", i) for i in range(2)]
-        down = method.broadcast(server, "a", t, Round(r))
+        down = method.broadcast(server, "a", t, Round(r), key(0))
         before = snapshot((down, states, [(c.x, c.y) for c in alone]))
         one = [participate(method, down, s, c, k) for s, c, k in zip(states, alone, keys, strict=True)]
         many = together(method, down, states, [padded(c, 11) for c in alone], keys)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from ..core.method import Method, declared
+from ..core.method import Method, traits_of
 from ..core.payloads import Params
 from ..core.tree import flatten_params, unflatten_params
 from ..errors import AtollError, unknown
@@ -355,9 +355,10 @@ def guard_for(method: Method[Any, Any, Any, Any], rule: str, tell: Callable[[str
         rule: a value of ``--robust``.
         tell: called with the text of each note.
     """
-    guard = RobustAggregation(rule, declared(type(method), "guards"), tell)
-    if as_sent := declared(type(method), "as_sent"):
-        guard.note("sent", f"it guards averages alone. Used as clients send them: {as_sent}.")
+    traits = traits_of(method)
+    guard = RobustAggregation(rule, traits.guards, tell)
+    if traits.as_sent:
+        guard.note("sent", f"it guards averages alone. Used as clients send them: {traits.as_sent}.")
     return guard
 
 

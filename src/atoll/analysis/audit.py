@@ -37,8 +37,8 @@ def audit(method: AnyMethod, pool: ClientPool, seed: int) -> list[Item]:
     for exchange in dry_run(method, pool, seed, rounds=2):
         if exchange.round.t == 1:
             model = pool.models[exchange.client].name
-            items += _items("down", exchange.round.phase, model, exchange.download)
-            items += _items("up", exchange.round.phase, model, exchange.upload)
+            items += _items("down", exchange.round.exchange, model, exchange.download)
+            items += _items("up", exchange.round.exchange, model, exchange.upload)
     return items
 
 

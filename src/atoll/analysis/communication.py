@@ -11,9 +11,11 @@ import torch
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
 from ..config import Config
-from ..core.method import AnyMethod, Need
+from ..core.hooks import has_bias_free_heads
+from ..core.method import AnyMethod, traits_of
 from ..core.optim.base import no_training
 from ..core.payloads import nbytes
+from ..core.traits import Need
 from ..data.dataset import Dataset
 from ..engine.model_factory import ModelFactory
 from ..methods._factory import make
@@ -44,7 +46,7 @@ class ReferenceFederation:
         """Count the bytes of the method called ``name`` in a dry run, trained only if sizes depend on training."""
         method = make(name)
         pool = self._pool(method)
-        with one_thread(), nullcontext() if method.varying_bytes else no_training():
+        with one_thread(), nullcontext() if traits_of(method).varying_bytes else no_training():
             exchanges = list(dry_run(method, pool, 0, rounds=2, clients=pool.clients()))
         seen = [e for e in exchanges if e.round.t == 1 and e.client == pool.ids[0]]
         return Traffic(sum(nbytes(e.download) for e in seen), sum(nbytes(e.upload) for e in seen))
@@ -55,7 +57,7 @@ class ReferenceFederation:
         x = torch.rand(len(y), *self.shape, generator=torch.Generator().manual_seed(0))
         shares = ClientRows(x, y, [self.held * ROWS] * len(ids))
         networks = ModelFactory(Config(models=self.models, server_model="mlp_a"), self._data(), self.shape)
-        models = networks.assign(ids, not method.bias_free())
+        models = networks.assign(ids, not has_bias_free_heads(method))
         public = torch.rand(self.public, *self.shape, generator=torch.Generator().manual_seed(1))
         return build_pool(
             method,
@@ -63,7 +65,7 @@ class ReferenceFederation:
             models,
             RowSplits(shares, shares, shares),
             self.classes,
-            public=public if Need.PUBLIC_DATA in method.needs else None,
+            public=public if Need.PUBLIC_DATA in traits_of(method).needs else None,
         )
 
     def _data(self) -> Dataset:

@@ -12,11 +12,16 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from ..clients import method_calls
 from ..clients.dry_run import dry_run
 from ..clients.participation import take_part
 from ..clients.pool import ClientPool, replace_rows
+from ..clients.server_side import ServerSideStates
+from ..clients.state_store import MemoryStore
 from ..clients.tasks import ClientTask
 from ..core.client import Client
+from ..core.contract import exchanges_of
+from ..core.hooks import HasOptimiser, KeepsStatePerClient
 from ..core.losses import objective
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS, sub
@@ -78,7 +83,7 @@ def attack(setup: Setup, ways: Mapping[str, Way]) -> list[Figure]:
             job, client = ClientTask(e.client, e.round, e.download), pool.client(e.client)
             with torch.no_grad():
                 left = way(job, client, e.upload)
-                params = method.own(e.download, e.upload, e.state, client)
+                params = method.personal_params(e.download, e.upload, e.state, client)
             if tensors_of(left):
                 seen[name].append(Seen(job, client, left, params))
     figures = [
@@ -315,8 +320,8 @@ def inverted(way: Way, setup: Setup) -> list[Figure]:
 def _trials(way: Way, setup: Setup, rows: int) -> Iterator[float]:
     """For the first three clients with so many rows."""
     method, pool, seed = setup.method, setup.pool, setup.config.seed
-    optim = getattr(method, "optim", None)
-    if method.keeps_per_client_state or method.phases > 1 or not isinstance(optim, SGD):
+    optim = method.optim if isinstance(method, HasOptimiser) else None
+    if isinstance(method, KeepsStatePerClient) or len(exchanges_of(method)) > 1 or not isinstance(optim, SGD):
         return
     step = replace(optim, epochs=optim.epochs if rows == 1 else 1, batch_size=rows)
     method = replace(cast(Any, method), optim=step)
@@ -325,9 +330,10 @@ def _trials(way: Way, setup: Setup, rows: int) -> Iterator[float]:
         whole = pool.client(i)
         x = whole.x[:rows]
         client = replace_rows(whole, x, whole.y[:rows])
-        job = ClientTask(i, Round(0), method.broadcast(server, i, pool.task(), Round(0)))
-        state = method.init_client(client, key(seed, "init", i))
-        part = take_part(method, job.download, state, client, key(seed, "local", 0, i))
+        server_side = ServerSideStates(method, pool.task(), seed, MemoryStore())
+        job = ClientTask(i, Round(0), server_side.download(server, i, Round(0)))
+        state = method_calls.init_client(method, client, key(seed, "init", i))
+        part = take_part(method, job.round, job.download, state, client, key(seed, "local", 0, i))
         with torch.no_grad():
             up = way(job, client, part.upload)
         start, change = _change(job.download, up)

@@ -10,7 +10,9 @@ from ..clients.pool import ClientPool
 from ..clients.state_store import Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadFilter, no_filter
 from ..core.client import Client
-from ..core.method import AnyMethod, Method
+from ..core.contract import exchanges_of
+from ..core.hooks import PredictsOtherwise, TrainsAfterUpload
+from ..core.method import AnyMethod
 from ..core.model import Predictor
 from ..core.prng import Key, key
 from ..core.schema import tensors_of
@@ -61,7 +63,7 @@ class LoopBackend:
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
         """Evaluate the personal model of client ``i`` without training."""
         state, client = self.state(method, seed, i), self.pool.client(i)
-        return self.evaluate(method.personal(download, None, state, client), i)
+        return self.evaluate(method_calls.personal_predictor(method, download, None, state, client), i)
 
     def evaluate(self, predictor: Predictor, i: ClientId, thorough: bool = True) -> Score:
         """Evaluate a predictor on the test and validation rows of client ``i``.
@@ -85,37 +87,39 @@ class LoopBackend:
     def _participate(self, method: AnyMethod, seed: int, job: ClientTask) -> ClientUpload:
         client, state = self.pool.client(job.client), self.state(method, seed, job.client)
         before, k = self._before(method, job, state, client), job_key(seed, job)
-        part = take_part(method, job.download, state, client, k)
+        part = take_part(method, job.round, job.download, state, client, k)
 
         def finish() -> ClientResult:
             return self._result(method, job, part.upload, part.finish(), client)
 
         # Defer training that may overlap with aggregation. Finish other work now, so that the upload can be freed.
-        self._results.append(finish if method.after_upload else finish())
+        self._results.append(finish if isinstance(method, TrainsAfterUpload) else finish())
         return ClientUpload(job.client, self.upload_filter(job, client, part.upload), before)
 
     def _before(self, method: AnyMethod, job: ClientTask, state: Any, client: Client) -> Score | None:
-        if not job.evaluate or job.round.phase > 0:
+        if not job.evaluate or job.round.exchange > 0:
             return None
         if job.known is not None and _is_lasting(method, job, None, state, client):
             return {name: v for name, v in job.known.items() if name not in DETAILS}
-        return self.evaluate(method.personal(job.download, None, state, client), job.client, thorough=False)
+        return self.evaluate(
+            method_calls.personal_predictor(method, job.download, None, state, client), job.client, thorough=False
+        )
 
     def _result(
         self, method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Client, spoilt: bool | None = None
     ) -> ClientResult:
         """Return the new state, with the score of the trained model if the job requests one."""
-        if not job.evaluate or job.round.phase < method.phases - 1:
+        if not job.evaluate or job.round.exchange < len(exchanges_of(method)) - 1:
             return ClientResult(job.client, state, None, spoilt)
-        score = self.evaluate(method.personal(job.download, up, state, client), job.client)
+        score = self.evaluate(method_calls.personal_predictor(method, job.download, up, state, client), job.client)
         return ClientResult(job.client, state, score, spoilt, _is_lasting(method, job, up, state, client))
 
 
 def _is_lasting(method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Client) -> bool:
     """Return True if the personal model is stored in the client's state, so that no download can change it."""
-    if type(method).personal is not Method.personal:
+    if isinstance(method, PredictsOtherwise):
         return False
-    own, kept = method.own(job.download, up, state, client), {id(v) for v in tensors_of(state).values()}
+    own, kept = method.personal_params(job.download, up, state, client), {id(v) for v in tensors_of(state).values()}
     return bool(own) and all(id(v) in kept for v in own.values())
 
 

@@ -24,7 +24,8 @@ from .._version import __version__
 from ..clients.pool import ClientPool
 from ..clients.state_store import Store
 from ..clients.tasks import UploadFilter, no_filter
-from ..core.method import AnyMethod, contract
+from ..core.contract import contract
+from ..core.method import AnyMethod
 from ..core.serialization import OWN, decode, decode_upload, encode
 from ..errors import AtollError
 from ..utils.runtime import kept_memory, one_thread
@@ -142,9 +143,11 @@ class RayBackend(RemoteBackend):
             self._take(stream, answer)
 
     def _take(self, stream: Any, answer: UploadReady | WorkDone) -> None:
-        types = contract(self._running[stream].method)
+        running = self._running[stream]
+        types = contract(running.method)
         if isinstance(answer, UploadReady):
-            self._sent[answer.at] = answer._replace(upload=decode_upload(types.upload, answer.upload))
+            kind = types.exchanges[running.job.round.exchange].upload
+            self._sent[answer.at] = answer._replace(upload=decode_upload(kind, answer.upload))
         else:
             self._done[answer.at] = answer._replace(state=decode(types.state, answer.state, OWN))
             del self._running[stream]
@@ -240,7 +243,8 @@ def _task(order: WorkItem, references: list[Any]) -> Iterator[UploadReady | Work
         method = _read_once("method", packaged, method_from)
         pool, upload_filter = _read_once("pool", shared, tuple)
         types = contract(method)
-        download = _read_once("download", posted, lambda data: decode(types.download, data, OWN))
+        kind = types.exchanges[order.job.round.exchange].download
+        download = _read_once("download", posted, lambda data: decode(kind, data, OWN))
         state = None if order.state is None else decode(types.state, order.state, OWN)
         for answer in run_work_item(pool, upload_filter, order._replace(method=method, state=state), download):
             yield _encode_answer(answer)

@@ -12,6 +12,7 @@ from ..clients import method_calls
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadBatch, no_filter
 from ..core import vmap
 from ..core.client import Client
+from ..core.hooks import TrainsAfterUpload
 from ..core.method import AnyMethod
 from ..core.prng import keys
 from ..core.schema import find_nonfinite, static_form, tensors_of
@@ -88,11 +89,15 @@ class VmapBackend(LoopBackend):
         ids = [job.client for job in jobs]
         states = [self.state(method, seed, i) for i in ids]
         down, clients = stack([job.download for job in jobs]), self._clients(ids)
-        own = clients, keys(*round_key_parts(seed, jobs[0]), each=ids)
+        own, r = (clients, keys(*round_key_parts(seed, jobs[0]), each=ids)), jobs[0].round
         with torch.no_grad(), functional_gradients():
-            ups, after = vmap.batched_call(partial(method_calls.local, method), len(jobs), down, stack(states), *own)
-            if method.after_upload:
-                after = vmap.batched_call(partial(method_calls.after_upload, method), len(jobs), down, ups, after, *own)
+            ups, after = vmap.batched_call(
+                partial(method_calls.client_update, method, r), len(jobs), down, stack(states), *own
+            )
+            if isinstance(method, TrainsAfterUpload):
+                after = vmap.batched_call(
+                    partial(method_calls.after_upload, method, r), len(jobs), down, ups, after, *own
+                )
         uploads, nexts, spoilt = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), find_nonfinite(after)
         upload_batch = UploadBatch(ups, dict(zip(ids, uploads, strict=True)))
         outcomes = [ClientUpload(i, up, None, None, upload_batch) for i, up in zip(ids, uploads, strict=True)]

@@ -7,7 +7,8 @@ from rich.table import Table
 
 from .. import models as zoo
 from ..analysis.communication import ReferenceFederation
-from ..core.method import Need
+from ..core.method import traits_of
+from ..core.traits import Need
 from ..errors import AtollError
 from ..methods import _registry
 from ..methods._factory import make, settings_of, split_variant
@@ -59,12 +60,12 @@ def facts(name: str) -> dict[str, Any]:
         "citation": card.citation,
         "url": card.url,
         "year": card.year,
-        "family": cls.family,
-        "needs": sorted(cls.needs),
-        "heterogeneous": Need.SAME_ARCHITECTURE not in cls.needs,
-        "vectorisable": cls.vectorisable,
-        "wait_free": cls.wait_free is not None,
-        "variants": sorted(cls.variants),
+        "family": traits_of(cls).family,
+        "needs": sorted(traits_of(cls).needs),
+        "heterogeneous": Need.SAME_ARCHITECTURE not in traits_of(cls).needs,
+        "vectorisable": (traits_of(cls).vmap is not False),
+        "wait_free": traits_of(cls).wait_free is not None,
+        "variants": sorted(traits_of(cls).variants),
         "regularisers": hasattr(cls, "regularisers"),
     }
 
@@ -95,7 +96,7 @@ def _list(nominal: ReferenceFederation, as_json: bool) -> None:
 def _bytes(nominal: ReferenceFederation, name: str) -> dict[str, Any]:
     """Return the bytes of a round, or the reason why they cannot be counted."""
     try:
-        return {**nominal.traffic(name)._asdict(), "varying": _registry.method(name).varying_bytes}
+        return {**nominal.traffic(name)._asdict(), "varying": traits_of(_registry.method(name)).varying_bytes}
     except AtollError as reason:
         return {"refused": str(reason)}
 
@@ -115,7 +116,7 @@ def _describe(name: str, as_json: bool) -> None:
     source = ". ".join(filter(None, (card.title, card.citation, card.url)))
     click.echo("\n\n".join(filter(None, (source, card.algorithm))) + "\n")
     click.echo(f"Family: {fact['family']}. Needs: {', '.join(fact['needs']) or 'nothing'}.")
-    for variant, changes in _registry.method(name).variants.items():
+    for variant, changes in traits_of(_registry.method(name)).variants.items():
         click.echo(f"Variant {name}:{variant}: {', '.join(f'{k}={v}' for k, v in changes.items())}")
     table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
     for head in ("setting", "default", "meaning", "where the default comes from"):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from ..config import Config, read_yaml
+from ..core.hooks import Reduces
 from ..errors import AtollError
 from ..experiments.comparison import run_placed
 from ..experiments.planning import assign_directories, plan_configs, to_file_name
@@ -146,7 +147,8 @@ def _launch(
 
 def _reductions(config: Config) -> str | None:
     """Return a sentence if the settings turn the method into a simpler one."""
-    return make(config.method, config.settings, config.terms, config.optimiser_options).reduces_to()
+    method = make(config.method, config.settings, config.terms, config.optimiser_options)
+    return method.reduces_to() if isinstance(method, Reduces) else None
 
 
 def _check_method(name: str) -> None:

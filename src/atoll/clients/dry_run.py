@@ -12,7 +12,10 @@ import torch
 from ..aggregation import robust
 from ..aggregation.policy import AggregationPolicy
 from ..core.client import Client
+from ..core.contract import exchanges_of
+from ..core.hooks import HasOptimiser, TrainsAfterUpload
 from ..core.method import AnyMethod
+from ..core.payloads import Payload
 from ..core.prng import key
 from ..core.replies import Replies
 from ..core.task import Reply, Round
@@ -33,14 +36,14 @@ class Exchange(NamedTuple):
 
     round: Round
     client: ClientId
-    download: Any
-    upload: Any
-    state: Any
+    download: Payload
+    upload: Payload
+    state: Payload
 
 
 def select_representatives(method: AnyMethod, pool: ClientPool) -> dict[ClientId, Client]:
     """Return the first client of each architecture, cut to one batch of rows."""
-    rows = getattr(getattr(method, "optim", None), "batch_size", 32)
+    rows = method.optim.batch_size if isinstance(method, HasOptimiser) else 32
     first: dict[str, ClientId] = {}
     for client_id in pool.ids:
         first.setdefault(pool.models[client_id].name, client_id)
@@ -70,21 +73,21 @@ def dry_run(
         guard: robust aggregation in place of means.
 
     Yields:
-        One exchange for each client, phase and round.
+        One exchange for each client, exchange and round.
     """
     task = pool.task()
     participants = select_representatives(method, pool) if clients is None else clients
     server_side = ServerSideStates(method, task, seed, MemoryStore())
     server = method_calls.init_server(method, task, key(seed, "init", "server"))
     states = {i: method_calls.init_client(method, c, key(seed, "init", i)) for i, c in participants.items()}
-    for r in (Round(t, phase) for t in range(rounds) for phase in range(method.phases)):
-        uploads: dict[ClientId, Any] = {}
+    for r in (Round(t, at) for t in range(rounds) for at in range(len(exchanges_of(method)))):
+        uploads: dict[ClientId, Payload] = {}
         for i, client in participants.items():
             down = server_side.download(server, i, r)
             k = key(seed, "local", r.t, i)
             with meter(r, i, "local"):
-                part = take_part(method, down, states[i], client, k)
-            with meter(r, i, "personal") if method.after_upload else nullcontext():
+                part = take_part(method, r, down, states[i], client, k)
+            with meter(r, i, "personal") if isinstance(method, TrainsAfterUpload) else nullcontext():
                 states[i] = part.finish()
             uploads[i] = part.upload
             yield Exchange(r, i, down, uploads[i], states[i])
@@ -98,7 +101,7 @@ def _first_rows(client: Client, count: int) -> Client:
     return replace_rows(client, client.x[:count], client.y[:count])
 
 
-def _replies(uploads: dict[ClientId, Any], cohort: int) -> Iterator[Reply[Any]]:
+def _replies(uploads: dict[ClientId, Payload], cohort: int) -> Iterator[Reply[Payload]]:
     ids = list(uploads)
     for j in range(max(cohort, len(ids))):
         yield Reply(ids[j % len(ids)], uploads[ids[j % len(ids)]])

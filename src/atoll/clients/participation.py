@@ -1,13 +1,16 @@
-"""Run a client's work in an exchange: the one place that calls ``local`` and ``after_upload`` of a method."""
+"""Run a client's work in an exchange: the one place that calls the training functions of a method."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..core.client import Client
+from ..core.hooks import TrainsAfterUpload
 from ..core.method import AnyMethod
+from ..core.payloads import Payload
 from ..core.prng import Key
+from ..core.task import Round
 from ..core.tree import to_contiguous
 from . import method_calls
 
@@ -20,11 +23,11 @@ class ClientPart(NamedTuple):
         finish: runs the training that the method does after the upload, and returns the client's next state.
     """
 
-    upload: Any
-    finish: Callable[[], Any]
+    upload: Payload
+    finish: Callable[[], Payload]
 
 
-def take_part(method: AnyMethod, download: Any, state: Any, client: Client, k: Key) -> ClientPart:
+def take_part(method: AnyMethod, r: Round, download: Payload, state: Payload, client: Client, k: Key) -> ClientPart:
     """Run a client's work in an exchange up to its upload.
 
     Tensors of the upload and of the state get the memory layout that they have after serialisation, because the layout
@@ -32,6 +35,7 @@ def take_part(method: AnyMethod, download: Any, state: Any, client: Client, k: K
 
     Args:
         method: the method that is run.
+        r: the exchange.
         download: message of the server to the client.
         state: the client's state after its last exchange.
         client: rows and models of the client.
@@ -45,12 +49,12 @@ def take_part(method: AnyMethod, download: Any, state: Any, client: Client, k: K
         AtollError: the method returns a state of another class than its annotations declare.
     """
     with torch.no_grad():
-        upload, trained = to_contiguous(method_calls.local(method, download, state, client, k))
-    if method.after_upload is None:
+        upload, trained = to_contiguous(method_calls.client_update(method, r, download, state, client, k))
+    if not isinstance(method, TrainsAfterUpload):
         return ClientPart(upload, lambda: trained)
 
-    def finish() -> Any:
+    def finish() -> Payload:
         with torch.no_grad():
-            return to_contiguous(method_calls.after_upload(method, download, upload, trained, client, k))
+            return to_contiguous(method_calls.after_upload(method, r, download, upload, trained, client, k))
 
     return ClientPart(upload, finish)

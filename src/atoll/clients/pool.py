@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ..core.client import Augment, Client
-from ..core.method import AnyMethod
+from ..core.method import AnyMethod, traits_of
 from ..core.model import Model
 from ..core.task import Task
+from ..core.traits import Need
 from ..typing import ClientId
 from .metrics import Metric
 
@@ -164,11 +165,11 @@ class ClientPool:
 class NetworkBuilder(Protocol):
     """Builds the networks that a method has besides the clients' own models."""
 
-    def build_proxy(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> Model | None:
+    def build_proxy(self, needs: Collection[Need], assign: Mapping[ClientId, Model]) -> Model | None:
         """Build the model that clients exchange in place of their own models, if the method needs one."""
         ...
 
-    def server_models(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> dict[ClientId, Model]:
+    def server_models(self, needs: Collection[Need], assign: Mapping[ClientId, Model]) -> dict[ClientId, Model]:
         """Build the server's model for each client, if the method needs them."""
         ...
 
@@ -190,7 +191,7 @@ def build_pool(
     """Build the clients of a run.
 
     Args:
-        method: the method that will run; ``method.needs`` decides which further networks are built.
+        method: the method that will run; ``traits_of(method).needs`` decides which further networks are built.
         networks: builds the proxy model and the server's models.
         models: the architecture of every client of the federation.
         rows: prepared rows of the clients in ``ids``, in the same order.
@@ -210,8 +211,8 @@ def build_pool(
         train=rows.train,
         val=rows.val,
         test=rows.test,
-        proxy=networks.build_proxy(method.needs, models),
-        server_models=networks.server_models(method.needs, models),
+        proxy=networks.build_proxy(traits_of(method).needs, models),
+        server_models=networks.server_models(traits_of(method).needs, models),
         public=None if public is None else public.to(device),
         augment=augment,
         global_test=global_test,

@@ -1,11 +1,13 @@
 """Keep the states that the server has for each client, for methods with per-client server state."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 import torch
 
+from ..core.hooks import KeepsStatePerClient
 from ..core.method import AnyMethod
+from ..core.payloads import Payload
 from ..core.prng import key
 from ..core.task import Reply, Round, Task
 from ..core.tree import to_contiguous
@@ -30,30 +32,32 @@ class ServerSideStates:
         self._seed = seed
         self._store = store
 
-    def get(self, i: ClientId) -> Any:
+    def get(self, i: ClientId) -> Payload | None:
         """Return the server's state for client ``i``, or None if the method keeps none."""
-        if not self._method.keeps_per_client_state:
+        if not isinstance(self._method, KeepsStatePerClient):
             return None
-        stored = self._store.get(i)
+        stored: Payload | None = self._store.get(i)
         if stored is not None:
             return stored
         return method_calls.init_per_client(self._method, self._task, i, key(self._seed, "desk", i))
 
-    def download(self, server: Any, to: ClientId, r: Round) -> Any:
+    def download(self, server: Payload, to: ClientId, r: Round) -> Payload:
         """Make the server's message to client ``to``."""
-        return method_calls.download(self._method, server, self.get(to), to, self._task, r)
+        k = key(self._seed, "broadcast", *r, to)
+        return method_calls.download(self._method, server, self.get(to), to, self._task, r, k)
 
-    def serve_replies(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
+    def serve_replies(self, server: Payload, replies: Iterator[Reply[Payload]], r: Round) -> Iterator[Reply[Payload]]:
         """Run the server's work for each client and yield the replies that ``aggregate`` receives."""
-        return self._serve_each(server, replies, r) if self._method.keeps_per_client_state else replies
+        return self._serve_each(server, replies, r) if isinstance(self._method, KeepsStatePerClient) else replies
 
-    def _serve_each(self, server: Any, replies: Iterator[Reply[Any]], r: Round) -> Iterator[Reply[Any]]:
+    def _serve_each(self, server: Payload, replies: Iterator[Reply[Payload]], r: Round) -> Iterator[Reply[Payload]]:
         for reply in replies:
             k = key(self._seed, "serve", *r, reply.sender)
             with torch.no_grad():
                 per_client = self.get(reply.sender)
+                assert per_client is not None
                 upload, per_client = to_contiguous(
                     method_calls.serve_client(self._method, server, per_client, reply, self._task, r, k)
                 )
             self._store.put(reply.sender, per_client)
-            yield Reply(reply.sender, upload)
+            yield replace(reply, upload=upload)

@@ -4,9 +4,11 @@ from ..typing import ClientId
 from .batch import Batch, Step
 from .class_statistics import Pool, class_means, covariances, draw
 from .client import Client
+from .contract import check_functions, contract
+from .exchange import Exchange
 from .hyperparams import one_of, setting, within
 from .losses import Loss, Term, cross_entropy, objective, wmean
-from .method import Method, Need, StateT, check_functions, contract
+from .method import Method, StateT
 from .model import CHUNK, Model, Predictor
 from .optim.adam import Adam
 from .optim.base import Optimiser, gradient
@@ -18,6 +20,7 @@ from .prng import Key, bits, fold, key, normal, permutation, randint, seed_of, u
 from .regularisers import Regulariser, Regularisers
 from .replies import Replies, Reports, with_policy_of
 from .task import Reply, Round, Task
+from .traits import Need, Reads, Traits
 from .tree import stack
 from .vmap import is_batched
 
@@ -30,6 +33,7 @@ __all__ = [
     "Batch",
     "Client",
     "ClientId",
+    "Exchange",
     "Key",
     "Loss",
     "Method",
@@ -41,6 +45,7 @@ __all__ = [
     "Payload",
     "Pool",
     "Predictor",
+    "Reads",
     "Regulariser",
     "Regularisers",
     "Replies",
@@ -52,6 +57,7 @@ __all__ = [
     "Step",
     "Task",
     "Term",
+    "Traits",
     "about",
     "add",
     "bits",

@@ -1,6 +1,6 @@
 """Define the client that a method sees: its rows, model and batches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +9,9 @@ from torch import Tensor
 from . import vmap
 from .batch import Batch
 from .batch_order import draw_epoch
+from .losses import Loss, Term, objective
 from .memory_layout import take_rows
-from .model import Model
+from .model import Model, Predictor
 from .payloads import Params
 from .prng import Key
 from .vmap import is_batched
@@ -32,6 +33,7 @@ class Client:
         public: rows that all parties have, if the method needs public data.
         augment: function of images and a key; None for no augmentation.
         bound: largest norm of a row's features in statistics that are uploaded; None for no bound.
+        terms: makes the regularisers of the run, which ``objective`` adds to the loss.
     """
 
     x: Tensor
@@ -43,6 +45,7 @@ class Client:
     public: Tensor | None = None
     augment: Augment | None = None
     bound: float | None = None
+    terms: Callable[[], Sequence[Term]] = tuple
 
     def features(self, params: Params) -> Tensor:
         """Return the features of the client's rows, clipped to norm ``bound``, for statistics that are uploaded."""
@@ -51,6 +54,19 @@ class Client:
             return z
         norms: Tensor = z.norm(dim=1, keepdim=True)
         return z * (self.bound / norms.clamp(min=self.bound))
+
+    def objective(self, *terms: Term, model: Model | None = None) -> Loss:
+        """Return the loss of local training: that of the data, the terms of the method, the regularisers of the run.
+
+        Args:
+            terms: terms of the method.
+            model: the model that is trained; the client's own by default.
+        """
+        return objective(model or self.model, *terms, *self.terms())
+
+    def predictor(self, params: Params) -> Predictor:
+        """Return the predictor of the client's own model with these params."""
+        return lambda x: self.model(params, x)
 
     def batches(self, k: Key, epochs: int, size: int) -> Iterator[Batch]:
         """Yield shuffled, augmented batches, whose order is a function of the key alone.

@@ -1,6 +1,7 @@
 """Define regularisers: loss terms that can be combined, with the messages that a term needs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from .client import Client
 from .losses import Term
@@ -16,6 +17,7 @@ class Regulariser:
     """
 
     bias_free_head: bool = False  # True if the models must have a head without bias
+    marks: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # arguments of ``about`` for the tensors of a report
 
     def start(self, task: Task) -> Params:
         """Return the server's state of the term before the first round."""

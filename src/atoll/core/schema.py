@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .method import contract
+from ..errors import AtollError
+from .contract import contract
+from .hooks import TakesRegularisers
 from .payloads import Params, Role, field_types
 from .tree import flatten_rows
 
@@ -131,17 +133,29 @@ def field_of(name: str) -> str:
 
 
 def constraints_of(method: "AnyMethod") -> dict[str, FieldConstraints]:
-    """Return the constraints of all tensors in a method's uploads, reports of regularisers included."""
-    return declared_constraints(contract(method).upload) | _report_constraints(method)
+    """Return the constraints of all tensors in a method's uploads, reports of regularisers included.
+
+    Raises:
+        AtollError: if uploads of two exchanges have a field of the same name with different declarations.
+    """
+    found: dict[str, FieldConstraints] = {}
+    for messages in contract(method).exchanges:
+        for name, own in declared_constraints(messages.upload).items():
+            if (known := found.setdefault(name, own)) != own or known.role is not own.role:
+                raise AtollError(
+                    f"{messages.upload.__name__}.{name} of {type(method).__name__} is declared in two ways, in two "
+                    "exchanges. Rename one of the fields."
+                )
+    return found | _report_constraints(method)
 
 
 def _report_constraints(method: "AnyMethod") -> dict[str, FieldConstraints]:
     found = {}
-    for term in method.terms() if hasattr(method, "terms") else ():
+    for term in method.terms() if isinstance(method, TakesRegularisers) else ():
         prefix = f"extra/{type(term).__name__}."
-        for name, constraints in getattr(term, "marks", {}).items():
+        for name, constraints in term.marks.items():
             by = constraints.get("probabilities", False)
             found[prefix + name] = FieldConstraints(
-                **constraints | {"probabilities": prefix + by if isinstance(by, str) else by}
+                **{**constraints, "probabilities": prefix + by if isinstance(by, str) else by}
             )
     return found

@@ -1,11 +1,12 @@
 """Define the server's view of a federation, the position in a run, and a client's reply."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
+from ..errors import AtollError
 from ..typing import ClientId
 from .model import Model
 
@@ -34,6 +35,20 @@ class Task:
     models: Mapping[ClientId, Model] = field(default_factory=dict)
     server_models: Mapping[ClientId, Model] = field(default_factory=dict)
 
+    def index(self, client: ClientId) -> int:
+        """Return the position of a client in ``clients``.
+
+        Raises:
+            AtollError: for a client that was not in the run, such as one that joined later.
+        """
+        try:
+            return self.clients.index(client)
+        except ValueError:
+            raise AtollError(
+                f"Client {client!r} has no row in the server's tables: it was not in the run of "
+                f"{len(self.clients)} clients. Give new clients a rule of their own, or say why_closed()."
+            ) from None
+
     @property
     def feature_dim(self) -> int:
         """Number of features that enter the head of ``model``."""
@@ -44,11 +59,23 @@ class Round(NamedTuple):
     """A position in a run: the round ``t``, and the exchange within it for methods with several exchanges."""
 
     t: int
-    phase: int = 0
+    exchange: int = 0
 
 
-class Reply(NamedTuple, Generic[UpT]):
-    """The upload of one client."""
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[UpT]):
+    """The upload of one client. Iteration gives sender and upload.
+
+    Args:
+        sender: the client.
+        upload: its message.
+        staleness: aggregations since the server made the download that this upload answers; 0 in synchronous rounds.
+    """
 
     sender: ClientId
     upload: UpT
+    staleness: int = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.sender
+        yield self.upload

@@ -3,8 +3,8 @@
 from dataclasses import fields
 from typing import Any
 
-from ..core.method import Contract
-from ..core.method import contract as contract_of
+from ..core.contract import Contract
+from ..core.contract import contract as contract_of
 from ..core.payloads import field_types
 from ..methods._registry import methods
 from ..storage.run_reader import Run
@@ -20,7 +20,8 @@ def contract(run: Run) -> list[dict[str, str]] | None:
             "type": _kind(field_types(cls)[f.name]),
             "meaning": str(f.metadata.get("about", "")),
         }
-        for way, cls in (("up", types.upload), ("down", types.download))
+        for messages in types.exchanges
+        for way, cls in (("up", messages.upload), ("down", messages.download))
         for f in fields(cls)
     ]
 

@@ -10,7 +10,9 @@ from typing import Any, cast, get_type_hints
 
 import numpy as np
 
-from ..core.method import AnyMethod, contract
+from ..core.contract import contract
+from ..core.hooks import TakesRegularisers
+from ..core.method import AnyMethod
 from ..core.model import Model
 from ..core.optim.base import Optimiser
 from ..data.dataset import Array
@@ -23,16 +25,17 @@ def method_digest(method: AnyMethod) -> str:
 
     Raises an AtollError if the source of a class cannot be read: without it, nobody could tell whether codes differ.
     """
-    terms = method.terms() if hasattr(method, "terms") else ()
+    terms = method.terms() if isinstance(method, TakesRegularisers) else ()
     values = (getattr(method, f.name) for f in fields(cast(Any, method)))
     parts = (method, *terms, *(value for value in values if isinstance(value, Optimiser)))
+    types = contract(method)
     return _digest(
         {
             "name": type(method).__name__,
             "settings": [(s.name, repr(s.default)) for s in settings_of(method)],
             "terms": [(type(term).__name__, [(s.name, repr(s.default)) for s in settings_of(term)]) for term in terms],
-            "payloads": {role: _form(kind) for role, kind in contract(method)._asdict().items()},
-            "phases": method.phases,
+            "messages": [[_form(kind) for kind in messages] for messages in types.exchanges],
+            "states": [_form(kind) for kind in (types.state, types.server, types.per_client)],
             "code": [_code(cls) for part in parts for cls in type(part).__mro__ if not _is_foreign(cls)],
         }
     )

@@ -9,7 +9,7 @@ from ..clients.state_store import DiskStore, Kept, MemoryStore, RunStores, Store
 from ..clients.tasks import no_filter
 from ..clients.validation.checks import LARGEST
 from ..clients.validation.validator import Validator
-from ..core.method import Contract, contract
+from ..core.contract import Contract, contract
 from ..core.schema import constraints_of
 from ..privacy.policy import Privacy
 from ..simulation.faults import Faults

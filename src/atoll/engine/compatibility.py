@@ -1,20 +1,24 @@
 """Check before a run that the method can run on these clients with these options."""
 
+from collections.abc import Callable
+
 from ..aggregation import robust
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
-from ..core.method import AnyMethod, Need, check_functions, declared
+from ..core.contract import check_functions
+from ..core.method import AnyMethod, traits_of
 from ..core.optim import base
 from ..core.payloads import equal
 from ..core.prng import key
 from ..core.schema import constraints_of
+from ..core.traits import Need, Reads, Traits
 from ..errors import AtollError
 from ..methods import _registry
 from ..simulation.byzantine import ALIE, corrupt, upload_tensors
 from ..simulation.clock import Devices
 from .regulariser_check import check_terms
 
-REPEAT = "beside `aggregate`, and again in every subclass with an `aggregate` or `serve` of its own"
+DECLARE = "declare this in the `traits` of the class itself, because a subclass inherits no promises"
 
 
 def check(
@@ -34,45 +38,39 @@ def check(
         AtollError: the method cannot run. The message names the remedy.
     """
     check_functions(type(method), type(method).__name__)
-    architectures = pool.architectures()
-    widths = {m: pool.models[i].feature_dim for i in pool.ids if (m := pool.models[i].name)}
-    if Need.SAME_ARCHITECTURE in method.needs and len(architectures) > 1:
-        raise AtollError(
-            f"{name} shares whole models, so all clients need one architecture, but --models gives "
-            f"{', '.join(architectures)}. Give one model, or take a method for heterogeneous models: "
-            f"{_heterogeneous_methods()}."
-        )
-    if Need.SAME_WIDTH in method.needs and len(set(widths.values())) > 1:
-        listed = ", ".join(f"{m} {d}" for m, d in widths.items())
-        raise AtollError(
-            f"{name} shares heads or compares features, so all models need one feature width, but they have {listed}. "
-            f"Add --width {min(widths.values())}, or choose models that agree."
-        )
-    if Need.PUBLIC_DATA in method.needs and pool.public is None:
-        raise AtollError(f"{name} distils on public data, and there is none. Add --public {100 * pool.num_classes}.")
+    _check_needs(method, pool, name)
     if rule is not None:
         _check_rule(method, pool, name, rule, sums)
-    if sums == "fixed" and not declared(type(method), "sums_uploads"):
+    if sums == "fixed" and traits_of(method).server_reads is not Reads.SUMS:
         raise AtollError(_no_sum(method, name))
     check_terms(method, pool)
-    if backend == "vmap" and not method.vectorisable:
+    if backend == "vmap" and not (traits_of(method).vmap is not False):
         raise AtollError(f"--backend vmap cannot batch {name}. Use --backend processes or loop.")
     unbatched = sorted({pool.models[i].name for i in pool.ids if not pool.models[i].vectorisable})
     if backend == "vmap" and unbatched:
         raise AtollError(f"--backend vmap cannot batch {', '.join(unbatched)}. Use --backend loop.")
 
 
+def _check_needs(method: AnyMethod, pool: ClientPool, name: str) -> None:
+    """Raise an AtollError for the first requirement of the method that the federation does not meet."""
+    task = pool.task()
+    for need in sorted(traits_of(method).needs, key=lambda need: need.name):
+        if problem := need.find_problem(task):
+            others = f" Methods for heterogeneous models: {_heterogeneous_methods()}."
+            raise AtollError(f"For {name}, {problem}{others if need is Need.SAME_ARCHITECTURE else ''}")
+
+
 def _check_rule(method: AnyMethod, pool: ClientPool, name: str, rule: str, sums: str) -> None:
     """Raise an AtollError that names the remedy if a robust rule has no field to guard, or cannot work."""
-    guards = declared(type(method), "guards")
+    guards: object = traits_of(method).guards
     if not guards:
         raise AtollError(
             f"--robust {rule} replaces averages of models or prototypes, and {name} declares none that its server "
-            f"takes. Leave it out, or take one of: {_declaring('guards')}. If {name} is yours, and its server averages "
-            f"with `mean`, name the fields {REPEAT}: guards = ('params',)."
+            f"takes. Leave it out, or take one of: {_names(lambda traits: bool(traits.guards))}. If {name} is yours, "
+            f"and its server averages with `mean`, {DECLARE}: Traits(guards=('params',))."
         )
     if isinstance(guards, str):
-        raise AtollError(f"`guards` of {name} is a text, not a tuple of names. Write guards = ({guards!r},).")
+        raise AtollError(f"`guards` of {name} is a text, not a tuple of names. Write guards=({guards!r},).")
     if sums == "fixed":
         raise AtollError(
             f"--robust {rule} and --sums fixed exclude each other: a robust rule compares single uploads, and sums "
@@ -87,12 +85,12 @@ def _check_rule(method: AnyMethod, pool: ClientPool, name: str, rule: str, sums:
 def _no_sum(method: AnyMethod, name: str) -> str:
     """Explain why --sums fixed is refused and, if only a declaration may be missing, name it."""
     needed = "--sums fixed is for servers that work from sums of what clients send"
-    remedy = f"Leave it out, or take one of: {_declaring('sums_uploads')}."
-    if why := declared(type(method), "not_a_sum"):
+    remedy = f"Leave it out, or take one of: {_names(lambda traits: traits.server_reads is Reads.SUMS)}."
+    if why := traits_of(method).why_uploads:
         return f"{needed}, and that of {name} cannot: {why}. {remedy}"
     return (
         f"{needed}, and {name} does not declare that its server does. {remedy} If {name} is yours, and its server "
-        f"adds up with `mean` or `Sum` and reads no single upload, say so {REPEAT}: sums_uploads = True."
+        f"adds up with `mean` or `Sum` and reads no single upload, {DECLARE}: Traits(server_reads=Reads.SUMS)."
     )
 
 
@@ -127,10 +125,10 @@ def has_effect(kind: str, method: AnyMethod, pool: ClientPool) -> bool:
 
 def _heterogeneous_methods() -> str:
     """Return the names of the methods that run on heterogeneous models."""
-    free = [name for name, cls in _registry.methods().items() if Need.SAME_ARCHITECTURE not in cls.needs]
+    free = [name for name, cls in _registry.methods().items() if Need.SAME_ARCHITECTURE not in traits_of(cls).needs]
     return ", ".join(free)
 
 
-def _declaring(name: str) -> str:
-    """Return the names of all known methods whose server declares ``name``."""
-    return ", ".join(known for known, cls in _registry.methods().items() if declared(cls, name))
+def _names(holds: Callable[[Traits], bool]) -> str:
+    """Return the names of all known methods with certain traits."""
+    return ", ".join(name for name, cls in _registry.methods().items() if holds(traits_of(cls)))

@@ -15,7 +15,7 @@ from ..clients.evaluation import DETAILS, accuracy, measure, predict, summarise_
 from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
-from ..core.method import AnyMethod, Method
+from ..core.method import AnyMethod
 from ..core.model import Predictor
 from ..core.payloads import Params
 from ..core.prng import key
@@ -95,7 +95,7 @@ class Evaluator:
         new = [i for i in self._pool.ids if i not in run_state.after]
         first = self.first_server() if new else None
         for i in new:
-            download = self._server_side.download(server if i in known else first, i, Round(0))
+            download = self._server_side.download(server if i in known or first is None else first, i, Round(0))
             score = self._backend.assess(self._method, self._seed, i, download)
             run_state.after[i] = score
             run_state.before.setdefault(i, {name: v for name, v in score.items() if name not in self._details})
@@ -119,7 +119,7 @@ class Evaluator:
         """
         if self._pool.remote:
             return None, None
-        predictor = self._method.generic(server, self._task)
+        predictor = method_calls.generic_predictor(self._method, server, self._task)
         if predictor is None:
             predictor = self._average(server, t, cohort)
             return (None, None) if predictor is None else self._score(predictor, "average")
@@ -139,8 +139,7 @@ class Evaluator:
         return {"source": source, "global": together, "local": summarise_clients(local)}, each
 
     def _average(self, server: Any, t: int, cohort: Sequence[ClientId]) -> Predictor | None:
-        has_personal_params = type(self._method).own is not Method.own
-        if not cohort or not has_personal_params or len(self._pool.architectures()) > 1:
+        if not cohort or len(self._pool.architectures()) > 1:
             return None
         with torch.no_grad():
             params = mean(Replies(self._personal_params(server, t, i) for i in cohort), "params", weight="n")
@@ -150,7 +149,7 @@ class Evaluator:
         client = self._pool.client(i)
         state = self._backend.state(self._method, self._seed, i)
         download = self._server_side.download(server, i, Round(t + 1))
-        return _PersonalParams(self._method.own(download, None, state, client), client.n)
+        return _PersonalParams(self._method.personal_params(download, None, state, client), client.n)
 
     def make_table(self, t: int, run_state: RunState, generic: list[float] | None) -> pa.Table:
         """Make the table of a round with one row for each client; ``generic`` are accuracies of the generic model."""

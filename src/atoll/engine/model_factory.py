@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from .. import models
 from ..config import Config
-from ..core.method import Need
 from ..core.model import Model
 from ..core.params import trainable
 from ..core.prng import key, seed_of
+from ..core.traits import Need
 from ..data.dataset import Dataset
 from ..data.federated_dataset import FederatedDataset
 from ..errors import AtollError
@@ -61,13 +61,13 @@ class ModelFactory:
         own = self.config.init == "per_client"
         return {i: build(names[at % len(names)], i if own else None) for at, i in enumerate(clients)}
 
-    def build_proxy(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> Model | None:
+    def build_proxy(self, needs: Collection[Need], assign: Mapping[ClientId, Model]) -> Model | None:
         """Build the model that clients exchange in place of their own models, if the method needs one."""
         if Need.PROXY in needs:
             return build_proxy_model(self.config, self.shape)
         return self._shared(assign) if Need.SHARED_MODEL in needs else None
 
-    def server_models(self, needs: Collection[str], assign: Mapping[ClientId, Model]) -> dict[ClientId, Model]:
+    def server_models(self, needs: Collection[Need], assign: Mapping[ClientId, Model]) -> dict[ClientId, Model]:
         """Build the server's model for each client, if the method needs them. All have the same extractor weights."""
         if Need.SERVER_MODELS not in needs:
             return {}

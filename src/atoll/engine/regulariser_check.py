@@ -1,20 +1,22 @@
 """Check before a run that a method uses the regularisers that it was given."""
 
-from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
 from ..clients.dry_run import dry_run, select_representatives
 from ..clients.pool import ClientPool
+from ..core.contract import exchanges_of
+from ..core.hooks import TakesRegularisers
+from ..core.losses import Term
 from ..core.method import AnyMethod
 from ..core.optim.base import no_training
+from ..core.payloads import Params
 from ..core.regularisers import Regulariser, Regularisers
 from ..errors import AtollError
 from ..utils.runtime import on_device
 
-HOOKS = ("bind", "report")  # methods of a regulariser that local() has to call
+HOOKS = ("bind", "report")  # methods of a regulariser that client_update() has to call
 
 Calls = set[tuple[str, str]]  # class names of regularisers, and their hooks
 
@@ -22,14 +24,14 @@ Calls = set[tuple[str, str]]  # class names of regularisers, and their hooks
 def check_terms(method: AnyMethod, pool: ClientPool) -> None:
     """Raise an AtollError if a dry run of one round shows that the method ignores a regulariser.
 
-    A method that inherits ``regularisers`` and overrides ``local`` may have forgotten the terms of the loss.
+    A method that inherits ``regularisers`` and overrides ``client_update`` may have forgotten the terms of the loss.
     """
-    terms = getattr(method, "regularisers", ())
-    if not terms:
+    if not isinstance(method, TakesRegularisers) or not method.regularisers:
         return
+    terms = method.regularisers
     missing = {(type(term).__name__, hook) for term in terms for hook in HOOKS if hook == "bind" or _has_report(term)}
     watched = replace(cast(Any, method), regularisers=Regularisers(_record_calls(term, missing) for term in terms))
-    exchanges = len(select_representatives(method, pool)) * method.phases
+    exchanges = len(select_representatives(method, pool)) * len(exchanges_of(method))
     with no_training(), on_device(pool.train.all.x.device.type):
         # Leave out the server's last step: without reports it may fail, and its error would hide the reason.
         for _ in islice(dry_run(watched, pool, 0), exchanges):
@@ -38,8 +40,8 @@ def check_terms(method: AnyMethod, pool: ClientPool) -> None:
     name, ignored = type(method).__name__, sorted({term.lower() for term, _ in missing})
     forgotten = " and ".join(sorted({f"{hook}()" for _, hook in missing}))
     raise AtollError(
-        f"{name} does not use the regulariser {', '.join(ignored)}: its local() never calls {forgotten}. "
-        "Train with self.train(...), which does, or call bind() and report() of self.terms() in local(). "
+        f"{name} does not use the regulariser {', '.join(ignored)}: its client_update() never calls {forgotten}. "
+        "Train with client.objective(...), which calls bind(), and add self.terms().report(...) to the upload. "
         f"To run the method as it is, leave out {' '.join(f'--with {term}' for term in ignored)}."
     )
 
@@ -49,17 +51,22 @@ def _has_report(term: Regulariser) -> bool:
 
 
 def _record_calls(term: Regulariser, missing: Calls) -> Regulariser:
-    """Copy a regulariser so that each call of a hook is removed from ``missing``; its class keeps its name."""
-    kind: Any = type(term)
+    """Return a regulariser that does the same, and removes each hook that is called from ``missing``.
 
-    def watching(hook: str) -> Callable[..., Any]:
-        def call(self: Any, *args: Any, **named: Any) -> Any:
-            missing.discard((kind.__name__, hook))
-            return getattr(kind, hook)(self, *args, **named)
+    The class has the name of the original, because names of tensors begin with the name of the class.
+    """
+    name = type(term).__name__
 
-        return call
+    def bind(self: Regulariser, *args: Any) -> Term:
+        missing.discard((name, "bind"))
+        return term.bind(*args)
 
-    made = copy(term)
-    watcher = type(kind.__name__, (kind,), {"__slots__": ()} | {hook: watching(hook) for hook in HOOKS})
-    object.__setattr__(made, "__class__", watcher)  # also works for a frozen regulariser
+    def report(self: Regulariser, *args: Any) -> Params:
+        missing.discard((name, "report"))
+        return term.report(*args)
+
+    same = {hook: staticmethod(getattr(term, hook)) for hook in ("start", "send", "merge")}
+    watcher = type(name, (Regulariser,), same | {"bind": bind, "report": report})
+    made: Regulariser = watcher()
+    made.bias_free_head = term.bias_free_head
     return made

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ..backends.base import Backend
+from ..clients import method_calls
 from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
@@ -111,11 +112,11 @@ class Result:
         method, seed = self.setup.method, self.setup.config.seed
         server_side = ServerSideStates(method, self.pool.task(), seed, self.per_client_states)
         download = server_side.download(self.server, i, Round(self.summary["rounds"]))
-        return method.personal(download, None, self.state(i), self.pool.client(i))
+        return method_calls.personal_predictor(method, download, None, self.state(i), self.pool.client(i))
 
     def generic(self) -> Predictor | None:
         """Return the server's model, or None if the method has none."""
-        return self.setup.method.generic(self.server, self.pool.task())
+        return method_calls.generic_predictor(self.setup.method, self.server, self.pool.task())
 
 
 def _line(line: RoundMetrics) -> dict[str, Any]:

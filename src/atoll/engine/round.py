@@ -29,7 +29,8 @@ from ..clients.tasks import (
 )
 from ..clients.validation.checks import find_type_error
 from ..clients.validation.validator import Validator
-from ..core.method import AnyMethod, contract
+from ..core.contract import contract, exchanges_of
+from ..core.method import AnyMethod
 from ..core.payloads import nbytes
 from ..core.prng import key
 from ..core.replies import Replies
@@ -106,16 +107,16 @@ def run_round(
         method, task, seed, MemoryStore() if per_client_states is None else per_client_states
     )
     _drop_absent(log, policy.faults, lambda i: nbytes(server_side.download(server, i, Round(t))))
-    for r in (Round(t, phase) for phase in range(method.phases)):
+    for r in (Round(t, at) for at in range(len(exchanges_of(method)))):
         # Make every download before any client runs, so that no client sees another one's work in this exchange.
-        # A client that was rejected or dropped in an earlier exchange of the round takes no part in later ones.
-        absent = log.absent
+        # A client without an accepted upload in an earlier exchange of the round takes no part in later ones.
+        absent = log.absent if r.exchange == 0 else set(log.cohort) - set(log.accepted) | log.absent
         present = [i for i in log.cohort if i not in absent]
         jobs = [ClientTask(i, r, server_side.download(server, i, r), i in evaluate, known.get(i)) for i in present]
         for i, size in zip(present, map_consecutive(nbytes, [job.download for job in jobs]), strict=True):
             log.down[i] = log.down.get(i, 0) + size
         uploads = policy.faults.tamper(track("clients", backend.train(method, seed, jobs), len(jobs)))
-        accepted = _accept(uploads, _upload_check(method, jobs, policy.checks, r.phase), policy, log, r)
+        accepted = _accept(uploads, _upload_check(method, jobs, policy.checks, r.exchange), policy, log, r)
         replies = server_side.serve_replies(server, accepted, r)
         first = next(replies, None)
         # Without a single valid upload, the server's state does not change.
@@ -133,10 +134,10 @@ def run_round(
 
 
 def _upload_check(
-    method: AnyMethod, jobs: Sequence[ClientTask], checks: Validator | None, phase: int
+    method: AnyMethod, jobs: Sequence[ClientTask], checks: Validator | None, exchange: int
 ) -> Callable[[ClientUpload], UploadError | None]:
     """Return the function that checks an upload of this exchange."""
-    downloads, kind = {job.client: job.download for job in jobs}, contract(method).upload
+    downloads, kind = {job.client: job.download for job in jobs}, contract(method).exchanges[exchange].upload
     if checks is None:
         return lambda upload: find_type_error(upload.upload, kind)
 
@@ -145,11 +146,11 @@ def _upload_check(
         if upload_batch is not None and upload_batch.uploads.get(sender) is outcome.upload:
             if upload_batch.all_valid is None:
                 upload_batch.all_valid = checks.all_valid(
-                    upload_batch.uploads, downloads[sender], upload_batch.stack, phase
+                    upload_batch.uploads, downloads[sender], upload_batch.stack, exchange
                 )
             if upload_batch.all_valid:
                 return None
-        return checks.find_error(sender, downloads[sender], outcome.upload, phase)
+        return checks.find_error(sender, downloads[sender], outcome.upload, exchange)
 
     return check
 

@@ -14,7 +14,9 @@ from ..clients.evaluation import RESERVED_NAMES
 from ..clients.metrics import Metric, load_metrics
 from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
 from ..config import Config
-from ..core.method import AnyMethod, Need
+from ..core.hooks import has_bias_free_heads
+from ..core.method import AnyMethod, traits_of
+from ..core.traits import Need
 from ..data.dataset import Array, Dataset
 from ..data.downloads import data_folder
 from ..data.federate import federate
@@ -123,20 +125,21 @@ def _apply_wait_free(config: Config, method: AnyMethod) -> AnyMethod:
     """Return the method, in its wait-free form under --wait-free."""
     if not config.wait_free:
         return method
-    if method.wait_free is None:
-        able = ", ".join(name for name, cls in _registry.methods().items() if cls.wait_free is not None)
+    changes = traits_of(method).wait_free
+    if changes is None:
+        able = ", ".join(name for name, cls in _registry.methods().items() if traits_of(cls).wait_free is not None)
         raise AtollError(
             f"{config.method} trains no personal model that could be trained after the upload. "
             f"Leave out --wait-free, or take one of: {able}."
         )
-    changed: AnyMethod = replace(cast(Any, method), **method.wait_free)
+    changed: AnyMethod = replace(cast(Any, method), **changes)
     return changed
 
 
 def check_fit(config: Config, pool: ClientPool) -> None:
     """Raise an AtollError if the method of ``config`` cannot run on these clients."""
     method = build_method(config)
-    if Need.PROXY in method.needs:
+    if Need.PROXY in traits_of(method).needs:
         build_proxy_model(config, tuple(pool.train.all.x.shape[1:]))
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     apply_privacy(config, method, pool)
@@ -195,7 +198,7 @@ def _backend(method: AnyMethod, pool: ClientPool, device: str) -> str:
     """Choose the backend: vmap for small networks without convolutions, by a fixed rule and not by measured time."""
     built = {pool.models[i].name: pool.models[i] for i in pool.ids}.values()
     can_batch = (
-        method.vectorisable
+        (traits_of(method).vmap is not False)
         and not needs_row_gradients(method)
         and all(model.vectorisable and _is_overhead_bound(model.net) for model in built)
     )
@@ -213,7 +216,9 @@ def _pool(
     rows = build_row_splits(federation, transform, config.device)
     shape = tuple(rows.train.all.x.shape[1:])  # a transform may pad images
     networks = ModelFactory(config, federation.dataset, shape)
-    models = from_modules(nets, federation) if nets else networks.assign(federation.clients, not method.bias_free())
+    models = (
+        from_modules(nets, federation) if nets else networks.assign(federation.clients, not has_bias_free_heads(method))
+    )
     public = load_public_rows(config, federation)
     return build_pool(
         method,

@@ -27,7 +27,9 @@ from ..clients.pool import replace_rows
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import MemoryStore
 from ..core.client import Client
-from ..core.method import contract
+from ..core.contract import contract, exchanges_of
+from ..core.hooks import AdaptsNewClients, HasOptimiser
+from ..core.method import AnyMethod
 from ..core.model import Predictor
 from ..core.optim.sgd import SGD
 from ..core.prng import Key, key
@@ -249,7 +251,7 @@ def _source_run(run: "str | Path | Result | SavedRun") -> SourceRun:
 
 def _epochs_setting(setup: Setup) -> str:
     """Return the name of the setting for the number of a newcomer's epochs."""
-    return "adapt_epochs" if setup.method.adapt else "optim.epochs"
+    return "adapt_epochs" if isinstance(setup.method, AdaptsNewClients) else "optim.epochs"
 
 
 # -- the work ---------------------------------------------------------------------------------------------------------
@@ -260,7 +262,7 @@ def _train_and_score(
 ) -> tuple[list[dict[str, Any]], dict[ClientId, ModelSource]]:
     """Train and score all models; return a row for each, and the payloads behind the last models."""
     pool, method, seed = newcomers.pool, newcomers.method, plan.seed
-    generic = method.generic(source_run.server, source_run.setup.pool.task())
+    generic = method_calls.generic_predictor(method, source_run.server, source_run.setup.pool.task())
     rows: list[dict[str, Any]] = []
     kept: dict[ClientId, ModelSource] = {}
     total = len(pool.ids) * len(plan.shots) * plan.repeats
@@ -273,7 +275,10 @@ def _train_and_score(
             if shots == plan.shots[-1] and repeat == 0:
                 kept[i] = source
             alone, epochs = _train_alone(method, client, k, work.total)
-            scores = {"personal": _score(method.personal(*source), pool, i), "alone": _score(alone, pool, i)}
+            scores = {
+                "personal": _score(method_calls.personal_predictor(method, *source), pool, i),
+                "alone": _score(alone, pool, i),
+            }
             what = {"client": i, "shots": "all" if shots is None else str(shots), "repeat": repeat}
             rows.append({**what, "rows": len(client.y), **scores, "shared": shared, "epochs_alone": epochs})
             watch(len(rows), total)
@@ -286,30 +291,31 @@ def personalise(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, cl
     server_side = ServerSideStates(method, task, source_run.setup.config.seed, MemoryStore())
     down, up = server_side.download(server, i, Round(source_run.round)), None
     with torch.no_grad():
-        if method.adapt:
+        if isinstance(method, AdaptsNewClients):
             return down, None, to_contiguous(method_calls.adapt(method, server, client, k)), client
         state = method_calls.init_client(method, client, key(source_run.setup.config.seed, "init", i))
-        for r in (Round(source_run.round, phase) for phase in range(method.phases)):
+        for r in (Round(source_run.round, at) for at in range(len(exchanges_of(method)))):
             if up is not None:
-                list(server_side.serve_replies(server, iter([Reply(i, up)]), Round(source_run.round, r.phase - 1)))
+                list(server_side.serve_replies(server, iter([Reply(i, up)]), Round(source_run.round, r.exchange - 1)))
                 down = server_side.download(server, i, r)
-            part = take_part(method, down, state, client, k)
+            part = take_part(method, r, down, state, client, k)
             up, state = part.upload, part.finish()
     return down, up, state, client
 
 
-def _train_alone(method: Any, client: Client, k: Key, work: int) -> tuple[Predictor, int]:
+def _train_alone(method: AnyMethod, client: Client, k: Key, work: int) -> tuple[Predictor, int]:
     """Train the same architecture alone on the same rows, with about ``work`` operations; return it and its epochs."""
-    alone = Local(replace(getattr(method, "optim", SGD()), epochs=1))
+    optim = method.optim if isinstance(method, HasOptimiser) else SGD()
+    alone = Local(replace(optim, epochs=1))
     nothing = alone.init_server(None, k)  # type: ignore[arg-type]
     first = alone.init_client(client, k)
     with torch.no_grad(), OperationCounter() as one:
-        alone.local(nothing, first, client, k)
+        alone.client_update(nothing, first, client, Round(0), k)
     epochs = max(1, round(work / one.total))
     alone = Local(replace(alone.optim, epochs=epochs))
     with torch.no_grad():
-        _, state = alone.local(nothing, first, client, k)
-    return alone.personal(nothing, None, state, client), epochs
+        _, state = alone.client_update(nothing, first, client, Round(0), k)
+    return client.predictor(state.params), epochs
 
 
 def _cut_rows(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | None, int, Client]]:
@@ -430,7 +436,8 @@ def open_adapted(folder: Path) -> Newcomers:
     if newcomers.federation.name != stored["federation"] or source_run.round != stored["round"]:
         raise AtollError(f"The run or the data of {str(folder)!r} have changed. Run `atoll adapt` again.")
     types = contract(newcomers.method)
-    kinds = (types.download, types.upload, types.state)
+    last = types.exchanges[-1]
+    kinds = (last.download, last.upload, types.state)
 
     def source(i: ClientId) -> ModelSource:
         files = [_model_folder(folder, i) / f"{part}.safetensors" for part in PARTS]

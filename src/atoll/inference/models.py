@@ -14,7 +14,9 @@ from ..clients.server_side import ServerSideStates
 from ..clients.state_store import MemoryStore
 from ..config import Config, from_dict, read_yaml
 from ..core.client import Client
-from ..core.method import AnyMethod, Method, contract
+from ..core.contract import contract
+from ..core.hooks import PredictsOtherwise
+from ..core.method import AnyMethod
 from ..core.model import Predictor
 from ..core.params import BUFFERS
 from ..core.payloads import Params
@@ -70,11 +72,11 @@ class TrainedModels(ABC):
 
     def personal(self, i: ClientId) -> Predictor:
         """Return the personal model of client ``i``, a function of prepared inputs to logits."""
-        return self.method.personal(*self.source(i))
+        return method_calls.personal_predictor(self.method, *self.source(i))
 
     def params(self, i: ClientId) -> Params:
         """Return the weights of the personal model of client ``i``."""
-        return self.method.own(*self.source(i))
+        return self.method.personal_params(*self.source(i))
 
     def module(self, i: ClientId) -> nn.Module:
         """Return the personal model of client ``i`` as a torch module in evaluation mode.
@@ -83,7 +85,7 @@ class TrainedModels(ABC):
             AtollError: the method does not predict by a single model.
         """
         method = self.method
-        if type(method).personal is not Method.personal:
+        if isinstance(method, PredictsOtherwise):
             raise AtollError(
                 f"A client of {type(method).__name__} does not predict by its own model alone, so there is no single "
                 "model to export. Use `atoll predict`, which predicts as the method does."
@@ -124,7 +126,7 @@ class SavedRun(TrainedModels):
 
     def generic(self) -> Predictor | None:
         """Return the server's model, or None if the method has none."""
-        return self.method.generic(self.server, self.pool.task())
+        return method_calls.generic_predictor(self.method, self.server, self.pool.task())
 
     def source(self, i: ClientId) -> ModelSource:
         i = self.client(i)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..clients.pool import ClientPool, replace_clients
+from ..core.hooks import ClosedToNewClients
 from ..core.method import AnyMethod
 from ..core.task import Task
 from ..data.dataset import Dataset
@@ -70,7 +71,7 @@ def setup_newcomers(setup: Setup, plan: Plan, data: Dataset | None = None) -> Ne
         AtollError: the method cannot serve new clients, or the data do not fit the run.
     """
     method = with_settings(setup.method, plan.settings, setup.config.method)
-    if reason := method.why_closed():
+    if isinstance(method, ClosedToNewClients) and (reason := method.why_closed()):
         raise AtollError(f"{setup.config.label} has nothing for clients that come after the run: {reason}.")
     known, config = setup.federation.dataset, setup.config
     federation = _held_out(setup) if plan.data is None and data is None else _partition(setup, plan, data)

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from math import isfinite
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 from ..core import DPSGD, SGD, Adam, Method, Optimiser, Regulariser, Regularisers
+from ..core.hooks import HasOptimiser, TakesRegularisers
+from ..core.method import traits_of
 from ..errors import AtollError, unknown
 from ..utils.parsing import parse_pairs
 from . import _registry
@@ -66,14 +68,14 @@ def split_variant(name: str) -> tuple[str, str | None]:
 def _variant(cls: _registry.MethodType, base: str, variant: str | None) -> Mapping[str, Any]:
     if variant is None:
         return {}
-    if variant not in cls.variants:
-        known = cls.variants
+    if variant not in traits_of(cls).variants:
+        known = traits_of(cls).variants
         raise unknown(f"variant of {base}", variant, known) if known else AtollError(f"{base} has no variants.")
-    return cls.variants[variant]
+    return traits_of(cls).variants[variant]
 
 
 def _with_optimiser(method: Any, options: Mapping[str, Any], base: str) -> Any:
-    if not hasattr(method, "optim"):
+    if not isinstance(method, HasOptimiser):
         raise AtollError(f"{base} has no optimiser of local training to set. Leave out {', '.join(options)}.")
     given = dict(options)
     if "optimiser" in given:
@@ -157,14 +159,14 @@ def _number(value: Any, kind: type[int] | type[float]) -> int | float:
 
 
 def _add_terms(method: Any, terms: Sequence[str], base: str) -> Any:
-    if not hasattr(method, "regularisers"):
-        able = sorted(name for name, cls in _registry.methods().items() if hasattr(cls, "regularisers"))
+    if not isinstance(method, TakesRegularisers):
+        able = sorted(name for name, cls in _registry.methods().items() if isinstance(cls(), TakesRegularisers))
         raise AtollError(f"{base} takes no regularisers. Methods that do: {', '.join(able)}.")
     added = [regulariser(text) for text in terms]
     kinds = [type(r) for r in (*method.terms(), *added)]
     if len(set(kinds)) < len(kinds):
         raise AtollError(f"{base} would have the same regulariser twice. Name each regulariser once.")
-    return replace(method, regularisers=Regularisers([*method.regularisers, *added]))
+    return replace(cast(Any, method), regularisers=Regularisers([*method.regularisers, *added]))
 
 
 def regulariser(text: str) -> Regulariser:

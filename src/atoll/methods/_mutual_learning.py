@@ -11,7 +11,7 @@ from ..core.batch import Batch, Step
 from ..core.client import Client
 from ..core.hyperparams import setting
 from ..core.losses import wmean
-from ..core.method import Method, Need, StateT
+from ..core.method import Method, StateT
 from ..core.model import Model, Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
@@ -19,6 +19,7 @@ from ..core.params import BUFFERS, part
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Reads, Traits
 from ..errors import AtollError
 from ..typing import ClientId
 
@@ -45,21 +46,20 @@ class Mutual(Method[Shared, StateT, Shared, Update]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training, of both models"})
     uniform: bool = setting(False, "average shared models equally, not by rows", "chosen here; true in public code")
 
-    family: ClassVar[str] = "mutual"
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    sums_uploads: ClassVar[bool] = True
-    needs = frozenset({Need.SHARED_MODEL})
+    traits: ClassVar[Traits] = Traits(
+        family="mutual", needs=frozenset({Need.SHARED_MODEL}), server_reads=Reads.SUMS, guards=("params",)
+    )
 
     def init_server(self, task: Task, k: Key) -> Shared:
         return Shared(shared_model(task).init())
 
-    def broadcast(self, server: Shared, to: ClientId, task: Task, r: Round) -> Shared:
+    def broadcast(self, server: Shared, to: ClientId, task: Task, r: Round, k: Key) -> Shared:
         return server
 
     def aggregate(self, server: Shared, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Shared:
         return Shared(mean(replies, "params", weight=None if self.uniform else "n"))
 
-    def generic(self, server: Shared, task: Task) -> Predictor:
+    def generic_predictor(self, server: Shared, task: Task) -> Predictor:
         return lambda x: shared_model(task)(server.params, x)
 
 

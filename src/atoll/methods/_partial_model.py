@@ -9,14 +9,15 @@ from torch import Tensor
 from ..aggregation import mean
 from ..core.batch import Batch
 from ..core.client import Client
-from ..core.losses import cross_entropy, objective
-from ..core.method import Method, Need, StateT
+from ..core.losses import cross_entropy
+from ..core.method import Method, StateT
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import part
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Reads, Traits
 from ..typing import ClientId
 
 
@@ -42,16 +43,18 @@ class Sharing(Method[Shared, StateT, Shared, Update]):
 
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
 
-    family: ClassVar[str] = "split model"
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    sums_uploads: ClassVar[bool] = True
-    needs = frozenset({Need.SAME_ARCHITECTURE})
+    traits: ClassVar[Traits] = Traits(
+        family="split model",
+        needs=frozenset({Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}),
+        server_reads=Reads.SUMS,
+        guards=("params",),
+    )
     shared: ClassVar[str] = "body"
 
     def init_server(self, task: Task, k: Key) -> Shared:
         return Shared(part(task.model.init(), self.shared))
 
-    def broadcast(self, server: Shared, to: ClientId, task: Task, r: Round) -> Shared:
+    def broadcast(self, server: Shared, to: ClientId, task: Task, r: Round, k: Key) -> Shared:
         return server
 
     def aggregate(self, server: Shared, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Shared:
@@ -62,14 +65,16 @@ class Sharing(Method[Shared, StateT, Shared, Update]):
 class Splitting(Sharing[Kept]):
     """Base of methods whose clients keep the other part and train both together."""
 
+    traits: ClassVar[Traits] = Sharing.traits
+
     def init_client(self, client: Client, k: Key) -> Kept:
         return self._private_part(client.model.init())
 
-    def local(self, down: Shared, state: Kept, client: Client, k: Key) -> tuple[Update, Kept]:
-        params = self.optim.fit(objective(client.model), self.own(down, None, state, client), client, k)
+    def client_update(self, down: Shared, state: Kept, client: Client, r: Round, k: Key) -> tuple[Update, Kept]:
+        params = self.optim.fit(client.objective(), self.personal_params(down, None, state, client), client, k)
         return Update(part(params, self.shared), client.n), self._private_part(params)
 
-    def own(self, down: Shared, up: Update | None, state: Kept, client: Client) -> Params:
+    def personal_params(self, down: Shared, up: Update | None, state: Kept, client: Client) -> Params:
         return join_parts(up.params if up else down.params, state.params)
 
     def _private_part(self, params: Params) -> Kept:
@@ -84,7 +89,7 @@ def join_parts(one: Params, other: Params) -> Params:
 
 def fit_body(optim: Optimiser, body: Params, head: Params, client: Client, k: Key) -> Params:
     """Train the body under a fixed head."""
-    joint = objective(client.model)
+    joint = client.objective()
 
     def loss(params: Params, b: Batch) -> Tensor:
         return joint(params | head, b)

@@ -148,6 +148,4 @@ def _check_form(cls: MethodType, where: str) -> None:
     try:
         contract(cls())
     except (KeyError, NameError, TypeError, ValueError) as reason:
-        raise AtollError(
-            f"{where} does not say what it sends: `local` and `init_server` need annotations ({reason!r})."
-        ) from reason
+        raise AtollError(f"{where} does not say what it sends and stores: {reason}") from reason

@@ -11,9 +11,9 @@ Eqs. (7) and (10) divide by zero for one row and for no row: such a covariance i
 Counts are not in the paper's list of what is sent, but eqs. (10)-(11) need them. A class without a mean is not pulled.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,14 +21,14 @@ from torch import Tensor
 from ..core.class_statistics import Pool, class_means, covariances, draw
 from ..core.client import Client
 from ..core.hyperparams import one_of, setting, within
-from ..core.losses import objective
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import part
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Traits
 from ..typing import ClientId
 from ._prototypes import DISTANCES, PLAIN, class_mean_batches, head_loss, pull_to_means
 from .local import State
@@ -81,11 +81,13 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
     )
     min_count: int = setting(1, "classes with fewer rows are not sent", "off; 3 hides single features")
 
-    not_a_sum: ClassVar[str] = "the server takes a step of the head for each client, on that client's own means"
-    family: ClassVar[str] = "server-trained"
-    needs = frozenset({Need.SAME_WIDTH})
-    bounded_statistics: ClassVar[bool] = True
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"no-al": {"lam": 0.0}, "no-gc": {"virtual": 0}}
+    traits: ClassVar[Traits] = Traits(
+        family="server-trained",
+        needs=frozenset({Need.SAME_WIDTH, Need.SEPARATE_HEAD}),
+        variants={"no-al": {"lam": 0.0}, "no-gc": {"virtual": 0}},
+        why_uploads="the server takes a step of the head for each client, on that client's own means",
+        bounded_statistics=True,
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "lam", "virtual", "head_passes")
@@ -104,14 +106,14 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Knowledge:
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Knowledge:
         if self.lam == 0:
             return Knowledge(server.head, None, torch.zeros_like(server.seen))
         return Knowledge(server.head, server.means, server.seen)
 
-    def local(self, down: Knowledge, state: State, client: Client, k: Key) -> tuple[Gaussians, State]:
+    def client_update(self, down: Knowledge, state: State, client: Client, r: Round, k: Key) -> tuple[Gaussians, State]:
         pulls = [] if down.means is None else [pull_to_means(down.means, down.seen, self.lam, self.aux)]
-        params = self.optim.fit(objective(client.model, *pulls), state.params | down.head, client, k)
+        params = self.optim.fit(client.objective(*pulls), state.params | down.head, client, k)
         z, member = client.features(params), client.members()
         member = member * (member.sum(0) >= self.min_count)
         n, mu = class_means(z, member)
@@ -141,7 +143,7 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
                 head = self.calibrate.run(loss, head, self.calibrate.batches(z, y, fold(k, 2)))
         return Server(head, means, server.seen | now, n, sigma)
 
-    def own(self, down: Knowledge, up: Gaussians | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Knowledge, up: Gaussians | None, state: State, client: Client) -> Params:
         return state.params if up else state.params | down.head
 
     def reduces_to(self) -> str | None:

@@ -5,11 +5,10 @@ client:  w_k = SGD(w_t; D_k), sent
 server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from ..core import SGD, Client, Key, Optimiser, Params, objective, setting, within
+from ..core import SGD, Client, Key, Optimiser, Params, Round, Traits, setting, within
 from .fedavg import Averaging, Global, Update
 from .fedprox import Proximal
 from .local import State
@@ -26,8 +25,7 @@ class Ditto(Averaging[State]):
         },
     )
 
-    family: ClassVar[str] = "dual model"
-    wait_free: ClassVar[Mapping[str, Any] | None] = {}
+    traits: ClassVar[Traits] = Averaging.traits._replace(family="dual model", wait_free={})
 
     def __post_init__(self) -> None:
         within(self, 0, "lam")
@@ -35,14 +33,14 @@ class Ditto(Averaging[State]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         return self.train(down, client, k), state
 
-    def after_upload(self, down: Global, up: Update, state: State, client: Client, k: Key) -> State:
+    def after_upload(self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key) -> State:
         pull = Proximal(self.lam).bind({}, down.params, client)
-        return State(self.personal_optim.fit(objective(client.model, pull), state.params, client, k))
+        return State(self.personal_optim.fit(client.objective(pull), state.params, client, k))
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return state.params
 
     def reduces_to(self) -> str | None:

@@ -31,6 +31,7 @@ from ..core.params import BUFFERS
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
+from ..core.traits import Traits
 from ..typing import ClientId
 from .local import State
 
@@ -73,10 +74,11 @@ class FD(Method[Server, State, Teachers, Means]):
     include_self: bool = setting(False, "count a client's own share among its teachers", "paper; true in HtFLlib")
     keep_last: bool = setting(False, "keep teachers of classes that nobody sent in the last round", "chosen here")
 
-    not_a_sum: ClassVar[str] = "the server keeps the means of each client, to leave them out of its teachers"
-    family: ClassVar[str] = "logits/features"
-    keeps_per_client_state: ClassVar[bool] = True
-    varying_bytes: ClassVar[bool] = True  # A class has a mean only after a batch contained it.
+    traits: ClassVar[Traits] = Traits(
+        family="logits/features",
+        varying_bytes=True,
+        why_uploads="the server keeps the means of each client, to leave them out of its teachers",
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "gamma")
@@ -86,7 +88,7 @@ class FD(Method[Server, State, Teachers, Means]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def local(self, down: Teachers, state: State, client: Client, k: Key) -> tuple[Means, State]:
+    def client_update(self, down: Teachers, state: State, client: Client, r: Round, k: Key) -> tuple[Means, State]:
         start = state.params | {TALLY: torch.zeros(client.num_classes, client.num_classes)}
         params = self.optim.fit(self.loss(down.means, client), start, client, k)
         tally = params.pop(TALLY)
@@ -108,7 +110,7 @@ class FD(Method[Server, State, Teachers, Means]):
 
         return loss
 
-    def own(self, down: Teachers, up: Means | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Teachers, up: Means | None, state: State, client: Client) -> Params:
         return state.params
 
     # -- server -------------------------------------------------------------------------------------------------------
@@ -121,7 +123,9 @@ class FD(Method[Server, State, Teachers, Means]):
         c = task.num_classes
         return Desk(torch.zeros(c, c), torch.zeros(c, dtype=torch.bool), -1)
 
-    def broadcast_per_client(self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round) -> Teachers:
+    def broadcast_per_client(
+        self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round, k: Key
+    ) -> Teachers:
         mine = per_client.held & (server.t == per_client.t)
         if self.include_self:
             mine = torch.zeros_like(mine)

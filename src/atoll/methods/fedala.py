@@ -13,6 +13,7 @@ without augmentation. Running statistics are those of w_t.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from ..core.optim.base import gradient
 from ..core.params import part, weights
 from ..core.payloads import Params, about, payload
 from ..core.prng import Key, fold, permutation
+from ..core.task import Round
+from ..core.traits import Traits
 from ..core.vmap import is_batched
 from .fedavg import Averaging, Global, Update
 
@@ -45,6 +48,8 @@ class FedALA(Averaging[State]):
     still: float = setting(0.1, "standard deviation of these losses at which learning stops", "public code")
     most_passes: int = setting(20, "passes at which it stops anyway", "chosen here; no limit in the public code")
 
+    traits: ClassVar[Traits] = Averaging.traits
+
     def __post_init__(self) -> None:
         within(self, 0, "eta", "still")
         within(self, 0.001, "sample", high=1)
@@ -56,7 +61,7 @@ class FedALA(Averaging[State]):
         mixed = weights(part(params, "head") if self.scope == "head" else params)
         return State(params, {name: torch.ones_like(v) for name, v in mixed.items()}, torch.tensor(0))
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         w = self._learn_shares(down, state, client, fold(k, -1))  # Local training uses the keys of epochs from 0 on.
         up = self.train(replace(down, params=mix(state.params, down.params, w)), client, k)
         return up, State(up.params, w, (state.times + 1).clamp(max=2))
@@ -101,7 +106,7 @@ class FedALA(Averaging[State]):
             return False
         return torch.stack(losses[-self.window :]).std(correction=0) < self.still
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return up.params if up else mix(state.params, down.params, state.w)
 
     def reduces_to(self) -> str | None:

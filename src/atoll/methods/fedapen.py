@@ -13,9 +13,8 @@ covers every class of two rows or more; where it is too small for that, lam_k st
 (uniform), and never applies the decay of the rate that it computes; there too FedEN learns lam_k, to predict with.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +26,8 @@ from ..core.losses import cross_entropy, wmean
 from ..core.model import Predictor
 from ..core.payloads import Params, about, payload
 from ..core.prng import Key, permutation
+from ..core.task import Round
+from ..core.traits import Traits
 from ._mutual_learning import Losses, Mutual, Shared, Update, kl_from_peer, shared_model, train_both
 
 PREDICTORS = ("ensemble", "equal", "private", "shared")
@@ -59,10 +60,9 @@ class FedAPEN(Mutual[State]):
     ensemble_weight: float = setting(1.0, "weight of the loss of the ensemble", "paper")
     predict: str = setting("ensemble", f"who predicts for a client: {', '.join(PREDICTORS)}", "paper")
 
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "feden": {"adaptive": False},
-        "fml-ae": {"ensemble_weight": 0.0},
-    }
+    traits: ClassVar[Traits] = Mutual.traits._replace(
+        variants={"feden": {"adaptive": False}, "fml-ae": {"ensemble_weight": 0.0}}
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "share", high=0.5)
@@ -72,7 +72,7 @@ class FedAPEN(Mutual[State]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init(), torch.tensor(0.5), torch.tensor(False), k)
 
-    def local(self, down: Shared, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Shared, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         rest, held = self.split(client, state.draw)
         lam = self._current_weight(down, state, client, held)
         losses = self.losses(lam if self.adaptive else torch.tensor(0.5))
@@ -150,10 +150,10 @@ class FedAPEN(Mutual[State]):
 
     # -- predictions --------------------------------------------------------------------------------------------------
 
-    def own(self, down: Shared, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Shared, up: Update | None, state: State, client: Client) -> Params:
         return state.params
 
-    def personal(self, down: Shared, up: Update | None, state: State, client: Client) -> Predictor:
+    def personal_predictor(self, down: Shared, up: Update | None, state: State, client: Client) -> Predictor:
         """Predict with the ensemble; before training, first fit the weight to the shared model received."""
         lam = {"equal": 0.5, "private": 1.0, "shared": 0.0}.get(self.predict, state.lam)
         if self.predict == "ensemble" and up is None:

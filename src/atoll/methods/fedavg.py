@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..aggregation import mean
 from ..core.client import Client
-from ..core.losses import Term, objective
-from ..core.method import Method, Need, StateT
+from ..core.losses import Term
+from ..core.method import Method, StateT
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
@@ -22,6 +22,7 @@ from ..core.prng import Key
 from ..core.regularisers import Regularisers
 from ..core.replies import Reports, with_policy_of
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Reads, Traits
 from ..typing import ClientId
 
 
@@ -45,9 +46,9 @@ class Averaging(Method[Global, StateT, Global, Update]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
     regularisers: Regularisers = field(default=Regularisers(), metadata={"about": "further terms of the local loss"})
 
-    needs = frozenset({Need.SAME_ARCHITECTURE})
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    sums_uploads: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        needs=frozenset({Need.SAME_ARCHITECTURE}), server_reads=Reads.SUMS, guards=("params",)
+    )
 
     def terms(self) -> Regularisers:
         """Return the regularisers that apply: those of the user and those of the method itself."""
@@ -59,17 +60,19 @@ class Averaging(Method[Global, StateT, Global, Update]):
     def init_server(self, task: Task, k: Key) -> Global:
         return Global(task.model.init(), self.terms().start(task))
 
-    def broadcast(self, server: Global, to: ClientId, task: Task, r: Round) -> Global:
+    def broadcast(self, server: Global, to: ClientId, task: Task, r: Round, k: Key) -> Global:
         if (
             type(server) is Global and not self.terms()
         ):  # The state has no further fields, and one message for all clients costs less.
             return server
         return Global(server.params, self.terms().send(server.extra))
 
+    def bind_terms(self, down: Global, client: Client) -> list[Term]:
+        return self.terms().bind(down.extra, down.params, client)
+
     def train(self, down: Global, client: Client, k: Key, *own: Term) -> Update:
         """Train the global model locally, with the regularisers and the method's ``own`` terms."""
-        terms = self.terms().bind(down.extra, down.params, client)
-        params = self.optim.fit(objective(client.model, *own, *terms), down.params, client, k)
+        params = self.optim.fit(client.objective(*own), down.params, client, k)
         return Update(params, client.n, self.terms().report(params, client))
 
     def aggregate(self, server: Global, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Global:
@@ -83,16 +86,16 @@ class Averaging(Method[Global, StateT, Global, Update]):
         params = mean(with_policy_of(replies, uploads()), "params", weight="n")
         return Global(params, self.terms().merge(server.extra, reports))
 
-    def generic(self, server: Global, task: Task) -> Predictor:
+    def generic_predictor(self, server: Global, task: Task) -> Predictor:
         return lambda x: task.model(server.params, x)
 
 
 @dataclass(frozen=True)
 class FedAvg(Averaging[Nothing]):
-    private_training: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Averaging.traits._replace(private_training=True)
 
-    def local(self, down: Global, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
+    def client_update(self, down: Global, state: Nothing, client: Client, r: Round, k: Key) -> tuple[Update, Nothing]:
         return self.train(down, client, k), state
 
-    def own(self, down: Global, up: Update | None, state: Nothing, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: Nothing, client: Client) -> Params:
         return up.params if up else down.params

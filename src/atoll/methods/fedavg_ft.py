@@ -6,11 +6,10 @@ server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
 The paper fine-tunes once, after the last round; here it is done in every round, so that every round can be judged.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from ..core import SGD, Client, Key, Optimiser, Params, objective
+from ..core import SGD, Client, Key, Optimiser, Params, Round, Traits
 from .fedavg import Averaging, Global, Update
 from .local import State
 
@@ -22,18 +21,18 @@ class FedAvgFT(Averaging[State]):
         metadata={"about": "fine-tuning of the received average", "source": "chosen here: twice the local epochs"},
     )
 
-    wait_free: ClassVar[Mapping[str, Any] | None] = {}
+    traits: ClassVar[Traits] = Averaging.traits._replace(wait_free={})
 
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         return self.train(down, client, k), state
 
-    def after_upload(self, down: Global, up: Update, state: State, client: Client, k: Key) -> State:
-        return State(self.finetune.fit(objective(client.model), down.params, client, k))
+    def after_upload(self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key) -> State:
+        return State(self.finetune.fit(client.objective(), down.params, client, k))
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return state.params if up else down.params
 
     def reduces_to(self) -> str | None:

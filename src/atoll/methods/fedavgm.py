@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core import Key, Params, Reply, Round, Task, about, payload, setting, sub, weights, within, zeros
+from ..core import Key, Params, Reply, Round, Task, Traits, about, payload, setting, sub, weights, within, zeros
 from ..errors import AtollError
 from .fedavg import FedAvg, Global, Update
 
@@ -28,9 +28,7 @@ class FedAvgM(FedAvg):
     nesterov: bool = setting(False, "look ahead: add beta times the new velocity to the change", "chosen here")
     dampening: bool = setting(False, "scale changes by 1 - beta, so that v is their mean", "chosen here")
 
-    private_training: ClassVar[bool] = True
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    sums_uploads: ClassVar[bool] = True
+    traits: ClassVar[Traits] = FedAvg.traits
 
     def __post_init__(self) -> None:
         within(self, 0, "beta", high=1)

@@ -8,13 +8,26 @@ The paper fine-tunes once, after the last round; here it is done in every round,
 nothing of it enters training. It tunes all layers (tune = all) or the head alone. The released code takes a plain mean.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
-from ..core import SGD, Client, Key, Model, Optimiser, Params, Predictor, Task, objective, one_of, part, setting
+from ..core import (
+    SGD,
+    Client,
+    Key,
+    Model,
+    Optimiser,
+    Params,
+    Predictor,
+    Round,
+    Task,
+    Traits,
+    one_of,
+    part,
+    setting,
+)
 from ..errors import AtollError
 from ._partial_model import Shared, Sharing, Update, fit_body, fit_head, join_parts
 from .local import State
@@ -29,7 +42,7 @@ class FedBABU(Sharing[State]):
     )
     tune: str = setting("all", "what is fine-tuned: all, or the head alone", "the paper tries both")
 
-    wait_free: ClassVar[Mapping[str, Any] | None] = {}
+    traits: ClassVar[Traits] = Sharing.traits._replace(wait_free={})
 
     def __post_init__(self) -> None:
         one_of(self, "tune", ("all", "head"))
@@ -41,19 +54,19 @@ class FedBABU(Sharing[State]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def local(self, down: Shared, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Shared, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         return Update(fit_body(self.optim, down.params, _head(client.model), client, k), client.n), state
 
-    def after_upload(self, down: Shared, up: Update, state: State, client: Client, k: Key) -> State:
+    def after_upload(self, down: Shared, up: Update, state: State, client: Client, r: Round, k: Key) -> State:
         body, head = down.params, _head(client.model)
         if self.tune == "head":
             return State(join_parts(body, fit_head(self.finetune, body, head, client, k)))
-        return State(self.finetune.fit(objective(client.model), join_parts(body, head), client, k))
+        return State(self.finetune.fit(client.objective(), join_parts(body, head), client, k))
 
-    def own(self, down: Shared, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Shared, up: Update | None, state: State, client: Client) -> Params:
         return state.params if up else join_parts(down.params, _head(client.model))
 
-    def generic(self, server: Shared, task: Task) -> Predictor:
+    def generic_predictor(self, server: Shared, task: Task) -> Predictor:
         params = join_parts(server.params, _head(task.model))
         return lambda x: task.model(params, x)
 

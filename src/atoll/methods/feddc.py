@@ -15,8 +15,7 @@ from typing import ClassVar
 
 from ..core.client import Client
 from ..core.hyperparams import setting, within
-from ..core.losses import objective
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
@@ -24,6 +23,7 @@ from ..core.params import add, sub, weights, zeros
 from ..core.payloads import Params, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Reads, Traits
 from ..typing import ClientId
 from ._control_variates import Global, Update, check_plain_sgd, merge_updates, train_corrected
 from .fedprox import Proximal
@@ -48,9 +48,9 @@ class FedDC(Method[Server, State, Global, Update]):
     )
     alpha: float = setting(0.01, "strength of the pull to the global model less the drift", "public code, CIFAR-10")
 
-    needs = frozenset({Need.SAME_ARCHITECTURE})
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    sums_uploads: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        needs=frozenset({Need.SAME_ARCHITECTURE}), server_reads=Reads.SUMS, guards=("params",)
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "alpha")
@@ -64,12 +64,12 @@ class FedDC(Method[Server, State, Global, Update]):
         params = weights(client.model.init())
         return State(zeros(params), zeros(params))
 
-    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Global:
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Global:
         return Global(server.params, server.variate)
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         centre = sub(weights(down.params), state.drift)
-        loss = objective(client.model, Proximal(self.alpha).bind({}, centre, client))
+        loss = client.objective(Proximal(self.alpha).bind({}, centre, client))
         params, variate = train_corrected(self.optim, loss, down, state.variate, client, k)
         drift = add(state.drift, sub(weights(params), down.params))
         return Update(params, sub(variate, state.variate)), State(drift, variate)
@@ -79,8 +79,8 @@ class FedDC(Method[Server, State, Global, Update]):
         drift = add(server.drift, sub(weights(params), server.params), share)
         return Server(params | add(weights(params), drift), variate, drift)
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return up.params if up else down.params
 
-    def generic(self, server: Server, task: Task) -> Predictor:
+    def generic_predictor(self, server: Server, task: Task) -> Predictor:
         return lambda x: task.model(server.params, x)

@@ -22,8 +22,7 @@ from torch import Tensor
 from ..aggregation import mean
 from ..core.client import Client
 from ..core.hyperparams import one_of, setting, within
-from ..core.losses import objective
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.model import Model, Predictor
 from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
@@ -32,6 +31,7 @@ from ..core.payloads import Nothing, Params, Role, about, payload
 from ..core.prng import Key
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Traits
 from ..typing import ClientId
 from ._distillation import imitation_loss, kl_divergence, public_rows, target_batches
 
@@ -65,11 +65,13 @@ class FedDF(Method[Server, Nothing, Group, Update]):
     temperature: float = setting(1.0, "T, what logits are divided by", "the authors' code")
     ensemble: str = setting("logits", "what is averaged over teachers: logits or probs", "paper")
 
-    not_a_sum: ClassVar[str] = "the server distils from the predictions of each client's model"
-    family: ClassVar[str] = "server-trained"
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    as_sent: ClassVar[str | None] = "the predictions of all models on the public rows, which teach"
-    needs = frozenset({Need.PUBLIC_DATA})
+    traits: ClassVar[Traits] = Traits(
+        family="server-trained",
+        needs=frozenset({Need.PUBLIC_DATA}),
+        why_uploads="the server distils from the predictions of each client's model",
+        guards=("params",),
+        as_sent="the predictions of all models on the public rows, which teach",
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "steps")
@@ -79,11 +81,11 @@ class FedDF(Method[Server, Nothing, Group, Update]):
     def init_server(self, task: Task, k: Key) -> Server:
         return Server({f"{a}/{name}": v for a, model in _models(task).items() for name, v in model.init().items()})
 
-    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Group:
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Group:
         return Group(_of(server, task.models[to].name))
 
-    def local(self, down: Group, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
-        return Update(self.optim.fit(objective(client.model), down.params, client, k), client.n), state
+    def client_update(self, down: Group, state: Nothing, client: Client, r: Round, k: Key) -> tuple[Update, Nothing]:
+        return Update(self.optim.fit(client.objective(), down.params, client, k), client.n), state
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Server:
         models, groups = _models(task), defaultdict[str, list[Update]](list)
@@ -111,10 +113,10 @@ class FedDF(Method[Server, Nothing, Group, Update]):
             imitation_loss(model, apart), params, target_batches(x, target, self.server, k, self.steps)
         )
 
-    def own(self, down: Group, up: Update | None, state: Nothing, client: Client) -> Params:
+    def personal_params(self, down: Group, up: Update | None, state: Nothing, client: Client) -> Params:
         return up.params if up else down.params
 
-    def generic(self, server: Server, task: Task) -> Predictor:
+    def generic_predictor(self, server: Server, task: Task) -> Predictor:
         models = {a: (model, _of(server, a)) for a, model in _models(task).items()}
         return lambda x: torch.stack([model(params, x) for model, params in models.values()]).mean(0)
 

@@ -11,11 +11,12 @@ FD leaves a client's own contribution out of its target. With a DW term beside i
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import Client, Params, Regulariser, Regularisers, Step, Task, Term, one_of, setting, within, wmean
+from ..core import Client, Params, Regulariser, Regularisers, Step, Task, Term, Traits, one_of, setting, within, wmean
 from .fedavg import FedAvg
 from .feddw import DW
 
@@ -71,6 +72,8 @@ class SoftLabels(Distillation, Regulariser):
 
 @dataclass(frozen=True)
 class FedDistill(Distillation, FedAvg):
+    traits: ClassVar[Traits] = FedAvg.traits._replace(private_training=False)
+
     def terms(self) -> Regularisers:
         own = SoftLabels(**{f.name: getattr(self, f.name) for f in fields(Distillation)})
         return Regularisers((*self.regularisers, own))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..aggregation.fixed_point import total as total_of
 from ..aggregation.policy import policy_of
-from ..core import Client, Params, Regulariser, Regularisers, Role, Step, Task, Term, one_of, setting, within
+from ..core import Client, Params, Regulariser, Regularisers, Role, Step, Task, Term, Traits, one_of, setting, within
 from .fedavg import FedAvg
 
 
@@ -110,6 +110,8 @@ class DW(Relation, Regulariser):
 
 @dataclass(frozen=True)
 class FedDW(Relation, FedAvg):
+    traits: ClassVar[Traits] = FedAvg.traits._replace(private_training=False)
+
     def terms(self) -> Regularisers:
         own = DW(**{f.name: getattr(self, f.name) for f in fields(Relation)})
         return Regularisers((*self.regularisers, own))

@@ -25,6 +25,7 @@ from ..core.payloads import Params, about, payload
 from ..core.prng import Key
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
+from ..core.traits import Traits
 from .fedavg import Averaging, Global, Update
 from .fedprox import Proximal
 
@@ -43,8 +44,7 @@ class State:
 class FedDyn(Averaging[State]):
     alpha: float = setting(0.01, "strength of the dynamic regularisation", "public code")
 
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    sums_uploads: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Averaging.traits
 
     def __post_init__(self) -> None:
         within(self, 1e-6, "alpha")
@@ -56,7 +56,7 @@ class FedDyn(Averaging[State]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(zeros(weights(client.model.init())))
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         pull = Proximal(self.alpha).bind({}, down.params, client)
         up = self.train(down, client, k, _against(state.g), pull)
         return up, State(sub(state.g, sub(weights(up.params), down.params), self.alpha))
@@ -70,7 +70,7 @@ class FedDyn(Averaging[State]):
             nonlocal m
             for reply in replies:
                 m += 1
-                yield reply._replace(upload=replace(reply.upload, n=torch.ones(())))
+                yield replace(reply, upload=replace(reply.upload, n=torch.ones(())))
 
         average = super().aggregate(server, with_policy_of(replies, equally()), task, r, k)
         change = sub(weights(average.params), server.params)
@@ -78,7 +78,7 @@ class FedDyn(Averaging[State]):
         params = sub(weights(average.params), h, 1 / self.alpha)
         return Server(average.params | params, average.extra, h)
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return up.params if up else down.params
 
 

@@ -23,8 +23,8 @@ from ..aggregation import mean
 from ..core.batch import Batch
 from ..core.client import Client
 from ..core.hyperparams import setting, within
-from ..core.losses import Loss, cross_entropy, objective, wmean
-from ..core.method import Method, Need
+from ..core.losses import Loss, cross_entropy, wmean
+from ..core.method import Method
 from ..core.model import Model, Predictor
 from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
@@ -32,6 +32,7 @@ from ..core.optim.sgd import SGD
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold, normal, permutation
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Traits
 from ..errors import AtollError
 from ..typing import ClientId
 from ._autoencoder import build_autoencoder, reconstruct
@@ -87,15 +88,14 @@ class FedFed(Method[Global, State, Global, Update]):
     x_ce: float = setting(0.4, "weight of predictions from rows as they are", "public code")
     share: float = setting(1.0, "share of its rows whose features a client gives away", "paper")
 
-    not_a_sum: ClassVar[str] = "the server collects the features that each client shares"
-    family: ClassVar[str] = "logits/features"
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    as_sent: ClassVar[str | None] = "the features that all clients share in one pool"
-    needs = frozenset({Need.SAME_ARCHITECTURE})
-    vectorisable: ClassVar[bool] = (
-        False  # Clients share one feature per row, so the numbers differ and cannot be stacked.
+    traits: ClassVar[Traits] = Traits(
+        family="logits/features",
+        needs=frozenset({Need.SAME_ARCHITECTURE}),
+        vmap=False,
+        why_uploads="the server collects the features that each client shares",
+        guards=("params",),
+        as_sent="the features that all clients share in one pool",
     )
-    keeps_per_client_state: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         within(self, 0, "distil_rounds", "sigma1", "sigma2", "re", "ce", "kl", "x_ce")
@@ -108,13 +108,13 @@ class FedFed(Method[Global, State, Global, Update]):
             raise AtollError("FedFed adds noise to features of rows, which makes no sense for text. Use other data.")
         return State({})
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         if self.stage(down) == SHARE:
             return Update({}, self.features(down, client, k), client.n), state
         if self.stage(down) == DISTIL:
             return Update(self._distil_step(down, client, k), {}, client.n), state
         pool = down.pool or state.pool
-        params = self.optim.run(objective(client.model), down.params, self._mixed(client, pool, k))
+        params = self.optim.run(client.objective(), down.params, self._mixed(client, pool, k))
         return Update(params, {}, client.n), State(pool)
 
     def _distil_step(self, down: Global, client: Client, k: Key) -> Params:
@@ -167,7 +167,7 @@ class FedFed(Method[Global, State, Global, Update]):
             y = torch.cat([b.y, *(pool["y"][rows].long() for rows in taken.values())])
             yield b._replace(x=x, y=y, w=torch.cat([b.w, torch.ones(2 * len(b.x))]))
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return _apart(up.params if up and up.params else down.params)[0]
 
     # -- server -------------------------------------------------------------------------------------------------------
@@ -183,7 +183,9 @@ class FedFed(Method[Global, State, Global, Update]):
             return DISTIL
         return SHARE if server.rounds == self.distil_rounds else MIX
 
-    def broadcast_per_client(self, server: Global, per_client: Desk, to: ClientId, task: Task, r: Round) -> Global:
+    def broadcast_per_client(
+        self, server: Global, per_client: Desk, to: ClientId, task: Task, r: Round, k: Key
+    ) -> Global:
         return replace(server, pool={}) if per_client.informed else server
 
     def serve_client(
@@ -199,7 +201,7 @@ class FedFed(Method[Global, State, Global, Update]):
         params = mean(replies, "params", weight="n")
         return replace(server, params=params, rounds=server.rounds + 1)
 
-    def generic(self, server: Global, task: Task) -> Predictor:
+    def generic_predictor(self, server: Global, task: Task) -> Predictor:
         f, _ = _apart(server.params)
         return lambda x: task.model(f, x)
 

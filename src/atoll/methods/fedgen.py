@@ -26,8 +26,8 @@ from ..aggregation import mean
 from ..core.batch import Batch, Step
 from ..core.client import Client
 from ..core.hyperparams import setting, within
-from ..core.losses import Loss, Term, objective, wmean
-from ..core.method import Method, Need
+from ..core.losses import Loss, Term, wmean
+from ..core.method import Method
 from ..core.model import Predictor
 from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
@@ -37,6 +37,7 @@ from ..core.payloads import Nothing, Params, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Traits
 from ..core.tree import stack
 from ..typing import ClientId
 from ._generator import Generator, draw_labels
@@ -75,11 +76,13 @@ class FedGen(Method[Global, Nothing, Global, Update]):
     hidden: int = setting(256, "units of the generator's hidden layer", "public code, MNIST; 512 for CIFAR")
     noise: int = setting(32, "length of its noise", "public code, MNIST; 64 for CIFAR")
 
-    not_a_sum: ClassVar[str] = "the server trains its generator with the head of each client"
-    family: ClassVar[str] = "server-trained"
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    as_sent: ClassVar[str | None] = "the clients' heads, which teach the generator"
-    needs = frozenset({Need.SAME_ARCHITECTURE})
+    traits: ClassVar[Traits] = Traits(
+        family="server-trained",
+        needs=frozenset({Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}),
+        why_uploads="the server trains its generator with the head of each client",
+        guards=("params",),
+        as_sent="the clients' heads, which teach the generator",
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "alpha", "beta", "eta", "gen_epochs")
@@ -93,12 +96,12 @@ class FedGen(Method[Global, Nothing, Global, Update]):
     def init_server(self, task: Task, k: Key) -> Global:
         return Global(task.model.init(), {}, torch.zeros(task.num_classes, dtype=torch.bool), torch.ones(()))
 
-    def broadcast(self, server: Global, to: ClientId, task: Task, r: Round) -> Global:
+    def broadcast(self, server: Global, to: ClientId, task: Task, r: Round, k: Key) -> Global:
         return server
 
-    def local(self, down: Global, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
+    def client_update(self, down: Global, state: Nothing, client: Client, r: Round, k: Key) -> tuple[Update, Nothing]:
         terms = [self.generated(down, client)] if down.generator else []
-        params = self.optim.run(objective(client.model, *terms), down.params, self._batches(client, k))
+        params = self.optim.run(client.objective(*terms), down.params, self._batches(client, k))
         return Update(params, client.n, client.members().sum(0)), state
 
     def _batches(self, client: Client, k: Key) -> Iterator[Batch]:
@@ -168,10 +171,10 @@ class FedGen(Method[Global, Nothing, Global, Update]):
 
         return loss
 
-    def own(self, down: Global, up: Update | None, state: Nothing, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: Nothing, client: Client) -> Params:
         return up.params if up else down.params
 
-    def generic(self, server: Global, task: Task) -> Predictor:
+    def generic_predictor(self, server: Global, task: Task) -> Predictor:
         return lambda x: task.model(server.params, x)
 
     def reduces_to(self) -> str | None:

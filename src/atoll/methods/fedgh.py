@@ -18,14 +18,14 @@ from ..core.batch import Batch
 from ..core.class_statistics import class_means
 from ..core.client import Client
 from ..core.hyperparams import one_of, setting
-from ..core.losses import objective
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import part
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Traits
 from ..typing import ClientId
 from ._prototypes import PLAIN, class_mean_batches, head_loss
 from .local import State
@@ -57,10 +57,12 @@ class FedGH(Method[Head, State, Head, Means]):
     server_mode: str = setting("per_sample", f"rows of a server step: {', '.join(MODES)}", "FedGH paper")
     freeze_global_head: bool = setting(False, "leave the global head as it was born", "true imitates the released code")
 
-    not_a_sum: ClassVar[str] = "the server trains its head on the means of each client"
-    family: ClassVar[str] = "server-trained"
-    needs = frozenset({Need.SAME_WIDTH})
-    bounded_statistics: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        family="server-trained",
+        needs=frozenset({Need.SAME_WIDTH, Need.SEPARATE_HEAD}),
+        why_uploads="the server trains its head on the means of each client",
+        bounded_statistics=True,
+    )
 
     def __post_init__(self) -> None:
         one_of(self, "server_mode", MODES)
@@ -71,11 +73,11 @@ class FedGH(Method[Head, State, Head, Means]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def broadcast(self, server: Head, to: ClientId, task: Task, r: Round) -> Head:
+    def broadcast(self, server: Head, to: ClientId, task: Task, r: Round, k: Key) -> Head:
         return server
 
-    def local(self, down: Head, state: State, client: Client, k: Key) -> tuple[Means, State]:
-        params = self.optim.fit(objective(client.model), state.params | down.head, client, k)
+    def client_update(self, down: Head, state: State, client: Client, r: Round, k: Key) -> tuple[Means, State]:
+        params = self.optim.fit(client.objective(), state.params | down.head, client, k)
         n, means = class_means(client.features(params), client.members())
         return Means(means, n > 0), State(params)
 
@@ -92,7 +94,7 @@ class FedGH(Method[Head, State, Head, Means]):
         each = batches if self.server_mode == "per_client_mean" else [row for b in batches for row in _rows(b)]
         return each * self.server.epochs
 
-    def own(self, down: Head, up: Means | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Head, up: Means | None, state: State, client: Client) -> Params:
         return state.params if up else state.params | down.head
 
     def reduces_to(self) -> str | None:

@@ -22,13 +22,14 @@ from ..aggregation.policy import sum_for
 from ..core.batch import Batch, Step
 from ..core.client import Client
 from ..core.hyperparams import setting, within
-from ..core.losses import Term, objective
-from ..core.method import Method, Need
+from ..core.losses import Term
+from ..core.method import Method
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold, permutation
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Reads, Traits
 from ..typing import ClientId
 from ._distillation import sample_public_rows, select_public_rows
 from .local import State
@@ -65,9 +66,9 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
     rows: int = setting(1000, "public rows of a round, drawn anew for each; all if there are fewer", "public code")
     batch: int = setting(100, "how many of them a step compares", "chosen here; all in the public code")
 
-    family: ClassVar[str] = "logits/features"
-    sums_uploads: ClassVar[bool] = True
-    needs = frozenset({Need.PUBLIC_DATA})
+    traits: ClassVar[Traits] = Traits(
+        family="logits/features", needs=frozenset({Need.PUBLIC_DATA}), server_reads=Reads.SUMS
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "eta0")
@@ -79,15 +80,15 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Alignment:
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Alignment:
         eta = self.eta0 * sqrt(r.t)
         if eta == 0 or server.kernel is None:
             return Alignment(0.0, None, None, server.coming)
         return Alignment(eta, server.rows, server.kernel, server.coming)
 
-    def local(self, down: Alignment, state: State, client: Client, k: Key) -> tuple[Kernel, State]:
+    def client_update(self, down: Alignment, state: State, client: Client, r: Round, k: Key) -> tuple[Kernel, State]:
         pulls = [self._pull(down.eta, down.rows, down.kernel, client)] if down.rows is not None else []
-        params = self.optim.fit(objective(client.model, *pulls), state.params, client, k)
+        params = self.optim.fit(client.objective(*pulls), state.params, client, k)
         return Kernel(gram(client.model.features(params, select_public_rows(client, down.coming)))), State(params)
 
     def _pull(self, eta: float, rows: Tensor, kernel: Tensor | None, client: Client) -> Term:
@@ -112,7 +113,7 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
             count += 1
         return Server(server.coming, (total.value() / count).float(), sample_public_rows(task, self.rows, k))
 
-    def own(self, down: Alignment, up: Kernel | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Alignment, up: Kernel | None, state: State, client: Client) -> Params:
         return state.params
 
     def reduces_to(self) -> str | None:

@@ -25,8 +25,8 @@ from ..core.batch import Step
 from ..core.class_statistics import Pool, class_means
 from ..core.client import Client
 from ..core.hyperparams import one_of, setting, within
-from ..core.losses import Term, objective, wmean
-from ..core.method import Method, Need
+from ..core.losses import Term, wmean
+from ..core.method import Method
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
@@ -34,6 +34,7 @@ from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold, normal
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Traits
 from ..typing import ClientId
 from ._prototypes import DISTANCES, pull_to_means
 from .local import State
@@ -71,10 +72,12 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
     q_distance: str = setting("l2", "distance of predictions: l2, or kl", "paper; kl in the public code")
     h_distance: str = setting("l2", f"distance of features: {', '.join(DISTANCES)}", "paper; mse in the public code")
 
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    not_a_sum: ClassVar[str] = "the server pools class means one client after the other"
-    family: ClassVar[str] = "logits/features"
-    needs = frozenset({Need.SAME_WIDTH})
+    traits: ClassVar[Traits] = Traits(
+        family="logits/features",
+        needs=frozenset({Need.SAME_WIDTH}),
+        why_uploads="the server pools class means one client after the other",
+        guards=("params",),
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "lam", "gamma", "sigma")
@@ -88,9 +91,9 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def local(self, down: Knowledge, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Knowledge, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         pulls = self.head_term(down, client), pull_to_means(down.features, down.seen, self.gamma, self.h_distance)
-        params = self.optim.fit(objective(client.model, *pulls), down.params or state.params, client, k)
+        params = self.optim.fit(client.objective(*pulls), down.params or state.params, client, k)
         z = client.model.features(params, client.x)
         n, features = class_means(z, client.members())
         _, predictions = class_means(self._soft(client.model.classify(params, z)).exp(), client.members())
@@ -118,7 +121,7 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
 
         return term
 
-    def own(self, down: Knowledge, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Knowledge, up: Update | None, state: State, client: Client) -> Params:
         return state.params if up else down.params or state.params
 
     # -- server -------------------------------------------------------------------------------------------------------
@@ -128,7 +131,7 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
         h, q, seen = torch.zeros(c, task.feature_dim), torch.zeros(c, c), torch.zeros(c, dtype=torch.bool)
         return Knowledge(task.model.init() if alike else {}, h, q, seen)
 
-    def broadcast(self, server: Knowledge, to: ClientId, task: Task, r: Round) -> Knowledge:
+    def broadcast(self, server: Knowledge, to: ClientId, task: Task, r: Round, k: Key) -> Knowledge:
         return server
 
     def aggregate(self, server: Knowledge, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Knowledge:
@@ -147,7 +150,7 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
         predictions = torch.where(now[:, None], q.mu.float(), server.predictions)
         return Knowledge(params, features, predictions, server.seen | now)
 
-    def generic(self, server: Knowledge, task: Task) -> Predictor | None:
+    def generic_predictor(self, server: Knowledge, task: Task) -> Predictor | None:
         return (lambda x: task.model(server.params, x)) if server.params else None
 
     def reduces_to(self) -> str | None:

@@ -27,7 +27,7 @@ from ..core.batch import Step
 from ..core.client import Client
 from ..core.hyperparams import setting, within
 from ..core.losses import cross_entropy, wmean
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
@@ -36,6 +36,7 @@ from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, uniform
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Traits
 from ..typing import ClientId
 from ._low_rank import apply_change, compress, decompress
 from ._mutual_learning import Update, kl_from_peer, shared_model, train_both
@@ -83,12 +84,14 @@ class FedKD(Method[Server, State, Mentee, Change]):
     t_end: float = setting(0.98, "share of the energy that is kept in the end", "public code")
     rounds_to_end: int = setting(100, "rounds until then; the paper means all rounds of the run", "chosen here")
 
-    guards: ClassVar[tuple[str, ...]] = ("params",)  # Changes of the mentee, multiplied out from their factors.
-    not_a_sum: ClassVar[str] = "clients send factors, and the sum of factors is not that of what they stand for"
-    family: ClassVar[str] = "mutual"
-    needs = frozenset({Need.SHARED_MODEL})
-    vectorisable: ClassVar[bool] = False  # The shapes of the upload depend on its values.
-    varying_bytes: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        family="mutual",
+        needs=frozenset({Need.SHARED_MODEL}),
+        vmap=False,
+        varying_bytes=True,
+        why_uploads="clients send factors, and the sum of factors is not that of what they stand for",
+        guards=("params",),
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "kl_weight", "hidden_weight")
@@ -103,7 +106,7 @@ class FedKD(Method[Server, State, Mentee, Change]):
         project = (2 * uniform(k, rows, columns) - 1) / columns**0.5  # Initialised as torch initialises linear layers.
         return State(client.model.init(), project, {})
 
-    def local(self, down: Mentee, state: State, client: Client, k: Key) -> tuple[Change, State]:
+    def client_update(self, down: Mentee, state: State, client: Client, r: Round, k: Key) -> tuple[Change, State]:
         start = down.params or apply_change(state.mentee, down.change, down.buffers)
         mentor, mentee = train_both(self.optim, self.losses, state.params, start | {PROJECT: state.project}, client, k)
         project = mentee.pop(PROJECT)
@@ -122,7 +125,7 @@ class FedKD(Method[Server, State, Mentee, Change]):
             of_mentee = of_mentee + self.hidden_weight * _mse(mentor.features.detach(), guess, mentor.batch.w) / s
         return of_mentor, of_mentee
 
-    def own(self, down: Mentee, up: Change | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Mentee, up: Change | None, state: State, client: Client) -> Params:
         return state.params
 
     # -- server -------------------------------------------------------------------------------------------------------
@@ -130,7 +133,7 @@ class FedKD(Method[Server, State, Mentee, Change]):
     def init_server(self, task: Task, k: Key) -> Server:
         return Server(shared_model(task).init(), {}, {})
 
-    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Mentee:
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Mentee:
         if to in server.present:
             return Mentee({}, server.change, _buffers(server.params), self.threshold(r))
         return Mentee(server.params, {}, {}, self.threshold(r))
@@ -152,7 +155,7 @@ class FedKD(Method[Server, State, Mentee, Change]):
     def threshold(self, r: Round) -> float:
         return self.t_start + (self.t_end - self.t_start) * min(r.t / self.rounds_to_end, 1.0)
 
-    def generic(self, server: Server, task: Task) -> Predictor:
+    def generic_predictor(self, server: Server, task: Task) -> Predictor:
         return lambda x: shared_model(task)(server.params, x)
 
     def reduces_to(self) -> str | None:

@@ -10,7 +10,7 @@ are compared by their mean absolute difference, as in the authors' code. They ar
 statistics follow private batches only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -19,15 +19,16 @@ from torch import Tensor
 
 from ..aggregation.policy import sum_for
 from ..core.client import Client
+from ..core.exchange import Exchange
 from ..core.hyperparams import one_of, setting, within
-from ..core.losses import objective
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payloads import Params, Role, about, payload
+from ..core.payloads import Nothing, Params, Payload, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Reads, Traits
 from ..typing import ClientId
 from ._distillation import (
     Divergence,
@@ -53,21 +54,24 @@ class Server:
 
 
 @payload
-class Lesson:
+class Question:
     rows: Tensor = about("numbers of the public rows of the round [m]")
     first: bool = about("whether the client has to train before it answers")
-    consensus: Tensor | None = about("f~, the mean logits of these rows [m, C], in the second exchange")
 
 
 @payload
 class Scores:
-    logits: Tensor | None = about(
-        "f_k, the client's logits of the rows [m, C], in the first exchange", role=Role.ACTIVATIONS
-    )
+    logits: Tensor = about("f_k, the client's logits of the rows [m, C]", role=Role.ACTIVATIONS)
+
+
+@payload
+class Lesson:
+    rows: Tensor = about("numbers of the public rows of the round [m]")
+    consensus: Tensor = about("f~, the mean logits of these rows [m, C]")
 
 
 @dataclass(frozen=True)
-class FedMD(Method[Server, State, Lesson, Scores]):
+class FedMD(Method[Server, State, Payload, Payload]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training, on private rows"})
     digest: Optimiser = field(
         default=Adam(epochs=1, batch_size=128),
@@ -77,10 +81,9 @@ class FedMD(Method[Server, State, Lesson, Scores]):
     rows: int = setting(5000, "public rows of a round, drawn anew for each; all if there are fewer", "authors' code")
     distance: str = setting("mae", f"what the digest makes small: {' or '.join(DISTANCES)}", "the authors' code")
 
-    phases: ClassVar[int] = 2
-    family: ClassVar[str] = "logits/features"
-    sums_uploads: ClassVar[bool] = True
-    needs = frozenset({Need.PUBLIC_DATA})
+    traits: ClassVar[Traits] = Traits(
+        family="logits/features", needs=frozenset({Need.PUBLIC_DATA}), server_reads=Reads.SUMS
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "first_epochs")
@@ -93,34 +96,46 @@ class FedMD(Method[Server, State, Lesson, Scores]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Lesson:
-        first = not bool(server.met[task.clients.index(to)])
-        return Lesson(server.rows, first, server.consensus if r.phase else None)
+    def exchanges(self) -> Sequence[Exchange]:
+        return (Exchange(self.ask, self.answer, self.agree), Exchange(self.teach, self.learn, self.draw_rows))
 
-    def local(self, down: Lesson, state: State, client: Client, k: Key) -> tuple[Scores, State]:
-        x, own, params = select_public_rows(client, down.rows), objective(client.model), state.params
-        if down.consensus is None:
-            if down.first:
-                params = replace(self.optim, epochs=self.first_epochs).fit(own, params, client, fold(k, -2))
-            return Scores(client.model(params, x)), State(params)
-        towards = freeze_statistics(imitation_loss(client.model, DISTANCES[self.distance]))
-        params = self.digest.run(towards, params, target_batches(x, down.consensus, self.digest, fold(k, -1)))
-        return Scores(None), State(
-            self.optim.fit(own, params, client, k)
-        )  # Private batches use the keys of epochs from 0 on.
+    # -- 1. predictions and consensus ---------------------------------------------------------------------------------
 
-    def aggregate(self, server: Server, replies: Iterable[Reply[Scores]], task: Task, r: Round, k: Key) -> Server:
-        if r.phase:
-            return Server(sample_public_rows(task, self.rows, k), server.met, None)
+    def ask(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Question:
+        return Question(server.rows, not bool(server.met[task.index(to)]))
+
+    def answer(self, down: Question, state: State, client: Client, r: Round, k: Key) -> tuple[Scores, State]:
+        x, params = select_public_rows(client, down.rows), state.params
+        if down.first:
+            first = replace(self.optim, epochs=self.first_epochs)
+            params = first.fit(client.objective(), params, client, fold(k, -2))
+        return Scores(client.model(params, x)), State(params)
+
+    def agree(self, server: Server, replies: Iterable[Reply[Scores]], task: Task, r: Round, k: Key) -> Server:
         total, count, met = sum_for(replies), 0, server.met.clone()
         for sender, up in replies:
-            assert up.logits is not None
             total.add(up.logits)
             count += 1
-            met[task.clients.index(sender)] = True
+            met[task.index(sender)] = True
         return Server(server.rows, met, (total.value() / count).float())
 
-    def own(self, down: Lesson, up: Scores | None, state: State, client: Client) -> Params:
+    # -- 2. digest and revisit ----------------------------------------------------------------------------------------
+
+    def teach(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Lesson:
+        assert server.consensus is not None
+        return Lesson(server.rows, server.consensus)
+
+    def learn(self, down: Lesson, state: State, client: Client, r: Round, k: Key) -> tuple[Nothing, State]:
+        x = select_public_rows(client, down.rows)
+        towards = freeze_statistics(imitation_loss(client.model, DISTANCES[self.distance]))
+        batches = target_batches(x, down.consensus, self.digest, fold(k, -1))  # Private batches have keys from 0 on.
+        params = self.digest.run(towards, state.params, batches)
+        return Nothing(), State(self.optim.fit(client.objective(), params, client, k))
+
+    def draw_rows(self, server: Server, replies: Iterable[Reply[Nothing]], task: Task, r: Round, k: Key) -> Server:
+        return Server(sample_public_rows(task, self.rows, k), server.met, None)
+
+    def personal_params(self, down: Payload, up: Payload | None, state: State, client: Client) -> Params:
         return state.params
 
     def why_closed(self) -> str | None:

@@ -14,9 +14,9 @@ Its text and Algorithm 1 cite equations by the numbers of an earlier draft: (5),
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,17 +24,19 @@ from torch import Tensor
 
 from ..core.batch import Batch
 from ..core.client import Client
+from ..core.exchange import Exchange
 from ..core.hyperparams import one_of, setting, within
-from ..core.losses import Loss, cross_entropy, objective
-from ..core.method import Method, Need
+from ..core.losses import Loss, cross_entropy
+from ..core.method import Method
 from ..core.model import Model
 from ..core.optim.adam import Adam
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS, add, part, sqnorm, sub, weights
-from ..core.payloads import Params, Role, about, payload
+from ..core.payloads import Nothing, Params, Payload, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Traits
 from ..errors import AtollError
 from ..typing import ClientId
 from ._distillation import batches_with_public, public_rows
@@ -62,9 +64,12 @@ class State:
 
 @payload
 class Features:
-    z: Tensor | None = about(
-        "features of the public rows [M, d_k]: Z_k goes up, then Z^s_k comes down", role=Role.ACTIVATIONS
-    )
+    z: Tensor = about("Z_k, the client's features of the public rows [M, d_k]", role=Role.ACTIVATIONS)
+
+
+@payload
+class Knowledge:
+    z: Tensor = about("Z^s_k, the server's features of the public rows [M, d_k]")
 
 
 @payload
@@ -76,7 +81,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class FedPD(Method[Server, State, Features, Features]):
+class FedPD(Method[Server, State, Payload, Payload]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
     server: Optimiser = field(
         default=Adam(epochs=30, batch_size=40),
@@ -94,16 +99,16 @@ class FedPD(Method[Server, State, Features, Features]):
     mean_scope: str = setting("all", "whose features the mean is over: all, or arch for those of one model", "paper")
     feature_norm: str = setting("none", "layernorm brings the features of heterogeneous models to one scale", "paper")
 
-    not_a_sum: ClassVar[str] = "the server trains a model of each client, on that client's own features"
-    phases: ClassVar[int] = 2
-    family: ClassVar[str] = "logits/features"
-    needs = frozenset({Need.PUBLIC_DATA, Need.SERVER_MODELS})
-    keeps_per_client_state: ClassVar[bool] = True
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "v1": {"adaptive": False, "knowledge": "mean"},
-        "v2": {"knowledge": "mean"},
-        "v3": {"adaptive": False},
-    }
+    traits: ClassVar[Traits] = Traits(
+        family="logits/features",
+        needs=frozenset({Need.PUBLIC_DATA, Need.SERVER_MODELS}),
+        variants={
+            "v1": {"adaptive": False, "knowledge": "mean"},
+            "v2": {"knowledge": "mean"},
+            "v3": {"adaptive": False},
+        },
+        why_uploads="the server trains a model of each client, on that client's own features",
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "lam", "eta_alpha", "mu")
@@ -119,19 +124,26 @@ class FedPD(Method[Server, State, Features, Features]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init(), torch.ones(len(public_rows(client))))
 
-    def local(self, down: Features, state: State, client: Client, k: Key) -> tuple[Features, State]:
-        if down.z is None:
-            return Features(self._normed(client.model.features(state.params, public_rows(client)))), state
+    def exchanges(self) -> Sequence[Exchange]:
+        return (
+            Exchange(self.ask, self.answer, self.combine, self.train_server_model),
+            Exchange(self.teach, self.learn, self.forget),
+        )
+
+    def answer(self, down: Nothing, state: State, client: Client, r: Round, k: Key) -> tuple[Features, State]:
+        return Features(self._normed(client.model.features(state.params, public_rows(client)))), state
+
+    def learn(self, down: Knowledge, state: State, client: Client, r: Round, k: Key) -> tuple[Nothing, State]:
         start = state.params | {ALPHA: state.alpha}
         trained = self.optim.run(self._loss(down.z, client), start, batches_with_public(client, self.optim, k))
         alpha = trained.pop(ALPHA)
-        return Features(None), State(trained, alpha)
+        return Nothing(), State(trained, alpha)
 
     def _loss(self, z: Tensor, client: Client) -> Loss:
         """Return the loss CE + lam mean_i a_i l_i; at the beginning of an epoch all a_i take a step first."""
         model, rows = client.model, public_rows(client)
         if self.lam == 0:
-            return objective(model)
+            return client.objective()
 
         def loss(w: Params, b: Batch) -> Tensor:
             value = cross_entropy(model.step(w, b).logits, b)
@@ -160,7 +172,7 @@ class FedPD(Method[Server, State, Features, Features]):
             alpha = alpha - self.eta_alpha * (slope + self.tau * (alpha - 1))
         return alpha.clamp(0, 1) if self.clamp else alpha
 
-    def own(self, down: Features, up: Features | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Payload, up: Payload | None, state: State, client: Client) -> Params:
         return state.params
 
     # -- server -------------------------------------------------------------------------------------------------------
@@ -185,20 +197,27 @@ class FedPD(Method[Server, State, Features, Features]):
     def init_per_client(self, task: Task, of: ClientId, k: Key) -> Desk:
         return Desk({} if self.knowledge == "mean" else task.server_models[of].init(), None)
 
-    def broadcast_per_client(self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round) -> Features:
-        if r.phase == 0:
-            return Features(None)
-        return Features(server.known.get(self._circle(to, task)) if self.knowledge == "mean" else per_client.sent)
+    def ask(self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round, k: Key) -> Nothing:
+        return Nothing()
+
+    def teach(self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round, k: Key) -> Knowledge:
+        if self.knowledge == "mean":
+            return Knowledge(server.known[self._circle(to, task)])
+        assert per_client.sent is not None
+        return Knowledge(per_client.sent)
+
+    def forget(self, server: Server, replies: Iterable[Reply[Nothing]], task: Task, r: Round, k: Key) -> Server:
+        return Server(server.centre, {})
 
     def _circle(self, i: ClientId, task: Task) -> str:
         """Return the name of the group of clients whose mean a client receives."""
         return task.models[i].name if self.mean_scope == "arch" else "all"
 
-    def serve_client(
+    def train_server_model(
         self, server: Server, per_client: Desk, reply: Reply[Features], task: Task, r: Round, k: Key
     ) -> tuple[Share, Desk]:
         z = reply.upload.z
-        if z is None or self.knowledge == "mean":
+        if self.knowledge == "mean":
             return Share({}, z), per_client
         server_model, rows = task.server_models[reply.sender], public_rows(task)
         batches = self.server.batches(rows, z, k)
@@ -216,7 +235,7 @@ class FedPD(Method[Server, State, Features, Features]):
 
         return loss
 
-    def aggregate(self, server: Server, replies: Iterable[Reply[Any]], task: Task, r: Round, k: Key) -> Server:
+    def combine(self, server: Server, replies: Iterable[Reply[Share]], task: Task, r: Round, k: Key) -> Server:
         centre, sums, counts = server.centre, dict[str, Tensor](), defaultdict[str, int](int)
         for sender, share in replies:
             centre = centre | add(share.change, centre)

@@ -10,9 +10,10 @@ with the body it received, after training with the one it sends, and with its ow
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..core.traits import Traits
 from ._partial_model import Splitting
 
 
 @dataclass(frozen=True)
 class FedPer(Splitting):
-    private_training: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Splitting.traits._replace(private_training=True)

@@ -21,14 +21,14 @@ from ..aggregation import table_mean
 from ..core.class_statistics import class_means
 from ..core.client import Client
 from ..core.hyperparams import one_of, setting, within
-from ..core.losses import objective
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Reads, Traits
 from ..typing import ClientId
 from ._prototypes import DISTANCES, pull_to_means
 from .local import State
@@ -60,11 +60,13 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
         False, "drop prototypes of classes that no client sent this round", "true in the public codes"
     )
 
-    family: ClassVar[str] = "prototypes"
-    guards: ClassVar[tuple[str, ...]] = ("means",)
-    sums_uploads: ClassVar[bool] = True
-    needs = frozenset({Need.SAME_WIDTH})
-    bounded_statistics: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        family="prototypes",
+        needs=frozenset({Need.SAME_WIDTH}),
+        server_reads=Reads.SUMS,
+        guards=("means",),
+        bounded_statistics=True,
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "lam")
@@ -79,12 +81,12 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def broadcast(self, server: Prototypes, to: ClientId, task: Task, r: Round) -> Prototypes:
+    def broadcast(self, server: Prototypes, to: ClientId, task: Task, r: Round, k: Key) -> Prototypes:
         return server
 
-    def local(self, down: Prototypes, state: State, client: Client, k: Key) -> tuple[Means, State]:
+    def client_update(self, down: Prototypes, state: State, client: Client, r: Round, k: Key) -> tuple[Means, State]:
         pull = pull_to_means(down.means, down.seen, self.lam, self.distance)
-        params = self.optim.fit(objective(client.model, pull), state.params, client, k)
+        params = self.optim.fit(client.objective(pull), state.params, client, k)
         n, means = class_means(client.features(params), client.members())
         return Means(means, n), State(params)
 
@@ -98,12 +100,12 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
             return Prototypes(means, now)
         return Prototypes(torch.where(now[:, None], means, server.means), server.seen | now)
 
-    def own(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Params:
         return state.params
 
-    def personal(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Predictor:
+    def personal_predictor(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Predictor:
         if self.readout == "head":
-            return super().personal(down, up, state, client)
+            return client.predictor(state.params)
         held = client.members().sum(0) > 0
         able = down.seen & held if self.proto_own_classes else down.seen
 

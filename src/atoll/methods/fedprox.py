@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..core import Client, Params, Regulariser, Regularisers, Step, Term, setting, sqnorm, sub, weights, within
+from ..core import Client, Params, Regulariser, Regularisers, Step, Term, Traits, setting, sqnorm, sub, weights, within
 from .fedavg import FedAvg
 
 
@@ -35,7 +35,7 @@ class Proximal(Regulariser):
 class FedProx(FedAvg):
     mu: float = setting(0.01, "strength of the pull to the global model", "public code of FedDW")
 
-    private_training: ClassVar[bool] = True
+    traits: ClassVar[Traits] = FedAvg.traits
 
     def __post_init__(self) -> None:
         within(self, 0, "mu")

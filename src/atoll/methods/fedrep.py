@@ -9,8 +9,9 @@ b_k, and before it, with the average they received, as the released code does; t
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from ..core import SGD, Client, Key, Optimiser, fold
+from ..core import SGD, Client, Key, Optimiser, Round, Traits, fold
 from ._partial_model import Kept, Shared, Splitting, Update, fit_body, fit_head
 
 
@@ -21,7 +22,9 @@ class FedRep(Splitting):
         default=SGD(epochs=10), metadata={"about": "training of the head, before it", "source": "10 epochs: paper"}
     )
 
-    def local(self, down: Shared, state: Kept, client: Client, k: Key) -> tuple[Update, Kept]:
+    traits: ClassVar[Traits] = Splitting.traits
+
+    def client_update(self, down: Shared, state: Kept, client: Client, r: Round, k: Key) -> tuple[Update, Kept]:
         # The body uses the keys of epochs from 0 on, so the head has a key of its own.
         head = fit_head(self.head_optim, down.params, state.params, client, fold(k, -1))
         body = fit_body(self.optim, down.params, head, client, k)

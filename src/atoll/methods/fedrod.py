@@ -10,9 +10,9 @@ counts as 1e-9 rows: log 0 times 0 is not a number. Personal heads start at 0 (c
 the generic model. The paper's variant in which a hypernetwork makes personal heads is left out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -25,6 +25,8 @@ from ..core.optim.sgd import SGD
 from ..core.params import add, part, zeros
 from ..core.payloads import Params, about, payload
 from ..core.prng import Key
+from ..core.task import Round
+from ..core.traits import Need, Traits
 from .fedavg import Averaging, Global, Update
 
 OWN = "own."  # Prefix of the personal head while both heads are trained.
@@ -47,8 +49,11 @@ class FedRoD(Averaging[State]):
     gamma: float = setting(1.0, "exponent of the class counts; 0 for plain cross-entropy", "paper")
     interleaved: bool = setting(True, "train the personal head batch by batch with the rest, or after it", "paper")
 
-    family: ClassVar[str] = "dual model"
-    wait_free: ClassVar[Mapping[str, Any] | None] = {"interleaved": False}
+    traits: ClassVar[Traits] = Averaging.traits._replace(
+        family="dual model",
+        needs=frozenset({Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}),
+        wait_free={"interleaved": False},
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "gamma")
@@ -56,8 +61,8 @@ class FedRoD(Averaging[State]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(zeros(part(client.model.init(), "head")))
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
-        balanced = self._balanced(down, client)
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
+        balanced = self._balanced(client)
 
         def loss(params: Params, b: Batch) -> Tensor:
             shared, own = _apart(params)
@@ -73,10 +78,10 @@ class FedRoD(Averaging[State]):
         params, head = _apart(optim.run(loss, down.params | own, batches))
         return Update(params, client.n, self.terms().report(params, client)), State(head) if head else state
 
-    def _balanced(self, down: Global, client: Client) -> Callable[[Step], Tensor]:
+    def _balanced(self, client: Client) -> Callable[[Step], Tensor]:
         """Return the cross-entropy of the generic logits plus gamma log m_k, with the regularisers."""
         shift = self.gamma * client.members().sum(0).clamp(min=1e-9).log()
-        terms = self.terms().bind(down.extra, down.params, client)
+        terms = client.terms()
 
         def loss(s: Step) -> Tensor:
             value = cross_entropy(s.logits + shift, s.batch)
@@ -86,7 +91,7 @@ class FedRoD(Averaging[State]):
 
         return loss
 
-    def after_upload(self, down: Global, up: Update, state: State, client: Client, k: Key) -> State:
+    def after_upload(self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key) -> State:
         if self.interleaved:
             return state
 
@@ -96,7 +101,7 @@ class FedRoD(Averaging[State]):
 
         return State(self.personal_optim.fit(loss, state.head, client, k))
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         """Add the two heads: both are linear, so the sum of their logits is that of one head."""
         shared = up.params if up else down.params
         return shared | add(part(shared, "head"), state.head)

@@ -24,13 +24,14 @@ from ..core.class_statistics import class_means
 from ..core.client import Client
 from ..core.hyperparams import one_of, setting, within
 from ..core.losses import Loss
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.payloads import Params, about, payload
 from ..core.prng import Key, fold, normal
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Traits
 from ..typing import ClientId
 from ._generator import init_linear
 from .fedgh import Means
@@ -60,10 +61,12 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
     )
     proto_own_classes: bool = setting(True, "prototypes of other clients' classes do not compete", "as for FedProto")
 
-    not_a_sum: ClassVar[str] = "the server trains its prototypes on the means of each client"
-    family: ClassVar[str] = "prototypes"
-    needs = frozenset({Need.SAME_WIDTH})
-    bounded_statistics: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        family="prototypes",
+        needs=frozenset({Need.SAME_WIDTH}),
+        why_uploads="the server trains its prototypes on the means of each client",
+        bounded_statistics=True,
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "lam", "tau")
@@ -86,11 +89,11 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Prototypes:
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Prototypes:
         return Prototypes(server.means, server.seen)
 
-    def local(self, down: Prototypes, state: State, client: Client, k: Key) -> tuple[Means, State]:
-        up, state = self._client().local(down, state, client, k)
+    def client_update(self, down: Prototypes, state: State, client: Client, r: Round, k: Key) -> tuple[Means, State]:
+        up, state = self._client().client_update(down, state, client, r, k)
         return Means(up.means, up.n > 0), state
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key) -> Server:
@@ -117,11 +120,11 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
             apart = apart.fill_diagonal_(torch.inf).amin(1)
         return apart.max().clamp(max=self.tau)
 
-    def own(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Params:
         return state.params
 
-    def personal(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Predictor:
-        return self._client().personal(down, None, state, client)
+    def personal_predictor(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Predictor:
+        return self._client().personal_predictor(down, None, state, client)
 
     def reduces_to(self) -> str | None:
         return "With lam = 0 every client trains alone, as by Local." if self.lam == 0 else None

@@ -11,11 +11,12 @@ two different features no L_U: there the released code divides by zero.
 """
 
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import Client, Params, Regulariser, Regularisers, Step, Term, setting, within, wmean
+from ..core import Client, Params, Regulariser, Regularisers, Step, Term, Traits, setting, within, wmean
 from .fedavg import FedAvg
 
 
@@ -44,6 +45,8 @@ class UV(Strengths, Regulariser):
 
 @dataclass(frozen=True)
 class FedUV(Strengths, FedAvg):
+    traits: ClassVar[Traits] = FedAvg.traits._replace(private_training=False)
+
     def terms(self) -> Regularisers:
         own = UV(**{f.name: getattr(self, f.name) for f in fields(Strengths)})
         return Regularisers((*self.regularisers, own))

@@ -11,10 +11,11 @@ has no temperature; at one other than 1 the divergence counts times its square.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from ..core import Client, Key, Params, Step, cross_entropy, setting, within
+from ..core import Client, Key, Params, Round, Step, Traits, cross_entropy, setting, within
 from ._mutual_learning import Mutual, Shared, Update, kl_from_peer, train_both
 from .local import State
 
@@ -25,6 +26,8 @@ class FML(Mutual[State]):
     beta: float = setting(0.5, "weight of the labels for the shared model", "public code")
     temperature: float = setting(1.0, "temperature of both predictions", "1, that is none: paper and public code")
 
+    traits: ClassVar[Traits] = Mutual.traits
+
     def __post_init__(self) -> None:
         within(self, 0, "alpha", "beta", high=1)
         within(self, 0.001, "temperature")
@@ -32,7 +35,7 @@ class FML(Mutual[State]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def local(self, down: Shared, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Shared, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         own, meme = train_both(self.optim, self.losses, state.params, down.params, client, k)
         return Update(meme, client.n), State(own)
 
@@ -45,7 +48,7 @@ class FML(Mutual[State]):
             return labels
         return labels + (1 - share) * self.temperature**2 * kl_from_peer(of, peer, self.temperature)
 
-    def own(self, down: Shared, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Shared, up: Update | None, state: State, client: Client) -> Params:
         return state.params
 
     def reduces_to(self) -> str | None:

@@ -12,7 +12,7 @@ clients c_nm stays as it is: the others share what is left of the row. s_n is ta
 statistics follow private batches only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -20,14 +20,15 @@ import torch
 from torch import Tensor
 
 from ..core.client import Client
+from ..core.exchange import Exchange
 from ..core.hyperparams import one_of, setting, within
-from ..core.losses import objective
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
-from ..core.payloads import Params, Role, about, payload
+from ..core.payloads import Nothing, Params, Payload, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Traits
 from ..typing import ClientId
 from ._distillation import (
     freeze_statistics,
@@ -48,24 +49,25 @@ class Server:
 
 
 @payload
-class Target:
+class Question:
     rows: Tensor = about("numbers of the public rows of the round [m]")
-    probs: Tensor | None = about(
-        "sum_m c_nm s_m, what the client is to predict for them [m, C], in the second exchange"
-    )
 
 
 @payload
 class Predictions:
-    probs: Tensor | None = about(
-        "s_n, the client's soft predictions of the rows [m, C], in the first exchange",
-        role=Role.ACTIVATIONS,
-        probabilities=True,
+    probs: Tensor = about(
+        "s_n, the client's soft predictions of the rows [m, C]", role=Role.ACTIVATIONS, probabilities=True
     )
 
 
+@payload
+class Target:
+    rows: Tensor = about("numbers of the public rows of the round [m]")
+    probs: Tensor = about("sum_m c_nm s_m, what the client is to predict for them [m, C]")
+
+
 @dataclass(frozen=True)
-class KTpFL(Method[Server, State, Target, Predictions]):
+class KTpFL(Method[Server, State, Payload, Payload]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training, on private rows"})
     distil: Optimiser = field(
         default=SGD(lr=0.02, epochs=1, batch_size=256, weight_decay=0.0, clip=0.0, momentum=0.0),
@@ -77,10 +79,11 @@ class KTpFL(Method[Server, State, Target, Predictions]):
     projection: str = setting("simplex", "how rows of c come to sum to 1: simplex or softmax", "softmax in that code")
     rows: int = setting(5000, "public rows of a round, drawn anew for each; all if there are fewer", "public code")
 
-    not_a_sum: ClassVar[str] = "the server weighs the predictions of each client for each other one"
-    phases: ClassVar[int] = 2
-    family: ClassVar[str] = "logits/features"
-    needs = frozenset({Need.PUBLIC_DATA})
+    traits: ClassVar[Traits] = Traits(
+        family="logits/features",
+        needs=frozenset({Need.PUBLIC_DATA}),
+        why_uploads="the server weighs the predictions of each client for each other one",
+    )
 
     def __post_init__(self) -> None:
         within(self, 0.001, "temperature")
@@ -88,28 +91,29 @@ class KTpFL(Method[Server, State, Target, Predictions]):
         within(self, 1, "rows")
         one_of(self, "projection", ("simplex", "softmax"))
 
+    def exchanges(self) -> Sequence[Exchange]:
+        return (Exchange(self.ask, self.answer, self.weigh), Exchange(self.teach, self.learn, self.draw_rows))
+
     # -- client -------------------------------------------------------------------------------------------------------
 
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def local(self, down: Target, state: State, client: Client, k: Key) -> tuple[Predictions, State]:
-        x = select_public_rows(client, down.rows)
-        if down.probs is None:
-            params = self.optim.fit(objective(client.model), state.params, client, k)
-            return Predictions((client.model(params, x) / self.temperature).softmax(1)), State(params)
+    def answer(self, down: Question, state: State, client: Client, r: Round, k: Key) -> tuple[Predictions, State]:
+        params = self.optim.fit(client.objective(), state.params, client, k)
+        logits = client.model(params, select_public_rows(client, down.rows))
+        return Predictions((logits / self.temperature).softmax(1)), State(params)
 
+    def learn(self, down: Target, state: State, client: Client, r: Round, k: Key) -> tuple[Nothing, State]:
         def apart(target: Tensor, logits: Tensor) -> Tensor:
             return kl_divergence(target, logits / self.temperature)
 
-        batches = target_batches(
-            x, down.probs, self.distil, fold(k, -1)
-        )  # The private rows use the keys of epochs from 0 on.
-        return Predictions(None), State(
-            self.distil.run(freeze_statistics(imitation_loss(client.model, apart)), state.params, batches)
-        )
+        x = select_public_rows(client, down.rows)
+        batches = target_batches(x, down.probs, self.distil, fold(k, -1))  # Private rows use the keys from 0 on.
+        loss = freeze_statistics(imitation_loss(client.model, apart))
+        return Nothing(), State(self.distil.run(loss, state.params, batches))
 
-    def own(self, down: Target, up: Predictions | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Payload, up: Payload | None, state: State, client: Client) -> Params:
         return state.params
 
     # -- server -------------------------------------------------------------------------------------------------------
@@ -118,24 +122,28 @@ class KTpFL(Method[Server, State, Target, Predictions]):
         n = len(task.clients)
         return Server(sample_public_rows(task, self.rows, k), torch.full((n, n), 1 / n), {})
 
-    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Target:
-        return Target(server.rows, server.targets.get(to) if r.phase else None)
+    def ask(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Question:
+        return Question(server.rows)
 
-    def aggregate(self, server: Server, replies: Iterable[Reply[Predictions]], task: Task, r: Round, k: Key) -> Server:
-        if r.phase:
-            return Server(sample_public_rows(task, self.rows, k), server.c, {})
-        s = {sender: up.probs for sender, up in replies if up.probs is not None}
-        who = torch.tensor([task.clients.index(i) for i in s])
+    def teach(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Target:
+        return Target(server.rows, server.targets[to])
+
+    def draw_rows(self, server: Server, replies: Iterable[Reply[Nothing]], task: Task, r: Round, k: Key) -> Server:
+        return Server(sample_public_rows(task, self.rows, k), server.c, {})
+
+    def weigh(self, server: Server, replies: Iterable[Reply[Predictions]], task: Task, r: Round, k: Key) -> Server:
+        s = {sender: up.probs for sender, up in replies}
+        who = torch.tensor([task.index(i) for i in s])
         present = who[:, None], who
         left = server.c[present].double()
         share = left.sum(1, keepdim=True)
         known = torch.stack([v.flatten() for v in s.values()]).double()  # [P, m C]
-        learned = self.learn(torch.where(share > 0, left / share, 1 / len(who)), known)
+        learned = self.next_weights(torch.where(share > 0, left / share, 1 / len(who)), known)
         targets = (learned @ known).float().reshape(len(who), *next(iter(s.values())).shape)
         c = server.c.index_put(present, (share * learned).float())
         return Server(server.rows, c, dict(zip(s, targets, strict=True)))
 
-    def learn(self, c: Tensor, s: Tensor) -> Tensor:
+    def next_weights(self, c: Tensor, s: Tensor) -> Tensor:
         """Return the next rows of c [P, P], given the soft predictions [P, m C] of the same clients."""
         apart = (c - torch.eye(len(c))) @ (s @ s.T) * 2 / s.shape[1]
         c = c - self.eta * (apart + 2 * self.rho * (c - 1 / len(c)))

@@ -10,12 +10,13 @@ other layers too, starts from a model trained by FedAvg and takes a plain mean: 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core import Need
+from ..core import Need, Traits
 from ._partial_model import Splitting
 
 
 @dataclass(frozen=True)
 class LGFedAvg(Splitting):
-    needs = frozenset({Need.SAME_WIDTH})
+    traits: ClassVar[Traits] = Splitting.traits._replace(
+        needs=frozenset({Need.SAME_WIDTH, Need.SEPARATE_HEAD}), private_training=True
+    )
     shared: ClassVar[str] = "head"
-    private_training: ClassVar[bool] = True

@@ -9,12 +9,13 @@ mode. Features are what the last layer sees; the paper adds a projection before 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import Client, Key, Params, Step, Term, about, payload, setting, within, wmean
+from ..core import Client, Key, Params, Round, Step, Term, Traits, about, payload, setting, within, wmean
 from .fedavg import Averaging, Global, Update
 
 
@@ -29,6 +30,8 @@ class MOON(Averaging[State]):
     mu: float = setting(5.0, "strength of the contrast", "public code of FedDW")
     tau: float = setting(0.5, "temperature", "paper")
 
+    traits: ClassVar[Traits] = Averaging.traits
+
     def __post_init__(self) -> None:
         within(self, 0, "mu")
         within(self, 0.001, "tau")
@@ -36,7 +39,7 @@ class MOON(Averaging[State]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init(), torch.tensor(False))
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         up = self.train(down, client, k, *([self._contrast(down, state, client)] if self.mu else []))
         return up, State(up.params, torch.ones_like(state.seen))
 
@@ -47,7 +50,7 @@ class MOON(Averaging[State]):
 
         return term
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return up.params if up else down.params
 
     def reduces_to(self) -> str | None:

@@ -11,14 +11,30 @@ codes use one batch for both steps, or adapt on test rows; here neither happens.
 the paper's Algorithm 1 has the Hessian.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core import SGD, Batch, Client, Key, Loss, Params, add, fold, gradient, objective, setting, sub, weights, within
+from ..core import (
+    SGD,
+    Batch,
+    Client,
+    Key,
+    Loss,
+    Params,
+    Round,
+    Traits,
+    add,
+    fold,
+    gradient,
+    setting,
+    sub,
+    weights,
+    within,
+)
 from .fedavg import Averaging, Global, Update
 from .local import State
 
@@ -30,8 +46,7 @@ class PerFedAvg(Averaging[State]):
     delta: float = setting(1e-3, "how far apart these gradients are taken", "chosen here")
     adapt_steps: int = setting(1, "steps from the received model to the client's own", "paper")
 
-    wait_free: ClassVar[Mapping[str, Any] | None] = {}
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"hf": {"hessian_free": True}}
+    traits: ClassVar[Traits] = Averaging.traits._replace(variants={"hf": {"hessian_free": True}}, wait_free={})
 
     def __post_init__(self) -> None:
         within(self, 0, "alpha", "adapt_steps")
@@ -40,8 +55,8 @@ class PerFedAvg(Averaging[State]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
-        f = objective(client.model, *self.terms().bind(down.extra, down.params, client))
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
+        f = client.objective()
         params = self.optim.run(self.meta(f), down.params, self._triples(client, k))
         return Update(params, client.n, self.terms().report(params, client)), state
 
@@ -72,13 +87,13 @@ class PerFedAvg(Averaging[State]):
         )
         return sub(g, sub(ahead, behind), self.alpha / (2 * self.delta))
 
-    def after_upload(self, down: Global, up: Update, state: State, client: Client, k: Key) -> State:
+    def after_upload(self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key) -> State:
         plain = SGD(lr=self.alpha, weight_decay=0.0, clip=0.0, momentum=0.0)
         # The first batch of several shuffles: later ones may be padding.
         batches = [next(client.batches(fold(k, -3 - i), 1, self.optim.batch_size)) for i in range(self.adapt_steps)]
-        return State(plain.run(objective(client.model), down.params, batches))
+        return State(plain.run(client.objective(), down.params, batches))
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return state.params if up else down.params
 
     def reduces_to(self) -> str | None:

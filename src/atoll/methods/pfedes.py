@@ -20,13 +20,14 @@ from ..core.batch import Batch
 from ..core.client import Client
 from ..core.hyperparams import setting, within
 from ..core.losses import Loss, cross_entropy
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.model import Model
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Reads, Traits
 from ..errors import AtollError
 from ..typing import ClientId
 from .local import State
@@ -52,10 +53,9 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
     )
     mu: float = setting(0.5, "weight of the loss on enhanced images", "public code; the paper searches up to 0.5")
 
-    family: ClassVar[str] = "proxy"
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    sums_uploads: ClassVar[bool] = True
-    needs = frozenset({Need.PROXY})
+    traits: ClassVar[Traits] = Traits(
+        family="proxy", needs=frozenset({Need.PROXY}), server_reads=Reads.SUMS, guards=("params",)
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "mu", high=1)
@@ -66,10 +66,10 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def broadcast(self, server: Proxy, to: ClientId, task: Task, r: Round) -> Proxy:
+    def broadcast(self, server: Proxy, to: ClientId, task: Task, r: Round, k: Key) -> Proxy:
         return server
 
-    def local(self, down: Proxy, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Proxy, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         f = self.optim.fit(self._own_loss(down.params, client), state.params, client, k)
 
         def through(g: Params, b: Batch) -> Tensor:
@@ -93,7 +93,7 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
     def aggregate(self, server: Proxy, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Proxy:
         return Proxy(mean(replies, "params", weight="n"))
 
-    def own(self, down: Proxy, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Proxy, up: Update | None, state: State, client: Client) -> Params:
         return state.params
 
     def reduces_to(self) -> str | None:

@@ -18,13 +18,14 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.client import Client
 from ..core.hyperparams import setting, within
-from ..core.losses import Loss, objective
+from ..core.losses import Loss
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS, add, sqnorm, sub, weights
 from ..core.payloads import Params
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
+from ..core.traits import Traits
 from .fedavg import Averaging, Global, Update
 from .local import State
 
@@ -48,9 +49,7 @@ class PFedMe(Averaging[State]):
     lam: float = setting(15.0, "strength of the pull of theta to w", "paper and public code")
     beta: float = setting(1.0, "share of the clients' average in the next global model", "public code; 2 in tuned runs")
 
-    family: ClassVar[str] = "dual model"
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    sums_uploads: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Averaging.traits._replace(family="dual model")
 
     def __post_init__(self) -> None:
         within(self, 0, "lam", "beta")
@@ -59,8 +58,8 @@ class PFedMe(Averaging[State]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
-        f = objective(client.model, *self.terms().bind(down.extra, down.params, client))
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
+        f = client.objective()
         start = down.params | {THETA + name: v for name, v in down.params.items()}
         trained = self.optim.fit(self.envelope(f), start, client, k)
         theta = _theta(trained)
@@ -89,7 +88,7 @@ class PFedMe(Averaging[State]):
         old = {name: (1 - self.beta) * v for name, v in weights(server.params).items()}
         return Global(after.params | add(old, after.params, self.beta), after.extra)
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return state.params
 
     def reduces_to(self) -> str | None:

@@ -15,8 +15,7 @@ from typing import ClassVar
 
 from ..core.client import Client
 from ..core.hyperparams import setting, within
-from ..core.losses import objective
-from ..core.method import Method, Need
+from ..core.method import Method
 from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
@@ -24,6 +23,7 @@ from ..core.params import sub, weights, zeros
 from ..core.payloads import Params, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
+from ..core.traits import Need, Reads, Traits
 from ..typing import ClientId
 from ._control_variates import Global, Update, check_plain_sgd, merge_updates, train_corrected
 
@@ -44,9 +44,9 @@ class SCAFFOLD(Method[Global, State, Global, Update]):
     )
     server_lr: float = setting(1.0, "eta_g, the server's learning rate", "paper")
 
-    needs = frozenset({Need.SAME_ARCHITECTURE})
-    guards: ClassVar[tuple[str, ...]] = ("params",)
-    sums_uploads: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        needs=frozenset({Need.SAME_ARCHITECTURE}), server_reads=Reads.SUMS, guards=("params",)
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "server_lr")
@@ -59,11 +59,11 @@ class SCAFFOLD(Method[Global, State, Global, Update]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(zeros(weights(client.model.init())))
 
-    def broadcast(self, server: Global, to: ClientId, task: Task, r: Round) -> Global:
+    def broadcast(self, server: Global, to: ClientId, task: Task, r: Round, k: Key) -> Global:
         return server
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
-        params, variate = train_corrected(self.optim, objective(client.model), down, state.variate, client, k)
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
+        params, variate = train_corrected(self.optim, client.objective(), down, state.variate, client, k)
         return Update(params, sub(variate, state.variate)), State(variate)
 
     def aggregate(self, server: Global, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Global:
@@ -71,8 +71,8 @@ class SCAFFOLD(Method[Global, State, Global, Update]):
         eta, old = self.server_lr, weights(server.params)
         return Global(params | {name: (1 - eta) * x + eta * params[name] for name, x in old.items()}, variate)
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return up.params if up else down.params
 
-    def generic(self, server: Global, task: Task) -> Predictor:
+    def generic_predictor(self, server: Global, task: Task) -> Predictor:
         return lambda x: task.model(server.params, x)

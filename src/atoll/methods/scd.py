@@ -11,10 +11,9 @@ of the teacher's (div = raw). Here spectra are divided by their sums, after the 
 distance from the global model acts (prox_beta). Personal models start as the global one, which the paper leaves open.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,12 +21,14 @@ from torch import Tensor
 from ..core.batch import Step
 from ..core.client import Client
 from ..core.hyperparams import one_of, setting, within
-from ..core.losses import Term, objective
+from ..core.losses import Term
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import sqnorm, sub, weights
 from ..core.payloads import Params
 from ..core.prng import Key
+from ..core.task import Round
+from ..core.traits import Traits
 from ._spectrum import DIVERGENCES, PADS, SCOPES, spectral_distance
 from .fedavg import Averaging, Global, Update
 from .local import State
@@ -49,13 +50,11 @@ class SCD(Averaging[State]):
     prox_beta: float = setting(0.0, "weight of the distance of personal from global weights", "paper; code: 0.2")
     adapt_epochs: int = setting(5, "passes over the data of a client that joins later", "chosen here")
 
-    family: ClassVar[str] = "dual model"
-    wait_free: ClassVar[Mapping[str, Any] | None] = {}
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "no-gm": {"lam_g": 0.0},
-        "no-pm": {"lam_p": 0.0},
-        "no-both": {"lam_g": 0.0, "lam_p": 0.0},
-    }
+    traits: ClassVar[Traits] = Averaging.traits._replace(
+        family="dual model",
+        variants={"no-gm": {"lam_g": 0.0}, "no-pm": {"lam_p": 0.0}, "no-both": {"lam_g": 0.0, "lam_p": 0.0}},
+        wait_free={},
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "lam_g", "lam_p", "prox_beta", "adapt_epochs")
@@ -68,15 +67,15 @@ class SCD(Averaging[State]):
     def init_client(self, client: Client, k: Key) -> State:
         return State(client.model.init())
 
-    def local(self, down: Global, state: State, client: Client, k: Key) -> tuple[Update, State]:
+    def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         pulls = self._pulls(self.lam_g, self.tau, state.params, client, self.optim)
         return self.train(down, client, k, *pulls), state
 
-    def after_upload(self, down: Global, up: Update, state: State, client: Client, k: Key) -> State:
+    def after_upload(self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key) -> State:
         pulls = self._pulls(self.lam_p, 1.0, up.params, client, self.personal_optim)
         if self.prox_beta:
             pulls.append(_near(down.params, self.prox_beta))
-        return State(self.personal_optim.fit(objective(client.model, *pulls), state.params, client, k))
+        return State(self.personal_optim.fit(client.objective(*pulls), state.params, client, k))
 
     def _pulls(self, lam: float, tau: float, teacher: Params, client: Client, optim: Optimiser) -> list[Term]:
         """Return the term that pulls spectra to the teacher's spectrum, which is computed once, here."""
@@ -92,13 +91,13 @@ class SCD(Averaging[State]):
 
         return [term if self.reg_every == 1 else _every(self.reg_every, term, client, optim.batch_size)]
 
-    def own(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
+    def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return state.params
 
     def adapt(self, server: Global, client: Client, k: Key) -> State:
         """Return the personal model of a client that joins after training: the global one, fine-tuned on its rows."""
         tune = replace(self.optim, epochs=self.adapt_epochs)
-        return State(tune.fit(objective(client.model), server.params, client, k))
+        return State(tune.fit(client.objective(), server.params, client, k))
 
     def reduces_to(self) -> str | None:
         parts = []

@@ -8,7 +8,8 @@ from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..clients.tasks import ClientTask
 from ..core.client import Client
-from ..core.method import AnyMethod, contract
+from ..core.contract import contract, exchanges_of
+from ..core.method import AnyMethod, traits_of
 from ..core.optim.base import no_training
 from ..core.optim.dpsgd import DPSGD
 from ..core.payloads import Role
@@ -74,7 +75,7 @@ class Privacy:
         self.budget: Budget | None = None
         if config.dp is not None:
             optim = getattr(method, "optim", None)
-            statistics = "statistics" if method.bounded_statistics else "updates"
+            statistics = "statistics" if traits_of(method).bounded_statistics else "updates"
             self.kind = "training" if isinstance(optim, DPSGD) else statistics
             self.budget = build_budget(config, method)
         self._journal = Journal(folder if self.budget else None)
@@ -122,7 +123,7 @@ class Privacy:
 
     def _releases(self, exchanges: int | None) -> int:
         each = releases_per_exchange(self._method)
-        return each * (self._method.phases if exchanges is None else exchanges)
+        return each * (len(exchanges_of(self._method)) if exchanges is None else exchanges)
 
     def exhausted(self) -> str:
         """Return the note for a run that ends because its budget is spent."""
@@ -229,7 +230,8 @@ class Privacy:
                 sigma = [v for name, v in tensors.items() if name in self._declared and self._declared[name].psd]
                 if sigma:
                     self._widths[self._pool.models[exchange.client].name] = sigma[0].shape[-1]
-        check_fields(contract(self._method).upload, self._declared)
+        for messages in contract(self._method).exchanges:
+            check_fields(messages.upload, self._declared)
         passes |= {name: role for name, role in self._unguarded() if name not in covers}
         self._covers = sorted(covers)
         self._passes = {name: role.value if role else "no role" for name, role in sorted(passes.items())}

@@ -5,7 +5,9 @@ from typing import Any, cast
 
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
-from ..core.method import AnyMethod
+from ..core.contract import exchanges_of
+from ..core.hooks import HasOptimiser, TakesRegularisers
+from ..core.method import AnyMethod, traits_of
 from ..core.optim.base import no_training
 from ..core.optim.dpsgd import DPSGD
 from ..core.schema import constraints_of
@@ -78,11 +80,11 @@ def _mechanism(config: PrivacyOptions, method: AnyMethod, pool: ClientPool, priv
     declared = constraints_of(method)
     try:
         for exchange in exchanges:
-            if method.bounded_statistics:
+            if traits_of(method).bounded_statistics:
                 find_table_names(exchange.upload, declared)
             else:
                 find_update_field(exchange.download, exchange.upload, declared)
-        if method.varying_bytes:
+        if traits_of(method).varying_bytes:
             raise AtollError("it uploads more or fewer bytes by what was learnt, and noise does not hide a size")
     except AtollError as reason:
         raise AtollError(
@@ -93,19 +95,20 @@ def _mechanism(config: PrivacyOptions, method: AnyMethod, pool: ClientPool, priv
             f"--dp cannot cover {config.method} with min_count above 1: that goes by counts without noise. "
             "Use --min-class-count, which goes by noisy ones."
         )
-    return "statistics" if method.bounded_statistics else "updates"
+    return "statistics" if traits_of(method).bounded_statistics else "updates"
 
 
 def _check_training(config: PrivacyOptions, method: AnyMethod, pool: ClientPool, private: list[str]) -> None:
     if private != ["optim"]:
         raise AtollError(f"dpsgd is for `optim`, not for {', '.join(p for p in private if p != 'optim')}.")
-    if not vars(type(method)).get("private_training", False):
-        able = ", ".join(name for name, cls in _registry.methods().items() if vars(cls).get("private_training"))
+    if not traits_of(method).private_training:
+        able = ", ".join(name for name, cls in _registry.methods().items() if traits_of(cls).private_training)
         raise AtollError(
-            f"dpsgd cannot cover {config.method}: what leaves a client depends on more than the weights that it "
-            f"trains. Use --dp without it, or one of: {able}."
+            f"dpsgd cannot cover {config.method}, which does not declare that its uploads depend only on the weights "
+            f"that `optim` trains. Use --dp without it, or one of: {able}. If {config.method} is yours, and this is "
+            "true of it, declare it in the `traits` of the class itself: Traits(private_training=True)."
         )
-    if getattr(method, "regularisers", ()):
+    if isinstance(method, TakesRegularisers) and method.regularisers:
         raise AtollError("dpsgd cannot cover terms given by --with: they may report of rows. Leave them out.")
     if config.backend == "vmap":
         raise AtollError("--backend vmap cannot be used with dpsgd, which needs rows one by one. Use --backend loop.")
@@ -124,14 +127,14 @@ def build_budget(config: PrivacyOptions, method: AnyMethod) -> Budget:
 
 def needs_row_gradients(method: AnyMethod) -> bool:
     """Return True if training needs the gradient of every row, so that clients cannot share a batched call."""
-    return isinstance(getattr(method, "optim", None), DPSGD)
+    return isinstance(method, HasOptimiser) and isinstance(method.optim, DPSGD)
 
 
 def releases_per_exchange(method: AnyMethod) -> int:
     """Return the number of releases in one exchange: with DPSGD one for each epoch, else one."""
-    return cast(Any, method).optim.epochs if needs_row_gradients(method) else 1
+    return method.optim.epochs if isinstance(method, HasOptimiser) and needs_row_gradients(method) else 1
 
 
 def releases_per_round(method: AnyMethod) -> int:
     """Return the number of releases of one client in one round."""
-    return releases_per_exchange(method) * method.phases
+    return releases_per_exchange(method) * len(exchanges_of(method))

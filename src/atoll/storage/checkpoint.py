@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ..core.method import Contract
+from ..core.contract import Contract
 from ..core.serialization import OWN, WireError, decode, encode
 from ..errors import AtollError
 from ..typing import ClientId

@@ -55,7 +55,9 @@ def test_every_method_gives_the_bits_of_the_simulation(name: str, tmp_path: Path
     assert personal(result) == personal(expected)
 
 
-@pytest.mark.parametrize("name", [name for name, cls in _registry.methods().items() if cls.wait_free is not None])
+@pytest.mark.parametrize(
+    "name", [name for name, cls in _registry.methods().items() if cls.traits.wait_free is not None]
+)
 def test_wait_free_methods_give_the_bits_of_the_simulation(name: str, tmp_path: Path) -> None:
     sites = deployed(tmp_path, name, wait_free=True)
     line = sites.line()

@@ -23,12 +23,13 @@ from atoll.aggregation.fixed_point import (
     unmasked_sum,
 )
 from atoll.aggregation.policy import AggregationPolicy
+from atoll.clients import method_calls
 from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.core.batch import Batch
 from atoll.core.client import Client
-from atoll.core.losses import cross_entropy, objective
-from atoll.core.method import Method, Need
+from atoll.core.losses import cross_entropy
+from atoll.core.method import Method
 from atoll.core.optim.sgd import SGD
 from atoll.core.payloads import Nothing, Params, about, payload
 from atoll.core.prng import Key, fold, key, normal
@@ -36,6 +37,7 @@ from atoll.core.replies import Replies, with_policy_of
 from atoll.core.schema import tensors_of
 from atoll.core.serialization import encode
 from atoll.core.task import Reply, Round, Task
+from atoll.core.traits import Need, Reads, Traits
 from atoll.engine.build import build_experiment, run_experiment
 from atoll.engine.compatibility import check
 from atoll.engine.setup import build_setup
@@ -169,22 +171,22 @@ class IFCA(Method[Clusters, Nothing, Clusters, Choice]):
 
     optim: SGD = field(default=SGD(), metadata={"about": "local training"})
 
-    needs = frozenset({Need.SAME_ARCHITECTURE})
+    traits = Traits(needs=frozenset({Need.SAME_ARCHITECTURE}))
 
     def init_server(self, task: Task, k: Key) -> Clusters:
         first = task.model.init()
         second = {name: v + 0.01 * normal(fold(k, i), *v.shape) for i, (name, v) in enumerate(first.items())}
         return Clusters(first, second)
 
-    def broadcast(self, server: Clusters, to: ClientId, task: Task, r: Round) -> Clusters:
+    def broadcast(self, server: Clusters, to: ClientId, task: Task, r: Round, k: Key) -> Clusters:
         return server
 
-    def local(self, down: Clusters, state: Nothing, client: Client, k: Key) -> tuple[Choice, Nothing]:
+    def client_update(self, down: Clusters, state: Nothing, client: Client, r: Round, k: Key) -> tuple[Choice, Nothing]:
         rows = Batch(client.x, client.y, torch.ones(len(client.y)), k, {})
         losses = [cross_entropy(client.model(params, client.x), rows) for params in (down.first, down.second)]
         cluster = (losses[1] < losses[0]).float()
         start = {name: torch.where(cluster > 0, down.second[name], v) for name, v in down.first.items()}
-        params = self.optim.fit(objective(client.model), start, client, k)
+        params = self.optim.fit(client.objective(), start, client, k)
         return Choice(params, client.n, cluster), state
 
     def aggregate(self, server: Clusters, replies: Iterable[Reply[Choice]], task: Task, r: Round, k: Key) -> Clusters:
@@ -195,12 +197,12 @@ class IFCA(Method[Clusters, Nothing, Clusters, Choice]):
         means = {c: mean(uploads, "params", weight="n") for c, uploads in held.items()}
         return Clusters(means.get(0, server.first), means.get(1, server.second))
 
-    def own(self, down: Clusters, up: Choice | None, state: Nothing, client: Client) -> Params:
+    def personal_params(self, down: Clusters, up: Choice | None, state: Nothing, client: Client) -> Params:
         return up.params if up else down.first
 
 
 class DeclaredIFCA(IFCA):
-    sums_uploads = True
+    traits = IFCA.traits._replace(server_reads=Reads.SUMS)
 
 
 def test_server_that_reads_single_uploads_is_refused_unless_it_declares_otherwise() -> None:
@@ -208,7 +210,7 @@ def test_server_that_reads_single_uploads_is_refused_unless_it_declares_otherwis
     config = replace(setup("fedavg", **SMALL).config, method="ifca")
     with pytest.raises(AtollError, match="ifca does not declare that its server does") as caught:
         build_setup(config, method=IFCA())
-    assert str(caught.value).endswith("sums_uploads = True.")
+    assert str(caught.value).endswith("Traits(server_reads=Reads.SUMS).")
     assert run_experiment(build_setup(config, method=DeclaredIFCA())).summary["status"] == "finished"
 
 
@@ -228,13 +230,14 @@ def test_the_order_of_replies_does_not_matter(name: str) -> None:
         client = made.pool.client(i)
         with torch.no_grad():
             down = server_side.download(server, i, r)
-            upload, _ = method.local(down, method.init_client(client, key(i)), client, key(1, i))
+            state = method_calls.init_client(method, client, key(i))
+            upload, _ = method_calls.client_update(method, r, down, state, client, key(1, i))
         replies.append(Reply(i, upload))
 
     def after(order: list[Any], how: Fixed | None) -> Any:
         served = Replies(server_side.serve_replies(server, iter(order), r), AggregationPolicy(fixed=how))
         with torch.no_grad():
-            return method.aggregate(server, served, task, r, key(2))
+            return method_calls.aggregate(method, server, served, task, r, key(2))
 
     orders = [replies, replies[::-1], replies[2:] + replies[:2]]
     states = [after(order, Fixed(lambda words: None)) for order in orders]

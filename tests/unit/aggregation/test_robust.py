@@ -28,9 +28,11 @@ from atoll.aggregation.robust import (
     trimmed_mean,
 )
 from atoll.backends.loop import LoopBackend
+from atoll.clients import method_calls
 from atoll.clients.evaluation import accuracy, predict
 from atoll.clients.pool import ClientPool
 from atoll.clients.state_store import MemoryStore, Store
+from atoll.core import Traits
 from atoll.core.payloads import Params, about, equal, pack, payload, unpack
 from atoll.core.prng import fold, key, normal, uniform
 from atoll.core.replies import Replies, with_policy_of
@@ -343,7 +345,7 @@ def attacked(
 
 def right(made: Setup, server: Any) -> float:
     """Accuracy of the server's model."""
-    predictor, test = made.method.generic(server, made.pool.task()), made.pool.test.all
+    predictor, test = method_calls.generic_predictor(made.method, server, made.pool.task()), made.pool.test.all
     assert predictor is not None
     return accuracy(predict(predictor, test.x), test.y)
 
@@ -581,7 +583,7 @@ class Steps:
 class Normalising(FedAvg):
     """As FedNova: the server divides by the mean number of steps."""
 
-    guards = ("params",)
+    traits = Traits(guards=("params",))
 
     def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
         kept = with_policy_of(replies, list(replies))
@@ -644,11 +646,12 @@ def test_declared_field_that_is_never_averaged_is_noted() -> None:
 
 
 WRITTEN = """
+from atoll.core import Traits
 from atoll.methods.fedavg import FedAvg, Global
 {above}
 
 class Mine(FedAvg):
-    guards = ("params",)
+    traits = Traits(guards=("params",))
 
     def aggregate(self, server, replies, task, r, k):
         {inside}
@@ -688,15 +691,15 @@ def test_method_without_guards_is_refused_with_the_declaration_to_add() -> None:
     with pytest.raises(AtollError, match="mine declares none") as caught:
         check(Undeclared(), made.pool, "mine", "loop", "median")
     assert "If mine is yours" in str(caught.value)
-    assert str(caught.value).endswith("guards = ('params',).")
+    assert str(caught.value).endswith("Traits(guards=('params',)).")
 
 
 class OneName(FedAvg):
-    guards = "params"  # type: ignore[assignment]
+    traits = Traits(guards="params")  # type: ignore[arg-type]
 
 
 def test_guards_that_are_no_tuple_are_refused() -> None:
-    with pytest.raises(AtollError, match=r"Write guards = \('params',\)"):
+    with pytest.raises(AtollError, match=r"Write guards=\('params',\)"):
         check(OneName(), setup("fedavg").pool, "mine", "loop", "median")
 
 

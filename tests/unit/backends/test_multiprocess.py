@@ -113,12 +113,12 @@ class Patient(Ditto):
 
     sign: str = ""
 
-    def after_upload(self, down: Any, up: Any, state: Any, client: Any, k: Any) -> Any:
+    def after_upload(self, down: Any, up: Any, state: Any, client: Any, r: Round, k: Any) -> Any:
         deadline = time.monotonic() + 60
         while not os.path.exists(self.sign):
             assert time.monotonic() < deadline, "the uploads never came through"
             time.sleep(0.01)
-        return super().after_upload(down, up, state, client, k)
+        return super().after_upload(down, up, state, client, r, k)
 
 
 def test_personal_training_continues_while_the_server_aggregates(backends: Any, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_personal_training_continues_while_the_server_aggregates(backends: Any, 
     backends.append(ProcessBackend(made.pool, MemoryStore(), 2))
     method, task = Patient(optim=made.method.optim, sign=str(tmp_path / "sign")), made.pool.task()
     server = method.init_server(task, key(0))
-    jobs = [ClientTask(i, Round(0), method.broadcast(server, i, task, Round(0))) for i in made.pool.ids[:2]]
+    jobs = [ClientTask(i, Round(0), method.broadcast(server, i, task, Round(0), key(0))) for i in made.pool.ids[:2]]
     uploads = list(backends[0].train(method, 0, jobs))
     (tmp_path / "sign").touch()
     states = list(backends[0].results())
@@ -140,12 +140,12 @@ class Fragile(FedAvg):
 
     flag: str = ""
 
-    def local(self, down: Global, state: Nothing, client: Any, k: Any) -> tuple[Update, Nothing]:
+    def client_update(self, down: Global, state: Nothing, client: Any, r: Round, k: Any) -> tuple[Update, Nothing]:
         if parent_process() and not (self.flag and os.path.exists(self.flag)):
             if self.flag:
                 open(self.flag, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().local(down, state, client, k)
+        return super().client_update(down, state, client, r, k)
 
 
 def test_client_is_retried_after_its_worker_dies(backends: Any, tmp_path: Any) -> None:
@@ -164,15 +164,15 @@ class Deadly(Ditto):
     rows: int = 0
     late: bool = False
 
-    def local(self, down: Global, state: State, client: Any, k: Any) -> tuple[Update, State]:
+    def client_update(self, down: Global, state: State, client: Any, r: Round, k: Any) -> tuple[Update, State]:
         if len(client.x) == self.rows and not self.late:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().local(down, state, client, k)
+        return super().client_update(down, state, client, r, k)
 
-    def after_upload(self, down: Any, up: Any, state: Any, client: Any, k: Any) -> Any:
+    def after_upload(self, down: Any, up: Any, state: Any, client: Any, r: Round, k: Any) -> Any:
         if len(client.x) == self.rows and self.late:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().after_upload(down, up, state, client, k)
+        return super().after_upload(down, up, state, client, r, k)
 
 
 def deadly(made: Setup, late: bool) -> tuple[Setup, str]:
@@ -246,7 +246,7 @@ def test_run_fails_with_a_message_if_every_worker_dies() -> None:
 
 @dataclass(frozen=True)
 class Wrong(FedAvg):
-    def local(self, down: Global, state: Nothing, client: Any, k: Any) -> tuple[Update, Nothing]:
+    def client_update(self, down: Global, state: Nothing, client: Any, r: Round, k: Any) -> tuple[Update, Nothing]:
         raise AtollError("this client has a complaint")
 
 

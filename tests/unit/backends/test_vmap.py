@@ -20,7 +20,7 @@ from atoll.methods.fedavg import FedAvg
 def jobs(made: Any) -> list[ClientTask]:
     task = made.pool.task()
     server = made.method.init_server(task, key(0))
-    return [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.pool.ids]
+    return [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0), key(0))) for i in made.pool.ids]
 
 
 def batches(made: Any) -> list[list[str]]:

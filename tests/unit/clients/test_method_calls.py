@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from atoll import adapt, run
 from atoll.core.client import Client
 from atoll.core.method import Method
 from atoll.core.model import Predictor
-from atoll.core.payloads import about, payload
+from atoll.core.payloads import Params, Payload, about, payload
 from atoll.core.prng import Key
 from atoll.core.task import Reply, Round, Task
 from atoll.errors import AtollError
@@ -65,14 +65,14 @@ class Numbers(Method[Server, State, Down, Up]):
         made: State = self.either("init_client", LATER, State(torch.zeros(())))
         return made
 
-    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round) -> Down:
+    def broadcast(self, server: Server, to: ClientId, task: Task, r: Round, k: Key) -> Down:
         made: Down = self.either("broadcast", r.t, Down(r.t, server.v))
         return made
 
-    def local(self, down: Down, state: State, client: Client, k: Key) -> tuple[Up, State]:
-        return Up(down.v + 1), self.either("local", down.t, State(state.v + 1))
+    def client_update(self, down: Down, state: State, client: Client, r: Round, k: Key) -> tuple[Up, State]:
+        return Up(down.v + 1), self.either("client_update", down.t, State(state.v + 1))
 
-    def after_upload(self, down: Down, up: Up, state: State, client: Client, k: Key) -> State:
+    def after_upload(self, down: Down, up: Up, state: State, client: Client, r: Round, k: Key) -> State:
         made: State = self.either("after_upload", down.t, state)
         return made
 
@@ -81,7 +81,10 @@ class Numbers(Method[Server, State, Down, Up]):
         made: Server = self.either("aggregate", r.t, Server(v))
         return made
 
-    def personal(self, down: Down, up: Up | None, state: State, client: Client) -> Predictor:
+    def personal_params(self, down: Payload, up: Payload | None, state: Payload, client: Client) -> Params:
+        return {}
+
+    def personal_predictor(self, down: Down, up: Up | None, state: State, client: Client) -> Predictor:
         return lambda x: torch.zeros(len(x), client.num_classes)
 
 
@@ -94,13 +97,13 @@ class Desk:
 class Desked(Numbers):
     """Return numbers with a server-side state for each client."""
 
-    keeps_per_client_state: ClassVar[bool] = True
-
     def init_per_client(self, task: Task, of: ClientId, k: Key) -> Desk:
         made: Desk = self.either("init_per_client", LATER, Desk(torch.zeros(())))
         return made
 
-    def broadcast_per_client(self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round) -> Down:
+    def broadcast_per_client(
+        self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round, k: Key
+    ) -> Down:
         made: Down = self.either("broadcast_per_client", r.t, Down(r.t, server.v))
         return made
 
@@ -122,13 +125,13 @@ def said(method: Any, **options: Any) -> str:
     ("kind", "function", "declared"),
     [
         (Numbers, "init_server", "init_server() declares a Server"),
-        (Numbers, "init_client", "local() declares that a client keeps a State"),
-        (Numbers, "broadcast", "local() declares that it receives a Down"),
-        (Numbers, "local", "local() declares that a client keeps a State"),
-        (Numbers, "after_upload", "local() declares that a client keeps a State"),
+        (Numbers, "init_client", "client_update() declares that a client keeps a State"),
+        (Numbers, "broadcast", "client_update() declares that it receives a Down"),
+        (Numbers, "client_update", "client_update() declares that a client keeps a State"),
+        (Numbers, "after_upload", "client_update() declares that a client keeps a State"),
         (Numbers, "aggregate", "init_server() declares a Server"),
         (Desked, "init_per_client", "init_per_client() declares a Desk"),
-        (Desked, "broadcast_per_client", "local() declares that it receives a Down"),
+        (Desked, "broadcast_per_client", "client_update() declares that it receives a Down"),
         (Desked, "serve_client", "init_per_client() declares a Desk"),
     ],
 )
@@ -150,13 +153,13 @@ def test_values_of_declared_classes_pass(kind: type[Numbers], backend: str) -> N
 
 @dataclass(frozen=True)
 class Single(Numbers):
-    def local(self, down: Down, state: State, client: Client, k: Key) -> tuple[Up, State]:
+    def client_update(self, down: Down, state: State, client: Client, r: Round, k: Key) -> tuple[Up, State]:
         return Up(down.v) if down.t >= self.since else (Up(down.v), state)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
 class Triple(Numbers):
-    def local(self, down: Down, state: State, client: Client, k: Key) -> tuple[Up, State]:
+    def client_update(self, down: Down, state: State, client: Client, r: Round, k: Key) -> tuple[Up, State]:
         return Up(down.v), state, down.v  # type: ignore[return-value]
 
 
@@ -171,9 +174,18 @@ class Forgetful(Numbers):
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (Single(since=0), "Single.local returned a Up, but must return two values: the upload and the client's state."),
-        (Single(), "Single.local returned a Up, but must return two values: the upload and the client's state."),
-        (Triple(), "Triple.local returned 3 values, but must return two values: the upload and the client's state."),
+        (
+            Single(since=0),
+            "Single.client_update returned a Up, but must return two values: the upload and the client's state.",
+        ),
+        (
+            Single(),
+            "Single.client_update returned a Up, but must return two values: the upload and the client's state.",
+        ),
+        (
+            Triple(),
+            "Triple.client_update returned 3 values, but must return two values: the upload and the client's state.",
+        ),
         (Forgetful(), "Forgetful.aggregate returned None, but init_server() declares a Server."),
     ],
 )
@@ -190,7 +202,7 @@ class Adapting(Numbers):
         return made
 
 
-@pytest.mark.parametrize("function", ["init_client", "local", "after_upload"])
+@pytest.mark.parametrize("function", ["init_client", "client_update", "after_upload"])
 def test_new_client_values_are_checked_against_declared_classes(function: str) -> None:
     result = run(Numbers(), clients=4, rounds=LATER, rows=200, partition="iid", newcomers=1)
     result = replace(result, setup=replace(result.setup, method=Numbers(function)))
@@ -202,5 +214,7 @@ def test_new_client_values_are_checked_against_declared_classes(function: str) -
 def test_adapt_must_return_declared_state_class() -> None:
     result = run(Adapting("adapt"), clients=4, rounds=1, rows=200, partition="iid", newcomers=1)
 
-    with pytest.raises(AtollError, match=r"Adapting\.adapt returned a Foo, but local\(\) declares that a client keeps"):
+    with pytest.raises(
+        AtollError, match=r"Adapting\.adapt returned a Foo, but client_update\(\) declares that a client keeps"
+    ):
         adapt(result)

@@ -1,8 +1,7 @@
 """One client's part of an exchange, and the stand-in of the validator, which plays exchanges in order."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import pytest
 import torch
@@ -12,9 +11,10 @@ from torch import Tensor
 from atoll.clients.participation import take_part
 from atoll.clients.validation.validator import Validator
 from atoll.core.client import Client
+from atoll.core.exchange import Exchange
 from atoll.core.method import Method
 from atoll.core.model import Predictor
-from atoll.core.payloads import about, payload
+from atoll.core.payloads import Params, Payload, about, payload
 from atoll.core.prng import Key, key
 from atoll.core.task import Reply, Round, Task
 from atoll.errors import AtollError
@@ -40,8 +40,10 @@ class Answer:
 class InOrder(Method[Message, Kept, Message, Answer]):
     """Refuses the message of an exchange if the client has not played the exchange before it."""
 
-    phases: ClassVar[int] = 3
     broken: bool = False
+
+    def exchanges(self) -> Sequence[Exchange]:
+        return (Exchange(self.broadcast, self.client_update, self.aggregate),) * 3
 
     def init_server(self, task: Task, k: Key) -> Message:
         return Message(0)
@@ -49,20 +51,23 @@ class InOrder(Method[Message, Kept, Message, Answer]):
     def init_client(self, client: Client, k: Key) -> Kept:
         return Kept(0)
 
-    def broadcast(self, server: Message, to: ClientId, task: Task, r: Round) -> Message:
-        return Message(r.phase)
+    def broadcast(self, server: Message, to: ClientId, task: Task, r: Round, k: Key) -> Message:
+        return Message(r.exchange)
 
-    def local(self, down: Message, state: Kept, client: Client, k: Key) -> tuple[Answer, Kept]:
+    def client_update(self, down: Message, state: Kept, client: Client, r: Round, k: Key) -> tuple[Answer, Kept]:
         if self.broken:
             raise ValueError("no rows of class 3")
         if down.phase != state.next_phase:
             raise ValueError(f"exchange {down.phase} came where {state.next_phase} was due")
-        return Answer(torch.zeros(down.phase + 1)), Kept((down.phase + 1) % self.phases)
+        return Answer(torch.zeros(down.phase + 1)), Kept((down.phase + 1) % 3)
 
     def aggregate(self, server: Message, replies: Iterable[Reply[Answer]], task: Task, r: Round, k: Key) -> Message:
         return server
 
-    def personal(self, down: Message, up: Answer | None, state: Kept, client: Client) -> Predictor:
+    def personal_params(self, down: Payload, up: Payload | None, state: Payload, client: Client) -> Params:
+        return {}
+
+    def personal_predictor(self, down: Message, up: Answer | None, state: Kept, client: Client) -> Predictor:
         return lambda x: torch.zeros(len(x), client.num_classes)
 
 
@@ -71,25 +76,25 @@ def test_upload_is_available_before_personal_training() -> None:
 
     @dataclass(frozen=True)
     class InTwoSteps(InOrder):
-        def local(self, down: Message, state: Kept, client: Client, k: Key) -> tuple[Answer, Kept]:
-            calls.append("local")
-            return super().local(down, state, client, k)
+        def client_update(self, down: Message, state: Kept, client: Client, r: Round, k: Key) -> tuple[Answer, Kept]:
+            calls.append("client_update")
+            return super().client_update(down, state, client, r, k)
 
-        def after_upload(self, down: Message, up: Answer, state: Kept, client: Client, k: Key) -> Kept:
+        def after_upload(self, down: Message, up: Answer, state: Kept, client: Client, r: Round, k: Key) -> Kept:
             calls.append("after_upload")
             return Kept(state.next_phase + 10)
 
     pool = setup("fedavg").pool
-    part = take_part(InTwoSteps(), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
+    part = take_part(InTwoSteps(), Round(0), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
 
-    assert calls == ["local"]
+    assert calls == ["client_update"]
     assert part.finish().next_phase == 11
-    assert calls == ["local", "after_upload"]
+    assert calls == ["client_update", "after_upload"]
 
 
 def test_state_is_ready_for_methods_without_after_upload() -> None:
     pool = setup("fedavg").pool
-    part = take_part(InOrder(), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
+    part = take_part(InOrder(), Round(0), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
 
     assert part.finish().next_phase == 1
 
@@ -97,12 +102,14 @@ def test_state_is_ready_for_methods_without_after_upload() -> None:
 def test_state_of_another_class_is_refused() -> None:
     @dataclass(frozen=True)
     class Mistaken(InOrder):
-        def local(self, down: Message, state: Kept, client: Client, k: Key) -> tuple[Answer, Kept]:
+        def client_update(self, down: Message, state: Kept, client: Client, r: Round, k: Key) -> tuple[Answer, Kept]:
             return Answer(torch.zeros(1)), Message(0)  # type: ignore[return-value]
 
     pool = setup("fedavg").pool
-    with pytest.raises(AtollError, match=r"Mistaken.local returned a Message, but local\(\) declares .* a Kept"):
-        take_part(Mistaken(), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
+    with pytest.raises(
+        AtollError, match=r"Mistaken.client_update returned a Message, but client_update\(\) declares .* a Kept"
+    ):
+        take_part(Mistaken(), Round(0), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
 
 
 @pytest.mark.parametrize("phase", [0, 1, 2])

@@ -16,13 +16,14 @@ from atoll.backends.loop import LoopBackend
 from atoll.backends.multiprocess import ProcessBackend
 from atoll.backends.remote import UploadReady
 from atoll.backends.vmap import VmapBackend
+from atoll.clients.participation import take_part
 from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import ClientTask, Rejection, UploadBatch
 from atoll.clients.validation.checks import find_type_error
 from atoll.clients.validation.expected import STAND_INS
 from atoll.clients.validation.validator import Validator
-from atoll.core.method import contract
+from atoll.core.contract import contract
 from atoll.core.payloads import Nothing, about, equal, nbytes, payload
 from atoll.core.prng import key
 from atoll.core.schema import Leaf, declared_constraints, find_nonfinite, tensors_of
@@ -36,6 +37,7 @@ from atoll.engine.setup import Setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
 from atoll.methods._factory import make
+from atoll.methods.fedmd import Lesson
 
 Damage = Callable[[Any], Any]
 
@@ -375,7 +377,7 @@ def promises() -> list[tuple[str, str, str]]:
     return [
         (name, field, mark)
         for name in METHODS
-        for field, marks in declared_constraints(contract(make(name)).upload).items()
+        for field, marks in declared_constraints(contract(make(name)).exchanges[0].upload).items()
         for mark in ("count", "probabilities")
         if getattr(marks, mark)
     ]
@@ -402,7 +404,7 @@ def test_every_row_count_and_prediction_field_declares_constraints() -> None:
     named = {"n": "count", "counts": "count", "probs": "probabilities", "predictions": "probabilities"}
     found = []
     for name in METHODS:
-        for field, marks in declared_constraints(contract(make(name)).upload).items():
+        for field, marks in declared_constraints(contract(make(name)).exchanges[0].upload).items():
             if field in named:
                 assert getattr(marks, named[field]), (name, field)
                 found.append(field)
@@ -439,8 +441,8 @@ def answered(name: str, t: int, **changes: Any) -> tuple[Validator, str, Any, An
         )
     i = made.pool.ids[BAD]
     download = ServerSideStates(made.method, task, 0, per_client_states).download(server, i, Round(t))
-    with torch.no_grad():
-        upload, _ = made.method.local(download, backend.state(made.method, 0, i), made.pool.client(i), key(1))
+    state = backend.state(made.method, 0, i)
+    upload = take_part(made.method, Round(t), download, state, made.pool.client(i), key(1)).upload
     assert checks.find_error(i, download, upload) is None
     return checks, i, download, upload
 
@@ -495,19 +497,16 @@ def test_factors_of_any_rank_pass_if_server_can_aggregate_them(t: int) -> None:
 def test_expected_form_depends_on_message() -> None:
     """FedMD: logits of the public rows in the first exchange, nothing in the second."""
     checks, i, download, upload = answered("fedmd", 0)
-    second = replace(download, consensus=upload.logits)
-    assert checks.find_error(i, second, upload) == (
-        "payload",
-        f"has {upload.logits.nbytes} bytes, and 0 are the most that can be expected",
-    )
-    assert checks.find_error(i, second, replace(upload, logits=None)) is None
-    assert checks.find_error(i, download, replace(upload, logits=None)) == ("logits", "is missing")
+    second = Lesson(download.rows, upload.logits)
+    assert checks.find_error(i, second, Nothing(), 1) is None
+    assert checks.find_error(i, second, upload, 1) == ("payload", "is a Scores, not a Nothing")
+    assert checks.find_error(i, download, Nothing()) == ("payload", "is a Nothing, not a Scores")
 
 
 def test_expected_form_depends_on_architecture() -> None:
     """FedPD: the same message to both, and features of the public rows of unlike widths back."""
     made = setup("fedpd", models=("mlp:hidden=32", "mlp:hidden=64"), **SMALL)
-    checks, download = Validator(made.method, made.pool, 0), contract(made.method).download(None)
+    checks, download = Validator(made.method, made.pool, 0), contract(made.method).exchanges[0].download()
     forms = [checks.expected(i, download).form for i in made.pool.ids[:2]]
     assert [form["z"].shape for form in forms] == [(PUBLIC, 32), (PUBLIC, 64)]
 
@@ -517,14 +516,14 @@ def test_expected_form_is_found_without_private_rows(name: str, monkeypatch: pyt
     """All that the stand-ins have of a client's rows is their shape: every row they see is blank."""
     made, seen = setup(name, **SMALL), list[Any]()
     checks, i, download, _ = answered(name, 0)
-    local = type(made.method).local
+    update = type(made.method).client_update
 
-    @wraps(local)
-    def spied(self: Any, down: Any, state: Any, client: Any, k: Any) -> Any:
+    @wraps(update)
+    def spied(self: Any, down: Any, state: Any, client: Any, r: Any, k: Any) -> Any:
         seen.append((client.x, client.y))
-        return local(self, down, state, client, k)
+        return update(self, down, state, client, r, k)
 
-    monkeypatch.setattr(type(made.method), "local", spied)
+    monkeypatch.setattr(type(made.method), "client_update", spied)
     fresh = Validator(made.method, made.pool, 0)
     assert fresh.expected(i, download) == checks.expected(i, download)
     assert {len(x) for x, _ in seen} == set(STAND_INS)
@@ -546,7 +545,7 @@ def upload_batch(name: str) -> tuple[Validator, dict[str, Any], UploadBatch]:
     made = setup(name, **SMALL)
     task = made.pool.task()
     server = made.method.init_server(task, key(0))
-    jobs = [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0))) for i in made.pool.ids]
+    jobs = [ClientTask(i, Round(0), made.method.broadcast(server, i, task, Round(0), key(0))) for i in made.pool.ids]
     outcomes = list(VmapBackend(made.pool, MemoryStore()).train(made.method, 0, jobs))
     assert outcomes[0].upload_batch is not None
     return Validator(made.method, made.pool, 0), {job.client: job.download for job in jobs}, outcomes[0].upload_batch

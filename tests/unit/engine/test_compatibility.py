@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from atoll.config import Config
-from atoll.core.method import Need, declared
+from atoll.core.method import traits_of
+from atoll.core.task import Round
+from atoll.core.traits import Need, Reads, Traits
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
@@ -26,9 +28,9 @@ def said(method: str, **options: Any) -> str:
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_that_share_whole_models_want_one_architecture(name: str) -> None:
     mixed = {"models": ("mlp:hidden=8", "mlp:hidden=16"), "width": 8, "public": 50}
-    if Need.SAME_ARCHITECTURE in _registry.method(name).needs:
+    if Need.SAME_ARCHITECTURE in traits_of(_registry.method(name)).needs:
         message = said(name, **mixed)
-        assert f"{name} shares whole models" in message
+        assert f"For {name}, all clients need one architecture" in message
         assert "mlp:hidden=8, mlp:hidden=16" in message
         assert "local" in message.rpartition(":")[2]  # a method that would run
     else:
@@ -37,7 +39,7 @@ def test_methods_that_share_whole_models_want_one_architecture(name: str) -> Non
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_that_compare_features_want_one_width(name: str) -> None:
-    needs = _registry.method(name).needs
+    needs = traits_of(_registry.method(name)).needs
     mixed = {"models": ("mlp:hidden=8", "mlp:hidden=16"), "public": 50}
     if Need.SAME_ARCHITECTURE in needs:
         return
@@ -60,7 +62,7 @@ def test_architectures_that_no_client_has_do_not_count() -> None:
 
 
 class Distilling(FedAvg):
-    needs = frozenset({Need.PUBLIC_DATA})
+    traits = Traits(needs=frozenset({Need.PUBLIC_DATA}))
 
 
 def test_distillation_wants_public_data() -> None:
@@ -70,12 +72,12 @@ def test_distillation_wants_public_data() -> None:
     build_setup(Config("distilling", **SMALL, public=100), method=Distilling())
 
 
-# -- declarations about servers hold for the functions that they were written beside ----------------------------------
+# -- promises hold for the class that makes them -----------------------------------------------------------------------
 
 
 class Trained(FedAvg):
-    def local(self, down: Any, state: Any, client: Any, k: Any) -> Any:
-        return super().local(down, state, client, k)
+    def client_update(self, down: Any, state: Any, client: Any, r: Round, k: Any) -> Any:
+        return super().client_update(down, state, client, r, k)
 
 
 class Aggregated(FedAvg):
@@ -83,62 +85,40 @@ class Aggregated(FedAvg):
         return super().aggregate(server, replies, task, r, k)
 
 
-class Served(FedAvg):
-    def serve_client(self, server: Any, per_client: Any, reply: Any, task: Any, r: Any, k: Any) -> Any:
-        return reply.upload, per_client
-
-
 class Repeated(Aggregated):
-    guards = ("params",)
-    sums_uploads = True
+    traits = FedAvg.traits
 
 
-class Replaced(Repeated):
-    def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
-        return server
-
-
-class Mixin:
-    def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
-        return server
-
-
-class Mixed(Mixin, FedAvg):
+class Inherited(Repeated):
     pass
 
 
-@pytest.mark.parametrize(
-    ("cls", "holds"),
-    [
-        (FedAvg, True),
-        (FedAvgM, True),  # overrides aggregate, and repeats the declarations
-        (Trained, True),
-        (Aggregated, False),
-        (Served, False),
-        (Repeated, True),
-        (Replaced, False),
-        (Mixed, False),
-    ],
-)
-def test_declaration_ends_where_a_subclass_overrides_the_server(cls: Any, holds: bool) -> None:
-    assert declared(cls, "guards") == (("params",) if holds else ())
-    assert declared(cls, "sums_uploads") is holds
+@pytest.mark.parametrize("cls", [Trained, Aggregated, Inherited])
+def test_subclass_without_traits_inherits_no_promises(cls: type[FedAvg]) -> None:
+    traits = traits_of(cls)
+
+    assert (traits.guards, traits.server_reads, traits.private_training) == ((), Reads.UPLOADS, False)
+    assert (traits.family, traits.needs) == (FedAvg.traits.family, FedAvg.traits.needs)
+
+
+@pytest.mark.parametrize("cls", [FedAvg, FedAvgM, Repeated])
+def test_promises_hold_for_the_class_that_states_them(cls: type[FedAvg]) -> None:
+    assert traits_of(cls).guards == ("params",)
+    assert traits_of(cls()).server_reads is Reads.SUMS
 
 
 class Pooled(FedFed):
-    def aggregate(self, server: Any, replies: Any, task: Any, r: Any, k: Any) -> Any:
-        return server
+    pass
 
 
-def test_reasons_end_there_as_well() -> None:
-    assert declared(FedFed, "as_sent")
-    assert declared(Pooled, "as_sent") is None
-    assert declared(Pooled, "not_a_sum") is None
+def test_reasons_for_single_uploads_are_not_inherited() -> None:
+    assert traits_of(FedFed).as_sent
+    assert traits_of(Pooled).as_sent is None
+    assert traits_of(Pooled).why_uploads is None
 
 
 @pytest.mark.parametrize("options", [{"robust": "median"}, {"sums": "fixed"}])
-def test_overridden_aggregate_without_declaration_is_refused(options: dict[str, str]) -> None:
-    for cls in (Aggregated, Served):
-        with pytest.raises(AtollError, match="again in every subclass with an `aggregate` or `serve` of its own"):
-            build_setup(Config("mine", **SMALL, **options), method=cls())
+def test_option_that_relies_on_a_missing_promise_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(AtollError, match="declare this in the `traits` of the class itself"):
+        build_setup(Config("mine", **SMALL, **options), method=Aggregated())
     build_setup(Config("mine", **SMALL, **options), method=Repeated())

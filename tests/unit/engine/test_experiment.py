@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,10 +20,11 @@ from atoll.backends.loop import LoopBackend
 from atoll.clients.evaluation import accuracy
 from atoll.config import Config
 from atoll.core.client import Client
+from atoll.core.exchange import Exchange
 from atoll.core.method import Method
 from atoll.core.model import Predictor
 from atoll.core.optim.sgd import SGD
-from atoll.core.payloads import Nothing, about, equal, payload
+from atoll.core.payloads import Nothing, Params, Payload, about, equal, payload
 from atoll.core.prng import Key, key, normal
 from atoll.core.task import Reply, Round, Task
 from atoll.data.loading import load
@@ -140,7 +141,7 @@ def test_a_personal_score_is_that_of_the_model_after_local_training() -> None:
         test, first = pool.test[at], client.model.init()
         k = key(0, "local", 0, row["client"])
         with torch.no_grad():
-            up, _ = result.setup.method.local(Global(first, {}), Nothing(), client, k)
+            up, _ = result.setup.method.client_update(Global(first, {}), Nothing(), client, Round(0), k)
         assert row["accuracy"] == accuracy(client.model(up.params, test.x), test.y)
         assert row["pre_accuracy"] == accuracy(client.model(first, test.x), test.y)
         assert row["generic_accuracy"] == accuracy(generic(test.x), test.y)
@@ -288,8 +289,8 @@ class Poisoned(FedAvg):
     bad: float = 0.0
     everybody: bool = False
 
-    def local(self, down: Global, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
-        up, state = super().local(down, state, client, k)
+    def client_update(self, down: Global, state: Nothing, client: Client, r: Round, k: Key) -> tuple[Update, Nothing]:
+        up, state = super().client_update(down, state, client, r, k)
         hit = (client.n == self.bad) | self.everybody
         params = {name: torch.where(hit, math.nan, v) for name, v in up.params.items()}
         return replace(up, params=params), state
@@ -378,7 +379,7 @@ def test_a_client_that_breaks_when_its_examination_comes_up_is_scored_as_it_is_n
     assert row["accuracy"] == row["generic_accuracy"] > first_accuracy(result, k) + 0.2
 
 
-# -- phases, and what follows the upload ------------------------------------------------------------------------------
+# -- exchanges, and what follows the upload ---------------------------------------------------------------------------
 
 
 @payload
@@ -387,11 +388,13 @@ class Number:
 
 
 @dataclass(frozen=True)
-class TwoPhases(Method[Number, Number, Number, Number]):
-    """Phase 0 adds 1, phase 1 doubles: after one round from 1 the server has (1 + 1) * 2 = 4, after two 10."""
+class TwoExchanges(Method[Number, Number, Number, Number]):
+    """The first exchange adds 1, the second doubles: one round makes (1 + 1) * 2 = 4 of 1, the next 10 of 4."""
 
-    bad: float = 0.0  # rows of the clients that send NaN in phase 0
-    phases: ClassVar[int] = 2
+    bad: float = 0.0  # rows of the clients that send NaN in the first exchange
+
+    def exchanges(self) -> Sequence[Exchange]:
+        return (Exchange(self.broadcast, self.client_update, self.aggregate),) * 2
 
     def init_server(self, task: Task, k: Key) -> Number:
         return Number(torch.ones(()))
@@ -399,10 +402,10 @@ class TwoPhases(Method[Number, Number, Number, Number]):
     def init_client(self, client: Client, k: Key) -> Number:
         return Number(torch.zeros(()))
 
-    def broadcast(self, server: Number, to: ClientId, task: Task, r: Round) -> Number:
-        return Number(server.v + 0.5 * r.phase)
+    def broadcast(self, server: Number, to: ClientId, task: Task, r: Round, k: Key) -> Number:
+        return Number(server.v + 0.5 * r.exchange)
 
-    def local(self, down: Number, state: Number, client: Client, k: Key) -> tuple[Number, Number]:
+    def client_update(self, down: Number, state: Number, client: Client, r: Round, k: Key) -> tuple[Number, Number]:
         first = down.v == down.v.round()
         up = torch.where(first, down.v + 1, (down.v - 0.5) * 2)
         return Number(torch.where(first & (client.n == self.bad), math.nan, up)), Number(state.v * 10 + 1 + ~first)
@@ -410,23 +413,26 @@ class TwoPhases(Method[Number, Number, Number, Number]):
     def aggregate(self, server: Number, replies: Iterable[Reply[Number]], task: Task, r: Round, k: Key) -> Number:
         return Number(torch.stack([reply.upload.v for reply in replies]).mean())
 
-    def personal(self, down: Number, up: Number | None, state: Number, client: Client) -> Predictor:
+    def personal_params(self, down: Payload, up: Payload | None, state: Payload, client: Client) -> Params:
+        return {}
+
+    def personal_predictor(self, down: Number, up: Number | None, state: Number, client: Client) -> Predictor:
         return lambda x: torch.zeros(len(x), client.num_classes)
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_a_round_with_two_phases(backend: str) -> None:
-    """Each client's state spells the phases it saw, as digits."""
-    result = run(TwoPhases(), clients=3, rounds=2, backend=backend)
+def test_round_with_two_exchanges_runs_them_in_order(backend: str) -> None:
+    """Each client's state spells the exchanges it saw, as digits."""
+    result = run(TwoExchanges(), clients=3, rounds=2, backend=backend)
     assert float(result.server.v) == 10
     assert [float(result.state(i).v) for i in result.pool.ids] == [1212, 1212, 1212]
     assert result.summary["bytes"]["up"] == 2 * 2 * 3 * 4
     assert [len(line["participants"]) for line in result.history] == [3, 3]
 
 
-def test_a_client_that_fails_in_the_first_phase_is_absent_from_the_second() -> None:
+def test_a_client_that_fails_in_the_first_exchange_is_absent_from_the_second() -> None:
     k, rows = victim(build_setup(Config(clients=4)))
-    result = run(TwoPhases(rows), clients=4, rounds=1)
+    result = run(TwoExchanges(rows), clients=4, rounds=1)
     assert float(result.server.v) == 4
     assert float(result.state(k).v) == 0
     assert [r["client"] for r in result.history[0]["rejected"]] == [k]
@@ -436,12 +442,13 @@ def test_a_client_that_fails_in_the_first_phase_is_absent_from_the_second() -> N
 
 
 @dataclass(frozen=True)
-class Afterwards(TwoPhases):
+class Afterwards(TwoExchanges):
     """What follows the upload sees the upload, the new state and the key of the exchange, and is sent to nobody."""
 
-    phases: ClassVar[int] = 1
+    def exchanges(self) -> Sequence[Exchange]:
+        return (Exchange(self.broadcast, self.client_update, self.aggregate),)
 
-    def after_upload(self, down: Number, up: Number, state: Number, client: Client, k: Key) -> Number:
+    def after_upload(self, down: Number, up: Number, state: Number, client: Client, r: Round, k: Key) -> Number:
         return Number(state.v * 100 + up.v + 0 * normal(k))
 
 

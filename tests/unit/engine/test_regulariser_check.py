@@ -10,6 +10,7 @@ from torch import Tensor
 
 from atoll import run
 from atoll.config import Config
+from atoll.core import Round
 from atoll.core.batch import Step
 from atoll.core.client import Client
 from atoll.core.losses import Term, objective
@@ -31,7 +32,7 @@ DEAF = """
 from dataclasses import dataclass
 
 from atoll.core import Client
-from atoll.core import Key
+from atoll.core import Key, Round
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.core import Nothing
 from atoll.core import objective
@@ -39,21 +40,24 @@ from atoll.core import objective
 
 @dataclass(frozen=True)
 class Deaf(FedAvg):
-    def local(self, down: Global, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
+    def client_update(
+        self, down: Global, state: Nothing, client: Client, r: Round, k: Key
+    ) -> tuple[Update, Nothing]:
         params = self.optim.fit(objective(client.model), down.params, client, k)
         return Update(params, client.n, {}), state
 """
 
 
 @pytest.mark.parametrize("term", ["proximal:mu=100", "dw"])
-def test_a_method_with_a_local_of_its_own_that_forgets_the_terms_is_refused(term: str, tmp_path: Path) -> None:
+def test_a_method_with_its_own_client_update_that_forgets_the_terms_is_refused(term: str, tmp_path: Path) -> None:
     (tmp_path / "deaf.py").write_text(DEAF)
     name = term.partition(":")[0]
 
     with pytest.raises(AtollError) as caught:
         build_setup(Config(str(tmp_path / "deaf.py"), terms=(term,), **SMALL))
 
-    assert str(caught.value).startswith(f"Deaf does not use the regulariser {name}: its local() never calls bind()")
+    said = f"Deaf does not use the regulariser {name}: its client_update() never calls bind()"
+    assert str(caught.value).startswith(said)
     assert str(caught.value).endswith(f"leave out --with {name}.")
     build_setup(Config(str(tmp_path / "deaf.py"), **SMALL))  # the remedy works
 
@@ -62,7 +66,7 @@ def test_a_method_with_a_local_of_its_own_that_forgets_the_terms_is_refused(term
 class Binding(FedAvg):
     """Binds each term by itself, and reports nothing."""
 
-    def local(self, down: Global, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
+    def client_update(self, down: Global, state: Nothing, client: Client, r: Round, k: Key) -> tuple[Update, Nothing]:
         terms = [term.bind({"omega": torch.eye(client.num_classes)}, down.params, client) for term in self.terms()]
         return Update(self.optim.fit(objective(client.model, *terms), down.params, client, k), client.n, {}), state
 
@@ -72,7 +76,7 @@ def test_terms_that_are_bound_one_by_one_are_used() -> None:
 
 
 def test_a_term_whose_report_is_forgotten_is_refused() -> None:
-    with pytest.raises(AtollError, match=r"Binding does not use the regulariser dw: its local\(\) never calls report"):
+    with pytest.raises(AtollError, match=r"does not use the regulariser dw: its client_update\(\) never calls report"):
         run(Binding(regularisers=Regularisers([Proximal(1.0), DW(1.0)])), **QUICK)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from atoll.clients.state_store import MemoryStore, RunStores
-from atoll.core.method import Contract
+from atoll.core.contract import Contract, Messages
 from atoll.core.payloads import Nothing, about, payload
 from atoll.engine.resume import Checkpointing, Progress, drop_early_end
 from atoll.engine.run_state import RunState
@@ -43,7 +43,7 @@ class Parts:
 
     def __init__(self, folder: Path | None, every: int = 1, federation: str = "data"):
         self.stores, self.counter, self.saves = RunStores(MemoryStore(), MemoryStore()), Counter(), list[int]()
-        types = Contract(download=Number, upload=Number, state=Number, server=Number, per_client=Nothing)
+        types = Contract((Messages(Number, Number),), state=Number, server=Number, per_client=Nothing)
         self.progress = Progress(number(0))
         self.made = Checkpointing(
             self.stores,

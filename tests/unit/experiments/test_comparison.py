@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from atoll.config import Config
-from atoll.core.method import Need
+from atoll.core.method import traits_of
+from atoll.core.traits import Need
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.experiments import runner
@@ -258,7 +259,7 @@ def test_the_word_all_leaves_out_what_does_not_fit() -> None:
     """On two widths everything goes that asks neither for one architecture nor for one width."""
     planned = [c.method for c in plan_configs(["all"], {**SMALL, "models": ("mlp:hidden=8", "mlp:hidden=16")})]
     unfit = {Need.SAME_ARCHITECTURE, Need.SAME_WIDTH}
-    assert planned == [name for name, cls in _registry.methods().items() if not unfit & cls.needs]
+    assert planned == [name for name, cls in _registry.methods().items() if not unfit & traits_of(cls).needs]
     assert {"local", "fedpd", "pfedes"} <= set(planned)
     assert "fedavg" not in planned
 

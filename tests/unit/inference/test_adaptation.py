@@ -14,9 +14,11 @@ from support.small_runs import QUICK
 import atoll as package
 from atoll.api import run
 from atoll.config import Config
-from atoll.core.method import Need
+from atoll.core.method import traits_of
 from atoll.core.prng import key
 from atoll.core.serialization import digest
+from atoll.core.task import Round
+from atoll.core.traits import Need
 from atoll.data.dataset import Dataset
 from atoll.data.loading import load
 from atoll.engine.build import run_experiment
@@ -36,7 +38,7 @@ def short(name: str) -> Result:
     options = SMALL | QUICK.get(name, {})
     if name == "fedfed":  # so that features are shared by the end
         options |= {"settings": {"distil_rounds": 0}}
-    public = 60 if Need.PUBLIC_DATA in _registry.method(name).needs else 0
+    public = 60 if Need.PUBLIC_DATA in traits_of(_registry.method(name)).needs else 0
     return run_experiment(
         build_setup(Config(method=name, **{**options, "models": ("mlp:hidden=16",), "public": public}))
     )
@@ -114,7 +116,7 @@ def test_a_newcomer_of_fedavg_trains_the_server_s_model_on_its_rows(host: tuple[
     i = made.models.clients[0]
     method = replace(result.setup.method, optim=replace(result.setup.method.optim, epochs=2))  # type: ignore[type-var,attr-defined]
     with torch.no_grad():
-        up, _ = method.local(result.server, None, made.models.pool.client(i), key(0, "adapt", 0, i))
+        up, _ = method.client_update(result.server, None, made.models.pool.client(i), Round(0), key(0, "adapt", 0, i))
     params = made.models.params(i)
     assert all(torch.equal(params[name], v) for name, v in up.params.items())
     assert made.table["epochs_alone"].to_pylist() == [2, 2]

@@ -158,7 +158,7 @@ def test_a_variant_sets_its_fields_and_settings_overrule_it() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_variant_differs_from_its_method(name: str) -> None:
-    for variant in _registry.method(name).variants:
+    for variant in _registry.method(name).traits.variants:
         assert make(f"{name}:{variant}") != make(name)
 
 

@@ -12,13 +12,14 @@ import pytest
 
 from atoll import methods as package
 from atoll import run
-from atoll.core.method import Method, check_functions, contract
+from atoll.core import check_functions, contract
+from atoll.core.method import Method
 from atoll.core.regularisers import Regulariser
 from atoll.errors import AtollError
 from atoll.methods import _registry
 from atoll.methods._factory import make
+from atoll.methods.fd import FD
 from atoll.methods.fedavg import FedAvg, Global
-from atoll.methods.fedpd import FedPD
 
 METHODS = sorted(_registry.methods())
 
@@ -31,7 +32,7 @@ client:  w_k = SGD(w_t) / 2
 from dataclasses import dataclass, replace
 
 from atoll.core import Client, setting
-from atoll.core import Key
+from atoll.core import Key, Round
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.core import Nothing
 
@@ -40,10 +41,12 @@ from atoll.core import Nothing
 class Halved(FedAvg):
     share: float = setting(0.5, "what is left of the weights", "chosen here")
 
-    variants = {"whole": {"share": 1.0}}
+    traits = FedAvg.traits._replace(variants={"whole": {"share": 1.0}})
 
-    def local(self, down: Global, state: Nothing, client: Client, k: Key) -> tuple[Update, Nothing]:
-        up, state = super().local(down, state, client, k)
+    def client_update(
+        self, down: Global, state: Nothing, client: Client, r: Round, k: Key
+    ) -> tuple[Update, Nothing]:
+        up, state = super().client_update(down, state, client, r, k)
         return replace(up, params={name: v * self.share for name, v in up.params.items()}), state
 '''
 
@@ -163,10 +166,22 @@ from atoll.methods.fedavg import Averaging, FedAvg
         (HEAD + "class A(FedAvg): ...\nclass B(FedAvg): ...\n", "must define exactly one Method class; it has 2"),
         (HEAD + "class A(Method): ...\n", "must be a dataclass"),
         (HEAD + "@dataclass(frozen=True)\nclass A(Method):\n    lam: float\n", "lam has no default"),
-        (HEAD + "@dataclass(frozen=True)\nclass A(FedAvg):\n    def local(self, down): ...\n", "annotations"),
-        (HEAD + "@dataclass(frozen=True)\nclass A(FedAvg):\n    def init_server(self, task, k): ...\n", "annotations"),
-        (HEAD + "@dataclass(frozen=True)\nclass A(Method): ...\n", "A does not define init_server, broadcast, local, "),
-        (HEAD + "@dataclass(frozen=True)\nclass A(Averaging): ...\n", "A does not define local, own. A method needs"),
+        (
+            HEAD + "@dataclass(frozen=True)\nclass A(FedAvg):\n    def client_update(self, down): ...\n",
+            "A.client_update takes (down), but is called with (down, state, client, r, k)",
+        ),
+        (
+            HEAD + "@dataclass(frozen=True)\nclass A(FedAvg):\n    def init_server(self, task, k): ...\n",
+            "Annotate what A.init_server returns with a payload class",
+        ),
+        (
+            HEAD + "@dataclass(frozen=True)\nclass A(Method): ...\n",
+            "A does not define init_server, broadcast, client_update, ",
+        ),
+        (
+            HEAD + "@dataclass(frozen=True)\nclass A(Averaging): ...\n",
+            "A does not define client_update, personal_params. A method needs",
+        ),
     ],
 )
 def test_a_broken_file_says_what_is_wrong(text: str, said: str, tmp_path: Path) -> None:
@@ -185,7 +200,7 @@ def test_a_method_of_the_package_defines_all_that_a_method_needs(name: str) -> N
     check_functions(_registry.method(name), name)
 
 
-@pytest.mark.parametrize("function", ["init_server", "broadcast", "local", "aggregate", "own"])
+@pytest.mark.parametrize("function", ["init_server", "broadcast", "client_update", "aggregate", "personal_params"])
 def test_a_function_that_is_not_defined_is_named(function: str, tmp_path: Path) -> None:
     text = dedent(WORKING) + f"\n\nHalved.{function} = Method.{function}\n"
     name = written(tmp_path / "m.py", text.replace("import Client", "import Client, Method"))
@@ -196,13 +211,32 @@ def test_a_function_that_is_not_defined_is_named(function: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("function", ["init_per_client", "broadcast_per_client", "serve_client"])
 def test_a_method_with_desks_needs_their_functions_instead_of_broadcast(function: str) -> None:
-    class Desked(FedPD):
+    class Desked(FD):
         broadcast = Method.broadcast
 
     check_functions(Desked, "Desked")
-    setattr(Desked, function, getattr(Method, function))
+    Lacking = type("Desked", (Method,), {name: v for name, v in vars(FD).items() if name != function})
     with pytest.raises(AtollError, match=f"Desked does not define {function}"):
-        check_functions(Desked, "Desked")
+        check_functions(Lacking, "Desked")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def agregate(self, server, replies, task, r, k): ...", "does not define aggregate (is it agregate?)"),
+        ("def after_uplod(self, down, up, state, client, r, k): ...", "Is it after_upload? Else rename it."),
+        ("def after_upload(self, down, up, state, client, k): ...", "is called with (down, up, state, client, r, k)"),
+    ],
+)
+def test_misspelt_or_malformed_function_is_named(text: str, said: str, tmp_path: Path) -> None:
+    if "agregate" in text:
+        text += "\n    aggregate = Method.aggregate"
+    name = written(tmp_path / "m.py", HEAD + f"@dataclass(frozen=True)\nclass A(FedAvg):\n    {text}\n")
+
+    with pytest.raises(AtollError) as caught:
+        _registry.method(name)
+
+    assert said in str(caught.value)
 
 
 def test_an_object_without_a_function_is_refused_before_it_runs() -> None:
@@ -214,12 +248,14 @@ def test_an_object_without_a_function_is_refused_before_it_runs() -> None:
 
 
 def test_the_download_of_a_method_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    renamed = WORKING.replace("down: Global", "received: Global").replace("local(down", "local(received")
+    renamed = WORKING.replace("down: Global", "received: Global").replace(
+        "super().client_update(down", "super().client_update(received"
+    )
     monkeypatch.chdir(tmp_path)
     usual, other = (make(written(tmp_path / f"{n}.py", text)) for n, text in (("a", WORKING), ("b", renamed)))
 
     assert contract(other) == contract(usual)
-    assert contract(other).download is Global
+    assert contract(other).exchanges[0].download is Global
     run("./b.py", clients=3, rounds=1, epochs=1)
 
 

@@ -13,6 +13,7 @@ from support.small_runs import setup
 from support.toy_models import assert_same, client, identity_body
 
 from atoll.backends.loop import LoopBackend
+from atoll.clients import method_calls
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import ClientTask
 from atoll.clients.validation.validator import Validator
@@ -105,9 +106,9 @@ def test_the_number_of_all_rows_does_not_give_away_those_kept_back() -> None:
 
 def _local(plain: Any, method: Any, c: Client) -> Any:
     task = plain.pool.task()
-    down = method.broadcast(method.init_server(task, key("s")), plain.pool.ids[0], task, Round(0))
+    down = method.broadcast(method.init_server(task, key("s")), plain.pool.ids[0], task, Round(0), key(0))
     with torch.no_grad():
-        return method.local(down, method.init_client(c, key("i")), c, key("l"))
+        return method.client_update(down, method_calls.init_client(method, c, key("i")), c, Round(0), key("l"))
 
 
 @pytest.mark.parametrize("name", sorted(_registry.methods()))

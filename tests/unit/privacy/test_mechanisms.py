@@ -17,9 +17,11 @@ from support.small_runs import setup
 from support.toy_models import batch, client, identity_body, mlp
 from torch import Tensor
 
+from atoll.clients import method_calls
 from atoll.core.batch import Batch
 from atoll.core.class_statistics import class_means, covariances
 from atoll.core.losses import objective
+from atoll.core.method import traits_of
 from atoll.core.optim.base import gradient
 from atoll.core.optim.dpsgd import DPSGD, row_gradients, row_scales
 from atoll.core.payloads import Params
@@ -201,16 +203,20 @@ def test_features_are_clipped_row_by_row() -> None:
     torch.testing.assert_close(gaussians(c).mu, torch.tensor([[0.45, 0.6]]))
 
 
-@pytest.mark.parametrize("name", sorted(n for n, cls in _registry.methods().items() if cls.bounded_statistics))
+@pytest.mark.parametrize(
+    "name", sorted(n for n, cls in _registry.methods().items() if traits_of(cls).bounded_statistics)
+)
 def test_statistics_of_methods_that_say_so_are_of_bounded_features(name: str) -> None:
     """A mean of rows no longer than 0.1 is no longer than 0.1; without the bound the same means are."""
     plain = setup(name, rounds=1, eval_every=1)
     for bound in (0.1, None):
         pool = replace(plain.pool, bound=bound)
         c, task = pool.client(pool.ids[0]), pool.task()
-        down = plain.method.broadcast(plain.method.init_server(task, key("s")), pool.ids[0], task, Round(0))
+        down = plain.method.broadcast(plain.method.init_server(task, key("s")), pool.ids[0], task, Round(0), key(0))
         with torch.no_grad():
-            up, _ = plain.method.local(down, plain.method.init_client(c, key("i")), c, key("l"))
+            up, _ = plain.method.client_update(
+                down, method_calls.init_client(plain.method, c, key("i")), c, Round(0), key("l")
+            )
         longest = float((up.mu if name == "dcpfl" else up.means).norm(dim=1).max())
         assert longest <= 0.1 + 1e-6 if bound else longest > 0.1
 

@@ -11,14 +11,15 @@ from torch import Tensor
 import atoll
 from atoll.core.class_statistics import class_means
 from atoll.core.client import Client
+from atoll.core.contract import contract
 from atoll.core.losses import Term
-from atoll.core.method import contract
 from atoll.core.optim.sgd import SGD
 from atoll.core.payloads import Nothing, Params, Role, about, payload
 from atoll.core.prng import Key
 from atoll.core.regularisers import Regulariser, Regularisers
 from atoll.core.schema import constraints_of, declared_constraints
 from atoll.core.task import Reply, Round, Task
+from atoll.core.traits import Traits
 from atoll.engine.result import Result
 from atoll.errors import AtollError
 from atoll.methods import _registry
@@ -40,16 +41,16 @@ def sending(kind: type[Any], made: Made) -> Any:
 
     @dataclass(frozen=True)
     class Sending(FedAvg):
-        def local(self, down: Global, state: Nothing, client: Client, k: Key) -> Any:
+        def client_update(self, down: Global, state: Nothing, client: Client, r: Round, k: Key) -> Any:
             return made(down.params, self.train(down, client, k).params, client), state
 
         def aggregate(self, server: Global, replies: Iterable[Reply[Any]], task: Task, r: Round, k: Key) -> Global:
             return server
 
-        def own(self, down: Global, up: Any, state: Nothing, client: Client) -> Params:
+        def personal_params(self, down: Global, up: Any, state: Nothing, client: Client) -> Params:
             return down.params
 
-    Sending.local.__annotations__["return"] = tuple[kind, Nothing]
+    Sending.client_update.__annotations__["return"] = tuple[kind, Nothing]
     return Sending(optim=SGD(epochs=1))
 
 
@@ -79,7 +80,7 @@ def test_every_field_of_an_upload_of_the_package_declares_a_role() -> None:
     """Reports of regularisers do so one by one."""
     found = {
         (kind.__name__, f.name)
-        for kind in (contract(make(name)).upload for name in _registry.methods())
+        for kind in (messages.upload for name in _registry.methods() for messages in contract(make(name)).exchanges)
         for f in fields(kind)
         if f.metadata.get("role") is None
     }
@@ -223,7 +224,7 @@ class Dated:
 )
 def test_dp_refuses_statistics_that_do_not_declare_their_roles(kind: type[Any], more: Any, message: str) -> None:
     method = sending(kind, lambda start, w, c: kind(*reversed(class_means(c.features(w), c.members())), *more))
-    type(method).bounded_statistics = True
+    type(method).traits = Traits(bounded_statistics=True)
 
     with pytest.raises(AtollError, match=message):
         run(method, **DP)

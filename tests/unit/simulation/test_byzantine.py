@@ -144,11 +144,11 @@ def test_corrupted_uploads_pass_validation(name: str) -> None:
     """Checks of form do not find them out; and every kind is a lie, where there is something to lie about."""
     made = setup(name)
     checks, marks, k = Validator(made.method, made.pool, 0), constraints_of(made.method), key(1)
-    for _, i, down, up, _ in dry_run(made.method, made.pool, 0):
+    for r, i, down, up, _ in dry_run(made.method, made.pool, 0):
         for kind in ALONE:
-            assert checks.find_error(i, down, corrupt(kind, up, down, 10, marks, k)) is None, kind
+            assert checks.find_error(i, down, corrupt(kind, up, down, 10, marks, k), r.exchange) is None, kind
         (agreed, _) = collude([ClientUpload(i, up), ClientUpload("other", up)], frozenset({i, "other"}), marks)
-        assert checks.find_error(i, down, agreed.upload) is None
+        assert checks.find_error(i, down, agreed.upload, r.exchange) is None
         assert all(torch.equal(v, tensors_of(up)[n]) for n, v in tensors_of(agreed.upload).items() if v.ndim == 0)
 
 

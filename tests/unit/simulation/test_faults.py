@@ -13,6 +13,8 @@ from support.small_runs import resumed, run, setup
 
 from atoll import api
 from atoll.backends.loop import LoopBackend
+from atoll.clients import method_calls
+from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import LATE, NO_FAULTS, SILENT, UNREACHED, RoundLog
 from atoll.config import Config
@@ -187,7 +189,9 @@ def test_the_bytes_of_a_lost_download_are_those_of_one_exchange() -> None:
     """FedMD has two in a round; a client that is gone does not ask for the second."""
     made = setup("fedmd")
     i = made.pool.ids[0]
-    first = made.method.broadcast(made.method.init_server(made.pool.task(), key(0)), i, made.pool.task(), Round(0))
+    task = made.pool.task()
+    server_side = ServerSideStates(made.method, task, 0, MemoryStore())
+    first = server_side.download(made.method.init_server(task, key(0)), i, Round(0))
     _, log, _ = played(made, {i: SILENT})
     assert log.down[i] == nbytes(first)
     assert log.down[made.pool.ids[1]] > log.down[i]
@@ -493,7 +497,7 @@ def test_no_method_starts_with_a_state_that_is_not_finite() -> None:
     for name in _registry.methods():
         made = setup(name)
         i = made.pool.ids[0]
-        assert is_finite(made.method.init_client(made.pool.client(i), key(0))), name
+        assert is_finite(method_calls.init_client(made.method, made.pool.client(i), key(0))), name
 
 
 # -- what missing clients cost ----------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_a_run_writes_down_every_contribution(tmp_path: Path, monkeypatch: pytes
     record = RunRecorder.record_upload
 
     def watched(recorder: RunRecorder, r: Any, outcome: Any, flaw: Any) -> None:
-        sent.append((r.t + 1, r.phase, outcome.sender, *fingerprint_upload(outcome.upload)))
+        sent.append((r.t + 1, r.exchange, outcome.sender, *fingerprint_upload(outcome.upload)))
         record(recorder, r, outcome, flaw)
 
     monkeypatch.setattr(RunRecorder, "record_upload", watched)

@@ -10,7 +10,7 @@ import torch
 from support.disk_crashes import crash_points, disk_full, trouble_at
 from torch import Tensor
 
-from atoll.core.method import Contract
+from atoll.core.contract import Contract, Messages
 from atoll.core.payloads import Nothing, Params, about, equal, payload
 from atoll.errors import AtollError
 from atoll.storage.checkpoint import Checkpoints, Snapshot
@@ -26,7 +26,7 @@ class State:
     v: Tensor = about("a vector")
 
 
-TYPES = Contract(Nothing, Nothing, State, Server)
+TYPES = Contract((Messages(Nothing, Nothing),), State, Server)
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 
 from ...core.client import Client
-from ...core.method import contract
+from ...core.contract import contract, exchanges_of
+from ...core.hooks import KeepsStatePerClient
+from ...core.method import traits_of
 from ...core.optim.base import no_training
 from ...core.payloads import Params, nbytes
 from ...core.prng import key
@@ -65,7 +67,7 @@ class Validator:
         self._pool = pool
         self._task = pool.task()
         self._seed = seed
-        self._kind = contract(method).upload
+        self._exchanges = contract(method).exchanges
         self._max_norm = max_norm
         self._spare = spare
         self._constraints = constraints_of(method)
@@ -73,35 +75,35 @@ class Validator:
         self._known: dict[Any, Expected] = {}
         self._first: Any = None  # the server's first state, made when first needed
 
-    def find_error(self, sender: ClientId, download: Any, upload: Any, phase: int = 0) -> UploadError | None:
+    def find_error(self, sender: ClientId, download: Any, upload: Any, exchange: int = 0) -> UploadError | None:
         """Return the first error of a client's upload, or None. The upload is not changed.
 
         Args:
             sender: the client that answered.
             download: the message that was answered.
             upload: the answer.
-            phase: the exchange of the round that both belong to.
+            exchange: the exchange of the round that both belong to.
         """
         with torch.no_grad():
-            return next(self._errors(sender, download, upload, phase), None)
+            return next(self._errors(sender, download, upload, exchange), None)
 
-    def all_valid(self, uploads: Mapping[ClientId, Any], download: Any, stack: Any, phase: int = 0) -> bool:
+    def all_valid(self, uploads: Mapping[ClientId, Any], download: Any, stack: Any, exchange: int = 0) -> bool:
         """Return True if no upload of a batch has an error. False means that each upload has to be checked alone.
 
         Args:
             uploads: the uploads of several clients, which are views of ``stack``.
             download: a message of the form that all of these clients answered.
             stack: all uploads in one payload, clients first.
-            phase: the exchange of the round that messages and uploads belong to.
+            exchange: the exchange of the round that messages and uploads belong to.
         """
         rows = [self._pool.train.size(self._pool.position(i)) for i in uploads]
         sender, one = next(iter(uploads.items()))
-        expected = self.expected(sender, download, phase)
+        expected = self.expected(sender, download, exchange)
         if self._max_norm is not None or expected.open:
             return False
         with torch.no_grad():
             errors = chain(
-                _by_type(one, self._kind),
+                _by_type(one, self._exchanges[exchange].upload),
                 _by_size(one, expected.most_bytes(min(rows))),
                 _by_form(tensors_of(one), expected, min(rows)),
             )
@@ -122,40 +124,40 @@ class Validator:
         bounds = [self._bounds._replace(rows=n + self._spare) for n in rows]
         return all(not any(_by_constraints(up, constrained, b)) for up, b in zip(uploads.values(), bounds, strict=True))
 
-    def _errors(self, sender: ClientId, download: Any, upload: Any, phase: int) -> Iterator[UploadError]:
+    def _errors(self, sender: ClientId, download: Any, upload: Any, exchange: int) -> Iterator[UploadError]:
         """Yield errors. The order matters: later checks rely on earlier ones."""
-        yield from _by_type(upload, self._kind)
+        yield from _by_type(upload, self._exchanges[exchange].upload)
         rows, tensors = self._pool.train.size(self._pool.position(sender)), tensors_of(upload)
-        expected = self.expected(sender, download, phase)
+        expected = self.expected(sender, download, exchange)
         yield from _by_size(upload, expected.most_bytes(rows))
         yield from _by_form(tensors, expected, rows)
         yield from _by_value(upload, self._constraints, self._bounds._replace(rows=rows + self._spare))
         if self._max_norm is not None:
             yield from _by_norm(tensors, self._max_norm)
         if expected.open:
-            yield from self._by_trial(sender, upload)
+            yield from self._by_trial(sender, upload, exchange)
 
-    def limits(self, sender: ClientId, download: Any, phase: int = 0) -> Limits:
+    def limits(self, sender: ClientId, download: Any, exchange: int = 0) -> Limits:
         """Return the number of bytes to accept before decoding an answer: twice the size of the largest valid one."""
         rows = self._pool.train.size(self._pool.position(sender))
-        most = self.expected(sender, download, phase).most_bytes(rows)
+        most = self.expected(sender, download, exchange).most_bytes(rows)
         return FROM_OUTSIDE._replace(size=FROM_OUTSIDE.header + 2 * most)
 
     # -- expected form ------------------------------------------------------------------------------------------------
 
-    def expected(self, to: ClientId, download: Any, phase: int = 0) -> Expected:
+    def expected(self, to: ClientId, download: Any, exchange: int = 0) -> Expected:
         """Return the form of a client's answer to a message.
 
         Messages of one form and exchange to clients of one architecture have answers of one form.
         """
-        name = self._pool.models[to].name, phase, *form_of(download).items(), *_switches(download)
+        name = self._pool.models[to].name, exchange, *form_of(download).items(), *_switches(download)
         if name not in self._known:
             with torch.no_grad(), no_training():
-                self._known[name] = self._dry_run_form(to, download, phase)
+                self._known[name] = self._dry_run_form(to, download, exchange)
         return self._known[name]
 
-    def _dry_run_form(self, to: ClientId, download: Any, phase: int) -> Expected:
-        few, many = (form_of(self._answer(self._stand_in(to, rows), to, download, phase)) for rows in STAND_INS)
+    def _dry_run_form(self, to: ClientId, download: Any, exchange: int) -> Expected:
+        few, many = (form_of(self._answer(self._stand_in(to, rows), to, download, exchange)) for rows in STAND_INS)
         if [(n, leaf.dtype, len(leaf.shape)) for n, leaf in few.items()] != [
             (n, leaf.dtype, len(leaf.shape)) for n, leaf in many.items()
         ]:
@@ -164,7 +166,7 @@ class Validator:
                 "Give them fixed names and types: the server has to know what to expect."
             )
         form = {name: _common(leaf, many[name]) for name, leaf in few.items()}
-        hints = get_type_hints(self._kind) if self._method.varying_bytes else {}
+        hints = get_type_hints(self._exchanges[exchange].upload) if traits_of(self._method).varying_bytes else {}
         free = tuple(f"{name}/" for name, kind in hints.items() if kind == Params)
         return Expected(form, free, nbytes(self._first_server()) if free else 0)
 
@@ -174,7 +176,7 @@ class Validator:
         blank = client.x.new_zeros(rows, *client.x.shape[1:])
         return replace_rows(client, blank, torch.arange(rows) % client.num_classes)
 
-    def _answer(self, client: Client, of: ClientId, download: Any, phase: int) -> Any:
+    def _answer(self, client: Client, of: ClientId, download: Any, exchange: int) -> Any:
         """Return the upload with which a stand-in for client ``of`` answers ``download``.
 
         The stand-in has run a whole round and the earlier exchanges of the next one before, because a message may rely
@@ -183,8 +185,9 @@ class Validator:
         method, seed = self._method, self._seed
         try:
             exchanges = dry_run(method, self._pool, seed, rounds=2, clients={of: client})
-            state = list(islice(exchanges, method.phases + phase))[-1].state
-            return take_part(method, download, state, client, key(seed, "stand-in")).upload
+            state = list(islice(exchanges, len(exchanges_of(method)) + exchange))[-1].state
+            r = Round(1, exchange)
+            return take_part(method, r, download, state, client, key(seed, "stand-in")).upload
         except Exception as reason:
             raise AtollError(
                 f"While working out what {type(method).__name__} uploads from a dry run on {len(client.y)} blank rows: "
@@ -198,11 +201,11 @@ class Validator:
 
     # -- forms that depend on what was learnt -------------------------------------------------------------------------
 
-    def _by_trial(self, sender: ClientId, upload: Any) -> Iterator[UploadError]:
+    def _by_trial(self, sender: ClientId, upload: Any, exchange: int) -> Iterator[UploadError]:
         """Require that the server's first state can aggregate the upload, and has the same form afterwards."""
         before = form_of(self._first_server())
         try:
-            after = form_of(self._aggregate_alone(sender, upload))
+            after = form_of(self._aggregate_alone(sender, upload, exchange))
         except Exception as reason:  # Any exception here would have ended the run.
             yield UploadError("payload", f"cannot be aggregated: {type(reason).__name__}: {reason}")
             return
@@ -214,10 +217,10 @@ class Validator:
                     "payload", f"would turn the server's {name} from {before.get(name)} into {after.get(name)}"
                 )
 
-    def _aggregate_alone(self, sender: ClientId, upload: Any) -> Any:
-        method, k, r = self._method, key(self._seed, "stand-in"), Round(0)
+    def _aggregate_alone(self, sender: ClientId, upload: Any, exchange: int) -> Any:
+        method, k, r = self._method, key(self._seed, "stand-in"), Round(0, exchange)
         server = self._first_server()
-        if method.keeps_per_client_state:
+        if isinstance(method, KeepsStatePerClient):
             per_client = method.init_per_client(self._task, sender, k)
-            upload, _ = method.serve_client(server, per_client, Reply(sender, upload), self._task, r, k)
-        return method.aggregate(server, Replies([Reply(sender, upload)]), self._task, r, k)
+            upload, _ = method_calls.serve_client(method, server, per_client, Reply(sender, upload), self._task, r, k)
+        return method_calls.aggregate(method, server, Replies([Reply(sender, upload)]), self._task, r, k)

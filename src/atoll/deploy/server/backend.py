@@ -9,7 +9,8 @@ from ...clients.evaluation import DETAILS, Score
 from ...clients.fingerprints import fingerprint_bytes
 from ...clients.state_store import Kept, Store
 from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
-from ...core.method import AnyMethod, Contract
+from ...core.contract import Contract, exchanges_of
+from ...core.method import AnyMethod
 from ...core.serialization import Limits, Unreadable, decode_upload, encode
 from ...typing import ClientId
 from ..site.exchange_store import StateRef
@@ -41,7 +42,7 @@ class SiteBackend:
         self._last = 0  # exchange of a round
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
-        requests, self._last, self._replies = self._requests(jobs), method.phases - 1, {}
+        requests, self._last, self._replies = self._requests(jobs), len(exchanges_of(method)) - 1, {}
         if not jobs:
             return
         arrived: dict[ClientId, Frame] = {}
@@ -62,7 +63,7 @@ class SiteBackend:
             head = {
                 "run": self.run,
                 "round": job.round.t,
-                "phase": job.round.phase,
+                "phase": job.round.exchange,
                 "base": self._base(job.client),
                 "keep": [_state_ref(kept) for kept in needed.get(job.client, ())],
                 "download": sha256(body).hexdigest(),
@@ -79,7 +80,7 @@ class SiteBackend:
             return ClientUpload(job.client, None, fingerprint=fingerprint_bytes(b""))
         self._replies[job.client] = reply._replace(body=b"")
         upload = self._stray(reply, job) or self._read(reply, job)
-        before = _score(reply.head.get("before"), _BRIEF) if job.evaluate and job.round.phase == 0 else None
+        before = _score(reply.head.get("before"), _BRIEF) if job.evaluate and job.round.exchange == 0 else None
         return ClientUpload(job.client, upload, before, fingerprint_bytes(reply.body))
 
     def _stray(self, reply: Frame, job: ClientTask) -> Unreadable | None:
@@ -91,7 +92,8 @@ class SiteBackend:
         return None
 
     def _read(self, reply: Frame, job: ClientTask) -> Any:
-        return decode_upload(self._types.upload, reply.body, self._sizes(job.client, job.download, job.round.phase))
+        kind = self._types.exchanges[job.round.exchange].upload
+        return decode_upload(kind, reply.body, self._sizes(job.client, job.download, job.round.exchange))
 
     def results(self) -> Iterator[ClientResult]:
         asked = {i: self._asked[i] for i in self._replies}
@@ -103,8 +105,8 @@ class SiteBackend:
         for i, (job, _) in asked.items():
             head = self._replies[i].head
             if isinstance(digest := head.get("state"), str):
-                after = _score(head.get("after")) if job.evaluate and job.round.phase == self._last else None
-                yield ClientResult(i, Kept(job.round.t, job.round.phase, digest), after, bool(head.get("spoilt")))
+                after = _score(head.get("after")) if job.evaluate and job.round.exchange == self._last else None
+                yield ClientResult(i, Kept(job.round.t, job.round.exchange, digest), after, bool(head.get("spoilt")))
         self._replies = {}
 
     def commit(self, results: ClientResult) -> None:

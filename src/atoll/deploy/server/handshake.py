@@ -15,7 +15,9 @@ import torch
 from ..._version import __version__
 from ...clients.pool import ClientRows, RowSplits, build_pool
 from ...config import Config, flag
-from ...core.method import Need
+from ...core.hooks import has_bias_free_heads
+from ...core.method import traits_of
+from ...core.traits import Need
 from ...data.dataset import Array, Dataset, Kind
 from ...data.federated_dataset import FederatedDataset
 from ...data.transforms import preset
@@ -124,7 +126,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
         backend="loop",
     )
     method, ids = build_method(config), tuple(description.site for description in descriptions)
-    _check_public(descriptions, public, Need.PUBLIC_DATA in method.needs)
+    _check_public(descriptions, public, Need.PUBLIC_DATA in traits_of(method).needs)
     data = _blank(config.data, descriptions[0])
     transform = preset(config.transform, config.data, data.shape)
     row = transform.prepare(data.x_train)
@@ -135,7 +137,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
     pool = build_pool(
         method,
         networks,
-        networks.assign(ids, not method.bias_free()),
+        networks.assign(ids, not has_bias_free_heads(method)),
         rows,
         data.num_classes,
         public=None if public is None else transform.prepare(public),
@@ -167,7 +169,10 @@ def announcement(setup: Setup, run: str, public: Array | None) -> dict[ClientId,
         "config": setup.config.to_dict(),
         "models": {i: model.name for i, model in pool.models.items()},
     }
-    contract, shown = method_digest(method), rows_digest(public) if Need.PUBLIC_DATA in method.needs else None
+    contract, shown = (
+        method_digest(method),
+        rows_digest(public) if Need.PUBLIC_DATA in traits_of(method).needs else None,
+    )
     return {
         i: Frame(
             "begin",

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...clients.state_store import Kept
 from ...config import Config, from_dict, read_yaml
-from ...core.method import contract
+from ...core.contract import contract
 from ...engine.build import build_experiment
 from ...engine.environment import BackendInputs
 from ...engine.experiment import Watch

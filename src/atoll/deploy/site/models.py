@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...core.method import Method
+from ...core.hooks import PredictsOtherwise
 from ...core.model import Model, Predictor
 from ...core.payloads import Params
 from ...core.serialization import OWN, decode
@@ -34,7 +34,7 @@ def runs(folder: Path) -> list[str]:
 def personal_model(folder: Path, run: str | None = None) -> Personal:
     """Return the site's model and params of a run, by default the latest."""
     found = open_site(folder, run)
-    if type(found.method).own is Method.own:
+    if isinstance(found.method, PredictsOtherwise):
         raise AtollError(f"{found.config.label} predicts by more than one model. Use predictor() for its predictions.")
     model = found.pool.models[found.name]
     return Personal(model, found.params(found.name), found.metadata())
@@ -58,8 +58,10 @@ class SiteModels(TrainedModels):
     def source(self, i: ClientId) -> ModelSource:
         """Return the download, upload and state that the model follows from."""
         client, types, entry = self.pool.client(self.client(i)), self._part.types, self._entry
-        download = decode(types.download, unpack(entry.read("request.frame")).body)
-        made = decode(types.upload, entry.read("made.safetensors"), OWN)
+        request = unpack(entry.read("request.frame"))
+        messages = types.exchanges[request.head["phase"]]
+        download = decode(messages.download, request.body)
+        made = decode(messages.upload, entry.read("made.safetensors"), OWN)
         return download, made, decode(types.state, entry.read("state.safetensors"), OWN), client
 
     def metadata(self) -> dict[str, Any]:

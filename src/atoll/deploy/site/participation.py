@@ -16,10 +16,13 @@ from ...clients.tasks import ClientTask
 from ...clients.validation.checks import find_type_error
 from ...config import Config, from_dict
 from ...core.client import Client
-from ...core.method import AnyMethod, Need, contract
+from ...core.contract import contract
+from ...core.hooks import TrainsAfterUpload, has_bias_free_heads
+from ...core.method import AnyMethod, traits_of
 from ...core.schema import is_finite
 from ...core.serialization import OWN, WireError, decode, encode
 from ...core.task import Round
+from ...core.traits import Need
 from ...data.transforms import preset
 from ...engine.model_factory import ModelFactory
 from ...engine.setup import apply_privacy, build_method, build_row_splits
@@ -82,13 +85,13 @@ class Participation:
         data, name = site.rows.data, site.name
         transform = preset(config.transform, config.data, data.shape)
         rows = build_row_splits(site.federation(config), transform)
-        shared = Need.SHARED_MODEL in method.needs and not config.shared_model
+        shared = Need.SHARED_MODEL in traits_of(method).needs and not config.shared_model
         roster = self.roster if shared else {name: site.architecture}
         networks = ModelFactory(replace(config, models=tuple(roster.values())), data, tuple(rows.train.all.x.shape[1:]))
         return build_pool(
             method,
             networks,
-            networks.assign(tuple(roster), not method.bias_free()),
+            networks.assign(tuple(roster), not has_bias_free_heads(method)),
             rows,
             data.num_classes,
             ids=(name,),
@@ -104,7 +107,7 @@ class Participation:
             "contract": method_digest(self.method),
             "model": models_digest([self.pool.models[site.name], self.pool.proxy]),
             "data": site.card(self.config)["rows"],
-            "public": rows_digest(site.public_rows) if Need.PUBLIC_DATA in self.method.needs else None,
+            "public": rows_digest(site.public_rows) if Need.PUBLIC_DATA in traits_of(self.method).needs else None,
         }
         for code, value in found.items():
             if value != expected.get(code):
@@ -118,7 +121,7 @@ class Participation:
         The same request is carried out once. A new one comes with the states that the server may still go back to;
         all others are dropped.
         """
-        head, waiting = request.head, self.method.after_upload is not None
+        head, waiting = request.head, isinstance(self.method, TrainsAfterUpload)
         entry, base = self._entry(request), _state_ref(head["base"])
         if entry.answered and (waiting or entry.concluded):
             rest = None if entry.concluded else partial(self._conclude_again, entry)
@@ -140,7 +143,7 @@ class Participation:
     def assess(self, request: Frame) -> Frame:
         """Measure the personal model as it is."""
         loop = self._loop(_state_ref(request.head["base"]), [])
-        download = decode(self.types.download, request.body)
+        download = decode(self.types.exchanges[0].download, request.body)
         return Frame("score", {"score": _plain(loop.assess(self.method, self.config.seed, self.site.name, download))})
 
     def end(self, request: Frame) -> Frame:
@@ -183,18 +186,18 @@ class Participation:
         loop = self._loop(base, made)
         self.privacy.reserve(request.head["round"], exchanges=1)
         (outcome,) = loop.train(self.method, self.config.seed, [self._job(request)])
-        if fault := find_type_error(outcome.upload, self.types.upload):
+        if fault := find_type_error(outcome.upload, self.types.exchanges[request.head["phase"]].upload):
             raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
         entry.begin(data, encode(made[0]))
         asked = answers(self.run, self.site.name, request.head["round"], request.head["phase"])
         head: dict[str, Any] = asked | {"before": _plain(outcome.before)}
         conclude = partial(self._conclude, loop, entry)
-        if self.method.after_upload is None:
+        if not isinstance(self.method, TrainsAfterUpload):
             conclude()
             head |= _rest(entry)
         reply = Frame("upload", head, encode(outcome.upload))
         entry.answer(pack(reply))
-        return reply, conclude if self.method.after_upload is not None else None
+        return reply, conclude if isinstance(self.method, TrainsAfterUpload) else None
 
     def _conclude(self, loop: LoopBackend, entry: StoredExchange) -> None:
         if not entry.concluded:
@@ -227,7 +230,7 @@ class Participation:
     def _job(self, request: Frame) -> ClientTask:
         head = request.head
         try:
-            download = decode(self.types.download, request.body)
+            download = decode(self.types.exchanges[head["phase"]].download, request.body)
         except WireError as reason:
             raise Refusal("request", str(reason)) from reason
         return ClientTask(self.site.name, Round(head["round"], head["phase"]), download, bool(head["examine"]))

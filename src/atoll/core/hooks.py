@@ -1,0 +1,158 @@
+"""Define the optional functions of a method. A method has a hook if it defines the functions of the protocol.
+
+The names of the arguments are those of :class:`atoll.core.Method`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from ..typing import ClientId
+from .client import Client
+from .exchange import Exchange
+from .losses import Term
+from .model import Predictor
+from .optim.base import Optimiser
+from .payloads import Payload
+from .prng import Key
+from .regularisers import Regularisers
+from .task import Reply, Round, Task
+
+
+@runtime_checkable
+class HasClientState(Protocol):
+    """Clients keep a state between rounds. Without this hook the state is ``Nothing``."""
+
+    def init_client(self, client: Client, k: Key) -> Any:
+        """Return a client's state before its first round."""
+
+
+@runtime_checkable
+class TrainsAfterUpload(Protocol):
+    """Clients go on training while the upload is sent and aggregated."""
+
+    def after_upload(self, down: Any, up: Any, state: Any, client: Client, r: Round, k: Key) -> Any:
+        """Return the client's next state. ``k`` is the key of ``client_update``: fold it for further random numbers."""
+
+
+@runtime_checkable
+class PredictsOtherwise(Protocol):
+    """A client predicts by more than its own model."""
+
+    def personal_predictor(self, down: Any, up: Any, state: Any, client: Client) -> Predictor:
+        """Return the client's predictor, before training (``up`` is None) or after it."""
+
+
+@runtime_checkable
+class HasGenericModel(Protocol):
+    """The server has a model that works for every client."""
+
+    def generic_predictor(self, server: Any, task: Task) -> Predictor | None:
+        """Return the predictor of the server's model, None if these settings give none."""
+
+
+@runtime_checkable
+class AdaptsNewClients(Protocol):
+    """The method has its own rule for clients that join after a run. Other methods train them as in a round."""
+
+    def adapt(self, server: Any, client: Client, k: Key) -> Any:
+        """Return the state of a new client."""
+
+
+@runtime_checkable
+class ClosedToNewClients(Protocol):
+    """A client that joins after a run cannot use the server's state, at least with some settings."""
+
+    def why_closed(self) -> str | None:
+        """Return the reason as part of a sentence, None if these settings admit new clients."""
+
+
+@runtime_checkable
+class KeepsStatePerClient(Protocol):
+    """The server keeps a state for every client, such as a model. Only the state in use is in memory."""
+
+    def init_per_client(self, task: Task, of: ClientId, k: Key) -> Any:
+        """Return the server's first state for client ``of``."""
+
+
+@runtime_checkable
+class ServesEachClient(KeepsStatePerClient, Protocol):
+    """The functions of a round with one exchange, for a server that keeps a state for every client.
+
+    ``broadcast_per_client`` takes the place of ``broadcast``.
+    """
+
+    def broadcast_per_client(self, server: Any, per_client: Any, to: ClientId, task: Task, r: Round, k: Key) -> Payload:
+        """Return the download of client ``to``, given the server's state ``per_client`` for it."""
+
+    def serve_client(
+        self, server: Any, per_client: Any, reply: Reply[Any], task: Task, r: Round, k: Key
+    ) -> tuple[Any, Any]:
+        """Process one reply, and return what ``aggregate`` gets in place of the upload, and the new ``per_client``."""
+
+
+@runtime_checkable
+class HasExchanges(Protocol):
+    """A round consists of several exchanges, each with functions and payload classes of its own.
+
+    The functions of the exchanges take the place of ``broadcast``, ``client_update`` and ``aggregate``.
+    """
+
+    def exchanges(self) -> Sequence[Exchange]:
+        """Return the exchanges of a round, in order."""
+
+
+@runtime_checkable
+class ShapesHeads(Protocol):
+    """The method decides whether the last layers of models have a bias."""
+
+    def bias_free(self) -> bool:
+        """Return True if the heads of models must have no bias."""
+
+
+@runtime_checkable
+class Reduces(Protocol):
+    """Some settings reduce the method to a simpler one."""
+
+    def reduces_to(self) -> str | None:
+        """Return a sentence if these settings do, otherwise None."""
+
+
+@runtime_checkable
+class TakesRegularisers(Protocol):
+    """Users can add terms to the local loss by ``--with``."""
+
+    regularisers: Regularisers
+
+    def terms(self) -> Regularisers:
+        """Return the regularisers that apply: those of the user and those of the method itself."""
+
+    def bind_terms(self, down: Any, client: Client) -> Sequence[Term]:
+        """Return the terms of a client's loss, made from what the server sent for them."""
+
+
+@runtime_checkable
+class HasOptimiser(Protocol):
+    """Local training has an optimiser that users can set by ``--lr``, ``--epochs`` and their like."""
+
+    optim: Optimiser
+
+
+HOOKS = (
+    HasClientState,
+    TrainsAfterUpload,
+    PredictsOtherwise,
+    HasGenericModel,
+    AdaptsNewClients,
+    ClosedToNewClients,
+    KeepsStatePerClient,
+    ServesEachClient,
+    HasExchanges,
+    ShapesHeads,
+    Reduces,
+    TakesRegularisers,
+)
+
+
+def has_bias_free_heads(method: object) -> bool:
+    """Return True if a method needs models whose heads have no bias."""
+    return isinstance(method, ShapesHeads) and method.bias_free()
