@@ -30,7 +30,7 @@ from atoll import models
 from atoll.cli import main
 from atoll.cli.options import given
 from atoll.config import Config
-from atoll.data.partition import parse
+from atoll.data.partition.specs import parse
 from atoll.experiments.planning import plan_configs
 from atoll.methods import _registry
 

@@ -10,7 +10,9 @@ from numpy.random import Generator
 from ..errors import AtollError
 from .dataset import Array, Dataset
 from .federated_dataset import FederatedDataset, _pool_labels, _pool_owners, _short, fingerprint
-from .partition import File, Natural, Pool, Scheme, parse
+from .partition.base import File, Pool, Scheme
+from .partition.natural import Natural
+from .partition.specs import parse
 from .partition_files import VERSION, _load_cached, _read_partition, _store
 from .seeding import stream
 from .split import apportion, check, gaps, grouped, holdings, mirror, pick, split_clients

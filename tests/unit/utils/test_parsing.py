@@ -6,7 +6,8 @@ import pytest
 
 from atoll.aggregation import robust
 from atoll.clients.metrics import load_metrics
-from atoll.data import loading, partition
+from atoll.data import loading
+from atoll.data.partition import specs as partitions
 from atoll.engine.model_factory import PROXY, _split_name
 from atoll.errors import AtollError
 from atoll.experiments.search import parse_axis
@@ -97,7 +98,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (read_drop, "2", "--drop cannot be '2': SHARE must be a number from 0 to 1. Write SHARE"),
     (lambda text: read_lag("--slow", text), "0.2", "--slow cannot be '0.2': FACTOR is missing. Write SHARE:FACTOR"),
     (read_poison, "0.2:", "--poison cannot be '0.2:': KIND is missing. Write SHARE:KIND"),
-    (partition.parse, "pathological:x", "--partition cannot be 'pathological:x': K must be a whole number"),
+    (partitions.parse, "pathological:x", "--partition cannot be 'pathological:x': K must be a whole number"),
     (
         loading.load,
         "digits?a",
