@@ -27,7 +27,7 @@ import numpy as np
 from ..errors import AtollError, unknown
 from ..utils.parsing import parse_pairs, refusal
 from .arrays import RawDataset, assemble
-from .catalogue import ALIASES, KNOWN, CatalogueEntry, Entry
+from .catalogue import ALIASES, KNOWN, CatalogueEntry, DatasetInfo
 from .dataset import Dataset
 from .downloads import data_folder, fetch, find
 from .readers import pickles
@@ -86,16 +86,16 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     request, folder = _request(name), data_folder(data_dir)
     known = KNOWN.get(ALIASES.get(request.base, request.base))
     if known:
-        _check_labels(request, known.entry.classes)  # before anything is downloaded
+        _check_labels(request, known.info.classes)  # before anything is downloaded
     data = _known(known, request, folder) if known else _other(request, folder)
     _check_labels(request, data.num_classes)
     return data if request.labels is None else _only(data, request.labels)
 
 
-def catalogue(data_dir: str | Path | None = None) -> list[Entry]:
+def catalogue(data_dir: str | Path | None = None) -> list[DatasetInfo]:
     """Every data set that can be loaded by name alone."""
     folder = data_folder(data_dir)
-    return [replace(known.entry, found=_has(known, folder)) for known in KNOWN.values()]
+    return [replace(known.info, found=_has(known, folder)) for known in KNOWN.values()]
 
 
 def base_name(name: str) -> str:
@@ -156,10 +156,10 @@ def _only(data: Dataset, labels: tuple[int, ...]) -> Dataset:
 
 
 def _known(known: CatalogueEntry, request: _Request, folder: Path) -> Dataset:
-    request.allow(*(["size"] if known.entry.name == "inaturalist2017" else []))
+    request.allow(*(["size"] if known.info.name == "inaturalist2017" else []))
     size = request.size()
-    shape = (3, size, size) if size else known.entry.shape
-    local = _local(known.entry, folder)
+    shape = (3, size, size) if size else known.info.shape
+    local = _local(known.info, folder)
     if local is None:
         parts = known.read([fetch(file, folder) for file in known.files], size or SIZE, request.labels)
     else:
@@ -171,15 +171,15 @@ def _known(known: CatalogueEntry, request: _Request, folder: Path) -> Dataset:
     return data
 
 
-def _local(entry: Entry, folder: Path) -> Path | None:
+def _local(info: DatasetInfo, folder: Path) -> Path | None:
     """A converted copy in the data folder."""
-    stem = entry.name.replace(":", "_")
-    suffixes = [".npz", ".parquet"] if entry.kind == "text" else [".npz"]
+    stem = info.name.replace(":", "_")
+    suffixes = [".npz", ".parquet"] if info.kind == "text" else [".npz"]
     return next((path for path in (folder / (stem + suffix) for suffix in suffixes) if path.exists()), None)
 
 
 def _has(known: CatalogueEntry, folder: Path) -> bool:
-    return _local(known.entry, folder) is not None or all(find(file, folder) for file in known.files)
+    return _local(known.info, folder) is not None or all(find(file, folder) for file in known.files)
 
 
 def _other(request: _Request, folder: Path) -> Dataset:

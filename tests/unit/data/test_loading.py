@@ -28,7 +28,7 @@ from atoll.data import catalogue, loading
 from atoll.data.dataset import Array, Dataset
 from atoll.data.downloads import File, data_folder, fetch
 from atoll.data.loading import base_name, load
-from atoll.data.readers import text
+from atoll.data.readers import digits, text
 from atoll.errors import AtollError
 
 RNG = np.random.default_rng(0)
@@ -86,9 +86,9 @@ def test_digits_are_scaled_and_split_by_every_fifth_row_of_a_class() -> None:
     assert np.array_equal(again.x_test, data.x_test)
 
 
-def test_every_fifth() -> None:
+def test_every_fifth_counts_rows_within_each_class() -> None:
     """Class 0 holds rows 0 to 4 and 10 (its fifth is row 4), class 1 rows 5 to 9 (its fifth is row 9)."""
-    assert np.flatnonzero(catalogue.every_fifth(np.array([0] * 5 + [1] * 5 + [0]))).tolist() == [4, 9]
+    assert np.flatnonzero(digits.every_fifth(np.array([0] * 5 + [1] * 5 + [0]))).tolist() == [4, 9]
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
