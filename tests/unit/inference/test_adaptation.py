@@ -23,7 +23,9 @@ from atoll.engine.build import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
-from atoll.inference.adaptation import Adaptation, adapt, open_adapted, read_shots
+from atoll.inference.adaptation import adapt, read_shots
+from atoll.inference.adaptation_files import open_adapted
+from atoll.inference.adaptation_result import Adaptation
 from atoll.methods import _registry
 
 SMALL: dict[str, Any] = {

@@ -60,7 +60,7 @@ class SiteModels(TrainedModels):
         client, types, entry = self.pool.client(self.client(i)), self._part.types, self._entry
         download = decode(types.download, unpack(entry.read("request.frame")).body)
         made = decode(types.upload, entry.read("made.safetensors"), OWN)
-        return download, made, decode(types.state, entry.read("state.safetensors"), OWN), client
+        return ModelSource(download, made, decode(types.state, entry.read("state.safetensors"), OWN), client)
 
     def metadata(self) -> dict[str, Any]:
         data, config = self.data, self.config
