@@ -22,7 +22,7 @@ from atoll.api import run_config
 from atoll.config import Config
 from atoll.errors import AtollError
 from atoll.inference.models import SavedRun, open_run
-from atoll.report import figures, html, plots, style
+from atoll.report import figures, html, pictures, plots, style
 from atoll.report.figures import metrics, models, sweeps
 from atoll.report.figures.base import FigureSpec, RunsByCase, by_case, pair
 from atoll.report.figures.sweeps import place
@@ -471,8 +471,8 @@ def test_figures_are_asked_for_by_words() -> None:
 def test_a_page_begins_with_its_own_figures(
     tmp_path: Path, ran: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture = html.Picture(html.Markup("<svg></svg>"), html.Markup("<svg></svg>"))
-    monkeypatch.setattr(html, "_picture", lambda draw, name: picture)
+    picture = pictures.Picture(pictures.Markup("<svg></svg>"), pictures.Markup("<svg></svg>"))
+    monkeypatch.setattr(pictures, "draw_picture", lambda draw, name: picture)
     own = [FigureSpec("a", "What it was for.", lambda width: Figure(), metrics.Sheet("n", ["x"], [["17.5"]]))]
     page = html.write(
         [ran["local"]], tmp_path / "r.html", [*own, own[0]._replace(caption="A photograph.", inline=False)]

@@ -21,7 +21,7 @@ from rich.console import Console
 from support.run_files import make_comparison, make_run
 
 from atoll.errors import AtollError
-from atoll.report import figures, html, plots, style, table
+from atoll.report import figures, html, pictures, plots, style, table
 from atoll.report.figures import metrics
 from atoll.report.groups import groups, settings
 from atoll.report.plots.axes import size
@@ -511,7 +511,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of words only: pictures take most of the time."""
-    monkeypatch.setattr(html, "_picture", lambda draw, name: html.Picture(Markup("<svg></svg>"), Markup("<svg></svg>")))
+    monkeypatch.setattr(
+        pictures, "draw_picture", lambda draw, name: pictures.Picture(Markup("<svg></svg>"), Markup("<svg></svg>"))
+    )
 
 
 def test_the_page_holds_the_numbers(page: str) -> None:
