@@ -179,7 +179,7 @@ def test_a_number_beyond_all_bounds_is_not_known(tmp_path: Path) -> None:
 def test_an_empty_folder_and_one_that_is_gone_have_no_runs(tmp_path: Path) -> None:
     catalogue = RunIndex(tmp_path / "gone")
     assert catalogue.rows() == []
-    with pytest.raises(AtollError, match="no such run"):
+    with pytest.raises(AtollError, match="no longer exists"):
         catalogue.seen("0" * 12)
 
 
@@ -457,7 +457,7 @@ def test_only_what_is_listed_can_be_asked_for(address: str, tmp_path: Path) -> N
 def test_an_unknown_run_and_too_many_runs_are_refused_with_a_reason(tmp_path: Path, monkeypatch: Any) -> None:
     make_comparison(tmp_path, seeds=1)
     client = Client(tmp_path)
-    assert "no such run" in client.get("/api/runs/123").json()["error"]
+    assert "no longer exists" in client.get("/api/runs/123").json()["error"]
     monkeypatch.setattr("atoll.dashboard.comparison.MOST", 2)
     ids = ",".join(row["id"] for row in client.get("/api/runs").json()["runs"])
     answer = client.get(f"/api/compare?ids={ids}")
@@ -492,7 +492,7 @@ def test_looking_at_everything_changes_nothing(tmp_path: Path) -> None:
 
 def test_mistakes_are_told(refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no folder 'nowhere'" in refused("ui", "nowhere")
-    with server.bound(0) as taken:
+    with server.listen(0) as taken:
         port = taken.getsockname()[1]
         assert f"Port {port} is in use" in refused("ui", tmp_path, "--port", port)
     monkeypatch.setattr(server, "NEEDED", ("starlette", "no_such_package"))
@@ -500,7 +500,7 @@ def test_mistakes_are_told(refused: Callable[..., str], tmp_path: Path, monkeypa
 
 
 def test_only_this_machine_can_connect() -> None:
-    with server.bound(0) as listener:
+    with server.listen(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
