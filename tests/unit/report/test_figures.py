@@ -14,10 +14,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from atoll.analysis.class_relations import Lengths, Relations, lengths, relations, tendency
-from atoll.analysis.embeddings import Features, embedded, features, separation
-from atoll.analysis.proxy_images import enhanced
-from atoll.analysis.timeline import course
+from atoll.analysis.class_relations import Relations, WeightNorms, correlate_norms, relations, weight_norms
+from atoll.analysis.embeddings import Features, embed, features, separation
+from atoll.analysis.proxy_images import proxy_images
+from atoll.analysis.timeline import simulate_schedule
 from atoll.api import run_config
 from atoll.config import Config
 from atoll.errors import AtollError
@@ -293,15 +293,15 @@ def test_the_course_of_rounds_by_hand() -> None:
     6, aggregated at 7, when the client is just done.
     """
     times = {"a": Times(2, 4, 3, 1)}
-    wait, free = (course(times, 1.0, 2, overlap) for overlap in (False, True))
+    wait, free = (simulate_schedule(times, 1.0, 2, overlap) for overlap in (False, True))
     assert wait.ends == [11, 22]
     assert free.ends == [7, 14]
-    assert [(p.what, p.start, p.end) for p in wait.pieces[:5]] == [
+    assert [(p.what, p.start, p.end) for p in wait.activities[:5]] == [
         ("download", 0, 1), ("generic training", 1, 3), ("personal training", 3, 7), ("upload", 7, 10),
         ("waiting", 10, 11),
     ]  # fmt: skip
-    assert [(p.start, p.end) for p in free.pieces if p.what == "upload"] == [(3, 6), (10, 13)]
-    assert not any(p.what == "waiting" for p in free.pieces)
+    assert [(p.start, p.end) for p in free.activities if p.what == "upload"] == [(3, 6), (10, 13)]
+    assert not any(p.what == "waiting" for p in free.activities)
     clock = Clock(overlap=True)
     assert [clock.round(times, 1.0).generic for _ in range(2)] == free.ends
 
@@ -362,19 +362,19 @@ def test_separation_by_hand() -> None:
 
 def test_maps_are_the_same_every_time() -> None:
     found = Features(ANY.random((20, 4)), np.arange(20) % 2, ANY.random((2, 4)))
-    (xy, heads), (again, _) = embedded(found), embedded(found)
+    (xy, heads), (again, _) = embed(found), embed(found)
     assert (xy == again).all()
     assert heads is not None
     assert (xy.shape, heads.shape) == ((20, 2), (2, 2))
     with pytest.raises(AtollError, match="more rows"):
-        embedded(Features(np.ones((3, 2)), np.zeros(3, int), None))
+        embed(Features(np.ones((3, 2)), np.zeros(3, int), None))
 
 
 def test_umap_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Features(ANY.random((8, 3)), np.arange(8) % 2, None)
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(AtollError, match=r"atoll\[umap\]"):
-        embedded(found, way="umap")
+        embed(found, way="umap")
 
     class UMAP:
         def __init__(self, n_neighbors: int, random_state: int, n_jobs: int):
@@ -386,7 +386,7 @@ def test_umap_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = ModuleType("umap")
     stand_in.UMAP = UMAP  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "umap", stand_in)
-    assert embedded(found, way="umap", seed=7)[0] == pytest.approx(found.x[:, :2], abs=1e-6)
+    assert embed(found, way="umap", seed=7)[0] == pytest.approx(found.x[:, :2], abs=1e-6)
 
 
 def test_soft_labels_and_relations_come_from_the_servers_state(dw: SavedRun, ran: dict[str, Path]) -> None:
@@ -408,7 +408,7 @@ def test_soft_labels_and_relations_are_compared_off_the_diagonal() -> None:
 
 def test_lengths_are_shares_of_a_whole(ran: dict[str, Path]) -> None:
     models = open_run(ran["local"])
-    first = lengths(models)[0]
+    first = weight_norms(models)[0]
     norms = models.params("0")["head.weight"].norm(dim=1).numpy()
     assert first.moduli == pytest.approx(norms / norms.sum(), abs=1e-6)
     assert first.shares == pytest.approx(np.array(load(ran["local"]).holdings["train"][0]) / models.pool.train.size(0))
@@ -417,18 +417,18 @@ def test_lengths_are_shares_of_a_whole(ran: dict[str, Path]) -> None:
 def test_a_tendency_is_the_mean_of_spearmans_correlations() -> None:
     """Orders reversed: -1; equal: 1; no order at all in the third, which does not count."""
     rising = np.array([0.1, 0.3, 0.6])
-    found = [Lengths(rising, rising[::-1]), Lengths(rising, rising), Lengths(np.full(3, 1 / 3), rising)]
-    assert tendency(found) == (2, pytest.approx(0), 1)
+    found = [WeightNorms(rising, rising[::-1]), WeightNorms(rising, rising), WeightNorms(np.full(3, 1 / 3), rising)]
+    assert correlate_norms(found) == (2, pytest.approx(0), 1)
 
 
 def test_enhanced_images_are_those_of_the_proxy(ran: dict[str, Path]) -> None:
     run = open_run(ran["pfedes"])
-    found = enhanced(run, "0", rows=3)
+    found = proxy_images(run, "0", rows=3)
     assert found.before.shape == found.after.shape == (3, 8, 8, 1)
     made = run.pool.proxy(run.server.params, run.pool.test[0].x[:3])[1, 0].detach().numpy()  # type: ignore[misc]
     assert found.after[1, :, :, 0] == pytest.approx((made - made.min()) / (made.max() - made.min()), abs=1e-5)
     with pytest.raises(AtollError, match="pfedes"):
-        enhanced(open_run(ran["local"]), "0")
+        proxy_images(open_run(ran["local"]), "0")
 
 
 def test_every_kind_that_opens_models_has_its_numbers(ran: dict[str, Path]) -> None:

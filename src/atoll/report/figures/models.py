@@ -5,10 +5,10 @@ from functools import partial
 
 import numpy as np
 
-from ...analysis import class_relations as of_classes
-from ...analysis import timeline as of_time
-from ...analysis.embeddings import ROWS, embedded, features, separation
-from ...analysis.proxy_images import enhanced
+from ...analysis import class_relations
+from ...analysis.embeddings import ROWS, embed, features, separation
+from ...analysis.proxy_images import proxy_images
+from ...analysis.timeline import simulate_run
 from ...inference.adaptation import adapt
 from ...inference.models import open_run
 from .. import plots
@@ -29,22 +29,24 @@ def tsne(
     perplexity: float = 30.0,
 ) -> list[FigureSpec]:
     """Features of test rows in the plane, by the models of the first seed; ``heads`` adds weight vectors of classes."""
-    clouds, told, names = [], [], list[str]()
+    clouds, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         models = open_run(runs[0].path)
-        who = () if client is None else (str(client),)
-        found = features(models, who, rows, unit)
+        chosen = () if client is None else (str(client),)
+        found = features(models, chosen, rows, unit)
         found = found if heads else found._replace(heads=None)
-        apart, (xy, at) = separation(found), embedded(found, way, perplexity)
+        apart, (xy, at) = separation(found), embed(found, way, perplexity)
         note = f"nearest centre is its own: {apart.near:.0%}; silhouette {apart.silhouette:.2f}"
         clouds.append(plots.Cloud(pair(shown, case, method), note, xy, found.labels, at))
-        told.append([case, method, *(_number(n) for n in apart)])
+        sheet_rows.append([case, method, *(_number(n) for n in apart)])
         names = list(models.data.classes)
     columns = ["case", "method", "rows nearest to their class", "silhouette", "weight vectors nearest to their class"]
     maker = {"tsne": "t-SNE", "umap": "UMAP"}[way]
     caption = f"Features of test rows by {maker}" + (", with the weight vectors of classes." if heads else ".")
     return [
-        FigureSpec(way, caption, partial(plots.points, clouds, names), Sheet("Separation of classes", columns, told))
+        FigureSpec(
+            way, caption, partial(plots.points, clouds, names), Sheet("Separation of classes", columns, sheet_rows)
+        )
     ]
 
 
@@ -54,35 +56,37 @@ def _number(n: float) -> str:
 
 def relations(shown: RunsByCase) -> list[FigureSpec]:
     """Soft labels (SL) above class relations of the head (CR), of the first seed."""
-    groups, told, names = [], [], list[str]()
+    groups, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         run = open_run(runs[0].path)
-        found = of_classes.relations(run)
+        found = class_relations.relations(run)
         title = pair(shown, case, method)
         groups.append([plots.Matrix(f"SL, {title}", found.soft), plots.Matrix(f"CR, {title}", found.weights)])
-        told.append([case, method, _number(found.distance), _number(found.correlation)])
+        sheet_rows.append([case, method, _number(found.distance), _number(found.correlation)])
         names = list(run.data.classes)
-    numbers = Sheet("SL against CR", ["case", "method", "distance", "correlation off the diagonal"], told)
+    numbers = Sheet("SL against CR", ["case", "method", "distance", "correlation off the diagonal"], sheet_rows)
     caption = "Soft labels (SL) and class relations of the last layer (CR); row: true class."
     return [FigureSpec("relations", caption, partial(plots.matrices, groups, names), numbers)]
 
 
 def moduli(shown: RunsByCase) -> list[FigureSpec]:
     """Lengths of weight vectors against class shares; every client of every seed is a draw."""
-    draws, told, names = [], [], list[str]()
+    draws, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         opened = [open_run(run.path) for run in runs]
-        found = [draw for models in opened for draw in of_classes.lengths(models)]
+        found = [draw for models in opened for draw in class_relations.weight_norms(models)]
         draws += [plots.Draw(pair(shown, case, method), *draw) for draw in found]
-        trend = of_classes.tendency(found)
-        told.append([case, method, str(trend.draws), _number(trend.rho), str(trend.contrary)])
+        trend = class_relations.correlate_norms(found)
+        sheet_rows.append([case, method, str(trend.draws), _number(trend.rho), str(trend.contrary)])
         names = list(opened[0].data.classes)
     columns = ["case", "method", "draws", "mean Spearman correlation", "draws with a positive one"]
     caption = (
         "Shares of classes against the lengths of their weight vectors; orange: both above, or both below average."
     )
     return [
-        FigureSpec("moduli", caption, partial(plots.moduli, draws, names), Sheet("Shares and lengths", columns, told))
+        FigureSpec(
+            "moduli", caption, partial(plots.moduli, draws, names), Sheet("Shares and lengths", columns, sheet_rows)
+        )
     ]
 
 
@@ -90,14 +94,16 @@ def newcomers(
     shown: RunsByCase, shots: str = "1,5,all", repeats: int = 1, epochs: int | None = None
 ) -> list[FigureSpec]:
     """Accuracy of the clients that stayed out of the runs, once they have adapted, by rows of each class."""
-    panels, told, names = dict[str, list[Line]](), [], list[str]()
+    panels, sheet_rows, names = dict[str, list[Line]](), [], list[str]()
     for (case, method), runs in shown.items():
         curves = [adapt(run.path, shots=shots, repeats=repeats, epochs=epochs).curve() for run in runs]
         names = [point.name for point in curves[0]]
         found = np.array([[point.personal.mean for point in curve] for curve in curves])
         panels.setdefault(panel(shown, case), []).append(Line(method, list(range(len(names))), found))
-        told.append([case, method, *(f"{100 * mean:.2f}" for mean in found.mean(0))])
-    numbers = Sheet("Accuracy of newcomers, %", ["case", "method", *(f"{name} of each class" for name in names)], told)
+        sheet_rows.append([case, method, *(f"{100 * mean:.2f}" for mean in found.mean(0))])
+    numbers = Sheet(
+        "Accuracy of newcomers, %", ["case", "method", *(f"{name} of each class" for name in names)], sheet_rows
+    )
     across = Axis("training rows of each class", names=names)
     kept = [Panel(title, lines) for title, lines in panels.items()]
     draw = partial(lines_of, kept, across, "test accuracy of newcomers, %", {})
@@ -111,7 +117,7 @@ def images(shown: RunsByCase, clients: int = 2, rows: int = 8) -> list[FigureSpe
         run = open_run(runs[0].path)
         for i in run.clients[:clients]:
             title = ", ".join(filter(None, [pair(shown, case, method), f"client {i}"]))
-            pairs.append(plots.Pair(title, *enhanced(run, i, rows)))
+            pairs.append(plots.Pair(title, *proxy_images(run, i, rows)))
     draw = partial(plots.pixels, pairs, "image", "enhanced")
     return [FigureSpec("images", "Test images, and what the proxy extractor makes of them.", draw, inline=False)]
 
@@ -120,11 +126,15 @@ def timeline(shown: RunsByCase, clients: int = 4, rounds: int = 3) -> list[Figur
     """Some clients in simulated time, compute-and-wait above wait-free; a figure for each case and method."""
     made = []
     for (case, method), runs in shown.items():
-        found = of_time.of_run(runs[0].path, clients, rounds)
+        found = simulate_run(runs[0].path, clients, rounds)
         words = ", ".join(filter(None, [method, panel(shown, case)]))
-        titled = {f"{words}: {way}": course for way, course in found.items()}
-        bars = [plots.Bar(way, f"client {p.client}", *p[1:]) for way, course in titled.items() for p in course.pieces]
-        ends = {way: course.ends for way, course in titled.items()}
+        titled = {f"{words}: {way}": schedule for way, schedule in found.items()}
+        bars = [
+            plots.Bar(way, f"client {p.client}", *p[1:])
+            for way, schedule in titled.items()
+            for p in schedule.activities
+        ]
+        ends = {way: schedule.ends for way, schedule in titled.items()}
         name = f"timeline-{plain(words)}" if len(shown) > 1 else "timeline"
         made.append(FigureSpec(name, f"Rounds in simulated time: {words}.", partial(plots.timeline, bars, ends)))
     return made
