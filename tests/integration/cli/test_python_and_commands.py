@@ -37,7 +37,7 @@ def plain_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         pictures, "draw_picture", lambda draw, name: pictures.Picture(Markup("<svg></svg>"), Markup("<svg></svg>"))
     )
-    monkeypatch.setattr(figures, "USUAL", ("curves",))
+    monkeypatch.setattr(figures, "DEFAULT_KINDS", ("curves",))
     monkeypatch.setattr(figures, "ENDINGS", (".svg",))
 
 

@@ -460,12 +460,12 @@ def test_every_kind_that_opens_models_has_its_numbers(ran: dict[str, Path]) -> N
 )
 def test_a_figure_that_is_misspelt_is_refused(said: Any, why: str) -> None:
     with pytest.raises(AtollError, match=why):
-        figures.wanted(said, "a recipe")
+        figures.check_request(said, "a recipe")
 
 
 def test_figures_are_asked_for_by_words() -> None:
-    assert figures.asked("tsne:rows=50&unit=true") == ("tsne", {"rows": 50, "unit": True})
-    assert figures.asked("boxes") == ("boxes", {})
+    assert figures.parse_request("tsne:rows=50&unit=true") == ("tsne", {"rows": 50, "unit": True})
+    assert figures.parse_request("boxes") == ("boxes", {})
 
 
 def test_a_page_begins_with_its_own_figures(
@@ -487,7 +487,7 @@ def test_figures_of_runs_from_the_command_line(
     tmp_path: Path, ran: dict[str, Path], atoll: Any, refused: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): out)
-    monkeypatch.setattr(figures, "USUAL", ("boxes",))  # drawing takes long
+    monkeypatch.setattr(figures, "DEFAULT_KINDS", ("boxes",))  # drawing takes long
     atoll("report", ran["dw"], "--figures", tmp_path / "f", "--figure", "relations", "--out", tmp_path / "r.html")
     assert "tsne" in refused("report", ran["dw"], "--figure", "tsen")
     names = {path.name for path in (tmp_path / "f").iterdir()}
@@ -497,7 +497,7 @@ def test_figures_of_runs_from_the_command_line(
 
 def test_a_comparison_leaves_figures(tmp_path: Path, atoll: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): out)
-    monkeypatch.setattr(figures, "USUAL", ("curves", "holdings"))
+    monkeypatch.setattr(figures, "DEFAULT_KINDS", ("curves", "holdings"))
     monkeypatch.setattr(figures, "ENDINGS", (".svg",))
     words = ("--clients", 3, "--rounds", 1, "--epochs", 1, "--models", "mlp:hidden=8", "--quiet")
     atoll("compare", "local", "fedavg", *words, "--out", tmp_path / "c")

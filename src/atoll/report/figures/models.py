@@ -1,4 +1,4 @@
-"""Figures that need the models of runs, or their devices: features, soft labels, weight vectors, images, timelines."""
+"""Make figures from the models or devices of runs: features, soft labels, weight vectors, images, timelines."""
 
 import math
 from functools import partial
@@ -28,7 +28,17 @@ def tsne(
     way: str = "tsne",
     perplexity: float = 30.0,
 ) -> list[FigureSpec]:
-    """Features of test rows in the plane, by the models of the first seed; ``heads`` adds weight vectors of classes."""
+    """Make a map of the features of test rows, computed by the models of the first seed.
+
+    Args:
+        shown: the runs.
+        client: the client whose rows are shown; all clients by default.
+        rows: largest number of rows of each client.
+        heads: whether to show the weight vectors of classes.
+        unit: whether to scale features to norm 1.
+        way: ``tsne`` or ``umap``.
+        perplexity: effective number of neighbours.
+    """
     clouds, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         models = open_run(runs[0].path)
@@ -55,7 +65,7 @@ def _number(n: float) -> str:
 
 
 def relations(shown: RunsByCase) -> list[FigureSpec]:
-    """Soft labels (SL) above class relations of the head (CR), of the first seed."""
+    """Make a figure of soft labels (SL) above class relations of the head (CR), of the first seed."""
     groups, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         run = open_run(runs[0].path)
@@ -70,7 +80,7 @@ def relations(shown: RunsByCase) -> list[FigureSpec]:
 
 
 def moduli(shown: RunsByCase) -> list[FigureSpec]:
-    """Lengths of weight vectors against class shares; every client of every seed is a draw."""
+    """Make a figure of norms of weight vectors against class shares; every client of every seed is a draw."""
     draws, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         opened = [open_run(run.path) for run in runs]
@@ -93,7 +103,7 @@ def moduli(shown: RunsByCase) -> list[FigureSpec]:
 def newcomers(
     shown: RunsByCase, shots: str = "1,5,all", repeats: int = 1, epochs: int | None = None
 ) -> list[FigureSpec]:
-    """Accuracy of the clients that stayed out of the runs, once they have adapted, by rows of each class."""
+    """Make a figure of the accuracy of clients held out of the runs after adaptation, by rows of each class."""
     panels, sheet_rows, names = dict[str, list[Line]](), [], list[str]()
     for (case, method), runs in shown.items():
         curves = [adapt(run.path, shots=shots, repeats=repeats, epochs=epochs).curve() for run in runs]
@@ -111,7 +121,7 @@ def newcomers(
 
 
 def images(shown: RunsByCase, clients: int = 2, rows: int = 8) -> list[FigureSpec]:
-    """Test images before and after the proxy extractor, of the first seed."""
+    """Make a figure of test images before and after the proxy extractor, of the first seed."""
     pairs = []
     for (case, method), runs in shown.items():
         run = open_run(runs[0].path)
@@ -119,11 +129,11 @@ def images(shown: RunsByCase, clients: int = 2, rows: int = 8) -> list[FigureSpe
             title = ", ".join(filter(None, [pair(shown, case, method), f"client {i}"]))
             pairs.append(plots.Pair(title, *proxy_images(run, i, rows)))
     draw = partial(plots.pixels, pairs, "image", "enhanced")
-    return [FigureSpec("images", "Test images, and what the proxy extractor makes of them.", draw, inline=False)]
+    return [FigureSpec("images", "Test images, and the output of the proxy extractor for them.", draw, inline=False)]
 
 
 def timeline(shown: RunsByCase, clients: int = 4, rounds: int = 3) -> list[FigureSpec]:
-    """Some clients in simulated time, compute-and-wait above wait-free; a figure for each case and method."""
+    """Make a timeline of some clients for each case and method, compute-and-wait above wait-free."""
     made = []
     for (case, method), runs in shown.items():
         found = simulate_run(runs[0].path, clients, rounds)
