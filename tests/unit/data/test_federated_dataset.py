@@ -400,7 +400,7 @@ def test_a_federation_is_made_once(tmp_path, monkeypatch):
     def never(*_: object) -> FederatedDataset:
         raise AssertionError("made again")
 
-    monkeypatch.setattr("atoll.data.federate._made", never)
+    monkeypatch.setattr("atoll.data.federate._partition", never)
     again = federate(TOY, 5, public=10, cache=tmp_path / "deep")
     assert same(first, again)
     assert again.dataset is TOY
