@@ -31,7 +31,7 @@ from atoll.cli import main
 from atoll.cli.options import given
 from atoll.config import Config
 from atoll.core.method import traits_of
-from atoll.data.partition import parse
+from atoll.data.partition.specs import parse
 from atoll.experiments.planning import plan_configs
 from atoll.methods import _registry
 

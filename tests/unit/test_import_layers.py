@@ -20,8 +20,8 @@ LAYERS = (
 DRAWING = {
     ("data.federated_dataset", "report.plots"),
     ("engine.result", "report.figures"),
-    ("inference.adaptation", "report.plots.few_shot"),
-    ("inference.adaptation", "report.style"),
+    ("inference.adaptation_result", "report.plots.few_shot"),
+    ("inference.adaptation_files", "report.style"),
 }
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from torch import Tensor
 
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
-from ..core.payloads import Packed, pack
+from ..core.payloads import Packed, Payload, pack
 
 
 class Item(NamedTuple):
@@ -42,26 +44,26 @@ def audit(method: AnyMethod, pool: ClientPool, seed: int) -> list[Item]:
     return items
 
 
-def _items(direction: str, phase: int, model: str, payload: Any) -> Iterator[Item]:
+def _items(direction: str, phase: int, model: str, payload: Payload) -> Iterator[Item]:
     packed = pack(payload)
     for f in fields(payload):
-        mine = {
+        own = {
             name: t
             for name, t in packed.tensors.items()
             if name == f.name or name.startswith((f.name + "/", f.name + "#"))
         }
-        size = sum(t.numel() * t.element_size() for t in mine.values())
+        size = sum(t.numel() * t.element_size() for t in own.values())
         role = f.metadata.get("role")
-        said = f.metadata.get("about", ""), role.value if role else ""
+        meaning, role_name = f.metadata.get("about", ""), role.value if role else ""
         if f.name in packed.scalars:
             value = packed.scalars[f.name]
             alone = Packed({}, {f.name: value}).nbytes
-            yield Item(direction, phase, model, f.name, type(value).__name__, alone, *said)
+            yield Item(direction, phase, model, f.name, type(value).__name__, alone, meaning, role_name)
         else:
-            yield Item(direction, phase, model, f.name, _shape(mine, f.name), size, *said)
+            yield Item(direction, phase, model, f.name, _shape(own, f.name), size, meaning, role_name)
 
 
-def _shape(tensors: dict[str, Any], name: str) -> str:
+def _shape(tensors: dict[str, Tensor], name: str) -> str:
     """Describe shapes: ``[2, 500]`` for a tensor, ``4 tensors, 2410 values`` for several, plus labels held."""
     plain = {key: t for key, t in tensors.items() if "#" not in key}
     labels = tensors.get(f"{name}#held")

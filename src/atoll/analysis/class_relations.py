@@ -43,26 +43,26 @@ def relations(run: SavedRun) -> Relations:
     return Relations(soft.double().cpu().numpy(), relation(run.server.params).double().cpu().numpy())
 
 
-class Lengths(NamedTuple):
+class WeightNorms(NamedTuple):
     """Class shares and relative norms of weight vectors of one client, both of shape ``[classes]``."""
 
     shares: Array  # fraction of the client's training rows
     moduli: Array  # fraction of the sum of all norms
 
 
-def lengths(models: TrainedModels) -> list[Lengths]:
+def weight_norms(models: TrainedModels) -> list[WeightNorms]:
     """Compute class shares and norms of weight vectors for every client's model."""
-    return [_lengths(models, i) for i in models.clients]
+    return [_client_norms(models, i) for i in models.clients]
 
 
-def _lengths(models: TrainedModels, i: str) -> Lengths:
+def _client_norms(models: TrainedModels, i: str) -> WeightNorms:
     labels = models.pool.train[models.pool.position(i)].y.cpu().numpy()
     counts = np.bincount(labels, minlength=models.pool.num_classes).astype(float)
     norms = models.params(i)["head.weight"].norm(dim=1).double().cpu().numpy()
-    return Lengths(counts / max(counts.sum(), 1.0), norms / norms.sum())
+    return WeightNorms(counts / max(counts.sum(), 1.0), norms / norms.sum())
 
 
-class Tendency(NamedTuple):
+class NormCorrelation(NamedTuple):
     """Correlation of class shares and norms over clients."""
 
     draws: int  # number of clients
@@ -70,10 +70,10 @@ class Tendency(NamedTuple):
     contrary: int  # number of clients with a positive correlation
 
 
-def tendency(found: list[Lengths]) -> Tendency:
+def correlate_norms(found: list[WeightNorms]) -> NormCorrelation:
     """Correlate class shares and norms of each client, and summarise over clients."""
     from scipy.stats import spearmanr
 
     rhos = np.array([spearmanr(f.shares, f.moduli).statistic for f in found if f.shares.std() and f.moduli.std()])
     known = rhos[np.isfinite(rhos)]
-    return Tendency(len(known), float(known.mean()) if len(known) else float("nan"), int((known > 0).sum()))
+    return NormCorrelation(len(known), float(known.mean()) if len(known) else float("nan"), int((known > 0).sum()))

@@ -14,7 +14,7 @@ from ..typing import ClientId
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-WAYS = ("tsne", "umap")
+EMBEDDINGS = ("tsne", "umap")
 ROWS = 100  # of each client; more points would cover one another
 
 
@@ -86,27 +86,39 @@ def separation(found: Features) -> Separation:
     silhouette = float(silhouette_score(found.x, found.labels)) if able else float("nan")
     if found.heads is None:
         return Separation(near, silhouette, float("nan"))
-    own = (_unit(found.heads[held]) @ _unit(centres).T).argmax(1)
-    return Separation(near, silhouette, float((own == np.arange(len(held))).mean()))
+    nearest = (_unit(found.heads[held]) @ _unit(centres).T).argmax(1)
+    return Separation(near, silhouette, float((nearest == np.arange(len(held))).mean()))
 
 
-def embedded(found: Features, way: str = "tsne", perplexity: float = 30.0, seed: int = 0) -> tuple[Array, Array | None]:
-    """Embed rows and weight vectors together in the plane. The result is determined by the arguments."""
+def embed(found: Features, way: str = "tsne", perplexity: float = 30.0, seed: int = 0) -> tuple[Array, Array | None]:
+    """Embed rows and weight vectors together in the plane. The arguments determine the result.
+
+    Args:
+        found: the features.
+        way: ``tsne`` or ``umap``.
+        perplexity: effective number of neighbours, lowered for few rows.
+        seed: seed of the embedding.
+
+    Returns:
+        Positions of rows [rows, 2], and of weight vectors [classes, 2] if there are any.
+    """
     together = found.x if found.heads is None else np.concatenate([found.x, found.heads])
     if len(together) < 5:
-        raise AtollError(f"A map of {len(together)} rows shows nothing. Take more rows, or more clients.")
-    flat = _mapper(way, min(perplexity, (len(together) - 1) / 3), seed).fit_transform(together.astype(np.float32))
+        raise AtollError(f"{len(together)} rows are too few for a map. Use more rows, or more clients.")
+    flat = _make_embedding(way, min(perplexity, (len(together) - 1) / 3), seed).fit_transform(
+        together.astype(np.float32)
+    )
     plane: Array = np.asarray(flat, dtype=float)
     return plane[: len(found.x)], None if found.heads is None else plane[len(found.x) :]
 
 
-def _mapper(way: str, perplexity: float, seed: int) -> Any:
+def _make_embedding(way: str, perplexity: float, seed: int) -> Any:
     if way == "tsne":
         from sklearn.manifold import TSNE
 
         return TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed)
     if way != "umap":
-        raise unknown("map", way, WAYS)
+        raise unknown("map", way, EMBEDDINGS)
     try:
         from umap import UMAP
     except ImportError:

@@ -17,7 +17,7 @@ from ..utils.runtime import one_thread
 WAYS = {"compute and wait": False, "wait-free": True}  # whether personal training overlaps with communication
 
 
-class Piece(NamedTuple):
+class Activity(NamedTuple):
     """One activity of a client."""
 
     client: ClientId
@@ -26,36 +26,36 @@ class Piece(NamedTuple):
     end: float
 
 
-class Course(NamedTuple):
+class Schedule(NamedTuple):
     """All activities of several rounds, and the end of each round's aggregation."""
 
-    pieces: list[Piece]
+    activities: list[Activity]
     ends: list[float]
 
 
-def course(times: Mapping[ClientId, Times], aggregation: float, rounds: int, overlap: bool) -> Course:
+def simulate_schedule(times: Mapping[ClientId, Times], aggregation: float, rounds: int, overlap: bool) -> Schedule:
     """Simulate several rounds with the same clients, by the rules of the simulated clock."""
-    clock, pieces, ends = Clock(overlap), list[Piece](), list[float]()
+    clock, activities, ends = Clock(overlap), list[Activity](), list[float]()
     for _ in range(rounds):
         for i, t in times.items():
             start, sent = clock.start(i, t), clock.arrival(i, t)
             trained = start + t.local
-            pieces += [
-                Piece(i, "waiting", max(clock.free.get(i, 0.0), _last_sent(pieces, i)), clock.server),
-                Piece(i, "download", clock.server, clock.server + t.download),
-                Piece(i, "generic training", start, trained),
-                Piece(i, "personal training", trained, trained + t.personal),
-                Piece(i, "upload", sent - t.upload, sent),
+            activities += [
+                Activity(i, "waiting", max(clock.free.get(i, 0.0), _last_sent(activities, i)), clock.server),
+                Activity(i, "download", clock.server, clock.server + t.download),
+                Activity(i, "generic training", start, trained),
+                Activity(i, "personal training", trained, trained + t.personal),
+                Activity(i, "upload", sent - t.upload, sent),
             ]
         ends.append(clock.round(times, aggregation).generic)
-    return Course([p for p in pieces if p.end > p.start], ends)
+    return Schedule([p for p in activities if p.end > p.start], ends)
 
 
-def _last_sent(pieces: list[Piece], i: ClientId) -> float:
-    return max((p.end for p in pieces if p.client == i and p.what == "upload"), default=0.0)
+def _last_sent(activities: list[Activity], i: ClientId) -> float:
+    return max((p.end for p in activities if p.client == i and p.what == "upload"), default=0.0)
 
 
-def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
+def simulate_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Schedule]:
     """Simulate the first clients of a run with its work and bytes, with and without waiting."""
     run = load(path)
     setup = build_setup(from_dict(read_yaml(path / "config.yaml"), str(path / "config.yaml")))
@@ -73,4 +73,4 @@ def of_run(path: Path, clients: int = 4, rounds: int = 3) -> dict[str, Course]:
     sent = run.summary["bytes"]["per_client_round"]
     times = {i: timer.of(0, i, costs, round(sent["up"]), round(sent["down"])) for i in pool.ids[:clients]}
     aggregation = setup.devices.aggregation(costs.server)
-    return {way: course(times, aggregation, rounds, overlap) for way, overlap in WAYS.items()}
+    return {way: simulate_schedule(times, aggregation, rounds, overlap) for way, overlap in WAYS.items()}

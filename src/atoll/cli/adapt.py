@@ -7,8 +7,9 @@ import click
 from rich.table import Table
 
 from ..errors import AtollError
-from ..inference.adaptation import KINDS, Adaptation, to_document
 from ..inference.adaptation import adapt as adapt_run
+from ..inference.adaptation_files import to_document
+from ..inference.adaptation_result import KINDS, Adaptation
 from ..utils.files import to_json
 from ..utils.parsing import parse_pair
 from .console import console, counted, progress, quiet_option

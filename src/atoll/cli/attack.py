@@ -7,8 +7,8 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ..analysis.inference_attacks import Figure, Way
-from ..analysis.inference_attacks import attack as attack_method
+from ..analysis.inference_attacks.base import AttackResult, UploadFilter
+from ..analysis.inference_attacks.run import run_attacks
 from ..clients.tasks import no_filter
 from ..config import from_dict
 from ..engine.setup import build_setup
@@ -42,37 +42,37 @@ def attack(name: str, config_file: Path | None, gate: bool | None, as_json: bool
         "gate": build_setup(gated) if gate is not False else None,
         "noise": build_setup(from_dict(values)) if "dp" in values else None,
     }
-    figures: list[list[Figure]] = []
+    results: list[list[AttackResult]] = []
     with one_thread(), working(f"attacking {name}"):
         for column, setup in setups.items():
             if setup is not None:
                 privacy = Privacy(setup.config, setup.method, setup.pool)
-                way: Way = privacy.upload_filter if privacy.on else no_filter
-                figures.append(attack_method(setup, {column: way}))
-    _show(_joined(figures), as_json)
+                upload_filter: UploadFilter = privacy.upload_filter if privacy.on else no_filter
+                results.append(run_attacks(setup, {column: upload_filter}))
+    _show(_joined(results), as_json)
 
 
-def _joined(columns: list[list[Figure]]) -> list[Figure]:
-    """Merge the results of all columns into one figure for each attack."""
-    found: dict[str, Figure] = {}
-    for figure in (f for figures in columns for f in figures):
-        known = found.get(figure.attack)
-        found[figure.attack] = known._replace(found=known.found | figure.found) if known else figure
+def _joined(columns: list[list[AttackResult]]) -> list[AttackResult]:
+    """Merge the results of all columns into one result for each attack."""
+    found: dict[str, AttackResult] = {}
+    for result in (f for results in columns for f in results):
+        known = found.get(result.attack)
+        found[result.attack] = known._replace(found=known.found | result.found) if known else result
     return list(found.values())
 
 
-def _show(figures: list[Figure], as_json: bool) -> None:
+def _show(results: list[AttackResult], as_json: bool) -> None:
     if as_json:
-        click.echo(to_json([figure._asdict() for figure in figures], indent=1))
+        click.echo(to_json([result._asdict() for result in results], indent=1))
         return
-    names = list(dict.fromkeys(name for figure in figures for name in figure.found))
+    names = list(dict.fromkeys(name for result in results for name in result.found))
     table = Table(box=None, header_style="bold", pad_edge=False)
     for head in ("attack", "tried", *names, "what the figure is"):
         table.add_column(head, justify="right" if head in ("tried", *names) else "left")
-    for figure in figures:
-        cells = (figure.found.get(name) for name in names)
+    for result in results:
+        cells = (result.found.get(name) for name in names)
         table.add_row(
-            figure.attack, str(figure.tried), *("–" if v is None else f"{v:.3f}" for v in cells), figure.measure
+            result.attack, str(result.tried), *("–" if v is None else f"{v:.3f}" for v in cells), result.measure
         )
     console().print(table)
     click.echo("open: uploads without the gate. gate: uploads with the gate. –: nothing to attack.")

@@ -177,7 +177,9 @@ def _divide(
 ) -> "FederatedDataset":
     from ..data.federate import federate
     from ..data.loading import load
-    from ..data.partition import File, Natural, parse
+    from ..data.partition.base import File
+    from ..data.partition.natural import Natural
+    from ..data.partition.specs import parse
 
     if clients is None and not isinstance(parse(partition), File | Natural):
         clients = CLIENTS

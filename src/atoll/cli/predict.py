@@ -23,7 +23,7 @@ def open_models(folder: Path) -> TrainedModels:
 
         return open_site(folder)
     if (folder / "adapt.json").exists():
-        from ..inference.adaptation import open_adapted
+        from ..inference.adaptation_files import open_adapted
 
         return open_adapted(folder)
     return open_run(folder)

@@ -49,7 +49,7 @@ def report(
     the best one, by a paired test over clients and seeds. Figures are written as PNG and SVG: those of the report, and
     those of --figure, some of which load the models of the runs.
     """
-    asked = [figures.asked(kind) for kind in kinds]
+    requests = [figures.parse_request(kind) for kind in kinds]
     for path in files:
         sheets.check_form(path)
     loaded = [run_reader.load(path) for path in run_reader.find(paths)]
@@ -61,9 +61,9 @@ def report(
     for path in files:
         sheets.export(table.sheet(loaded), path)
     shown = by_case(loaded)
-    own = figures.made(asked, shown)
+    own = figures.make_figures(requests, shown)
     if folder:
-        figures.write([*own, *figures.usual(shown)], folder)
+        figures.write([*own, *figures.default_figures(shown)], folder)
         click.echo(f"Figures: {folder}")
     click.echo(f"Report: {html.write_runs(loaded, target, own)}")
 

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib import resources
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import AtollError
 from ..report import style
@@ -22,7 +21,7 @@ from .detail import detail
 from .run_index import RunIndex, Unknown
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-# A page that may load from here alone, cannot be framed, and tells nobody where it was.
+# The page loads only from this server, cannot be framed, and sends no referrer.
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -33,76 +32,77 @@ HEADERS = {
     "cache-control": "no-cache",
 }
 
-Answer = Callable[[Request], Any]
+Handler = Callable[[Request], object]
 
 
-def make_app(catalogue: RunIndex, port: int) -> ASGIApp:
+def make_app(index: RunIndex, port: int) -> ASGIApp:
     """Build the web application. ``port`` is the port that it will be reached at."""
     files = _files()
     routes = [
         Route("/", lambda request: _tagged(request, *files["index.html"])),
         Route("/page/{name}", lambda request: _file(request, files)),
-        Route("/api/runs", _api(lambda request: {"root": str(catalogue.root), "runs": catalogue.rows()})),
-        Route("/api/runs/{id}", _api(lambda request: _detail(catalogue, request.path_params["id"]))),
-        Route("/api/runs/{id}/contents", _api(lambda request: _contents(catalogue, request.path_params["id"]))),
-        Route("/api/compare", _api(lambda request: _comparison(catalogue, request.query_params.get("ids", "")))),
+        Route("/api/runs", _api(lambda request: {"root": str(index.root), "runs": index.rows()})),
+        Route("/api/runs/{id}", _api(lambda request: _detail(index, request.path_params["id"]))),
+        Route("/api/runs/{id}/contents", _api(lambda request: _contents(index, request.path_params["id"]))),
+        Route("/api/compare", _api(lambda request: _comparison(index, request.query_params.get("ids", "")))),
     ]
     return Guard(Starlette(routes=routes), port)
 
 
-# -- what is answered ------------------------------------------------------------------------------------------------
+# -- API -------------------------------------------------------------------------------------------------------------
 
 
-def _detail(catalogue: RunIndex, identity: str) -> dict[str, Any]:
-    return detail(catalogue.row(identity), catalogue.seen(identity))
+def _detail(index: RunIndex, identity: str) -> dict[str, object]:
+    return detail(index.row(identity), index.seen(identity))
 
 
-def _contents(catalogue: RunIndex, identity: str) -> dict[str, Any]:
-    run = catalogue.seen(identity).run
-    return {**contents(run), "contract": contract(run), "heat": _trying(lambda: matrices(run))}
+def _contents(index: RunIndex, identity: str) -> dict[str, object]:
+    run = index.seen(identity).run
+    return {**contents(run), "contract": contract(run), "heat": _or_problem(lambda: matrices(run))}
 
 
-def _trying(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _or_problem(read: Callable[[], dict[str, object]]) -> dict[str, object]:
+    """Return the matrices that ``read`` returns, or the problem if they cannot be read."""
     try:
         return read()
     except AtollError as reason:
         return {"problem": str(reason), "matrices": []}
 
 
-def _comparison(catalogue: RunIndex, ids: str) -> dict[str, Any]:
+def _comparison(index: RunIndex, ids: str) -> dict[str, object]:
     chosen = dict.fromkeys(identity for identity in ids.split(",") if identity)
-    return compare({identity: catalogue.seen(identity) for identity in chosen})
+    return compare({identity: index.seen(identity) for identity in chosen})
 
 
-def _api(answer: Answer) -> Callable[[Request], Response]:
-    """Answer with JSON; user mistakes and damaged files become messages."""
+def _api(handler: Handler) -> Callable[[Request], Response]:
+    """Make an endpoint that responds with JSON; user errors and damaged files become messages."""
 
     def respond(request: Request) -> Response:
         try:
-            return _tagged(request, to_json(answer(request)).encode(), "application/json")
+            return _tagged(request, to_json(handler(request)).encode(), "application/json")
         except Unknown as reason:
-            return _refusal(404, str(reason))
+            return _error(404, str(reason))
         except AtollError as reason:
-            return _refusal(400, str(reason))
-        except Exception as reason:  # a foreign file may hold anything, and the page goes on
-            return _refusal(500, f"This run cannot be shown ({type(reason).__name__}: {reason}).")
+            return _error(400, str(reason))
+        except Exception as reason:  # Files of a run may hold anything: the page must go on.
+            return _error(500, f"This run cannot be shown ({type(reason).__name__}: {reason}).")
 
     return respond
 
 
-def _refusal(code: int, message: str) -> Response:
+def _error(code: int, message: str) -> Response:
     return Response(to_json({"error": message}), code, media_type="application/json")
 
 
 def _tagged(request: Request, body: bytes, kind: str) -> Response:
-    """Answer with the body, or with "not modified" if the browser has the same one."""
+    """Respond with the body, or with "not modified" if the browser has the same body."""
     tag = f'"{sha256(body).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
     return Response(body, headers={"etag": tag}, media_type=kind)
 
 
-# -- the page --------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------------------------
 
 
 def _files() -> dict[str, tuple[bytes, str]]:
@@ -130,14 +130,14 @@ def _colours() -> str:
     )
 
 
-# -- who may ask -----------------------------------------------------------------------------------------------------
+# -- access control--------------------------------------------------------------------------------------------------
 
 
 class Guard:
     """Middleware that accepts only requests of the dashboard's own page.
 
-    A foreign site can point a name of its own at 127.0.0.1, but the browser then sends that name as the host; and a
-    request that another page makes says so.
+    A foreign site can resolve a name of its own to 127.0.0.1, but the browser then sends that name as the host. A
+    request from another page carries its origin.
     """
 
     def __init__(self, app: ASGIApp, port: int):
@@ -152,14 +152,14 @@ class Guard:
                 await self._app(scope, receive, send)
             return
 
-        async def sealed(message: Any) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kept = [pair for pair in message["headers"] if pair[0].decode() not in HEADERS]
                 message["headers"] = kept + [(name.encode(), words.encode()) for name, words in HEADERS.items()]
             await send(message)
 
-        refusal = self._refusal(Request(scope))
-        await (Response(refusal[1], refusal[0]) if refusal else self._app)(scope, receive, sealed)
+        error = self._refusal(Request(scope))
+        await (Response(error[1], error[0]) if error else self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> tuple[int, str] | None:
         hosts = request.headers.getlist("host")
@@ -169,5 +169,5 @@ class Guard:
             return 405, "The dashboard only reads."
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
         if (origin and origin.removeprefix("http://") not in self._hosts) or site not in ("none", "same-origin"):
-            return 403, "Other pages may not ask."
+            return 403, "Requests from other pages are refused."
         return None

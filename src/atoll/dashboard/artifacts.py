@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ..inference.export import MANIFEST
 from ..storage import audit_log
@@ -13,12 +12,13 @@ from ..storage.tolerant_reader import LARGEST, checkpoints
 from ..utils.files import read_ordinary
 from ..utils.parsing import from_json
 
-LISTED = 500  # records and events that are listed; the latest
-TAIL = 2**18  # bytes in which they are looked for
+LISTED = 500  # latest records and events that are shown
+TAIL = 2**18  # bytes at the end of a log that are read
 MOST_EXPORTS = 300
 
 
-def contents(run: Run) -> dict[str, Any]:
+def contents(run: Run) -> dict[str, object]:
+    """Return the audit log, checkpoints, exported models and events of a run."""
     return {
         "audit": audit(run),
         "checkpoints": [_checkpoint(folder) for folder in reversed(checkpoints(run.path))],
@@ -27,10 +27,10 @@ def contents(run: Run) -> dict[str, Any]:
     }
 
 
-# -- what clients sent -----------------------------------------------------------------------------------------------
+# -- audit log -------------------------------------------------------------------------------------------------------
 
 
-def audit(run: Run) -> dict[str, Any] | None:
+def audit(run: Run) -> dict[str, object] | None:
     """Return the latest uploads and whether the chain of hashes holds; None if the run has no log."""
     path = run.path / audit_log.NAME
     try:
@@ -44,7 +44,9 @@ def audit(run: Run) -> dict[str, Any] | None:
 
 
 def _verdict(run: Run, path: Path) -> tuple[bool, str]:
-    if run.status == "running":  # its last line may be half written, and nobody wants to wait for this in every round
+    """Return whether the chain of hashes is intact, and a sentence about it."""
+    # The last line may be incomplete, and checking the whole log in every round would take long.
+    if run.status == "running":
         return True, "The log is checked when the run has ended."
     stored = run.summary.get("audit")
     end = (stored.get("records"), stored.get("head")) if isinstance(stored, Mapping) else (None, None)
@@ -52,7 +54,9 @@ def _verdict(run: Run, path: Path) -> tuple[bool, str]:
         found = audit_log.verify(path, *end)
     except AuditError as reason:
         return False, str(reason)
-    open_end = "" if end[0] is not None else " The run did not end, so a missing end would not show."
+    open_end = (
+        "" if end[0] is not None else " The run did not finish, so missing records at the end cannot be detected."
+    )
     return True, f"{found.records} records, each follows the one before it.{open_end}"
 
 
@@ -61,22 +65,22 @@ def _lines(path: Path) -> list[bytes]:
     return read_ordinary(path, TAIL, end=True).splitlines()[-LISTED:]
 
 
-def _records(lines: list[bytes]) -> Iterator[dict[str, Any]]:
+def _records(lines: list[bytes]) -> Iterator[dict[str, object]]:
     for line in lines:
         found = _object(line)
         if found is not None:
-            why = f": {found.get('field')} {found.get('reason')}" if found.get("field") else ""
+            reason = f": {found.get('field')} {found.get('reason')}" if found.get("field") else ""
             yield {
                 "round": found.get("round"),
                 "phase": found.get("phase"),
                 "client": str(found.get("client", "")),
                 "bytes": value(found, "bytes"),
                 "sha256": str(found.get("sha256", "")),
-                "verdict": f"{found.get('verdict', '')}{why}",
+                "verdict": f"{found.get('verdict', '')}{reason}",
             }
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def _object(line: bytes) -> dict[str, object] | None:
     try:
         found = from_json(line)
     except ValueError:
@@ -84,10 +88,10 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-# -- what is kept ----------------------------------------------------------------------------------------------------
+# -- stored files -----------------------------------------------------------------------------------------------------
 
 
-def _checkpoint(folder: Path) -> dict[str, Any]:
+def _checkpoint(folder: Path) -> dict[str, object]:
     manifest = _manifest(folder / "manifest.json")
     sums = manifest.get("files")
     files = [
@@ -97,8 +101,8 @@ def _checkpoint(folder: Path) -> dict[str, Any]:
     return {"name": folder.name, "round": manifest.get("round"), "files": files, "problem": manifest.get("problem")}
 
 
-def _exports(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the models that `atoll export` wrote."""
+def _exports(path: Path) -> Iterator[dict[str, object]]:
+    """Yield the models that `atoll export` wrote."""
     folder = path / "export"
     found = sorted(folder.glob(f"*/*/{MANIFEST}")) if folder.is_dir() and not folder.is_symlink() else []
     for file in found[:MOST_EXPORTS]:
@@ -117,7 +121,7 @@ def _exports(path: Path) -> Iterator[dict[str, Any]]:
         }
 
 
-def _manifest(file: Path) -> dict[str, Any]:
+def _manifest(file: Path) -> dict[str, object]:
     try:
         return _object(read_ordinary(file, LARGEST)) or {"problem": f"{file.name} is damaged."}
     except OSError as reason:
@@ -131,7 +135,7 @@ def _size(file: Path) -> int | None:
         return None
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
+def _events(path: Path) -> list[dict[str, object]]:
     """Return the events of a deployed run, the latest first."""
     try:
         lines = _lines(path / "events.jsonl")

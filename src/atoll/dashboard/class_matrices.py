@@ -27,7 +27,7 @@ class Matrix(NamedTuple):
     values: list[list[float]]
 
 
-def matrices(run: Run) -> dict[str, Any]:
+def matrices(run: Run) -> dict[str, object]:
     """Return the matrices of the latest checkpoint and its round."""
     kept = checkpoints(run.path)
     if not kept:
@@ -63,7 +63,7 @@ def _matrices(tensors: Any, run: Run) -> Iterator[Matrix]:
                 yield Matrix(name, title, labels, tensors.get_tensor(name).tolist())
 
 
-def relations(weights: NDArray[Any]) -> NDArray[Any]:
+def relations(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute A(W) of FedDW's paper from the head of any method."""
     products = weights.astype(np.float64) @ weights.astype(np.float64).T
     shares = np.exp(products - products.max(1, keepdims=True))

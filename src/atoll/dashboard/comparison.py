@@ -1,22 +1,21 @@
 """Compare several runs: group those that differ only in their seeds, with their spread."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..errors import AtollError
 from ..report.groups import SETTING, Group, groups, settings
 from ..report.table import AVERAGED, COLUMNS, cell, leaders, row
 from ..storage.run_reader import Run, value
 from ..storage.tolerant_reader import PartialRun
-from .detail import SCORES, curves
+from .detail import SCORES, Curves, curves
 
 MOST = 60  # runs
 
 
-def compare(chosen: Mapping[str, PartialRun]) -> dict[str, Any]:
+def compare(chosen: Mapping[str, PartialRun]) -> dict[str, object]:
     """Return curves and a table of the runs with these ids."""
     if len(chosen) > MOST:
-        raise AtollError(f"{len(chosen)} runs are too many to tell apart. Choose at most {MOST}.")
+        raise AtollError(f"{len(chosen)} runs are too many for one chart. Choose at most {MOST}.")
     runs = [seen.run for seen in chosen.values()]
     ids = {id(seen.run): identity for identity, seen in chosen.items()}
     found = groups(runs)
@@ -48,10 +47,10 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     return [f"These runs differ in {' and '.join(differ)}: their accuracies cannot be compared."]
 
 
-def _curves(group: Group) -> dict[str, dict[str, Any]]:
+def _curves(group: Group) -> dict[str, dict[str, dict[str, list[float]]]]:
     """Return mean, lowest and highest seed by measure and kind of model, for rounds that every seed has reached."""
     each = [curves(run) for run in group.runs]
-    made: dict[str, dict[str, Any]] = {}
+    made: dict[str, dict[str, dict[str, list[float]]]] = {}
     for measure in dict.fromkeys(name for one in each for name in one["measures"]):
         for kind in SCORES:
             seeds = [_by_round(one, measure, kind) for one in each]
@@ -60,7 +59,7 @@ def _curves(group: Group) -> dict[str, dict[str, Any]]:
     return made
 
 
-def _by_round(one: Mapping[str, Any], measure: str, kind: str) -> dict[int, float]:
+def _by_round(one: Curves, measure: str, kind: str) -> dict[int, float]:
     values = one["measures"].get(measure, {}).get(kind, [])
     return {t: v for t, v in zip(one["rounds"], values, strict=False) if v is not None}
 

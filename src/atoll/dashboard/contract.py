@@ -1,7 +1,6 @@
 """List the fields that a run's method declares for messages and for the server's state."""
 
 from dataclasses import fields
-from typing import Any
 
 from ..core.contract import Contract
 from ..core.contract import contract as contract_of
@@ -41,7 +40,7 @@ def _types(run: Run) -> Contract | None:
     return contract_of(methods()[name]()) if name in methods() else None
 
 
-def _kind(kind: Any) -> str:
+def _kind(kind: object) -> str:
     if isinstance(kind, type):
         return kind.__name__
     return "named tensors" if str(kind).startswith("dict") else "Tensor or nothing"

@@ -1,7 +1,7 @@
 """Collect everything about one run as plain data for the page."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TypedDict, TypeVar
 
 import numpy as np
 import yaml
@@ -11,6 +11,7 @@ from ..storage.tolerant_reader import PartialRun
 
 MOST = 150  # clients, classes or rounds that a chart can show apart
 LISTED = 500  # incidents that are listed; the latest
+T = TypeVar("T")
 SCORES = {
     "personal": "personal.post",
     "before": "personal.pre",
@@ -19,7 +20,15 @@ SCORES = {
 }
 
 
-def detail(row: Mapping[str, Any], seen: PartialRun) -> dict[str, Any]:
+class Curves(TypedDict):
+    """A value for each evaluated round, by measure and kind of model; None where a round has no value."""
+
+    rounds: list[int]
+    measures: dict[str, dict[str, list[float | None]]]
+
+
+def detail(row: Mapping[str, object], seen: PartialRun) -> dict[str, object]:
+    """Return all data of the page of one run; ``row`` is its line in the list."""
     run = seen.run
     return {
         "row": dict(row),
@@ -34,7 +43,7 @@ def detail(row: Mapping[str, Any], seen: PartialRun) -> dict[str, Any]:
     }
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _facts(run: Run) -> dict[str, object]:
     """Return the numbers shown at the top."""
     last: Document = run.metrics[-1] if run.metrics else {}
     return {
@@ -54,10 +63,10 @@ def _facts(run: Run) -> dict[str, Any]:
     }
 
 
-# -- over rounds -----------------------------------------------------------------------------------------------------
+# -- by round -------------------------------------------------------------------------------------------------------
 
 
-def curves(run: Run) -> dict[str, Any]:
+def curves(run: Run) -> Curves:
     """Return curves: for each measure and kind of model, a value for each evaluated round."""
     found: dict[str, dict[str, list[float | None]]] = {}
     for kind, where in SCORES.items():
@@ -76,38 +85,38 @@ def _measures(metrics: Sequence[Document], where: str) -> list[str]:
     return [str(name) for name in names if name != "n" and "." not in str(name)]
 
 
-def _traffic(metrics: Sequence[Document]) -> dict[str, Any]:
+def _traffic(metrics: Sequence[Document]) -> dict[str, object]:
     """Return the bytes between consecutive lines."""
-    made: dict[str, Any] = {"rounds": [int(line["round"]) for line in metrics]}
+    made: dict[str, object] = {"rounds": [int(line["round"]) for line in metrics]}
     for way in ("up", "down"):
         totals = [value(line, f"bytes.{way}") or 0.0 for line in metrics]
         made[way] = [now - before for before, now in zip([0.0, *totals], totals, strict=False)]
     return made
 
 
-def _incidents(metrics: Sequence[Document]) -> dict[str, Any]:
+def _incidents(metrics: Sequence[Document]) -> dict[str, object]:
     """Return the number of rejected, dropped and other failed uploads, and the latest of them."""
-    found = [entry for line in metrics for entry in _of_line(line)]
+    found = [entry for line in metrics for entry in _incidents_of_line(line)]
     counts = {kind: sum(entry["kind"] == kind for entry in found) for kind in ("rejected", "dropped", "spoilt")}
     excluded = metrics[-1].get("excluded") or [] if metrics else []
     return {"counts": counts, "latest": found[-LISTED:][::-1], "excluded": [str(client) for client in excluded]}
 
 
-def _of_line(line: Document) -> Iterator[dict[str, Any]]:
+def _incidents_of_line(line: Document) -> Iterator[dict[str, object]]:
     for kind in ("rejected", "dropped", "spoilt"):
         entries = line.get(kind) or []
         for entry in entries if isinstance(entries, list) else []:
-            said = entry if isinstance(entry, Mapping) else {"client": entry}
-            why = ": ".join(str(said[name]) for name in ("field", "reason", "why") if said.get(name))
+            known = entry if isinstance(entry, Mapping) else {"client": entry}
+            why = ": ".join(str(known[name]) for name in ("field", "reason", "why") if known.get(name))
             yield {
                 "kind": kind,
-                "round": said.get("round", line["round"]),
-                "client": str(said.get("client", "")),
+                "round": known.get("round", line["round"]),
+                "client": str(known.get("client", "")),
                 "why": why or ("its state held NaN or infinity" if kind == "spoilt" else ""),
             }
 
 
-def _privacy(run: Run) -> dict[str, Any] | None:
+def _privacy(run: Run) -> dict[str, object] | None:
     """Return the privacy budget and its use by round; None without a privacy mechanism."""
     spent = [[int(line["round"]), value(line, "privacy.epsilon")] for line in run.metrics]
     spent = [point for point in spent if point[1] is not None]
@@ -119,14 +128,14 @@ def _privacy(run: Run) -> dict[str, Any] | None:
     return {
         "allowed": str(run.config.get("dp") or ""),
         "spent": spent,
-        "statement": [str(said) for said in statement] if isinstance(statement, list) else [],
+        "statement": [str(sentence) for sentence in statement] if isinstance(statement, list) else [],
     }
 
 
-# -- over clients ----------------------------------------------------------------------------------------------------
+# -- by client ------------------------------------------------------------------------------------------------------
 
 
-def _clients(run: Run) -> dict[str, Any]:
+def _clients(run: Run) -> dict[str, object]:
     """Return the latest accuracy of every client, and the curves of an even choice of clients."""
     table = run.clients
     rounds, names = table["round"].to_pylist(), [str(name) for name in table["client"].to_pylist()]
@@ -150,7 +159,7 @@ def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
-def _holdings(holdings: Document) -> dict[str, Any]:
+def _holdings(holdings: Document) -> dict[str, object]:
     """Return the rows of each client and class, or of an even choice of many clients."""
     clients, classes = [str(c) for c in holdings["clients"]], [str(c) for c in holdings["classes"]]
     some, few = even(range(len(clients))), even(range(len(classes)))
@@ -164,7 +173,7 @@ def _holdings(holdings: Document) -> dict[str, Any]:
     }
 
 
-def even(things: Sequence[Any]) -> list[Any]:
+def even(things: Sequence[T]) -> list[T]:
     """Return all items, or an even choice of as many as a chart can show, with the first and the last."""
     if len(things) <= MOST:
         return list(things)

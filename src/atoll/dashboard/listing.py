@@ -1,12 +1,10 @@
 """Build one line of the list of runs."""
 
-from typing import Any
-
 from ..storage.run_reader import Run, value
 from ..storage.tolerant_reader import PartialRun
 
 
-def row(identity: str, name: str, seen: PartialRun) -> dict[str, Any]:
+def row(identity: str, name: str, seen: PartialRun) -> dict[str, object]:
     """Return the line of a run as plain values; unknown ones are None."""
     run, summary = seen.run, seen.run.summary
     done, planned = int(summary["rounds"]), max(int(summary["rounds"]), run.planned)
@@ -28,11 +26,11 @@ def row(identity: str, name: str, seen: PartialRun) -> dict[str, Any]:
         "up": value(summary, "bytes.up"),
         "down": value(summary, "bytes.down"),
         "seconds": value(summary, "seconds"),
-        "left": left(run, done, planned) if seen.status == "running" else None,
+        "left": seconds_left(run, done, planned) if seen.status == "running" else None,
     }
 
 
-def broken(identity: str, name: str, problem: str) -> dict[str, Any]:
+def damaged_row(identity: str, name: str, problem: str) -> dict[str, object]:
     """Return the line of a run that could not be read."""
     unknown = (
         "data",
@@ -47,8 +45,15 @@ def broken(identity: str, name: str, problem: str) -> dict[str, Any]:
         "down",
         "seconds",
     )
-    said = {"id": identity, "name": name, "method": "", "models": [], "status": "damaged", "problems": [problem]}
-    return said | dict.fromkeys((*unknown, "left"))
+    known: dict[str, object] = {
+        "id": identity,
+        "name": name,
+        "method": "",
+        "models": [],
+        "status": "damaged",
+        "problems": [problem],
+    }
+    return known | dict.fromkeys((*unknown, "left"))
 
 
 def accuracy(run: Run) -> float | None:
@@ -57,7 +62,7 @@ def accuracy(run: Run) -> float | None:
     return value(run.summary, "personal.final") if chosen is None else chosen
 
 
-def left(run: Run, done: int, planned: int) -> float | None:
+def seconds_left(run: Run, done: int, planned: int) -> float | None:
     """Estimate the seconds until the end from the mean time of a round."""
     seconds = value(run.summary, "seconds")
     return (planned - done) * seconds / done if seconds is not None and done else None

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from ..errors import AtollError
 from ..storage.run_reader import MARKS
 from ..storage.tolerant_reader import PartialRun, Stamp, look, stamp
 from . import listing
 
-FOLDERS = 20_000  # looked into at most, in case somebody names the root of a disk
-KEPT = 32  # runs whose every line is remembered; of the others only the row is
+FOLDERS = 20_000  # folders searched at most, in case the root of a disk is given
+KEPT = 32  # runs kept in memory completely; of all others, only the row
 
 
 class Unknown(AtollError):
@@ -28,16 +27,17 @@ class RunIndex:
         self.root = root
         self._lock = Lock()
         self._paths: dict[str, Path] = {}
-        self._rows: dict[str, tuple[Stamp, dict[str, Any]]] = {}
+        self._rows: dict[str, tuple[Stamp, dict[str, object]]] = {}
         self._seen: OrderedDict[str, tuple[Stamp, PartialRun]] = OrderedDict()
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return all runs, sorted by name."""
         with self._lock:
             self._refresh()
             return [self._row(identity) for identity in self._paths]
 
-    def row(self, identity: str) -> dict[str, Any]:
+    def row(self, identity: str) -> dict[str, object]:
+        """Return the line of one run in the list."""
         with self._lock:
             self._path(identity)
             return self._row(identity)
@@ -52,22 +52,22 @@ class RunIndex:
         if identity not in self._paths:
             self._refresh()
         if identity not in self._paths:
-            raise Unknown("There is no such run here any more. Go back to the list.")
+            raise Unknown("This run no longer exists. Go back to the list.")
         return self._paths[identity]
 
     def _refresh(self) -> None:
         found = sorted(find(self.root), key=lambda path: path.parts)
         self._paths = {identity_of(self.name(path)): path for path in found}
         for known in (self._rows, self._seen):
-            for gone in known.keys() - self._paths.keys():
-                del known[gone]
+            for removed in known.keys() - self._paths.keys():
+                del known[removed]
 
     def name(self, path: Path) -> str:
         """Return the path of a run relative to the root; the root itself has its own name."""
         inside = path.relative_to(self.root).as_posix()
         return self.root.resolve().name if inside == "." else inside
 
-    def _row(self, identity: str) -> dict[str, Any]:
+    def _row(self, identity: str) -> dict[str, object]:
         path = self._paths[identity]
         now = stamp(path)
         known = self._rows.get(identity)
@@ -75,11 +75,13 @@ class RunIndex:
             known = self._rows[identity] = now, self._read(identity, path, now)
         return known[1]
 
-    def _read(self, identity: str, path: Path, now: Stamp) -> dict[str, Any]:
+    def _read(self, identity: str, path: Path, now: Stamp) -> dict[str, object]:
         try:
             return listing.row(identity, self.name(path), self._look(identity, path, now))
-        except Exception as reason:  # whatever a foreign file holds, the other runs are listed
-            return listing.broken(identity, self.name(path), f"It cannot be read ({type(reason).__name__}: {reason}).")
+        except Exception as reason:  # A damaged file of one run must not hide the others.
+            return listing.damaged_row(
+                identity, self.name(path), f"It cannot be read ({type(reason).__name__}: {reason})."
+            )
 
     def _look(self, identity: str, path: Path, now: Stamp) -> PartialRun:
         known = self._seen.pop(identity, None)
@@ -92,6 +94,7 @@ class RunIndex:
 
 
 def identity_of(name: str) -> str:
+    """Return the id of a run in URLs: a hash of its name."""
     return sha256(name.encode(errors="surrogateescape")).hexdigest()[:12]
 
 

@@ -16,33 +16,42 @@ HOST = "127.0.0.1"
 NEEDED = ("starlette", "uvicorn")
 
 
-def serve(root: Path, port: int, browse: bool, tell: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C. Port 0 takes any free port."""
+def serve(root: Path, port: int, browse: bool, echo: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C.
+
+    Args:
+        root: folder below which runs are found.
+        port: port on the loopback; 0 for any free port.
+        browse: whether to open a browser.
+        echo: prints the address.
+    """
     check_extra()
     if not root.is_dir():
         raise AtollError(f"There is no folder {str(root)!r}. Give the one that holds your runs: atoll ui RUNS_DIR")
-    with bound(port) as listener:
+    with listen(port) as listener:
         address = f"http://{HOST}:{listener.getsockname()[1]}/"
-        _run(root, listener, lambda: _opened(address, browse, tell))
+        _run(root, listener, lambda: _announce(address, browse, echo))
 
 
 def check_extra() -> None:
+    """Raise an AtollError if a package of the extra ``ui`` is missing."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise AtollError(f"The dashboard needs the package {' and '.join(missing)}: pip install 'atoll[ui]'.")
 
 
-def bound(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
     """Return a listening socket that only this machine can reach."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or the port would rest for a minute after each use
+    # Without this option, the port could not be used again for a minute.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
         listener.listen()
     except OSError as reason:
         listener.close()
         taken = reason.errno == errno.EADDRINUSE
-        why = "is in use, perhaps by another dashboard" if taken else f"cannot be had ({reason.strerror})"
+        why = "is in use, perhaps by another dashboard" if taken else f"cannot be used ({reason.strerror})"
         raise AtollError(f"Port {port} {why}. Choose another with --port, or --port 0 for any free one.") from None
     return listener
 
@@ -57,13 +66,13 @@ def _run(root: Path, listener: socket.socket, ready: Callable[[], None]) -> None
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, ws="none", server_header=False, timeout_graceful_shutdown=1
     )
-    ready()  # the socket listens already: who comes before the server waits for it
-    with suppress(KeyboardInterrupt):  # the way to end it
+    ready()  # The socket listens already, so early requests wait for the server.
+    with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _opened(address: str, browse: bool, tell: Callable[[str], None]) -> None:
-    tell(f"Dashboard: {address} (Ctrl-C ends it)")
+def _announce(address: str, browse: bool, echo: Callable[[str], None]) -> None:
+    echo(f"Dashboard: {address} (Ctrl-C ends it)")
     if browse and _has_desktop():
         webbrowser.open(address)
 

@@ -1,25 +1,22 @@
-"""The data sets that can be loaded by name: facts, official files and how to read them."""
+"""List the data sets that can be loaded by name: facts, official files and how to read them."""
 
-import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-
-from .arrays import RawDataset, RawSplit
-from .dataset import Array, Kind
+from .arrays import RawDataset
+from .class_names import CIFAR10, CIFAR100, DIGITS, FASHION, LETTERS, LOWER_CASE, MERGED
+from .dataset import Kind
 from .downloads import File
-from .readers.binary import cifar_parts, emnist_parts, idx_parts, imdb_parts
-from .readers.images import SIZE, inaturalist_parts
+from .readers import official
+from .readers.images import SIZE
 from .readers.text import LENGTH
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One line of the printed catalogue."""
+class DatasetInfo:
+    """Facts about a data set: one line of the printed catalogue."""
 
     name: str
     kind: Kind
@@ -28,17 +25,17 @@ class Entry:
     classes: int
     source: str
     licence: str
-    found: bool = False  # in the data folder: nothing needs to be downloaded
+    found: bool = False  # whether the data folder has the files
 
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """Where to find and how to read a data set of the catalogue."""
+    """A data set of the catalogue: facts, files, class names, and the function that reads the files."""
 
-    entry: Entry
+    info: DatasetInfo
     files: tuple[File, ...]
-    names: tuple[str, ...] | None  # of the classes; None: the files hold them
-    read: Callable[[Sequence[Path], int, Sequence[int] | None], RawDataset]  # files, image size, the only labels needed
+    names: tuple[str, ...] | None  # names of the classes; None if the files contain them
+    read: Callable[[Sequence[Path], int, Sequence[int] | None], RawDataset]  # of paths, image size, wanted labels
 
 
 def _mnist_files(folder: str, base: str, sums: Sequence[tuple[str, int]]) -> tuple[File, ...]:
@@ -46,78 +43,20 @@ def _mnist_files(folder: str, base: str, sums: Sequence[tuple[str, int]]) -> tup
     return tuple(File(f"{folder}/{name}", base + name, *facts) for name, facts in zip(names, sums, strict=True))
 
 
-def _digits(*_: object) -> RawDataset:
-    """Load scikit-learn's digits, scaled from 0..16 to 0..255. Every fifth row of each class is a test row."""
-    package = find_spec("sklearn")  # its file is read without it: importing it takes longer than a first round
-    assert package is not None
-    assert package.submodule_search_locations is not None
-    table = np.loadtxt(Path(package.submodule_search_locations[0]) / "datasets/data/digits.csv.gz", delimiter=",")
-    x, y = np.round(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8), table[:, -1].astype(int)
-    test = every_fifth(y)
-    return RawDataset(RawSplit(x[~test], y[~test]), RawSplit(x[test], y[test]))
-
-
-def every_fifth(y: Array) -> Array:
-    """Return a mask of the fifth, tenth, ... row of each class."""
-    mask = np.zeros(len(y), dtype=bool)
-    for label in np.unique(y):
-        mask[np.flatnonzero(y == label)[4::5]] = True
-    return mask
-
-
-def _idx(paths: Sequence[Path], *_: object) -> RawDataset:
-    return idx_parts(paths)
-
-
-def _emnist(variant: str, paths: Sequence[Path], *_: object) -> RawDataset:
-    return emnist_parts(paths[0], variant, first_label=1 if variant == "letters" else 0)
-
-
-def _cifar10(paths: Sequence[Path], *_: object) -> RawDataset:
-    train = [f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)]
-    return cifar_parts(paths[0], train, "cifar-10-batches-bin/test_batch.bin", label_bytes=1)
-
-
-def _cifar100(paths: Sequence[Path], *_: object) -> RawDataset:
-    return cifar_parts(paths[0], ["cifar-100-binary/train.bin"], "cifar-100-binary/test.bin", label_bytes=2)
-
-
-def _imdb(paths: Sequence[Path], *_: object) -> RawDataset:
-    return imdb_parts(paths[0])
-
-
-def _inaturalist(paths: Sequence[Path], size: int, wanted: Sequence[int] | None) -> RawDataset:
-    return inaturalist_parts(paths[0], paths[1], size, wanted)
-
-
-_DIGITS = tuple(string.digits)
-_LETTERS = _DIGITS + tuple(string.ascii_uppercase)
-_MERGED = (*_LETTERS, *"abdefghnqrt")  # the other small letters look like their capitals
-_FASHION = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
-_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-_CIFAR100 = """
-apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
-caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
-forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
-mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
-possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
-sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
-willow_tree wolf woman worm
-"""
 _EMNIST = {  # variant: rows, names of the classes
-    "byclass": ((697_932, 116_323), (*_LETTERS, *string.ascii_lowercase)),
-    "bymerge": ((697_932, 116_323), _MERGED),
-    "balanced": ((112_800, 18_800), _MERGED),
-    "letters": ((124_800, 20_800), tuple(string.ascii_lowercase)),
-    "digits": ((240_000, 40_000), _DIGITS),
-    "mnist": ((60_000, 10_000), _DIGITS),
+    "byclass": ((697_932, 116_323), (*LETTERS, *LOWER_CASE)),
+    "bymerge": ((697_932, 116_323), MERGED),
+    "balanced": ((112_800, 18_800), MERGED),
+    "letters": ((124_800, 20_800), LOWER_CASE),
+    "digits": ((240_000, 40_000), DIGITS),
+    "mnist": ((60_000, 10_000), DIGITS),
 }
 _INATURALIST = "https://ml-inat-competition-datasets.s3.amazonaws.com/2017/"
 _NO_LICENCE = "no formal licence; made for research, cite the authors"
 
 _SETS = [
     CatalogueEntry(
-        Entry(
+        DatasetInfo(
             "digits",
             "image",
             (1_442, 355),
@@ -127,11 +66,11 @@ _SETS = [
             "CC BY 4.0",
         ),
         (),
-        _DIGITS,
-        _digits,
+        DIGITS,
+        official.read_digits,
     ),
     CatalogueEntry(
-        Entry(
+        DatasetInfo(
             "mnist",
             "image",
             (60_000, 10_000),
@@ -150,11 +89,11 @@ _SETS = [
                 ("ec29112dd5afa0611ce80d1b7f02629c", 4_542),
             ],
         ),
-        _DIGITS,
-        _idx,
+        DIGITS,
+        official.read_idx,
     ),
     CatalogueEntry(
-        Entry(
+        DatasetInfo(
             "fashion_mnist",
             "image",
             (60_000, 10_000),
@@ -173,12 +112,12 @@ _SETS = [
                 ("bb300cfdad3c16e7a12a480ee83cd310", 5_148),
             ],
         ),
-        _FASHION,
-        _idx,
+        FASHION,
+        official.read_idx,
     ),
     *(
         CatalogueEntry(
-            Entry(
+            DatasetInfo(
                 f"emnist:{variant}",
                 "image",
                 rows,
@@ -196,12 +135,12 @@ _SETS = [
                 ),
             ),
             names,
-            partial(_emnist, variant),
+            partial(official.read_emnist, variant),
         )
         for variant, (rows, names) in _EMNIST.items()
     ),
     CatalogueEntry(
-        Entry(
+        DatasetInfo(
             "cifar10",
             "image",
             (50_000, 10_000),
@@ -218,11 +157,11 @@ _SETS = [
                 170_052_171,
             ),
         ),
-        _CIFAR10,
-        _cifar10,
+        CIFAR10,
+        official.read_cifar10,
     ),
     CatalogueEntry(
-        Entry(
+        DatasetInfo(
             "cifar100",
             "image",
             (50_000, 10_000),
@@ -239,11 +178,11 @@ _SETS = [
                 168_513_733,
             ),
         ),
-        tuple(_CIFAR100.split()),
-        _cifar100,
+        CIFAR100,
+        official.read_cifar100,
     ),
     CatalogueEntry(
-        Entry(
+        DatasetInfo(
             "imdb",
             "text",
             (25_000, 25_000),
@@ -261,10 +200,10 @@ _SETS = [
             ),
         ),
         ("negative", "positive"),
-        _imdb,
+        official.read_imdb,
     ),
     CatalogueEntry(
-        Entry(
+        DatasetInfo(
             "inaturalist2017",
             "image",
             (579_184, 95_986),
@@ -290,9 +229,9 @@ _SETS = [
             ),
         ),
         None,
-        _inaturalist,
+        official.read_inaturalist,
     ),
 ]
 
-KNOWN = {known.entry.name: known for known in _SETS}
+KNOWN = {known.info.name: known for known in _SETS}
 ALIASES = {"emnist": "emnist:byclass"}

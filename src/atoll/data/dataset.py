@@ -1,4 +1,4 @@
-"""A labelled data set before it is divided among clients."""
+"""Define a labelled data set before it is partitioned among clients."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ..errors import AtollError
 
-Array = NDArray[Any]
+Array = NDArray[Any]  # the element type depends on the content, such as uint8 for images
 Kind = Literal["image", "table", "text"]
 
 
@@ -26,7 +26,7 @@ class Dataset:
     x_test: Array
     y_test: Array
     classes: tuple[str, ...]  # a name for every label
-    owner_train: Array | None = None  # str [N]: who owns a row, where the data say so
+    owner_train: Array | None = None  # str [N]: the owner of each row, if the data name owners
     owner_test: Array | None = None
 
     def __post_init__(self) -> None:

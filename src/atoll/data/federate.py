@@ -1,27 +1,25 @@
-"""Divide a data set among clients."""
+"""Partition a data set among clients."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.random import Generator
 
 from ..errors import AtollError
 from .dataset import Array, Dataset
-from .federated_dataset import FederatedDataset, _pool_labels, _pool_owners, _short, fingerprint
-from .partition import File, Natural, Pool, Scheme, parse
-from .partition_files import VERSION, _load_cached, _read_partition, _store
+from .federated_dataset import FederatedDataset, all_labels, all_owners, fingerprint, short_hash
+from .partition.base import File, Pool, Scheme
+from .partition.natural import Natural
+from .partition.specs import parse
+from .partition_files import VERSION, load_cached, read_partition, store
 from .seeding import stream
 from .split import apportion, check, gaps, grouped, holdings, mirror, pick, split_clients
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
 class _Request:
-    """Everything a division depends on besides the data set."""
+    """Everything that a partition depends on besides the data set."""
 
     scheme: Scheme
     clients: int | None
@@ -46,54 +44,55 @@ def federate(
     public: int = 0,
     cache: Path | None = None,
 ) -> FederatedDataset:
-    """Divide a data set among clients. The same request always gives the same rows.
+    """Partition a data set among clients. The same request always gives the same rows.
 
     Args:
-        dataset: the data set to divide.
+        dataset: the data set to partition.
         clients: number of clients; None if the data or the partition file name them.
-        partition: how to divide, such as ``"dirichlet:0.5"``; ``"file:PATH"`` brings its own split and public rows.
-        split: how a client's rows become training, validation and test rows.
-        seed: decides every random choice.
+        partition: name of the partition, such as ``"dirichlet:0.5"``. ``"file:PATH"`` also sets split and public rows.
+        split: name of the split into training, validation and test rows.
+        seed: seed of all random choices.
         public: number of training rows to set aside as public.
-        cache: folder that keeps the result for the next time.
+        cache: folder in which results are stored and found again.
 
     Raises:
-        AtollError: if the data cannot be divided in this way.
+        AtollError: the data cannot be partitioned in this way.
     """
     scheme = parse(partition)
     check(split, dataset)
     content = fingerprint(dataset)
     if isinstance(scheme, File):
-        return _read_partition(dataset, content, scheme.path, clients, public)
+        return read_partition(dataset, content, scheme.path, clients, public)
     request = _Request(scheme, clients, split, public, seed)
     recipe = f"{dataset.name} ({content}), {request}"
-    name = _short(VERSION, recipe)
-    if cache is not None and (kept := _load_cached(dataset, content, cache, name)):
+    name = short_hash(VERSION, recipe)
+    if cache is not None and (kept := load_cached(dataset, content, cache, name)):
         return kept
-    made = replace(_made(dataset, request), recipe=recipe, name=name)
+    made = replace(_partition(dataset, request), recipe=recipe, name=name)
     if cache is not None:
-        _store(made, content, cache)
+        store(made, content, cache)
     return made
 
 
-def _made(dataset: Dataset, request: _Request) -> FederatedDataset:
+def _partition(dataset: Dataset, request: _Request) -> FederatedDataset:
+    """Set public rows aside, partition the rest, and split the rows of each client."""
     scheme, split = request.scheme, request.split
     public, notes = _set_aside(dataset, request.public, stream(request.seed, "public"))
-    divisible, left_out = _divisible(dataset, scheme, split, public)
-    labels, owners = _pool_labels(dataset), _pool_owners(dataset)
-    pool = Pool(labels[divisible], dataset.classes, None if owners is None else owners[divisible])
-    division = scheme.divide(pool, request.clients, request.stream("partition"))
-    owned = tuple(divisible[positions] for positions in division.rows)
+    rows, left_out = _rows_to_partition(dataset, scheme, split, public)
+    labels, owners = all_labels(dataset), all_owners(dataset)
+    pool = Pool(labels[rows], dataset.classes, None if owners is None else owners[rows])
+    partition = scheme.divide(pool, request.clients, request.stream("partition"))
+    owned = tuple(rows[positions] for positions in partition.rows)
     parts = split_clients(owned, labels, dataset.num_classes, split, request.stream(split))
     if split == "official":
         if isinstance(scheme, Natural) and dataset.owner_test is not None:
-            test = _own_tests(dataset.owner_test, division.clients)
+            test = _test_rows_by_owner(dataset.owner_test, partition.clients)
         else:
             counts = holdings(owned, labels, dataset.num_classes)
             test = mirror(counts, pool.totals(), dataset.y_test, request.stream("test"))
-        parts = replace(parts, test=tuple(rows + len(dataset.y_train) for rows in test))
-    notes += left_out + division.notes + gaps(parts, labels, dataset.num_classes)
-    return FederatedDataset(dataset, division.clients, parts.train, parts.val, parts.test, public, notes, name="")
+        parts = replace(parts, test=tuple(positions + len(dataset.y_train) for positions in test))
+    notes += left_out + partition.notes + gaps(parts, labels, dataset.num_classes)
+    return FederatedDataset(dataset, partition.clients, parts.train, parts.val, parts.test, public, notes, name="")
 
 
 def _set_aside(dataset: Dataset, public: int, rng: Generator) -> tuple[Array, tuple[str, ...]]:
@@ -113,8 +112,8 @@ def _set_aside(dataset: Dataset, public: int, rng: Generator) -> tuple[Array, tu
     return chosen, (note,) if uneven else ()
 
 
-def _divisible(dataset: Dataset, scheme: Scheme, split: str, aside: Array) -> tuple[Array, tuple[str, ...]]:
-    """Return the rows to divide: all that are not public, without the test part if it is kept as it is."""
+def _rows_to_partition(dataset: Dataset, scheme: Scheme, split: str, aside: Array) -> tuple[Array, tuple[str, ...]]:
+    """Return all rows that are not public, without the test part if the split keeps it, and notes."""
     trained, tested = len(dataset.y_train), len(dataset.y_test)
     unowned = isinstance(scheme, Natural) and dataset.owner_test is None
     end = trained if split == "official" or unowned else trained + tested
@@ -123,7 +122,7 @@ def _divisible(dataset: Dataset, scheme: Scheme, split: str, aside: Array) -> tu
     return np.setdiff1d(np.arange(end), aside, assume_unique=True), notes
 
 
-def _own_tests(owners: Array, clients: tuple[str, ...]) -> tuple[Array, ...]:
+def _test_rows_by_owner(owners: Array, clients: tuple[str, ...]) -> tuple[Array, ...]:
     """Return the positions of every client's rows in the test part."""
     number = {client: i for i, client in enumerate(clients)}
     owner = np.array([number.get(name, -1) for name in owners.astype(str).tolist()])

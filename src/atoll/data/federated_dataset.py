@@ -1,8 +1,8 @@
-"""A data set divided among clients."""
+"""Define a data set that is partitioned among clients."""
 
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from .dataset import Array, Dataset
 from .split import holdings
 
 if TYPE_CHECKING:
+    from _hashlib import HASH
+
     from matplotlib.figure import Figure
 
 Part = Literal["train", "val", "test"]
@@ -34,8 +36,8 @@ class FederatedDataset:
     val: tuple[Array, ...]
     test: tuple[Array, ...]
     public: Array  # int64: rows set aside for distillation, whose labels methods must not use
-    notes: tuple[str, ...]  # what was changed or left out to make the partition possible
-    name: str  # short hash of everything the division depends on
+    notes: tuple[str, ...]  # changes and omissions that made the partition possible
+    name: str  # short hash of everything that the partition depends on
     recipe: str = ""  # the same as one line of text
 
     def __post_init__(self) -> None:
@@ -63,7 +65,7 @@ class FederatedDataset:
 
         return plots.holdings(self.counts().tolist(), self.clients, self.dataset.classes)
 
-    def holdings(self) -> dict[str, Any]:
+    def holdings(self) -> dict[str, object]:
         """Return the number of rows of each class by client and part, as in holdings.json."""
         return {
             "name": self.name,
@@ -77,17 +79,24 @@ class FederatedDataset:
         """Return the row indices of every client in one part."""
         return {"train": self.train, "val": self.val, "test": self.test}[part]
 
-    def parted(self, last: int) -> tuple["FederatedDataset", "FederatedDataset"]:
-        """Split off the last ``last`` clients; return the others first. Both keep the public rows."""
+    def split_off(self, last: int) -> tuple["FederatedDataset", "FederatedDataset"]:
+        """Split off the last ``last`` clients.
+
+        Returns:
+            The other clients, and the last ones. Both keep the public rows.
+
+        Raises:
+            AtollError: no client would remain on one side.
+        """
         count = len(self.clients)
         if not 0 < last < count:
             raise AtollError(
                 f"--newcomers {last}: of {count} clients, 1 to {count - 1} can stay out of the run. Change the number, "
                 "or have more --clients."
             )
-        return self._only(0, count - last), self._only(count - last, count)
+        return self._select(0, count - last), self._select(count - last, count)
 
-    def _only(self, start: int, end: int) -> "FederatedDataset":
+    def _select(self, start: int, end: int) -> "FederatedDataset":
         recipe = f"{self.recipe}, clients {start} to {end - 1}"
         return replace(
             self,
@@ -95,13 +104,13 @@ class FederatedDataset:
             train=self.train[start:end],
             val=self.val[start:end],
             test=self.test[start:end],
-            name=_short(self.name, start, end),
+            name=short_hash(self.name, start, end),
             recipe=recipe,
         )
 
     def counts(self, part: Part = "train") -> Array:
         """Return the number of rows of each class for each client, [clients, classes]."""
-        return holdings(self.part(part), _pool_labels(self.dataset), self.dataset.num_classes)
+        return holdings(self.part(part), all_labels(self.dataset), self.dataset.num_classes)
 
     def rows(self, indices: Array) -> Array:
         """Return the inputs at these indices without joining the two parts in memory."""
@@ -116,28 +125,32 @@ def fingerprint(dataset: Dataset) -> str:
     """Return a short hash of the content of a data set, without its name."""
     digest = sha256(repr(dataset.classes).encode())
     for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
-        _feed(digest, array)
+        update_hash(digest, array)
     for owners in (dataset.owner_train, dataset.owner_test):
         digest.update(b"-" if owners is None else repr(owners.astype(str).tolist()).encode())
     return digest.hexdigest()[:12]
 
 
-def _feed(digest: Any, array: Array) -> None:
+def update_hash(digest: "HASH", array: Array) -> None:
+    """Add type, shape and content of an array to a hash, in chunks."""
     digest.update(f"{array.dtype.str}{array.shape}".encode())
     step = max(1, CHUNK // max(1, array.nbytes // max(1, len(array))))
     for start in range(0, len(array), step):
-        digest.update(np.ascontiguousarray(array[start : start + step]))
+        digest.update(array[start : start + step].tobytes())
 
 
-def _short(*parts: object) -> str:
+def short_hash(*parts: object) -> str:
+    """Return a short hash of plain values."""
     return sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _pool_labels(dataset: Dataset) -> Array:
+def all_labels(dataset: Dataset) -> Array:
+    """Return the labels of the training part followed by those of the test part."""
     return np.concatenate([dataset.y_train, dataset.y_test])
 
 
-def _pool_owners(dataset: Dataset) -> Array | None:
+def all_owners(dataset: Dataset) -> Array | None:
+    """Return the owners of training and test rows, or None if the data name none; unknown ones are empty."""
     if dataset.owner_train is None:
         return None
     tested = dataset.owner_test if dataset.owner_test is not None else np.full(len(dataset.y_test), "")

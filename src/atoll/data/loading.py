@@ -1,8 +1,8 @@
-"""Data sets by name.
+"""Load data sets by name.
 
 ======================================  ===============================================================================
 ``cifar10``, ``emnist:letters``, ...    a data set of the `catalogue`
-``cifar100@0-9``, ``mnist@0,3,7``       after any name: these classes only, renumbered from 0 in the order given
+``cifar100@0-9``, ``mnist@0,3,7``       only these classes, after any name, renumbered from 0 in the given order
 ``data.npz``                            x_train, y_train, x_test, y_test; or x, y; optional: owner, classes
 ``table.csv``, ``table.parquet``        a table or texts (see `atoll.data.readers.tables`)
 ``folder``                              images in a folder per class, or plain npz files, one per client
@@ -10,11 +10,11 @@
 ``hf:owner/name``                       a data set of the Hugging Face hub
 ======================================  ===============================================================================
 
-Files may be followed by options: ``table.csv?label=diagnosis&owner=hospital``. ``classes=benign,malignant`` (or
-``classes=0-9``) fixes the order of the classes, which is otherwise the sorted order of the training labels: sites that
-train together on their own files need it where one of them lacks a class. Paths are looked for as written, then in the
-data folder. A data set of the catalogue is read from ``<name>.npz`` in the data folder if that is there (``:`` written
-as ``_``; for imdb also ``imdb.parquet``), otherwise from its official files, which are downloaded if they are missing.
+Options may follow a file: ``table.csv?label=diagnosis&owner=hospital``. ``classes=benign,malignant`` (or
+``classes=0-9``) fixes the order of the classes, which is otherwise the sorted order of the training labels. Sites that
+train together on their own files need this option if one of them lacks a class. Paths are looked up as written, then in
+the data folder. A data set of the catalogue is read from ``<name>.npz`` in the data folder if the file exists (``:`` is
+written as ``_``; for imdb also ``imdb.parquet``), otherwise from its official files, which are downloaded if missing.
 """
 
 import re
@@ -27,7 +27,7 @@ import numpy as np
 from ..errors import AtollError, unknown
 from ..utils.parsing import parse_pairs, refusal
 from .arrays import RawDataset, assemble
-from .catalogue import ALIASES, KNOWN, CatalogueEntry, Entry
+from .catalogue import ALIASES, KNOWN, CatalogueEntry, DatasetInfo
 from .dataset import Dataset
 from .downloads import data_folder, fetch, find
 from .readers import pickles
@@ -43,12 +43,15 @@ CLASSES = "NAME@CLASSES, such as cifar100@0-9 or mnist@0,3,7, with each class on
 
 @dataclass(frozen=True)
 class _Request:
+    """A value of ``--data``, split into its parts."""
+
     text: str  # as the user wrote it
     base: str
     options: Mapping[str, str]
-    labels: tuple[int, ...] | None  # of '@'
+    labels: tuple[int, ...] | None  # classes after '@'
 
     def allow(self, *names: str) -> None:
+        """Raise an AtollError if there are other options than these."""
         for name in self.options:
             if name not in names:
                 if not names:
@@ -56,18 +59,21 @@ class _Request:
                 raise unknown(f"option of data set {self.base!r}", name, names)
 
     def size(self) -> int | None:
+        """Return the option ``size``, in pixels."""
         value = self.options.get("size")
         if value is not None and not (value.isdecimal() and int(value) > 0):
             raise refusal(WHERE, self.text, f"size must be a number of pixels, not {value!r}", FORM)
         return None if value is None else int(value)
 
     def switch(self, name: str) -> bool:
+        """Return an option that is yes or no; yes by default."""
         value = self.options.get(name, "yes")
         if value not in ("yes", "no"):
             raise refusal(WHERE, self.text, f"{name} must be yes or no, not {value!r}", FORM)
         return value == "yes"
 
     def order(self) -> Sequence[str] | None:
+        """Return the names of the option ``classes``, in the order of their labels."""
         value = self.options.get("classes")
         if value is None:
             return None
@@ -79,32 +85,41 @@ class _Request:
 
 
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:
-    """The data set of that name (see the top of this module).
+    """Load a data set.
 
-    ``data_dir`` is the data folder; without it, the environment variable ATOLL_DATA, or a cache folder of the user.
+    Args:
+        name: a name of the catalogue, a path or a Hugging Face name, with options; see the top of this module.
+        data_dir: the data folder; by default that of the variable ATOLL_DATA, or the user's cache folder.
+
+    Raises:
+        AtollError: the name is unknown, an option is wrong, or the files cannot be read.
+
+    Example:
+        >>> load("cifar100@0-9").num_classes
+        10
     """
-    request, folder = _request(name), data_folder(data_dir)
+    request, folder = _parse(name), data_folder(data_dir)
     known = KNOWN.get(ALIASES.get(request.base, request.base))
     if known:
-        _check_labels(request, known.entry.classes)  # before anything is downloaded
-    data = _known(known, request, folder) if known else _other(request, folder)
+        _check_labels(request, known.info.classes)  # before anything is downloaded
+    data = _load_known(known, request, folder) if known else _load_other(request, folder)
     _check_labels(request, data.num_classes)
-    return data if request.labels is None else _only(data, request.labels)
+    return data if request.labels is None else _select_classes(data, request.labels)
 
 
-def catalogue(data_dir: str | Path | None = None) -> list[Entry]:
-    """Every data set that can be loaded by name alone."""
+def catalogue(data_dir: str | Path | None = None) -> list[DatasetInfo]:
+    """List the data sets that can be loaded by name alone."""
     folder = data_folder(data_dir)
-    return [replace(known.entry, found=_has(known, folder)) for known in KNOWN.values()]
+    return [replace(known.info, found=_is_available(known, folder)) for known in KNOWN.values()]
 
 
 def base_name(name: str) -> str:
-    """The name without variant, options and classes: ``emnist`` for ``emnist:letters@0-9``."""
+    """Return a name without variant, options and classes: ``emnist`` for ``emnist:letters@0-9``."""
     base = re.split("[@?]", name)[0]
     return base.partition(":")[0] if ALIASES.get(base, base) in KNOWN else base
 
 
-def _request(text: str) -> _Request:
+def _parse(text: str) -> _Request:
     """Split a value of ``--data`` into name, options and classes; an existing path is a name as a whole."""
     if Path(text).exists():
         return _Request(text, text, {}, None)
@@ -128,7 +143,7 @@ def _labels(text: str, subset: str) -> tuple[int, ...]:
             raise refusal(WHERE, text, f"{item!r} is no choice of classes", CLASSES)
         labels += range(int(span[1]), int(span[2] or span[1]) + 1)
     if len(set(labels)) < len(labels):
-        raise refusal(WHERE, text, "it names a class twice after '@'", CLASSES)
+        raise refusal(WHERE, text, "a class is named twice after '@'", CLASSES)
     return tuple(labels)
 
 
@@ -138,7 +153,8 @@ def _check_labels(request: _Request, classes: int) -> None:
         raise AtollError(f"Data set {request.text!r} has no class {highest}: its classes run from 0 to {classes - 1}.")
 
 
-def _only(data: Dataset, labels: tuple[int, ...]) -> Dataset:
+def _select_classes(data: Dataset, labels: tuple[int, ...]) -> Dataset:
+    """Keep the rows of some classes, which are renumbered in the given order."""
     number = np.full(data.num_classes, -1)
     number[list(labels)] = np.arange(len(labels))
     y_train, y_test = number[data.y_train], number[data.y_test]
@@ -155,11 +171,11 @@ def _only(data: Dataset, labels: tuple[int, ...]) -> Dataset:
     )
 
 
-def _known(known: CatalogueEntry, request: _Request, folder: Path) -> Dataset:
-    request.allow(*(["size"] if known.entry.name == "inaturalist2017" else []))
+def _load_known(known: CatalogueEntry, request: _Request, folder: Path) -> Dataset:
+    request.allow(*(["size"] if known.info.name == "inaturalist2017" else []))
     size = request.size()
-    shape = (3, size, size) if size else known.entry.shape
-    local = _local(known.entry, folder)
+    shape = (3, size, size) if size else known.info.shape
+    local = _find_converted(known.info, folder)
     if local is None:
         parts = known.read([fetch(file, folder) for file in known.files], size or SIZE, request.labels)
     else:
@@ -171,18 +187,18 @@ def _known(known: CatalogueEntry, request: _Request, folder: Path) -> Dataset:
     return data
 
 
-def _local(entry: Entry, folder: Path) -> Path | None:
-    """A converted copy in the data folder."""
-    stem = entry.name.replace(":", "_")
-    suffixes = [".npz", ".parquet"] if entry.kind == "text" else [".npz"]
+def _find_converted(info: DatasetInfo, folder: Path) -> Path | None:
+    """Return the path of a converted copy in the data folder, or None."""
+    stem = info.name.replace(":", "_")
+    suffixes = [".npz", ".parquet"] if info.kind == "text" else [".npz"]
     return next((path for path in (folder / (stem + suffix) for suffix in suffixes) if path.exists()), None)
 
 
-def _has(known: CatalogueEntry, folder: Path) -> bool:
-    return _local(known.entry, folder) is not None or all(find(file, folder) for file in known.files)
+def _is_available(known: CatalogueEntry, folder: Path) -> bool:
+    return _find_converted(known.info, folder) is not None or all(find(file, folder) for file in known.files)
 
 
-def _other(request: _Request, folder: Path) -> Dataset:
+def _load_other(request: _Request, folder: Path) -> Dataset:
     scheme, _, rest = request.base.partition(":")
     if scheme == "hf":
         request.allow("config", "label", "owner", "size", "classes")
@@ -190,14 +206,14 @@ def _other(request: _Request, folder: Path) -> Dataset:
         parts = hub_parts(rest, get("config"), get("label"), get("owner"), request.size())
     elif scheme == "pfllib":
         request.allow("classes")
-        clients = client_parts(_path(rest, request, folder), pickles.client_part)
-        parts = clients._replace(channels_first=True)  # as PyTorch, and so PFLlib, has them
+        clients = client_parts(_find_path(rest, request, folder), pickles.client_part)
+        parts = clients._replace(channels_first=True)  # PFLlib stores images as PyTorch does
     else:
-        parts = _read(_path(request.base, request, folder), request)
+        parts = _read_path(_find_path(request.base, request, folder), request)
     return assemble(request.text, parts, request.order())
 
 
-def _path(name: str, request: _Request, folder: Path) -> Path:
+def _find_path(name: str, request: _Request, folder: Path) -> Path:
     places = [Path(name).expanduser(), folder / name, folder / f"{name}.npz"]
     for place in places:
         if name and place.exists():
@@ -207,9 +223,9 @@ def _path(name: str, request: _Request, folder: Path) -> Path:
     raise unknown("data set", name, [*KNOWN, *ALIASES])
 
 
-def _read(path: Path, request: _Request) -> RawDataset:
+def _read_path(path: Path, request: _Request) -> RawDataset:
     if path.is_dir():
-        return _folder(path, request)
+        return _read_folder(path, request)
     if path.suffix == ".npz":
         request.allow("classes")
         return npz_parts(path)
@@ -217,10 +233,10 @@ def _read(path: Path, request: _Request) -> RawDataset:
         request.allow("label", "owner", "standardise", "classes")
         get = request.options.get
         return table_parts(path, get("label"), get("owner"), request.switch("standardise"))
-    raise AtollError(f"Cannot tell what {path} is. Give a .npz, .csv or .parquet file, or a folder.")
+    raise AtollError(f"{path} has an unknown format. Give a .npz, .csv or .parquet file, or a folder.")
 
 
-def _folder(path: Path, request: _Request) -> RawDataset:
+def _read_folder(path: Path, request: _Request) -> RawDataset:
     if any(path.glob("*.npz")) or any(path.glob("train/*.npz")):
         request.allow("classes")
         return client_parts(path)

@@ -1,4 +1,4 @@
-"""Store divisions of data sets: export and import them as JSON, and keep them in a cache."""
+"""Store partitions of data sets: export and import them as JSON, and keep them in a cache."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from dataclasses import replace
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 from zipfile import BadZipFile
 
@@ -17,12 +17,10 @@ import numpy as np
 from ..errors import AtollError
 from ..utils.parsing import from_json
 from .dataset import Array, Dataset
-from .federated_dataset import PARTS, FederatedDataset, _feed, _pool_labels, _short, fingerprint
-from .readers.pickles import division
+from .federated_dataset import PARTS, FederatedDataset, all_labels, fingerprint, short_hash, update_hash
+from .readers.pickles import read_partition_pickle
 from .split import ClientSplits, gaps
 
-if TYPE_CHECKING:
-    pass
 VERSION = 1  # raised when the same request gives other rows, or when the format of the files changes
 
 
@@ -38,7 +36,16 @@ def export(federation: FederatedDataset, path: Path) -> None:
         _write(path, json.dumps(body).encode())
 
 
-def _read_partition(dataset: Dataset, content: str, path: Path, clients: int | None, public: int) -> FederatedDataset:
+def read_partition(dataset: Dataset, content: str, path: Path, clients: int | None, public: int) -> FederatedDataset:
+    """Read a partition file.
+
+    Args:
+        dataset: the data set that the partition was made for.
+        content: its fingerprint.
+        path: the file.
+        clients: expected number of clients; None accepts any.
+        public: expected number of public rows; 0 accepts any.
+    """
     where = f"Partition 'file:{path}'"
     try:
         body = _read_body(path, dataset, content)
@@ -65,8 +72,8 @@ def _read_body(path: Path, dataset: Dataset, content: str) -> Any:
     """Read a partition file. Pickles of FL-bench are converted; their clients without training rows are left out."""
     if path.suffix != ".pkl":
         return from_json(path.read_text(encoding="utf-8"))
-    told = division(path)
-    clients = [{"id": str(i), **rows} for i, rows in enumerate(told) if rows["train"]]
+    parts = read_partition_pickle(path)
+    clients = [{"id": str(i), **rows} for i, rows in enumerate(parts) if rows["train"]]
     head = {"version": VERSION, "dataset": dataset.name, "fingerprint": content, "digest": "", "name": "", "recipe": ""}
     return head | {"notes": [], "public": [], "clients": clients}
 
@@ -76,7 +83,7 @@ def _build(
     content: str,
     head: Mapping[str, Any],
     ids: tuple[str, ...],
-    stored: Mapping[str, Sequence[Any]],
+    stored: Mapping[str, Sequence[object]],
     where: str,
 ) -> FederatedDataset:
     """Build a federated data set from stored rows after checking them; keep its stored name if they are unchanged."""
@@ -89,7 +96,7 @@ def _build(
         )
     if not ids or len(set(ids)) != len(ids) or not all(isinstance(client, str) and client for client in ids):
         raise AtollError(f"{where}: clients must have different ids, each a text, and there must be at least one.")
-    lists: dict[tuple[str, str], Any] = {
+    lists: dict[tuple[str, str], object] = {
         (part, client): rows for part in PARTS for client, rows in zip(ids, stored[part], strict=True)
     }
     lists["public", "rows"] = stored["public"][0]
@@ -101,11 +108,11 @@ def _build(
     if (digest := _digest(same)) == head["digest"]:
         return same
     recipe = f"{dataset.name} ({content}), rows listed in a file ({digest})"
-    notes = gaps(ClientSplits(train, val, test), _pool_labels(dataset), dataset.num_classes)
-    return replace(same, notes=notes, name=_short(VERSION, recipe), recipe=recipe)
+    notes = gaps(ClientSplits(train, val, test), all_labels(dataset), dataset.num_classes)
+    return replace(same, notes=notes, name=short_hash(VERSION, recipe), recipe=recipe)
 
 
-def _checked_rows(lists: Mapping[tuple[str, str], Any], size: int, where: str) -> dict[tuple[str, str], Array]:
+def _checked_rows(lists: Mapping[tuple[str, str], object], size: int, where: str) -> dict[tuple[str, str], Array]:
     """Return the lists of rows as sorted arrays.
 
     Raises:
@@ -130,7 +137,7 @@ def _checked_rows(lists: Mapping[tuple[str, str], Any], size: int, where: str) -
     return sound
 
 
-def _store(federation: FederatedDataset, content: str, cache: Path) -> None:
+def store(federation: FederatedDataset, content: str, cache: Path) -> None:
     """Store a federated data set as NAME.npz and NAME.json. The JSON file is written last and makes the pair valid."""
     arrays = {"public": federation.public}
     for part in PARTS:
@@ -144,7 +151,7 @@ def _store(federation: FederatedDataset, content: str, cache: Path) -> None:
         _write(cache / f"{federation.name}.json", json.dumps(head, indent=1).encode())
 
 
-def _load_cached(dataset: Dataset, content: str, cache: Path, name: str) -> FederatedDataset | None:
+def load_cached(dataset: Dataset, content: str, cache: Path, name: str) -> FederatedDataset | None:
     """Return the cached federated data set of that name, or None if it is missing or damaged."""
     try:
         head = from_json((cache / f"{name}.json").read_text(encoding="utf-8"))
@@ -159,7 +166,7 @@ def _load_cached(dataset: Dataset, content: str, cache: Path, name: str) -> Fede
     return kept if kept.name == name else None
 
 
-def _head(federation: FederatedDataset, content: str) -> dict[str, Any]:
+def _head(federation: FederatedDataset, content: str) -> dict[str, object]:
     return {
         "version": VERSION,
         "name": federation.name,
@@ -175,7 +182,7 @@ def _digest(federation: FederatedDataset) -> str:
     """Return a short hash of the rows of every client."""
     digest = sha256(repr(federation.clients).encode())
     for rows in (*federation.train, *federation.val, *federation.test, federation.public):
-        _feed(digest, rows)
+        update_hash(digest, rows)
     return digest.hexdigest()[:12]
 
 

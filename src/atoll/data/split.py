@@ -15,7 +15,7 @@ from numpy.random import Generator
 
 from ..errors import AtollError, unknown
 from .dataset import Array, Dataset
-from .partition import ROUNDING, deal
+from .partition.counts import ROUNDING, deal
 
 SPLITS = ("client_811", "client_82", "official")
 TESTABLE = 3  # a client with at least this many rows of a class has a test row of it

@@ -98,7 +98,7 @@ def build_setup(
         own_public,
         cache=_partition_cache(config),
     )
-    federation, newcomers = federation.parted(config.newcomers) if config.newcomers else (federation, None)
+    federation, newcomers = federation.split_off(config.newcomers) if config.newcomers else (federation, None)
     config = replace(config, device=_resolve_device(config))
     transform = preset(config.transform, data.name, data.shape)
     pool = _pool(config, method, federation, transform, nets)

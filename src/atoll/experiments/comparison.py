@@ -116,7 +116,7 @@ def run_placed(
         from ..report.figures.base import by_case
 
         html.write_runs(outcome.runs, root / "report.html")
-        figures.write(figures.usual(by_case(outcome.runs)), root / "figures")
+        figures.write(figures.default_figures(by_case(outcome.runs)), root / "figures")
     return Comparison(tuple(outcome.runs), tuple(outcome.notes))
 
 

@@ -31,7 +31,7 @@ import yaml
 
 from ..config import Config, from_dict
 from ..errors import AtollError, unknown
-from ..report.figures import Wanted, wanted
+from ..report.figures import FigureRequest, check_request
 from .planning import method_config, to_file_name
 
 SCALES = ("smoke", "cpu", "full")
@@ -75,7 +75,7 @@ class Recipe:
     paper: str
     item: str
     title: str
-    figures: Sequence[Wanted]
+    figures: Sequence[FigureRequest]
     notes: Sequence[str]
     options: Mapping[str, Any]
     cases: Mapping[str, Mapping[str, Any]]
@@ -156,8 +156,8 @@ def read_recipe(name: str, folder: Path | None = None) -> Recipe:
     )
 
 
-def _figures(entries: Any, path: Path) -> list[Wanted]:
-    return [wanted(one, str(path)) for one in (entries if isinstance(entries, list) else [entries])]
+def _figures(entries: Any, path: Path) -> list[FigureRequest]:
+    return [check_request(one, str(path)) for one in (entries if isinstance(entries, list) else [entries])]
 
 
 def _scale(name: str, entries: Mapping[str, Any], path: Path) -> Scale:

@@ -121,7 +121,7 @@ def write_results(made: PaperPlan, runs: Sequence[Run], seconds: float) -> dict[
         loaded[p.case, p.method].append(run)
     tables = paper_comparison.result_sheets(recipe, paper_comparison.compare_numbers(recipe, loaded))
     claims = paper_comparison.check_claims(recipe, loaded)
-    own = figures.made(recipe.figures, loaded)
+    own = figures.make_figures(recipe.figures, loaded)
     files = figures.write([*own, *_others(own, loaded)], root / FIGURES)
     document = {
         "recipe": recipe.name,
@@ -147,7 +147,7 @@ def write_results(made: PaperPlan, runs: Sequence[Run], seconds: float) -> dict[
 def _others(own: Sequence[FigureSpec], shown: RunsByCase) -> list[FigureSpec]:
     """Return the figures that any runs have, without those that the recipe asks for."""
     there = {drawn.name for drawn in own}
-    return [drawn for drawn in figures.usual(shown) if drawn.name not in there]
+    return [drawn for drawn in figures.default_figures(shown) if drawn.name not in there]
 
 
 def _figure(drawn: FigureSpec) -> dict[str, Any]:

@@ -6,7 +6,6 @@ The exported model is read again and must give the same logits on the client's t
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ TOLERANCE = 1e-4  # of logits, because another runtime sums in another order
 MANIFEST = "manifest.json"
 
 
-def export_model(models: TrainedModels, client: ClientId, form: str, folder: Path) -> dict[str, Any]:
+def export_model(models: TrainedModels, client: ClientId, form: str, folder: Path) -> dict[str, object]:
     """Write the model of a client and its manifest.
 
     Args:
@@ -60,7 +59,7 @@ def export_model(models: TrainedModels, client: ClientId, form: str, folder: Pat
     return manifest
 
 
-def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) -> dict[str, Any]:
+def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) -> dict[str, object]:
     config, data, transform = models.config, models.data, models.transform
     return {
         "form": form,
@@ -100,7 +99,7 @@ def _write_program(net: nn.Module, x: Tensor, path: Path) -> None:
     torch.export.save(_program(net, x), path)
 
 
-def _program(net: nn.Module, x: Tensor) -> Any:
+def _program(net: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=1, max=65536)
     return torch.export.export(net, (x,), dynamic_shapes=({0: batch},))
 

@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from ..core.hooks import PredictsOtherwise
 from ..core.method import AnyMethod
 from ..core.model import Predictor
 from ..core.params import BUFFERS
-from ..core.payloads import Params
+from ..core.payloads import Params, Payload
 from ..core.prng import key
 from ..core.task import Round
 from ..data.dataset import Array, Dataset
@@ -29,8 +29,14 @@ from ..errors import AtollError, unknown
 from ..storage.checkpoint import Checkpoints, Snapshot
 from ..typing import ClientId
 
-# Message, upload (or None), state and client: together they determine a client's model.
-ModelSource = tuple[Any, Any, Any, Client]
+
+class ModelSource(NamedTuple):
+    """The payloads that determine the personal model of a client, and the client."""
+
+    download: Payload
+    upload: Payload | None
+    state: Payload
+    client: Client
 
 
 class TrainedModels(ABC):
@@ -141,7 +147,7 @@ class SavedRun(TrainedModels):
             else:
                 state = method_calls.init_client(method, client, key(seed, "init", i))
             download = ServerSideStates(method, pool.task(), seed, own).download(self.server, i, Round(self.round))
-        return download, None, state, client
+        return ModelSource(download, None, state, client)
 
 
 def open_run(path: Path | str) -> SavedRun:

@@ -1,22 +1,34 @@
 """Set up clients that join after a run: their rows, in the classes of the run, and their models."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from ..clients.pool import ClientPool, replace_clients
+from ..clients.pool import ClientPool, replace_clients, replace_rows
+from ..core.client import Client
 from ..core.hooks import ClosedToNewClients
 from ..core.method import AnyMethod
+from ..core.payloads import Payload
 from ..core.task import Task
 from ..data.dataset import Dataset
 from ..data.federate import federate
 from ..data.federated_dataset import FederatedDataset, fingerprint
 from ..data.loading import load
+from ..data.seeding import stream
 from ..data.transforms import Transform, preset
+from ..engine.result import Result
 from ..engine.setup import Setup, build_row_splits
 from ..errors import AtollError, unknown
 from ..methods._factory import with_settings
+from ..typing import ClientId
+from .models import SavedRun, open_run
 
 
 @dataclass(frozen=True)
@@ -38,10 +50,26 @@ class Plan:
     partition: str | None = None
     clients: int | None = None
     model: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     shots: tuple[int | None, ...] = (None,)
     repeats: int = 1
     seed: int = 0
+
+
+class SourceRun(NamedTuple):
+    """A finished run that newcomers join.
+
+    Args:
+        setup: configuration, method, data and clients.
+        server: the server's final state.
+        round: number of rounds.
+        folder: the run directory, or None for a run in memory.
+    """
+
+    setup: Setup
+    server: Payload
+    round: int
+    folder: Path | None
 
 
 class NewcomerSetup(NamedTuple):
@@ -147,3 +175,36 @@ def _warn_if_seen(setup: Setup, federation: FederatedDataset) -> tuple[str, ...]
         "The newcomers' data set is that of the run, whose clients have trained on its rows. "
         "For a fair test, hold clients out: --newcomers N in the run.",
     )
+
+
+def find_source_run(run: str | Path | Result | SavedRun) -> SourceRun:
+    """Return the run to join: a result in memory, an opened run, or the directory of a run."""
+    if isinstance(run, Result):
+        folder = run.setup.config.out
+        return SourceRun(run.setup, run.server, run.summary["rounds"], None if folder is None else Path(folder))
+    saved = run if isinstance(run, SavedRun) else open_run(run)
+    return SourceRun(saved.setup, saved.server, saved.round, saved.path)
+
+
+def cut_rows(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | None, int, Client]]:
+    """Yield the newcomer with each number of rows. In one repeat, smaller sets of rows are subsets of larger ones."""
+    for repeat in range(plan.repeats):
+        order = stream(plan.seed, "shots", i, str(repeat)).permutation(len(client.y))
+        for shots in plan.shots:
+            rows = _first_of_each(client.y.cpu()[torch.from_numpy(order)], order, shots)
+            yield shots, repeat, replace_rows(client, client.x[rows], client.y[rows])
+
+
+def last_cut(client: Client, i: ClientId, plan: Plan) -> Client:
+    """Return the newcomer with the training rows of its final model."""
+    return next(cut for shots, repeat, cut in cut_rows(client, i, plan) if shots == plan.shots[-1] and repeat == 0)
+
+
+def _first_of_each(y: Tensor, order: NDArray[np.int64], shots: int | None) -> Tensor:
+    """Return the first ``shots`` rows of each class by ``order``, sorted by position."""
+    labels = y.numpy()
+    place = np.zeros(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        of = np.flatnonzero(labels == label)
+        place[of] = np.arange(len(of))
+    return torch.from_numpy(np.sort(order[place < (math.inf if shots is None else shots)]))

@@ -4,7 +4,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import NEUTRAL
 from ..storage.run_reader import Document, Run, value
@@ -60,13 +59,13 @@ def _rank(group: Group) -> tuple[bool, float, str]:
     return stat is None, -stat.mean if stat else 0.0, group.name
 
 
-def _identity(run: Run) -> dict[str, Any]:
+def _identity(run: Run) -> dict[str, object]:
     """Return everything that identifies a run except its seed, as a flat mapping."""
-    said = {field: run.summary[field] for field in (*SETTING, "models")}
-    return said | dict(_flat({k: v for k, v in run.config.items() if k not in INCIDENTAL}))
+    identity = {field: run.summary[field] for field in (*SETTING, "models")}
+    return identity | dict(_flat({k: v for k, v in run.config.items() if k not in INCIDENTAL}))
 
 
-def _flat(document: Document, prefix: str = "") -> Iterable[tuple[str, Any]]:
+def _flat(document: Document, prefix: str = "") -> Iterable[tuple[str, object]]:
     for name, entry in document.items():
         if isinstance(entry, Mapping):
             yield from _flat(entry, f"{prefix}{name}.")

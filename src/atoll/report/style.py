@@ -1,4 +1,4 @@
-"""The common style of all figures, and their conversion to files and to parts of a page."""
+"""Define the common style of all figures, and convert figures to files and to inline SVG."""
 
 import hashlib
 import io
@@ -15,13 +15,14 @@ from matplotlib.figure import Figure
 from ..errors import AtollError
 
 P = ParamSpec("P")
+ArtistStyle = dict[str, Any]  # keyword arguments of a matplotlib artist
 
 WIDE = 11.0  # inches; for a desktop window or a page across
 NARROW = 4.2  # inches; for a telephone or one column of a paper
 DPI = 200  # of a PNG
-SHRINK = 0.72  # how far a picture shrinks in a page before it scrolls instead; below, its text is too small
+SHRINK = 0.72  # a figure in a page shrinks to this scale before it scrolls, so that its text stays readable
 
-# Name: (on white, on a dark page). The series are the Okabe-Ito colours without yellow, which white swallows.
+# Name: (on white, on a dark page). The series are the Okabe-Ito colours without yellow, which is hard to see on white.
 COLOURS = {
     "ink": ("#1b1f24", "#e6e8eb"),
     "muted": ("#5a6472", "#a3adba"),
@@ -44,7 +45,7 @@ INK, MUTED, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "muted", "grid",
 RC: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],  # comes with matplotlib, so a figure is the same on every machine
     "font.size": 9.5,
-    "text.parse_math": False,  # a dollar sign in somebody's class name is a dollar sign
+    "text.parse_math": False,  # class names may contain dollar signs
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.labelsize": 9.5,
@@ -74,10 +75,12 @@ RC: dict[Any, Any] = {
 
 
 def colour(i: int) -> str:
+    """Return the colour of the i-th series."""
     return SERIES[i % len(SERIES)]
 
 
 def mark(i: int) -> str:
+    """Return the marker of the i-th series."""
     return MARKS[i % len(MARKS)]
 
 
@@ -93,6 +96,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def figure(width: float, height: float) -> Figure:
+    """Make an empty figure of a size in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -115,7 +119,7 @@ def inline_svg(fig: Figure, name: str | None = None) -> str:
     Its ids start with `name` (by default a digest of the picture), so several pictures share a page. Text stays text in
     the page's font, and colours are the page's variables (see `variables`), so it follows a dark page.
     """
-    svg = _without_prose(_render(fig))
+    svg = _strip_metadata(_render(fig))
     svg = svg.replace("<svg ", f'<svg style="min-width: {SHRINK * 96 * fig.get_figwidth():.0f}px" ', 1)
     name = name or "f" + hashlib.sha256(svg.encode()).hexdigest()[:10]
     return re.sub(r"<[^>]*>", lambda tag: _page_tag(tag[0], name), svg)
@@ -135,7 +139,7 @@ def _render(fig: Figure) -> str:
     return buffer.getvalue()
 
 
-def _without_prose(svg: str) -> str:
+def _strip_metadata(svg: str) -> str:
     """Keep only the drawing: remove XML prologue, comments, metadata and styles that would leak into the page."""
     svg = svg[svg.index("<svg") :]
     return re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)

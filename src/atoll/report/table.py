@@ -30,7 +30,7 @@ class Row:
 
     name: str
     seeds: tuple[int, ...]
-    remark: str  # empty if every run finished and nobody was poisoned
+    remark: str  # empty if every run finished and no client was poisoned
     best_by_val: Stat | None
     final: Stat | None
     best: Stat | None
@@ -84,10 +84,12 @@ def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def rows(runs: Iterable[Run]) -> list[Row]:
+    """Return a row for each group of runs, the best first."""
     return [row(group) for group in groups(runs)]
 
 
 def row(group: Group) -> Row:
+    """Return the row of a group of runs."""
     return Row(
         name=group.name,
         seeds=group.seeds,
@@ -130,6 +132,7 @@ def _poisoned(group: Group) -> list[str]:
 
 
 def percent(group: Group, dotted: str) -> Stat | None:
+    """Return mean and deviation of a summary entry in percent."""
     stat = group.stat(dotted)
     return stat and Stat(100 * stat.mean, None if stat.std is None else 100 * stat.std)
 
@@ -150,6 +153,7 @@ def cell(row: Row, column: Column, sign: str = " ± ") -> str:
 
 
 def accuracy(stat: Stat | None, sign: str = " ± ") -> str:
+    """Format an accuracy in percent with two decimals."""
     if stat is None:
         return NONE
     return f"{stat.mean:.2f}" if stat.std is None else f"{stat.mean:.2f}{sign}{stat.std:.2f}"
@@ -182,7 +186,7 @@ def _digits(x: float) -> str:
 
 def leaders(rows: Sequence[Row], column: Column) -> set[str]:
     """Return the names of the rows that lead an accuracy column; equal printed values tie, one row never leads."""
-    if column.field.startswith(METRIC):  # whether more of it is better, only its author knows
+    if column.field.startswith(METRIC):  # unknown whether higher is better
         return set()
     entries = {row.name: stat for row in rows if isinstance(stat := getattr(row, column.field), Stat)}
     if len(entries) < 2:
@@ -235,12 +239,12 @@ def sheet(runs: Iterable[Run]) -> Sheet:
     made = [row(group) for group in found]
     against = ["", *(_against(paired(found[0].runs, group.runs)) for group in found[1:])]
     title = f"means over seeds ± standard deviation; p: Wilcoxon's test against {found[0].name} over clients and seeds"
-    told = columns(made)
+    shown = columns(made)
     lines = [
-        [r.name, str(len(r.seeds)), *(cell(r, column) for column in told), versus]
+        [r.name, str(len(r.seeds)), *(cell(r, column) for column in shown), versus]
         for r, versus in zip(made, against, strict=True)
     ]
-    return Sheet(title, ["method", "seeds", *(f"{c.family}: {c.title}" for c in told), "p"], lines)
+    return Sheet(title, ["method", "seeds", *(f"{c.family}: {c.title}" for c in shown), "p"], lines)
 
 
 def _against(test: Paired | None) -> str:

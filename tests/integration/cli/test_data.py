@@ -87,7 +87,7 @@ def test_many_classes_stay_readable(here):
 def test_notes_and_public_rows_are_printed(here):
     output = printed("show", "digits", "--clients", 10, "--partition", "pathological:2", "--public", 30)
     assert "Public rows: 30" in output
-    assert "left over from rounding and belong to nobody" in output
+    assert "left over from rounding and are not used" in output
 
 
 def test_json_has_every_client(here):
@@ -124,7 +124,7 @@ def test_owners_are_the_clients(here):
     [
         (["digit"], "Did you mean 'digits'"),
         (["digits", "--partition", "pathological:3", "--clients", "5"], "Use 10 clients"),
-        (["digits", "--partition", "natural"], "does not say who owns a row"),
+        (["digits", "--partition", "natural"], "names no owners of its rows"),
         (["digits", "--split", "offical"], "Did you mean 'official'"),
         (["digits", "--out", "chart.pdf"], "ends in .png or .svg"),
     ],

@@ -15,7 +15,7 @@ from atoll import api, run, run_compare, run_paper, run_sweep
 from atoll.config import Config
 from atoll.engine.setup import Setup, build_setup
 from atoll.experiments import papers, planning, runner
-from atoll.report import figures, html
+from atoll.report import figures, pictures
 
 Atoll = Callable[..., Any]
 QUICK: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1, "models": ["mlp:hidden=8"]}
@@ -34,8 +34,10 @@ TIMES = re.compile(r'("?\b(seconds|run_seconds|started|ended|pid|time)"?: )[^,\n
 @pytest.fixture(autouse=True)
 def plain_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take long to draw; pages and files are written all the same."""
-    monkeypatch.setattr(html, "_picture", lambda draw, name: html.Picture(Markup("<svg></svg>"), Markup("<svg></svg>")))
-    monkeypatch.setattr(figures, "USUAL", ("curves",))
+    monkeypatch.setattr(
+        pictures, "draw_picture", lambda draw, name: pictures.Picture(Markup("<svg></svg>"), Markup("<svg></svg>"))
+    )
+    monkeypatch.setattr(figures, "DEFAULT_KINDS", ("curves",))
     monkeypatch.setattr(figures, "ENDINGS", (".svg",))
 
 

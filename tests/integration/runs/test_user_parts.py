@@ -22,7 +22,7 @@ from atoll.data.loading import load
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.methods._factory import make
-from atoll.report import html, table
+from atoll.report import pictures, table
 from atoll.storage import run_reader
 
 SHORT: dict[str, Any] = {"clients": 3, "rounds": 1, "rows": 300, "epochs": 1}
@@ -171,7 +171,9 @@ def test_a_metric_of_a_file_is_in_tables_summary_and_report(
     here: Path, atoll: Atoll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mean over clients of what the function gives for the logits and labels of their test rows."""
-    monkeypatch.setattr(html, "_picture", lambda draw, name: html.Picture(Markup(), Markup()))  # drawing takes long
+    monkeypatch.setattr(
+        pictures, "draw_picture", lambda draw, name: pictures.Picture(Markup(), Markup())
+    )  # drawing takes long
     where = ["--out", here / "r", "--metric", "./scores.py:calibration"]
     shown = atoll("run", "local", "--clients", "3", "--rounds", "1", "--rows", "300", "--epochs", "1", *where)
     assert "calibration" in shown.stdout

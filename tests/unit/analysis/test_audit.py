@@ -1,4 +1,4 @@
-"""What leaves a client, field by field."""
+"""The audit lists every field that a client sends or receives."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def by_field(items: list[Item]) -> dict[tuple[str, str], Item]:
     return {(item.direction, item.field): item for item in items}
 
 
-def test_fedavg_by_hand() -> None:
+def test_audit_of_fedavg_matches_hand_computed_sizes() -> None:
     """Logistic regression on 64 inputs: 64 * 10 + 10 floats in two tensors; up also one float for n_k."""
     items = by_field(audited("fedavg", models=("linear",)))
     assert items["down", "params"][4:6] == ("2 tensors, 650 values", 2600)
@@ -35,7 +35,7 @@ def test_fedavg_by_hand() -> None:
     assert (items["up", "params"].role, items["up", "n"].role, items["up", "extra"].role) == ("model", "weight", "")
 
 
-def test_a_class_table_travels_with_the_classes_held() -> None:
+def test_class_table_is_sent_with_labels_of_held_classes() -> None:
     """Two classes of ten, 64 features: the prototypes are 2 x 64 floats, with two counts and two labels (int32)."""
     items = by_field(audited("fedproto", models=("linear",), partition="pathological:2", clients=5))
     table = next(item for (way, _), item in items.items() if way == "up" and item.shape == "[2, 64]")
@@ -46,7 +46,7 @@ def test_a_class_table_travels_with_the_classes_held() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_fields_add_up_to_what_travels_and_each_is_explained(name: str) -> None:
+def test_audited_fields_sum_to_the_bytes_sent_and_have_meanings(name: str) -> None:
     setup = small_runs.setup(name, clients=3, partition="iid")
     items = audit(setup.method, setup.pool, 0)
     second = [e for e in dry_run(setup.method, setup.pool, 0, rounds=2) if e.round.t == 1]
@@ -56,7 +56,7 @@ def test_the_fields_add_up_to_what_travels_and_each_is_explained(name: str) -> N
     assert all(item.meaning for item in items)
 
 
-def test_a_regulariser_that_communicates_shows() -> None:
+def test_audit_lists_fields_of_a_regulariser() -> None:
     plain, more = by_field(audited("fedavg")), by_field(audited("fedavg", terms=("dw",)))
     assert plain["up", "extra"].bytes == 0
     assert more["up", "extra"].bytes > 0

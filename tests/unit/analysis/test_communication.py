@@ -9,7 +9,7 @@ N = 1  # the number of training rows, sent along
 
 
 @pytest.mark.parametrize(("classes", "held"), [(10, 2), (100, 10)])
-def test_bytes_by_hand(classes: int, held: int) -> None:
+def test_bytes_match_hand_computed_sizes(classes: int, held: int) -> None:
     """With C classes, of which a client holds h, and d = 500: h rows of a class table travel with h labels.
 
     A covariance is a triangle of d (d + 1) / 2 = 125,250 numbers. FD's teachers are those of the classes held.

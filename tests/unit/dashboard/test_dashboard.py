@@ -1,4 +1,4 @@
-"""The dashboard without a browser: what is read from runs, what is served and to whom, and the command."""
+"""The dashboard without a browser: reading runs, serving pages, access control, and the command."""
 
 import asyncio
 import fcntl
@@ -72,7 +72,7 @@ def test_runs_are_found_at_any_depth_and_not_inside_runs_hidden_folders_or_behin
     assert [row["name"] for row in RunIndex(root / "one").rows()] == ["one"]
 
 
-def test_a_finished_run_is_listed_with_what_its_summary_says(tmp_path: Path) -> None:
+def test_finished_run_is_listed_with_its_summary(tmp_path: Path) -> None:
     make_run(tmp_path / "a", generic=0.55, config={"rounds": 9}, status="diverged")
     row = row_of(tmp_path, "a")
     expected = {
@@ -93,7 +93,7 @@ def test_an_unfinished_run_is_running_while_it_is_locked_and_interrupted_afterwa
     assert (row["status"], row["left"]) == ("interrupted", None)
 
 
-def test_looking_never_takes_the_lock_that_a_run_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_run_does_not_take_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = unfinished(tmp_path / "a")
     with RunDir(path):
         pass
@@ -101,14 +101,14 @@ def test_looking_never_takes_the_lock_that_a_run_needs(tmp_path: Path, monkeypat
     assert row_of(tmp_path, "a")["status"] == "interrupted"
 
 
-def test_a_process_that_only_has_the_number_of_an_earlier_run_does_not_count(tmp_path: Path) -> None:
+def test_process_with_a_reused_id_does_not_count_as_running(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text(str(os.getppid()))
     assert holder(tmp_path) is None
     with RunDir(tmp_path):
         assert holder(tmp_path) == os.getpid()
 
 
-def test_a_line_is_seen_when_it_is_whole(tmp_path: Path) -> None:
+def test_metrics_line_is_shown_once_it_is_complete(tmp_path: Path) -> None:
     path, catalogue = unfinished(tmp_path / "a"), RunIndex(tmp_path)
     metrics = path / "metrics.jsonl"
     *_, last = metrics.read_text().splitlines()
@@ -122,7 +122,7 @@ def test_a_line_is_seen_when_it_is_whole(tmp_path: Path) -> None:
         assert [(r["status"], r["done"]) for r in catalogue.rows()] == [("running", 4)]
 
 
-def test_what_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_run_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path / "a")
     catalogue = RunIndex(tmp_path)
     before = catalogue.rows()
@@ -163,7 +163,7 @@ def test_a_damaged_run_is_listed_with_its_error_and_can_be_opened(harm: str, tmp
         assert answer.status_code == 200 or answer.json()["error"], address
 
 
-def test_what_can_be_read_of_a_damaged_run_is_shown(tmp_path: Path) -> None:
+def test_readable_parts_of_a_damaged_run_are_shown(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a")
     DAMAGE["a torn line"](path)
     seen = look(path, None)
@@ -171,15 +171,15 @@ def test_what_can_be_read_of_a_damaged_run_is_shown(tmp_path: Path) -> None:
     assert [problem for problem in seen.problems if "metrics.jsonl, line 1, is damaged" in problem]
 
 
-def test_a_number_beyond_all_bounds_is_not_known(tmp_path: Path) -> None:
+def test_number_too_large_for_a_float_is_ignored(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a", sent=(1000, 10**400))
     assert shown(path)["traffic"] == {"rounds": [1, 2, 3], "up": [1000] * 3, "down": [0] * 3}
 
 
-def test_an_empty_folder_and_one_that_is_gone_have_no_runs(tmp_path: Path) -> None:
+def test_empty_or_missing_folder_has_no_runs(tmp_path: Path) -> None:
     catalogue = RunIndex(tmp_path / "gone")
     assert catalogue.rows() == []
-    with pytest.raises(AtollError, match="no such run"):
+    with pytest.raises(AtollError, match="no longer exists"):
         catalogue.seen("0" * 12)
 
 
@@ -193,7 +193,7 @@ def test_curves_have_a_value_for_each_round_and_kind_of_model(tmp_path: Path) ->
     assert found["measures"]["val"]["personal"] == [0.4, None, 0.5]
 
 
-def test_traffic_is_what_came_since_the_line_before(tmp_path: Path) -> None:
+def test_traffic_is_the_difference_between_consecutive_lines(tmp_path: Path) -> None:
     found = shown(make_run(tmp_path / "a", sent=(1000, 500)))["traffic"]
     assert found == {"rounds": [1, 2, 3], "up": [1000] * 3, "down": [500] * 3}
 
@@ -206,7 +206,7 @@ def test_clients_have_their_latest_accuracy_in_natural_order(tmp_path: Path) -> 
     assert np.round(found["table"][0], 2).tolist() == [0.51, 0.71, 0.61]
 
 
-def test_while_a_run_goes_on_the_table_of_clients_is_that_of_its_latest_checkpoint(tmp_path: Path) -> None:
+def test_clients_of_a_running_run_come_from_its_latest_checkpoint(tmp_path: Path) -> None:
     path = unfinished(tmp_path / "a")
     kept = path / "checkpoints" / "round-000003"
     kept.mkdir(parents=True)
@@ -214,7 +214,7 @@ def test_while_a_run_goes_on_the_table_of_clients_is_that_of_its_latest_checkpoi
     assert len(shown(path)["clients"]["latest"]) == 4
 
 
-def test_what_went_wrong_is_counted_and_listed(tmp_path: Path) -> None:
+def test_incidents_are_counted_and_listed(tmp_path: Path) -> None:
     refused = {"client": "a", "round": 2, "field": "params", "reason": "holds NaN"}
     path = make_run(tmp_path / "a", rejected={2: [refused, "b"]})
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -228,7 +228,7 @@ def test_what_went_wrong_is_counted_and_listed(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_privacy_budget_is_shown_where_there_is_one(tmp_path: Path) -> None:
+def test_privacy_budget_is_shown_if_the_run_has_one(tmp_path: Path) -> None:
     path = make_run(
         tmp_path / "a", config={"dp": "8:1e-5"}, privacy={"dp": {"epsilon": 8}, "statement": ["Only rows."]}
     )
@@ -241,7 +241,7 @@ def test_the_privacy_budget_is_shown_where_there_is_one(tmp_path: Path) -> None:
     assert shown(make_run(tmp_path / "a"))["privacy"] is None
 
 
-def test_of_many_an_even_choice_is_shown_first_and_last_included() -> None:
+def test_even_choice_includes_first_and_last() -> None:
     few = even(range(1000))
     assert (len(few), few[0], few[-1]) == (150, 0, 999)
     assert {b - a for a, b in pairwise(few)} <= {6, 7}
@@ -274,7 +274,7 @@ def test_class_relations_of_large_weights_do_not_overflow() -> None:
     assert np.isfinite(relations(np.full((2, 3), 1e6, np.float32))).all()
 
 
-def test_a_damaged_checkpoint_is_told_and_the_rest_of_the_run_is_shown(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_reported_and_the_rest_of_the_run_is_shown(tmp_path: Path) -> None:
     folder = checkpoint(make_run(tmp_path / "a"), {"x": np.zeros(2, np.float32)})
     (folder / "server.safetensors").write_bytes(b"no")
     client = Client(tmp_path)
@@ -297,7 +297,7 @@ def test_the_contract_of_an_installed_method_is_shown_and_no_method_file_is_run(
     assert not (tmp_path / "sprung").exists()
 
 
-def test_the_audit_log_is_listed_and_a_change_to_it_is_told(tmp_path: Path) -> None:
+def test_audit_log_is_listed_and_a_change_is_reported(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a")
     log = AuditLog(path / audit_log.NAME)
     log.add(1, 0, "a", 100, "cd" * 32)
@@ -336,7 +336,7 @@ def chosen(root: Path) -> dict[str, PartialRun]:
     return {row["id"]: catalogue.seen(row["id"]) for row in catalogue.rows()}
 
 
-def test_seeds_are_put_together_and_their_spread_is_told(tmp_path: Path) -> None:
+def test_comparison_groups_seeds_and_reports_their_spread(tmp_path: Path) -> None:
     """By validation 0.90, 0.92 and 0.97: mean 93.00 %, deviation sqrt((9 + 1 + 16) / 2) = 3.61."""
     make_comparison(tmp_path)
     found = compare(chosen(tmp_path))
@@ -360,13 +360,13 @@ def test_bands_reach_from_the_lowest_seed_to_the_highest_over_the_rounds_that_al
     assert curve["mean"] == pytest.approx([0.3, 0.6])
 
 
-def test_runs_in_unlike_settings_are_compared_with_a_warning(tmp_path: Path) -> None:
+def test_runs_in_different_settings_are_compared_with_a_warning(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     make_run(tmp_path / "b", data="cifar10")
     assert "differ in data" in compare(chosen(tmp_path))["notes"][0]
 
 
-def test_a_run_that_goes_on_can_be_compared(tmp_path: Path) -> None:
+def test_running_run_can_be_compared(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     unfinished(tmp_path / "b")
     assert {g["name"]: g["remark"] for g in compare(chosen(tmp_path))["groups"]} == {
@@ -434,7 +434,7 @@ def test_requests_of_other_pages_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_can_be_sent(verb: str, tmp_path: Path) -> None:
+def test_requests_other_than_reads_are_refused(verb: str, tmp_path: Path) -> None:
     assert Client(tmp_path).request(verb, "/api/runs").status_code == 405
 
 
@@ -449,7 +449,7 @@ def test_nothing_can_be_sent(verb: str, tmp_path: Path) -> None:
         "/config.yaml",
     ],
 )
-def test_only_what_is_listed_can_be_asked_for(address: str, tmp_path: Path) -> None:
+def test_files_outside_the_page_are_not_served(address: str, tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     assert Client(tmp_path / "a").get(address).status_code == 404
 
@@ -457,14 +457,14 @@ def test_only_what_is_listed_can_be_asked_for(address: str, tmp_path: Path) -> N
 def test_an_unknown_run_and_too_many_runs_are_refused_with_a_reason(tmp_path: Path, monkeypatch: Any) -> None:
     make_comparison(tmp_path, seeds=1)
     client = Client(tmp_path)
-    assert "no such run" in client.get("/api/runs/123").json()["error"]
+    assert "no longer exists" in client.get("/api/runs/123").json()["error"]
     monkeypatch.setattr("atoll.dashboard.comparison.MOST", 2)
     ids = ",".join(row["id"] for row in client.get("/api/runs").json()["runs"])
     answer = client.get(f"/api/compare?ids={ids}")
     assert (answer.status_code, "at most 2" in answer.json()["error"]) == (400, True)
 
 
-def test_an_answer_that_the_browser_has_is_not_sent_again(tmp_path: Path) -> None:
+def test_unchanged_answer_is_not_sent_again(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     client = Client(tmp_path)
     first = client.get("/api/runs")
@@ -472,7 +472,7 @@ def test_an_answer_that_the_browser_has_is_not_sent_again(tmp_path: Path) -> Non
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_looking_at_everything_changes_nothing(tmp_path: Path) -> None:
+def test_dashboard_changes_no_files(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a", config={"method": "fedavg"})
     checkpoint(path, {"params/head.weight": np.eye(2, dtype=np.float32)})
 
@@ -490,9 +490,11 @@ def test_looking_at_everything_changes_nothing(tmp_path: Path) -> None:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_mistakes_are_told(refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_refuses_missing_folder_busy_port_and_missing_package(
+    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "no folder 'nowhere'" in refused("ui", "nowhere")
-    with server.bound(0) as taken:
+    with server.listen(0) as taken:
         port = taken.getsockname()[1]
         assert f"Port {port} is in use" in refused("ui", tmp_path, "--port", port)
     monkeypatch.setattr(server, "NEEDED", ("starlette", "no_such_package"))
@@ -500,7 +502,7 @@ def test_mistakes_are_told(refused: Callable[..., str], tmp_path: Path, monkeypa
 
 
 def test_only_this_machine_can_connect() -> None:
-    with server.bound(0) as listener:
+    with server.listen(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 

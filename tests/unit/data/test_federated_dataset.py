@@ -1,4 +1,4 @@
-"""Splitting what clients own, and federations: sound, repeatable, kept and read back."""
+"""Splits of clients' rows, and federated data sets: disjoint, repeatable, cached, exported and read again."""
 
 import json
 from dataclasses import replace
@@ -55,7 +55,7 @@ def same(a: FederatedDataset, b: FederatedDataset) -> bool:
 # -- splitting what a client owns
 
 
-def test_totals_by_largest_remainders():
+def test_shares_use_largest_remainders():
     """8 : 1 : 1 as test, validation, train.
 
     3: quotas 0.3, 0.3, 2.4, the one left goes to 2.4. 6: 0.6, 0.6, 4.8, the two left go to 4.8 and, of equals, to the
@@ -67,14 +67,14 @@ def test_totals_by_largest_remainders():
     assert train.tolist() == [3, 5, 8, 12]
 
 
-def test_client_811_by_hand():
+def test_client_811_matches_hand_computed_split():
     """10 and 20 rows: 1 and 2 for test and as many for validation."""
     test, val = held_out(np.array([[10, 20]]), "client_811", rng())
     assert test.tolist() == [[1, 2]]
     assert val.tolist() == [[1, 2]]
 
 
-def test_client_82_by_hand():
+def test_client_82_matches_hand_computed_split():
     """40 rows: 8 for test, and of the 32 others 4 for validation; half of each from either class."""
     test, val = held_out(np.array([[20, 20]]), "client_82", rng())
     assert test.tolist() == [[4, 4]]
@@ -88,7 +88,7 @@ def test_official_holds_a_fifth_out_for_validation():
     assert val.tolist() == [[1, 2]]
 
 
-def test_a_class_of_three_rows_is_tested():
+def test_class_of_three_rows_has_a_test_row():
     """Ten classes of 3 rows, so that 3 of 30 would be tested: each is. 3 rows of other classes are for validation."""
     test, val = held_out(np.full((1, 10), 3), "client_811", rng())
     assert test.tolist() == [[1] * 10]
@@ -105,7 +105,7 @@ def test_the_last_row_of_a_class_is_for_training():
     assert val.tolist() == [[0, 0, 0, 0, 0, 1]]
 
 
-def test_a_client_with_one_row_of_each_class_is_split_all_the_same():
+def test_client_with_one_row_of_each_class_is_split():
     """62 single rows: 6.2 for test and for validation; which classes differs from client to client."""
     test, val = held_out(np.ones((50, 62), dtype=np.int64), "client_811", rng())
     assert (test.sum(1) == 6).all()
@@ -140,13 +140,13 @@ def test_every_client_can_be_trained_and_tested(counts, split, seed):
 # -- local test sets that mirror the training rows
 
 
-def test_the_mirror_rule_by_hand():
+def test_mirror_matches_hand_computed_rows():
     """round(n_test^c n_i^c / n_train^c): class 0 has 20 test and 100 training rows, class 1 has 8 and 40."""
     counts = np.array([[30, 0], [50, 10], [20, 30]])
     assert mirrored(counts, np.array([100, 40]), np.array([20, 8]), rng()).tolist() == [[6, 0], [10, 2], [4, 6]]
 
 
-def test_the_mirror_rule_rounds():
+def test_mirror_rounds_to_the_nearest_number():
     """10 of 40: 13, 14 and 13 training rows give 3.25, 3.5 and 3.25."""
     assert mirrored(np.array([[13], [14], [13]]), np.array([40]), np.array([10]), rng()).tolist() == [[3], [4], [3]]
 
@@ -159,25 +159,25 @@ def test_no_test_row_is_given_twice():
     assert got in ([2, 2, 0, 0], [2, 1, 1, 0])
 
 
-def test_ties_do_not_favour_the_first_clients():
+def test_mirrored_ties_are_broken_at_random():
     """Two test rows for four equal clients: over many draws each gets one half of the time."""
     draws = [mirrored(np.ones((4, 1), dtype=int), np.array([4]), np.array([2]), rng(s))[:, 0] for s in range(400)]
     assert (np.sum(draws, 1) == 2).all()
     assert np.abs(np.mean(draws, 0) - 0.5).max() < 0.1  # four standard deviations
 
 
-def test_a_client_without_test_rows_is_given_one():
+def test_client_without_test_rows_gets_one():
     """97 and 3 of 100 training rows, 10 test rows: 9.7 and 0.3 round to 10 and 0, and the first gives one up."""
     rows = mirror(np.array([[97], [3]]), np.array([100]), np.zeros(10, dtype=np.int64), rng())
     assert [len(r) for r in rows] == [9, 1]
     assert len(np.unique(np.concatenate(rows))) == 10
 
 
-def test_a_spare_test_row_is_used_before_anybody_gives_one_up():
-    """40 and 1 of 100 training rows (59 belong to nobody), 10 test rows: 4 and 0.1, and 6 are spare."""
+def test_unused_test_row_is_taken_before_a_row_of_another_client():
+    """40 and 1 of 100 training rows (59 are unused), 10 test rows: 4 and 0.1, and 6 are spare."""
     rows = mirror(np.array([[40], [1]]), np.array([100]), np.zeros(10, dtype=np.int64), rng())
     assert [len(r) for r in rows] == [4, 1]
-    # Where nobody has a row to give up: 1 and 1 of 10 training rows, 3 test rows, quotas of 0.3.
+    # No client has a row to spare: 1 and 1 of 10 training rows, 3 test rows, quotas of 0.3.
     rows = mirror(np.array([[1], [1]]), np.array([10]), np.zeros(3, dtype=np.int64), rng())
     assert [len(r) for r in rows] == [1, 1]
 
@@ -210,7 +210,7 @@ def test_clients_that_cannot_be_tested_are_counted():
     public=st.integers(0, 40),
     seed=st.integers(0, 99),
 )
-def test_a_federation_is_sound(partition, split, clients, public, seed):
+def test_parts_are_disjoint_and_every_client_has_training_rows(partition, split, clients, public, seed):
     data = dataset([60] * 5, [15] * 5, owners=20)
     if partition == "pathological:2" and clients < 5:
         clients = 5
@@ -249,7 +249,7 @@ def test_pathological_parts_share_their_classes(split, seed):
         assert held.max() < 0.7
 
 
-def test_sizes_of_each_split():
+def test_splits_have_their_documented_sizes():
     """1200 rows: 960 : 120 : 120, and 840 : 120 : 240. Official: 1000 into 800 and 200, and the 200 test rows."""
     one = {split: federate(TOY, 1, "iid", split) for split in SPLITS}
     assert [len(one["client_811"].part(p)[0]) for p in ("train", "val", "test")] == [960, 120, 120]
@@ -265,7 +265,7 @@ def test_local_test_sets_mirror_the_training_mix():
     assert got.counts("test").sum(0).max() <= 20
 
 
-def test_the_same_request_gives_the_same_federation_and_every_part_of_it_matters():
+def test_same_request_gives_same_partition_and_each_argument_changes_it():
     request = {"clients": 5, "partition": "dirichlet:0.5", "split": "client_811", "seed": 0, "public": 10}
     first = federate(TOY, **request)
     assert same(first, federate(TOY, **request))
@@ -280,7 +280,7 @@ def test_the_same_request_gives_the_same_federation_and_every_part_of_it_matters
     assert not np.array_equal(first.train[0], others[3].train[0])
 
 
-def test_a_fingerprint_sees_every_array():
+def test_fingerprint_depends_on_every_array():
     owned = dataset([5, 5], [2, 2], owners=2)
     changed = [
         replace(owned, x_train=owned.x_train + 1),
@@ -306,7 +306,7 @@ def test_rows_and_labels_come_from_both_parts():
     assert got.rows(np.array([], dtype=np.int64)).shape == (0, 1)
 
 
-def test_counts_are_of_one_part():
+def test_counts_are_those_of_one_part():
     got = federate(TOY, 5, "iid")
     assert np.array_equal(got.counts(), got.counts("train"))
     assert np.array_equal(got.counts("val")[2], np.bincount(got.labels(got.val[2]), minlength=10))
@@ -367,8 +367,8 @@ def test_owners_share_both_parts_when_merged():
         assert np.array_equal(mine, np.flatnonzero(owners == client))
 
 
-def test_test_rows_without_owner():
-    """Mirrored where the official test part is asked for, otherwise left out and said."""
+def test_test_rows_without_owner_are_mirrored_or_left_out():
+    """The split official mirrors them; other splits leave them out with a note."""
     data = replace(dataset([60] * 5, [10] * 5, owners=4), owner_test=None)
     official = federate(data, None, "natural", "official")
     assert min(len(r) for r in official.test) > 0
@@ -393,14 +393,14 @@ def test_a_misspelt_split_is_corrected():
 # -- the cache
 
 
-def test_a_federation_is_made_once(tmp_path, monkeypatch):
+def test_cached_partition_is_not_computed_again(tmp_path, monkeypatch):
     first = federate(TOY, 5, public=10, cache=tmp_path / "deep")
     assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == [f"{first.name}.json", f"{first.name}.npz"]
 
     def never(*_: object) -> FederatedDataset:
         raise AssertionError("made again")
 
-    monkeypatch.setattr("atoll.data.federate._made", never)
+    monkeypatch.setattr("atoll.data.federate._partition", never)
     again = federate(TOY, 5, public=10, cache=tmp_path / "deep")
     assert same(first, again)
     assert again.dataset is TOY
@@ -409,7 +409,7 @@ def test_a_federation_is_made_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["cut npz", "cut json", "no npz", "other rows"])
-def test_a_damaged_cache_is_made_again(tmp_path, damage):
+def test_damaged_cache_is_replaced(tmp_path, damage):
     first = federate(TOY, 5, cache=tmp_path)
     npz, head = tmp_path / f"{first.name}.npz", tmp_path / f"{first.name}.json"
     if damage == "no npz":
@@ -426,7 +426,7 @@ def test_a_damaged_cache_is_made_again(tmp_path, damage):
     assert same(first, federate(TOY, 5, cache=tmp_path))
 
 
-def test_a_cache_that_cannot_be_written_is_said(tmp_path):
+def test_unwritable_cache_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AtollError, match="Cannot write to folder"):
         federate(TOY, 5, cache=tmp_path / "file")
@@ -453,7 +453,7 @@ def exported(tmp_path, change=None) -> str:
     return f"file:{path}"
 
 
-def test_a_changed_file_has_another_name(tmp_path):
+def test_changed_partition_file_has_another_name(tmp_path):
     def swap(body):
         first, second = body["clients"][0]["train"], body["clients"][1]["train"]
         first[0], second[0] = second[0], first[0]
@@ -493,7 +493,7 @@ def put(client, part, rows):
         (lambda body: body.update(version=99), "has format 99, not 1. Export the partition again"),
     ],
 )
-def test_a_wrong_file_is_refused(tmp_path, change, message):
+def test_partition_file_with_wrong_rows_or_clients_is_refused(tmp_path, change, message):
     with pytest.raises(AtollError, match=message):
         federate(TOY, None, exported(tmp_path, change))
 
@@ -504,7 +504,7 @@ def test_a_file_made_for_other_data_is_refused(tmp_path):
         federate(other, None, exported(tmp_path))
 
 
-def test_a_file_brings_its_own_numbers(tmp_path):
+def test_partition_file_sets_numbers_of_clients_and_public_rows(tmp_path):
     partition = exported(tmp_path)
     assert len(federate(TOY, 3, partition, public=20).clients) == 3
     with pytest.raises(AtollError, match=r"has 3 clients, not 4. Ask for 3 or leave the number out"):
@@ -516,7 +516,7 @@ def test_a_file_brings_its_own_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"), [(None, "cannot be read: No such file"), ("x", "not an exported"), ("[]", "not an")]
 )
-def test_what_is_no_file_is_refused(tmp_path, content, message):
+def test_missing_or_malformed_partition_file_is_refused(tmp_path, content, message):
     path = tmp_path / "mine.json"
     if content:
         path.write_text(content)

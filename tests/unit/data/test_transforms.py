@@ -52,7 +52,7 @@ def test_read_only_rows_can_be_prepared(recwarn: pytest.WarningsRecorder) -> Non
     assert not recwarn.list
 
 
-def test_a_border_is_black() -> None:
+def test_border_is_black_after_normalisation() -> None:
     """28 by 28 grow to 32 by 32; black is (0 - 0.5071) / 0.2673 = -1.897119 in this code's statistics."""
     transform = preset("liping_aug", "mnist", (1, 28, 28))
     out = transform.prepare(np.full((1, 1, 28, 28), 255, np.uint8))
@@ -92,13 +92,13 @@ def test_feddw_transposes_mnist() -> None:
         ("feddw", "fashion_mnist", 0.1307, 0.3081),
     ],
 )
-def test_statistics_of_the_presets(name: str, data: str, mean: float, std: float) -> None:
+def test_presets_use_the_published_mean_and_deviation(name: str, data: str, mean: float, std: float) -> None:
     shape = (3, 32, 32) if "cifar" in data else (1, 28, 28)
     transform = preset(name, data, shape)
     assert (transform.mean[0], transform.std[0]) == (mean, std)
 
 
-def test_what_the_presets_add() -> None:
+def test_presets_set_the_published_augmentations() -> None:
     aug = preset("liping_aug", "cifar10", (3, 32, 32))
     assert (aug.flip, aug.erase, aug.crop, aug.turn, aug.black, aug.border) == (True, True, 4, 0.0, False, 0)
     digits = preset("liping_aug", "mnist", (1, 28, 28))
@@ -117,13 +117,13 @@ def test_what_the_presets_add() -> None:
         preset("liping_aug", "imdb", (200,)),
     ],
 )
-def test_presets_without_augmentation_change_nothing(transform: Transform) -> None:
+def test_presets_without_augmentation_leave_batches_unchanged(transform: Transform) -> None:
     x = numbered(2)
     assert not transform.augments
     assert transform.augment(x, key(0)) is x
 
 
-def test_mistakes_are_named() -> None:
+def test_unknown_preset_or_wrong_channels_are_refused() -> None:
     with pytest.raises(AtollError, match="Did you mean 'liping_aug'"):
         preset("liping", "cifar10", (3, 32, 32))
     with pytest.raises(AtollError, match="has 3 channels in its official form, but its images have 1"):
@@ -134,7 +134,7 @@ def test_mistakes_are_named() -> None:
 
 
 @pytest.mark.parametrize("transform", EACH)
-def test_the_same_key_gives_the_same_images(transform: Transform) -> None:
+def test_same_key_gives_same_images(transform: Transform) -> None:
     x = numbered(32)
     before = x.clone()
     first, second, other = (transform.augment(x, k) for k in (key(1), key(1), key(2)))
@@ -146,7 +146,7 @@ def test_the_same_key_gives_the_same_images(transform: Transform) -> None:
 
 
 @pytest.mark.parametrize("transform", EACH)
-def test_an_image_does_not_notice_how_many_follow_it(transform: Transform) -> None:
+def test_augmentation_of_an_image_does_not_depend_on_batch_size(transform: Transform) -> None:
     x = numbered(9)
     assert torch.equal(transform.augment(x, key(3))[:4], transform.augment(x[:4], key(3)))
 
@@ -172,7 +172,7 @@ def test_half_of_the_images_are_flipped() -> None:
     assert 1850 < int(flipped.sum()) < 2150
 
 
-def test_erased_rectangles_keep_to_their_bounds() -> None:
+def test_erased_rectangles_have_area_and_ratio_in_range() -> None:
     """Of 1,024 pixels, 4 to 20 % are 41 to 205; rounding moves each side by at most a half, and sides of up to
     sqrt(0.2 * 1024 * 2) = 20.2 pixels add at most (20.2 + 10.1 + 1) / 2 pixels. Ratio 1/2 to 2 likewise."""
     x = numbered(4000, 1, 32)
@@ -212,7 +212,7 @@ def shifted(image: Tensor, down: int, right: int) -> Tensor:
     return padded[:, 2 + down : 10 + down, 2 + right : 10 + right]
 
 
-def test_what_comes_from_outside_can_be_black() -> None:
+def test_cropping_fills_with_black_if_requested() -> None:
     """Black in normalised units is -mean / std: -0.5 / 0.25 = -2 and -0.3 / 0.1 = -3."""
     transform = Transform(mean=(0.5, 0.3), std=(0.25, 0.1), crop=3, black=True)
     out = transform.augment(torch.ones(50, 2, 8, 8), key(0))
@@ -220,7 +220,7 @@ def test_what_comes_from_outside_can_be_black() -> None:
     assert sorted(out[:, 1].unique().tolist()) == pytest.approx([-3.0, 1.0])
 
 
-def test_turning_keeps_the_centre_and_moves_the_rim_by_up_to_the_angle() -> None:
+def test_rotation_keeps_the_centre_and_moves_the_rim_by_at_most_the_angle() -> None:
     """The pixel 15 above the centre of a 31 by 31 image may move sideways by 15 sin 15 degrees = 3.88, so by 4."""
     x = torch.zeros(500, 1, 31, 31)
     x[:, 0, 15, 15] = 1.0
@@ -234,7 +234,7 @@ def test_turning_keeps_the_centre_and_moves_the_rim_by_up_to_the_angle() -> None
     assert columns.max() > 1
 
 
-def test_a_turn_by_a_right_angle_is_exact() -> None:
+def test_rotation_by_a_right_angle_is_exact() -> None:
     """A draw u turns by (2u - 1) times the limit, so the limit 90 / |2u - 1| makes it a right angle."""
     k = key(5)
     share = 2 * uniform(fold(k, 3), 1).item() - 1
@@ -243,7 +243,7 @@ def test_a_turn_by_a_right_angle_is_exact() -> None:
     assert torch.equal(out, torch.rot90(x, 1 if share > 0 else -1, (2, 3)))
 
 
-def test_flip_then_erase_then_crop() -> None:
+def test_augmentations_run_in_order_flip_erase_crop() -> None:
     """Erased pixels move with the crop, so a combined augmentation equals the three steps one after the other."""
     x, k = numbered(20), key(4)
     steps = [Transform(flip=True), Transform(erase=True), Transform(crop=4)]

@@ -148,7 +148,7 @@ def test_the_smallest_scale_runs(name: str, tmp_path: Path, without_report: None
 )
 def test_a_recipe_of_a_figure_makes_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): out)
-    monkeypatch.setattr(figures, "usual", lambda shown: [])
+    monkeypatch.setattr(figures, "default_figures", lambda shown: [])
     document = smoke(name, tmp_path)
     text = (tmp_path / "results.md").read_text()
     for figure in document["figures"]:

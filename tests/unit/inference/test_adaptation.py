@@ -1,4 +1,4 @@
-"""Clients that come after a run: every method serves them from its server's state, or says why it cannot."""
+"""New clients after a run: every method serves them from the server's state, or is refused with a reason."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,9 @@ from atoll.engine.build import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
-from atoll.inference.adaptation import Adaptation, adapt, open_adapted, read_shots
+from atoll.inference.adaptation import adapt, read_shots
+from atoll.inference.adaptation_files import open_adapted
+from atoll.inference.adaptation_result import Adaptation
 from atoll.methods import _registry
 
 SMALL: dict[str, Any] = {
@@ -60,7 +62,7 @@ def without_knowledge(result: Result) -> Result:
 
 
 @pytest.mark.parametrize("name", [n for n in _registry.methods() if n not in CLOSED])
-def test_newcomers_learn_from_the_server_and_leave_it_as_it_is(name: str) -> None:
+def test_newcomers_use_the_server_state_without_changing_it(name: str) -> None:
     result = short(name)
     before = digest(result.server)
     made = adapt(result, shots=5)
@@ -77,7 +79,7 @@ def test_newcomers_learn_from_the_server_and_leave_it_as_it_is(name: str) -> Non
 @pytest.mark.parametrize(
     ("name", "reason"), [("fedmd", "consensus"), ("ktpfl", "each client of the run"), ("fedpd:v1", "mean of features")]
 )
-def test_methods_without_lasting_knowledge_say_so(name: str, reason: str) -> None:
+def test_methods_that_cannot_serve_newcomers_are_refused_with_the_reason(name: str, reason: str) -> None:
     base = name.partition(":")[0]
     options = {**SMALL, **QUICK.get(base, {}), "models": ("mlp:hidden=16",), "public": 60}
     made = build_setup(Config(method=name, **options))
@@ -95,21 +97,21 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     return folder, run("fedavg", out=folder, **{**SMALL, "clients": 6, "newcomers": 2})
 
 
-def test_the_last_clients_stay_out(host: tuple[Path, Result]) -> None:
+def test_last_clients_are_held_out_of_the_run(host: tuple[Path, Result]) -> None:
     """Four of six clients train and are measured; the two others are those of the same partition without the option."""
     folder, result = host
-    everybody = build_setup(replace(result.setup.config, newcomers=0)).federation
-    assert result.pool.ids == everybody.clients[:4]
-    assert {row["client"] for row in result.clients} == set(everybody.clients[:4])
-    assert json.loads((folder / "holdings.json").read_text())["clients"] == list(everybody.clients[:4])
+    all_clients = build_setup(replace(result.setup.config, newcomers=0)).federation
+    assert result.pool.ids == all_clients.clients[:4]
+    assert {row["client"] for row in result.clients} == set(all_clients.clients[:4])
+    assert json.loads((folder / "holdings.json").read_text())["clients"] == list(all_clients.clients[:4])
     guests = adapt(folder, shots="all")
-    assert guests.models.clients == everybody.clients[4:]
+    assert guests.models.clients == all_clients.clients[4:]
     for at in (0, 1):
-        assert guests.table["rows"][at].as_py() == len(everybody.train[4 + at])
-        assert len(guests.models.pool.test[at].y) == len(everybody.test[4 + at])
+        assert guests.table["rows"][at].as_py() == len(all_clients.train[4 + at])
+        assert len(guests.models.pool.test[at].y) == len(all_clients.test[4 + at])
 
 
-def test_a_newcomer_of_fedavg_trains_the_server_s_model_on_its_rows(host: tuple[Path, Result]) -> None:
+def test_newcomer_of_fedavg_trains_the_server_model_on_its_rows(host: tuple[Path, Result]) -> None:
     """What the method does in one round, called by hand, for as many passes as asked for."""
     result = host[1]
     made = adapt(host[0], epochs=2)
@@ -122,7 +124,7 @@ def test_a_newcomer_of_fedavg_trains_the_server_s_model_on_its_rows(host: tuple[
     assert made.table["epochs_alone"].to_pylist() == [2, 2]
 
 
-def test_the_server_s_model_is_measured_as_it_is(host: tuple[Path, Result]) -> None:
+def test_shared_score_is_that_of_the_server_model(host: tuple[Path, Result]) -> None:
     folder, result = host
     made, generic = adapt(folder), result.generic()
     assert generic is not None
@@ -132,7 +134,7 @@ def test_the_server_s_model_is_measured_as_it_is(host: tuple[Path, Result]) -> N
             assert row["shared"] == pytest.approx((generic(x).argmax(1) == y).double().mean().item())
 
 
-def test_shots_are_rows_of_each_class_and_larger_ones_hold_the_smaller(host: tuple[Path, Result]) -> None:
+def test_shots_are_rows_of_each_class_and_nested(host: tuple[Path, Result]) -> None:
     made = adapt(host[0], shots=[3, 1, "all"], repeats=2)
     assert made.plan.shots == (1, 3, None)
     counts = made.models.pool.train[0].y.bincount()
@@ -146,7 +148,7 @@ def test_shots_are_rows_of_each_class_and_larger_ones_hold_the_smaller(host: tup
     assert all(tuple(x.flatten().tolist()) in held for x in one.x)
 
 
-def test_a_curve_is_the_mean_over_newcomers_and_deviates_over_repeats(host: tuple[Path, Result]) -> None:
+def test_curve_is_the_mean_over_newcomers_with_deviation_over_repeats(host: tuple[Path, Result]) -> None:
     made = adapt(host[0], shots=2, repeats=2)
     means = [
         np.mean([r["personal"] for r in made.table.to_pylist() if r["repeat"] == repeat]).item() for repeat in (0, 1)
@@ -157,7 +159,7 @@ def test_a_curve_is_the_mean_over_newcomers_and_deviates_over_repeats(host: tupl
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "two", "1,none"])
-def test_shots_that_cannot_be_read(text: str) -> None:
+def test_malformed_shots_are_refused(text: str) -> None:
     with pytest.raises(AtollError, match="--shots wants"):
         read_shots(text)
 
@@ -166,7 +168,7 @@ def test_shots_that_cannot_be_read(text: str) -> None:
 # Data of their own
 
 
-def test_classes_of_newcomers_go_by_their_names(host: tuple[Path, Result], tmp_path: Path) -> None:
+def test_classes_of_newcomers_are_matched_by_name(host: tuple[Path, Result], tmp_path: Path) -> None:
     """Rows of sevens and threes alone are numbered 0 and 1 by their file, and 3 and 7 by the run."""
     digits = load("digits")
     chosen = np.isin(digits.y_train, (3, 7))
@@ -177,7 +179,7 @@ def test_classes_of_newcomers_go_by_their_names(host: tuple[Path, Result], tmp_p
     assert made.notes == ()
 
 
-def test_owners_are_newcomers_and_data_may_be_divided(host: tuple[Path, Result]) -> None:
+def test_owners_are_newcomers_unless_a_partition_is_given(host: tuple[Path, Result]) -> None:
     digits = load("digits")
     owners = np.array(["north", "south"])[np.arange(len(digits.y_train)) % 2]
     empty = np.array([], dtype=str)
@@ -186,12 +188,12 @@ def test_owners_are_newcomers_and_data_may_be_divided(host: tuple[Path, Result])
     assert len(adapt(host[0], owned, shots=1, clients=3, partition="dirichlet:1").models.clients) == 3
 
 
-def test_rows_of_the_run_itself_are_noted(host: tuple[Path, Result]) -> None:
+def test_note_warns_if_newcomers_have_rows_of_the_run(host: tuple[Path, Result]) -> None:
     same = host[1].setup.federation.dataset
     assert "have trained on its rows" in adapt(host[0], same, shots=1).notes[0]
 
 
-def test_unfit_data_are_refused(host: tuple[Path, Result]) -> None:
+def test_data_of_another_kind_or_with_unknown_classes_are_refused(host: tuple[Path, Result]) -> None:
     x, y = np.zeros((20, 4), np.float32), np.arange(20) % 2
     wide = Dataset("wide", "table", x, y, x[:0], y[:0], ("0", "1"))
     with pytest.raises(AtollError, match="table rows of shape"):
@@ -202,7 +204,7 @@ def test_unfit_data_are_refused(host: tuple[Path, Result]) -> None:
         adapt(host[0], strange)
 
 
-def test_a_run_that_holds_nobody_out_says_what_to_do(tmp_path: Path) -> None:
+def test_run_without_held_out_clients_is_refused_with_a_remedy(tmp_path: Path) -> None:
     result = run("local", **{**SMALL, "newcomers": 0})
     with pytest.raises(AtollError, match=r"No client was held out of this run.*--newcomers N"):
         adapt(result)
@@ -214,7 +216,7 @@ def test_a_run_that_holds_nobody_out_says_what_to_do(tmp_path: Path) -> None:
 # The command
 
 
-def test_the_command_writes_numbers_a_curve_and_models(host: tuple[Path, Result], atoll: Atoll, tmp_path: Path) -> None:
+def test_command_writes_scores_curve_and_models(host: tuple[Path, Result], atoll: Atoll, tmp_path: Path) -> None:
     folder = tmp_path / "later"
     shown = atoll("adapt", host[0], "--newcomers", "--shots", "2,5", "--repeats", "2", "--out", folder)
     assert "fedavg: 2 newcomers" in shown.stdout
@@ -234,7 +236,7 @@ def test_the_command_writes_numbers_a_curve_and_models(host: tuple[Path, Result]
     assert "checked on" in atoll("export", folder, "--client", whose, "--out", tmp_path / "export").stdout
 
 
-def test_prototypes_of_few_rows_predict_the_same_when_opened_again(tmp_path: Path) -> None:
+def test_reopened_prototype_model_predicts_the_same(tmp_path: Path) -> None:
     """FedProto asks which classes a client holds: those among the rows that it learnt from."""
     folder = tmp_path / "run"
     run("fedproto", out=folder, **SMALL, settings={"readout": "prototype", "proto_own_classes": True})
@@ -244,13 +246,13 @@ def test_prototypes_of_few_rows_predict_the_same_when_opened_again(tmp_path: Pat
     assert len(again.source("3")[3].y) == made.table["rows"][0].as_py()
 
 
-def test_the_command_wants_data_or_newcomers(host: tuple[Path, Result], refused: Any) -> None:
+def test_command_requires_either_data_or_newcomers(host: tuple[Path, Result], refused: Any) -> None:
     assert "Give either --data" in refused("adapt", host[0])
     assert "Give either --data" in refused("adapt", host[0], "--newcomers", "--data", "digits")
     assert "setting of fedavg" in refused("adapt", host[0], "--newcomers", "--set", "lam=1")
 
 
-def test_from_python_it_is_one_call(host: tuple[Path, Result]) -> None:
+def test_adapt_from_python_returns_repr_html_and_plot(host: tuple[Path, Result]) -> None:
     made = package.adapt(host[0], shots="1,all")
     assert repr(made).startswith("<Adaptation fedavg: 2 newcomers, personal ")
     assert made._repr_html_().count("<tr>") == 3

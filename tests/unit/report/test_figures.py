@@ -1,4 +1,4 @@
-"""Figures by kind: what they show of plain data, of runs, and of the models that runs left."""
+"""Figures by kind: drawn from plain data, from runs, and from the models of runs."""
 
 import math
 import sys
@@ -14,15 +14,15 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from atoll.analysis.class_relations import Lengths, Relations, lengths, relations, tendency
-from atoll.analysis.embeddings import Features, embedded, features, separation
-from atoll.analysis.proxy_images import enhanced
-from atoll.analysis.timeline import course
+from atoll.analysis.class_relations import Relations, WeightNorms, correlate_norms, relations, weight_norms
+from atoll.analysis.embeddings import Features, embed, features, separation
+from atoll.analysis.proxy_images import proxy_images
+from atoll.analysis.timeline import simulate_schedule
 from atoll.api import run_config
 from atoll.config import Config
 from atoll.errors import AtollError
 from atoll.inference.models import SavedRun, open_run
-from atoll.report import figures, html, plots, style
+from atoll.report import figures, html, pictures, plots, style
 from atoll.report.figures import metrics, models, sweeps
 from atoll.report.figures.base import FigureSpec, RunsByCase, by_case, pair
 from atoll.report.figures.sweeps import place
@@ -34,7 +34,7 @@ ANY = np.random.default_rng(0)
 TINY: dict[str, Any] = {"data": "digits", "clients": 3, "rounds": 1, "epochs": 1, "models": ("mlp:hidden=8",)}
 
 
-def told(
+def make_stored_run(
     seed: int = 0,
     accuracies: Sequence[float] = (0.5, 0.7),
     sent: float = 1000.0,
@@ -159,10 +159,10 @@ def test_weight_vectors_are_crosses() -> None:
     assert [(*line.get_xdata(), *line.get_ydata()) for line in crosses] == [
         (1, 2),
         (3, 4),
-    ]  # none for a class nobody has
+    ]  # none for a class without rows
 
 
-def test_contrary_classes_lie_on_the_same_side_twice() -> None:
+def test_contrary_classes_are_above_or_below_average_in_both() -> None:
     """Averages are 1/4: frequent and long, frequent and short, rare and long, rare and short."""
     draw = plots.Draw("", np.array([0.4, 0.4, 0.1, 0.1]), np.array([0.3, 0.2, 0.3, 0.2]))
     assert draw.contrary.tolist() == [True, False, False, True]
@@ -171,8 +171,15 @@ def test_contrary_classes_lie_on_the_same_side_twice() -> None:
 # -- from runs ---------------------------------------------------------------------------------------------------------
 
 
-def test_runs_that_compare_are_a_case() -> None:
-    shown = by_case([told(0), told(1), told(0, label="local", accuracies=(0.1, 0.2)), told(0, data="mnist")])
+def test_by_case_groups_comparable_runs() -> None:
+    shown = by_case(
+        [
+            make_stored_run(0),
+            make_stored_run(1),
+            make_stored_run(0, label="local", accuracies=(0.1, 0.2)),
+            make_stored_run(0, data="mnist"),
+        ]
+    )
     assert [(*key, len(runs)) for key, runs in shown.items()] == [
         ("digits, iid, 2 clients", "dcpfl", 2),
         ("digits, iid, 2 clients", "local", 1),
@@ -192,34 +199,40 @@ def test_runs_that_compare_are_a_case() -> None:
         ("lr=1e-3", "", "lr", 0.001),
     ],
 )
-def test_the_name_of_a_case_is_its_place_in_a_sweep(case: str, panel: str, quantity: str, number: float | None) -> None:
+def test_position_in_a_sweep_is_read_from_the_case_name(
+    case: str, panel: str, quantity: str, number: float | None
+) -> None:
     assert place(case)[:2] == (panel, quantity)
     assert place(case).number == number
 
 
 def test_a_sweep_has_a_panel_for_what_stands_before_and_orders_its_points() -> None:
     shown = {
-        ("A, 10 classes", "m"): [told(0, (0.1, 0.3)), told(1, (0.1, 0.5))],
-        ("A, 2 classes", "m"): [told(0, (0.1, 0.8)), told(1, (0.1, 0.6)), told(2, (0.1, 0.1))],  # a seed too many
-        ("B, 2 classes", "m"): [told(0, (0.1, 0.9))],
+        ("A, 10 classes", "m"): [make_stored_run(0, (0.1, 0.3)), make_stored_run(1, (0.1, 0.5))],
+        ("A, 2 classes", "m"): [
+            make_stored_run(0, (0.1, 0.8)),
+            make_stored_run(1, (0.1, 0.6)),
+            make_stored_run(2, (0.1, 0.1)),
+        ],  # a seed too many
+        ("B, 2 classes", "m"): [make_stored_run(0, (0.1, 0.9))],
     }
     (one,) = sweeps.sweep(shown, x="classes of each client")
     a, b = one.draw(style.WIDE).axes
     assert (a.get_title(loc="left"), b.get_title(loc="left")) == ("A", "B")
     assert list(a.lines[0].get_xdata()) == [2, 10]
     assert a.lines[0].get_ydata() == pytest.approx([70, 40])
-    assert [d.name for d in sweeps.sweep({("mu=1", "m"): [told()], ("lr=1", "m"): [told()]})] == [
+    assert [d.name for d in sweeps.sweep({("mu=1", "m"): [make_stored_run()], ("lr=1", "m"): [make_stored_run()]})] == [
         "sweep-mu",
         "sweep-lr",
     ]
 
 
-def test_runs_of_ones_own_are_swept_by_an_option_or_a_setting() -> None:
+def test_sweep_by_option_or_setting_of_the_configuration() -> None:
     configs = [
         {"partition": "dirichlet:0.5", "settings": {"mu": 1}},
         {"partition": "dirichlet:10", "settings": {"mu": 2}},
     ]
-    runs = [replace(told(accuracies=(0.1, a)), config=c) for a, c in zip((0.3, 0.6), configs, strict=True)]
+    runs = [replace(make_stored_run(accuracies=(0.1, a)), config=c) for a, c in zip((0.3, 0.6), configs, strict=True)]
     shown = {("anything", f"dcpfl {i}"): [run] for i, run in enumerate(runs)}
     for by, places in (("partition", [0.5, 10]), ("mu", [1, 2])):
         (one,) = sweeps.sweep(shown, by=by)
@@ -229,8 +242,8 @@ def test_runs_of_ones_own_are_swept_by_an_option_or_a_setting() -> None:
         sweeps.sweep(shown, by="tau")
 
 
-def test_places_without_numbers_stand_side_by_side() -> None:
-    shown: RunsByCase = {(f"filters={f}", "m"): [told()] for f in ("4", "8-16")}
+def test_sweep_without_numbers_uses_names_as_ticks() -> None:
+    shown: RunsByCase = {(f"filters={f}", "m"): [make_stored_run()] for f in ("4", "8-16")}
     (one,) = sweeps.sweep(shown)
     assert [t.get_text() for t in one.draw(style.WIDE).axes[0].get_xticklabels()] == ["4", "8-16"]
 
@@ -239,10 +252,12 @@ def test_a_trade_off_counts_to_the_target_or_to_the_end() -> None:
     """Areas are in proportion to operations: 4 to 1, so diameters 2 to 1."""
     reached = {"accuracy": 0.6, "reached": {"bytes": {"up": 300, "down": 100}, "flops": {"clients": 4e6}}}
     shown = {
-        ("c", "there"): [told(target=reached)],
-        ("c", "not there"): [told(target={"accuracy": 0.6, "reached": None}, operations=1e6)],
+        ("c", "there"): [make_stored_run(target=reached)],
+        ("c", "not there"): [make_stored_run(target={"accuracy": 0.6, "reached": None}, operations=1e6)],
         ("c", "silent"): [
-            told(sent=0, target=reached | {"reached": {"bytes": {"up": 0, "down": 0}, "flops": {"clients": 1}}})
+            make_stored_run(
+                sent=0, target=reached | {"reached": {"bytes": {"up": 0, "down": 0}, "flops": {"clients": 1}}}
+            )
         ],
     }
     (one,) = metrics.trade_off(shown)
@@ -260,7 +275,9 @@ def test_a_trade_off_counts_to_the_target_or_to_the_end() -> None:
 def test_arrivals_are_in_simulated_time() -> None:
     """70 % come in round 2: after 8 s with waiting and 4 s without, twice as soon."""
     target = {"accuracy": 0.6, "reached": None}
-    (one,) = metrics.arrivals({("c", "m"): [told(target=target)], ("c", "slow"): [told(accuracies=(0.1, 0.2))]})
+    (one,) = metrics.arrivals(
+        {("c", "m"): [make_stored_run(target=target)], ("c", "slow"): [make_stored_run(accuracies=(0.1, 0.2))]}
+    )
     assert one.numbers is not None
     assert one.numbers.rows == [["c", "m", "2", "8", "4", "2.000"], ["c", "slow", "–", "–", "–", "–"]]
     free, waiting, *_ = one.draw(style.WIDE).axes[0].lines
@@ -268,7 +285,7 @@ def test_arrivals_are_in_simulated_time() -> None:
 
 
 def test_curves_on_all_rows_take_whichever_model_there_is() -> None:
-    run = told()
+    run = make_stored_run()
     run.metrics[0]["personal"]["post"]["global"] = 0.25
     run.metrics[1]["personal"]["post"]["global"] = 0.5
     (one,) = metrics.curves({("c", "m"): [run]}, whose="global")
@@ -279,29 +296,29 @@ def test_curves_on_all_rows_take_whichever_model_there_is() -> None:
 
 
 def test_holdings_are_a_figure_for_each_case() -> None:
-    made = metrics.holdings({("beta=0.5", "m"): [told()], ("beta=0.1", "m"): [told()]})
+    made = metrics.holdings({("beta=0.5", "m"): [make_stored_run()], ("beta=0.1", "m"): [make_stored_run()]})
     assert [d.name for d in made] == ["holdings-beta-0.5", "holdings-beta-0.1"]
 
 
 # -- simulated time ----------------------------------------------------------------------------------------------------
 
 
-def test_the_course_of_rounds_by_hand() -> None:
+def test_schedule_of_rounds_matches_hand_computed_times() -> None:
     """Download 1, generic 2, personal 4, upload 3, aggregation 1.
 
     Waiting: trained at 3, done at 7, sent at 10, aggregated at 11; the next download from 11 to 12. Wait-free: sent at
     6, aggregated at 7, when the client is just done.
     """
     times = {"a": Times(2, 4, 3, 1)}
-    wait, free = (course(times, 1.0, 2, overlap) for overlap in (False, True))
+    wait, free = (simulate_schedule(times, 1.0, 2, overlap) for overlap in (False, True))
     assert wait.ends == [11, 22]
     assert free.ends == [7, 14]
-    assert [(p.what, p.start, p.end) for p in wait.pieces[:5]] == [
+    assert [(p.what, p.start, p.end) for p in wait.activities[:5]] == [
         ("download", 0, 1), ("generic training", 1, 3), ("personal training", 3, 7), ("upload", 7, 10),
         ("waiting", 10, 11),
     ]  # fmt: skip
-    assert [(p.start, p.end) for p in free.pieces if p.what == "upload"] == [(3, 6), (10, 13)]
-    assert not any(p.what == "waiting" for p in free.pieces)
+    assert [(p.start, p.end) for p in free.activities if p.what == "upload"] == [(3, 6), (10, 13)]
+    assert not any(p.what == "waiting" for p in free.activities)
     clock = Clock(overlap=True)
     assert [clock.round(times, 1.0).generic for _ in range(2)] == free.ends
 
@@ -344,11 +361,11 @@ def test_features_are_those_of_the_saved_model(dw: SavedRun) -> None:
     assert np.linalg.norm(features(dw, unit=True).heads, axis=1) == pytest.approx(np.ones(10))
 
 
-def test_clients_with_heads_of_their_own_have_none_in_common(ran: dict[str, Path]) -> None:
+def test_features_have_no_heads_if_clients_have_different_ones(ran: dict[str, Path]) -> None:
     assert features(open_run(ran["local"])).heads is None
 
 
-def test_separation_by_hand() -> None:
+def test_separation_matches_hand_computed_values() -> None:
     """Centres of class 0 (rows 0 and 2) and 1 (rows 10 and 3, which is nearer to 1 than to 6.5): three of four."""
     x = np.array([[0.0, 1.0], [2.0, 1.0], [10.0, 1.0], [3.0, 1.0]])
     heads = np.array([[0.9, 1.0], [1.0, 0.1]])  # centres (1, 1) and (6.5, 1): by angle, each to its own
@@ -360,21 +377,21 @@ def test_separation_by_hand() -> None:
     assert math.isnan(separation(found._replace(heads=None)).heads)
 
 
-def test_maps_are_the_same_every_time() -> None:
+def test_embedding_is_deterministic() -> None:
     found = Features(ANY.random((20, 4)), np.arange(20) % 2, ANY.random((2, 4)))
-    (xy, heads), (again, _) = embedded(found), embedded(found)
+    (xy, heads), (again, _) = embed(found), embed(found)
     assert (xy == again).all()
     assert heads is not None
     assert (xy.shape, heads.shape) == ((20, 2), (2, 2))
     with pytest.raises(AtollError, match="more rows"):
-        embedded(Features(np.ones((3, 2)), np.zeros(3, int), None))
+        embed(Features(np.ones((3, 2)), np.zeros(3, int), None))
 
 
-def test_umap_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_umap_needs_its_package_and_takes_neighbours_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Features(ANY.random((8, 3)), np.arange(8) % 2, None)
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(AtollError, match=r"atoll\[umap\]"):
-        embedded(found, way="umap")
+        embed(found, way="umap")
 
     class UMAP:
         def __init__(self, n_neighbors: int, random_state: int, n_jobs: int):
@@ -386,7 +403,7 @@ def test_umap_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = ModuleType("umap")
     stand_in.UMAP = UMAP  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "umap", stand_in)
-    assert embedded(found, way="umap", seed=7)[0] == pytest.approx(found.x[:, :2], abs=1e-6)
+    assert embed(found, way="umap", seed=7)[0] == pytest.approx(found.x[:, :2], abs=1e-6)
 
 
 def test_soft_labels_and_relations_come_from_the_servers_state(dw: SavedRun, ran: dict[str, Path]) -> None:
@@ -406,29 +423,29 @@ def test_soft_labels_and_relations_are_compared_off_the_diagonal() -> None:
     assert math.isnan(Relations(a, np.eye(3)).correlation)
 
 
-def test_lengths_are_shares_of_a_whole(ran: dict[str, Path]) -> None:
+def test_weight_norms_and_class_shares_sum_to_1(ran: dict[str, Path]) -> None:
     models = open_run(ran["local"])
-    first = lengths(models)[0]
+    first = weight_norms(models)[0]
     norms = models.params("0")["head.weight"].norm(dim=1).numpy()
     assert first.moduli == pytest.approx(norms / norms.sum(), abs=1e-6)
     assert first.shares == pytest.approx(np.array(load(ran["local"]).holdings["train"][0]) / models.pool.train.size(0))
 
 
-def test_a_tendency_is_the_mean_of_spearmans_correlations() -> None:
+def test_correlate_norms_averages_spearman_correlations() -> None:
     """Orders reversed: -1; equal: 1; no order at all in the third, which does not count."""
     rising = np.array([0.1, 0.3, 0.6])
-    found = [Lengths(rising, rising[::-1]), Lengths(rising, rising), Lengths(np.full(3, 1 / 3), rising)]
-    assert tendency(found) == (2, pytest.approx(0), 1)
+    found = [WeightNorms(rising, rising[::-1]), WeightNorms(rising, rising), WeightNorms(np.full(3, 1 / 3), rising)]
+    assert correlate_norms(found) == (2, pytest.approx(0), 1)
 
 
-def test_enhanced_images_are_those_of_the_proxy(ran: dict[str, Path]) -> None:
+def test_proxy_images_are_outputs_of_the_proxy(ran: dict[str, Path]) -> None:
     run = open_run(ran["pfedes"])
-    found = enhanced(run, "0", rows=3)
+    found = proxy_images(run, "0", rows=3)
     assert found.before.shape == found.after.shape == (3, 8, 8, 1)
     made = run.pool.proxy(run.server.params, run.pool.test[0].x[:3])[1, 0].detach().numpy()  # type: ignore[misc]
     assert found.after[1, :, :, 0] == pytest.approx((made - made.min()) / (made.max() - made.min()), abs=1e-5)
     with pytest.raises(AtollError, match="pfedes"):
-        enhanced(open_run(ran["local"]), "0")
+        proxy_images(open_run(ran["local"]), "0")
 
 
 def test_every_kind_that_opens_models_has_its_numbers(ran: dict[str, Path]) -> None:
@@ -460,19 +477,19 @@ def test_every_kind_that_opens_models_has_its_numbers(ran: dict[str, Path]) -> N
 )
 def test_a_figure_that_is_misspelt_is_refused(said: Any, why: str) -> None:
     with pytest.raises(AtollError, match=why):
-        figures.wanted(said, "a recipe")
+        figures.check_request(said, "a recipe")
 
 
-def test_figures_are_asked_for_by_words() -> None:
-    assert figures.asked("tsne:rows=50&unit=true") == ("tsne", {"rows": 50, "unit": True})
-    assert figures.asked("boxes") == ("boxes", {})
+def test_parse_request_reads_kind_and_settings() -> None:
+    assert figures.parse_request("tsne:rows=50&unit=true") == ("tsne", {"rows": 50, "unit": True})
+    assert figures.parse_request("boxes") == ("boxes", {})
 
 
-def test_a_page_begins_with_its_own_figures(
+def test_page_shows_requested_figures_first(
     tmp_path: Path, ran: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture = html.Picture(html.Markup("<svg></svg>"), html.Markup("<svg></svg>"))
-    monkeypatch.setattr(html, "_picture", lambda draw, name: picture)
+    picture = pictures.Picture(pictures.Markup("<svg></svg>"), pictures.Markup("<svg></svg>"))
+    monkeypatch.setattr(pictures, "draw_picture", lambda draw, name: picture)
     own = [FigureSpec("a", "What it was for.", lambda width: Figure(), metrics.Sheet("n", ["x"], [["17.5"]]))]
     page = html.write(
         [ran["local"]], tmp_path / "r.html", [*own, own[0]._replace(caption="A photograph.", inline=False)]
@@ -487,7 +504,7 @@ def test_figures_of_runs_from_the_command_line(
     tmp_path: Path, ran: dict[str, Path], atoll: Any, refused: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): out)
-    monkeypatch.setattr(figures, "USUAL", ("boxes",))  # drawing takes long
+    monkeypatch.setattr(figures, "DEFAULT_KINDS", ("boxes",))  # drawing takes long
     atoll("report", ran["dw"], "--figures", tmp_path / "f", "--figure", "relations", "--out", tmp_path / "r.html")
     assert "tsne" in refused("report", ran["dw"], "--figure", "tsen")
     names = {path.name for path in (tmp_path / "f").iterdir()}
@@ -497,7 +514,7 @@ def test_figures_of_runs_from_the_command_line(
 
 def test_a_comparison_leaves_figures(tmp_path: Path, atoll: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): out)
-    monkeypatch.setattr(figures, "USUAL", ("curves", "holdings"))
+    monkeypatch.setattr(figures, "DEFAULT_KINDS", ("curves", "holdings"))
     monkeypatch.setattr(figures, "ENDINGS", (".svg",))
     words = ("--clients", 3, "--rounds", 1, "--epochs", 1, "--models", "mlp:hidden=8", "--quiet")
     atoll("compare", "local", "fedavg", *words, "--out", tmp_path / "c")

@@ -21,7 +21,7 @@ from rich.console import Console
 from support.run_files import make_comparison, make_run
 
 from atoll.errors import AtollError
-from atoll.report import figures, html, plots, style, table
+from atoll.report import figures, html, pictures, plots, style, table
 from atoll.report.figures import metrics
 from atoll.report.groups import groups, settings
 from atoll.report.plots.axes import size
@@ -86,7 +86,7 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("summary.json", "{", "not JSON"),
         ("summary.json", "[]", "named entries"),
@@ -99,10 +99,10 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         ("config.yaml", "", "named entries"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
     run_dir = make_run(tmp_path / "r")
     (run_dir / name).write_text(text)
-    with pytest.raises(AtollError, match=rf"{re.escape(name)}.*{told}"):
+    with pytest.raises(AtollError, match=rf"{re.escape(name)}.*{message}"):
         load(run_dir)
 
 
@@ -121,7 +121,7 @@ def test_clients_must_have_the_columns(tmp_path: Path) -> None:
 # -- grouping ------------------------------------------------------------------------------------------------------
 
 
-def test_seeds_are_averaged_by_hand(tmp_path: Path) -> None:
+def test_means_over_seeds_match_hand_computed_values(tmp_path: Path) -> None:
     """0.90, 0.92, 0.97: mean 0.93; deviations -0.03, -0.01, 0.04; (9 + 1 + 16)e-4 / (3 - 1) = 0.0013; root 0.036056."""
     first = groups(make_comparison(tmp_path))[0]
     stat = first.stat("personal.best_by_val")
@@ -136,14 +136,14 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     assert only.stat("personal.best_by_val") == (0.7, None)
 
 
-def test_a_mean_needs_every_seed(tmp_path: Path) -> None:
+def test_mean_is_none_if_a_seed_has_no_value(tmp_path: Path) -> None:
     runs = [load(make_run(tmp_path / str(s), seed=s, by_val=v)) for s, v in enumerate((0.7, math.nan))]
     (only,) = groups(runs)
     assert only.stat("personal.best_by_val") is None
     assert only.stat("personal.final") is not None
 
 
-def test_runs_with_other_settings_are_not_seeds_of_one_another(tmp_path: Path) -> None:
+def test_runs_with_other_settings_are_separate_groups(tmp_path: Path) -> None:
     runs = [
         load(make_run(tmp_path / f"{lam}-{seed}", seed=seed, by_val=lam, config={"method": {"lam": lam}}))
         for lam in (0.1, 0.9)
@@ -152,7 +152,7 @@ def test_runs_with_other_settings_are_not_seeds_of_one_another(tmp_path: Path) -
     assert [(g.name, g.seeds) for g in groups(runs)] == [("dcpfl (lam=0.9)", (0, 1)), ("dcpfl (lam=0.1)", (0, 1))]
 
 
-def test_where_and_how_a_run_ran_makes_no_difference(tmp_path: Path) -> None:
+def test_backend_and_paths_do_not_separate_seeds(tmp_path: Path) -> None:
     runs = [
         load(make_run(tmp_path / str(seed), seed=seed, config={"backend": backend, "data_dir": f"/data/{seed}"}))
         for seed, backend in enumerate(("loop", "process"))
@@ -160,7 +160,7 @@ def test_where_and_how_a_run_ran_makes_no_difference(tmp_path: Path) -> None:
     assert [g.seeds for g in groups(runs)] == [(0, 1)]
 
 
-def test_the_same_seed_again_is_no_second_seed(tmp_path: Path) -> None:
+def test_repeated_seed_is_not_a_further_seed(tmp_path: Path) -> None:
     runs = [load(make_run(tmp_path / name, seed=7)) for name in ("first", "again")]
     assert sorted(g.name for g in groups(runs)) == ["dcpfl [again]", "dcpfl [first]"]
 
@@ -212,7 +212,7 @@ def test_quantities_have_three_digits(x: float | None, text: str) -> None:
     assert table.quantity(x) == text
 
 
-def test_a_row_says_which_runs_did_not_finish(tmp_path: Path) -> None:
+def test_row_remarks_unfinished_runs(tmp_path: Path) -> None:
     runs = [
         load(make_run(tmp_path / str(s), seed=s, status=status))
         for s, status in enumerate(("finished", "diverged", "diverged"))
@@ -221,7 +221,7 @@ def test_a_row_says_which_runs_did_not_finish(tmp_path: Path) -> None:
     assert table.rows(runs[1:2])[0].remark == "diverged"
 
 
-def test_only_a_contest_has_a_leader(tmp_path: Path) -> None:
+def test_column_with_one_value_has_no_leader(tmp_path: Path) -> None:
     rows = table.rows(make_comparison(tmp_path))
     by_val, generic = (next(c for c in table.COLUMNS if c.field == field) for field in ("best_by_val", "generic"))
     assert table.leaders(rows, by_val) == {"dcpfl"}
@@ -246,7 +246,7 @@ def test_the_printed_table_fits_100_columns_with_every_number_whole(tmp_path: Pa
     ]  # fmt: skip
 
 
-def test_a_long_name_folds_before_a_column_goes(tmp_path: Path) -> None:
+def test_long_name_folds_before_a_column_is_dropped(tmp_path: Path) -> None:
     for seed in range(3):
         make_run(tmp_path / str(seed), "fedavg_ft:no-calibration", seed, by_val=(0.90, 0.92, 0.97)[seed], generic=0.5)
     text = printed(table.rows([load(path) for path in find([tmp_path])]), 100)
@@ -256,7 +256,7 @@ def test_a_long_name_folds_before_a_column_goes(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_a_narrow_terminal_leaves_columns_out_and_says_so(tmp_path: Path) -> None:
+def test_narrow_terminal_drops_columns_and_names_them(tmp_path: Path) -> None:
     text = printed(table.rows(make_comparison(tmp_path)), 64)
     assert max(map(len, text.splitlines())) <= 64
     assert "93.00±3.61" in text
@@ -264,7 +264,7 @@ def test_a_narrow_terminal_leaves_columns_out_and_says_so(tmp_path: Path) -> Non
     assert "Not shown at this width: GFLOPs, s, best" in text
 
 
-def test_a_name_is_not_markup(tmp_path: Path) -> None:
+def test_markup_in_a_name_is_printed_literally(tmp_path: Path) -> None:
     rows = table.rows([load(make_run(tmp_path / "r", "[red]x[/red]", status="diverged"))])
     text = printed(rows, 100)
     assert "[red]x[/red]*" in text
@@ -329,7 +329,7 @@ def test_accuracy_so_far_follows_validation(tmp_path: Path) -> None:
     assert metrics.so_far(load(make_run(tmp_path / "t", validation=(0.4, None, 0.3)))) == [0.5, 0.5, 0.5]
 
 
-def test_bytes_are_cumulative_and_silence_is_a_level(tmp_path: Path) -> None:
+def test_bytes_are_cumulative_and_a_method_without_traffic_is_a_level(tmp_path: Path) -> None:
     """1,000 up and 500 down in each round: 1,500, 3,000, 4,500 bytes."""
     runs = [load(make_run(tmp_path / "a")), load(make_run(tmp_path / "b", "local", by_val=0.6, sent=(0, 0)))]
     fig = figures.draw("bytes", runs)
@@ -343,7 +343,7 @@ def test_bytes_are_cumulative_and_silence_is_a_level(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("n", "text"), [(12, "12 B"), (1500, "1.5 kB"), (1e6, "1 MB"), (2.5e9, "2.5 GB")])
-def test_sizes_are_decimal(n: float, text: str) -> None:
+def test_sizes_use_decimal_units(n: float, text: str) -> None:
     assert size(n) == text
 
 
@@ -371,7 +371,7 @@ def overlaps(labels: list[Any]) -> int:
 
 @pytest.mark.parametrize("width", [style.WIDE, style.NARROW])
 @pytest.mark.parametrize(("clients", "classes"), [(10, 2), (20, 10), (100, 100)])
-def test_holdings_stay_legible(clients: int, classes: int, width: float) -> None:
+def test_holdings_labels_do_not_overlap_or_leave_the_figure(clients: int, classes: int, width: float) -> None:
     """No tick labels touch, no text leaves the figure, and bubbles of a quarter of the largest keep to their cell."""
     counts = np.random.default_rng(0).integers(1, 5, (clients, classes)).tolist()
     names = [f"hospital number {i}" for i in range(clients)]
@@ -399,7 +399,7 @@ def test_thousands_of_clients_are_thinned_and_counted() -> None:
 
 @pytest.mark.parametrize("width", [style.WIDE, style.NARROW])
 @pytest.mark.parametrize("methods", [1, 24])
-def test_legends_are_whole(tmp_path: Path, methods: int, width: float) -> None:
+def test_legends_fit_the_figure_and_cover_no_panel(tmp_path: Path, methods: int, width: float) -> None:
     runs = [load(make_run(tmp_path / str(i), f"a-method-with-a-name-{i}", generic=0.5)) for i in range(methods)]
     for kind in ("curves", "bytes", "trade-off"):
         fig = drawn(figures.draw(kind, runs, width))
@@ -414,7 +414,7 @@ def test_thirty_five_methods_look_different() -> None:
     assert len({(style.colour(i), style.mark(i)) for i in range(35)}) == 35
 
 
-def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
+def test_drawing_does_not_change_matplotlib_settings(tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
     style.inline_svg(figures.draw("curves", [load(make_run(tmp_path / "r"))]))
     assert dict(matplotlib.rcParams) == before
@@ -454,7 +454,7 @@ def test_inline_pictures_share_a_page(tmp_path: Path) -> None:
     assert f"var(--series-0, {style.colour(0)})" in page
 
 
-def test_labels_are_taken_literally() -> None:
+def test_labels_are_escaped_in_inline_svg() -> None:
     """Neither mathematics nor tags nor anything that looks like an id or a colour."""
     classes = ["$x^$ & <b>", 'id="x" #0072b2']
     svg = style.inline_svg(plots.holdings([[1, 2]], ["a"], classes))
@@ -511,10 +511,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of words only: pictures take most of the time."""
-    monkeypatch.setattr(html, "_picture", lambda draw, name: html.Picture(Markup("<svg></svg>"), Markup("<svg></svg>")))
+    monkeypatch.setattr(
+        pictures, "draw_picture", lambda draw, name: pictures.Picture(Markup("<svg></svg>"), Markup("<svg></svg>"))
+    )
 
 
-def test_the_page_holds_the_numbers(page: str) -> None:
+def test_page_contains_the_numbers(page: str) -> None:
     text = Reader(page).text
     assert "3 methods on digits" in text
     assert "9 runs, all finished" in text
@@ -549,7 +551,7 @@ def test_the_page_has_every_section_and_picture(page: str) -> None:
     assert reader.text.count("seeds 0, 1, 2") == 3  # the settings of each method, once
 
 
-def test_the_page_asks_nothing_of_the_network(page: str) -> None:
+def test_page_requests_nothing_from_the_network(page: str) -> None:
     reader = Reader(page)
     assert set(re.findall(r"https?://[^\"'\s<)]*", page)) <= {"http://www.w3.org/2000/svg"}
     assert not {"script", "link", "img", "iframe", "object", "embed", "audio", "video"} & set(reader.tags)
@@ -561,7 +563,7 @@ def test_the_page_asks_nothing_of_the_network(page: str) -> None:
     assert "default-src 'none'" in page
 
 
-def test_the_page_has_a_dark_side_and_a_narrow_one(page: str) -> None:
+def test_page_has_dark_colours_and_narrow_figures(page: str) -> None:
     dark = page[page.index("prefers-color-scheme: dark") :]
     for name, colour in style.variables(dark=True).items():
         assert f"{name}: {colour};" in dark
@@ -570,14 +572,14 @@ def test_the_page_has_a_dark_side_and_a_narrow_one(page: str) -> None:
     assert all(re.search(r'<div class="scroll"[^>]*>$', page[:at]) for at in tables)
 
 
-def test_the_page_is_the_same_every_time(page: str, tmp_path: Path) -> None:
+def test_page_is_deterministic(page: str, tmp_path: Path) -> None:
     make_comparison(tmp_path / "runs")
     again = html.write([tmp_path / "runs"], tmp_path / "runs" / "report.html").read_text()
     config = re.compile(r"<pre>.*?</pre>", re.DOTALL)  # tells the directory
     assert config.sub("", again) == config.sub("", page)
 
 
-def test_nothing_in_a_run_is_markup(tmp_path: Path) -> None:
+def test_markup_in_a_run_is_escaped_on_the_page(tmp_path: Path) -> None:
     evil = '"><script>alert(1)</script>'
     make_run(
         tmp_path / "a<u>",
@@ -613,7 +615,7 @@ def test_one_run_makes_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_lead_within_the_spread_is_called_so(tmp_path: Path) -> None:
+def test_headline_reports_a_lead_within_the_spread(tmp_path: Path) -> None:
     """0.60 and 0.70 spread by 0.0707; a lead of one point over 0.64 says little."""
     for seed, by_val in enumerate((0.6, 0.7)):
         make_run(tmp_path / f"a{seed}", "a", seed, by_val=by_val)
@@ -625,7 +627,7 @@ def test_a_lead_within_the_spread_is_called_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_other_data_get_other_tables_and_holdings(tmp_path: Path) -> None:
+def test_each_data_set_has_its_own_table_and_holdings(tmp_path: Path) -> None:
     for label in ("a", "b"):
         make_run(tmp_path / f"{label}-digits", label)
         make_run(tmp_path / f"{label}-wine", label, data="wine", holdings={"name": "other"})
@@ -637,7 +639,7 @@ def test_other_data_get_other_tables_and_holdings(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_notes_tell_what_went_wrong(tmp_path: Path) -> None:
+def test_notes_report_unfinished_runs_and_rejected_uploads(tmp_path: Path) -> None:
     make_run(
         tmp_path / "a",
         status="diverged",

@@ -21,17 +21,17 @@ def run(seed: int, **accuracies: float) -> Run:
     return Run(Path(), {"seed": seed, "rounds": 2, "personal": {"best_by_val_round": 2}}, (), table, {}, {})
 
 
-def test_markdown() -> None:
+def test_markdown_escapes_bars_and_aligns_numbers() -> None:
     assert markdown(SHEET) == (
         "| method | accuracy, % |\n| --- | ---: |\n| dcpfl\\|x | 81.0 ± 1.3 |\n| fedavg_ft | – |\n"
     )
 
 
-def test_csv() -> None:
+def test_csv_quotes_commas() -> None:
     assert as_csv(SHEET) == 'method,"accuracy, %"\ndcpfl|x,81.0 ± 1.3\nfedavg_ft,–\n'
 
 
-def test_latex() -> None:
+def test_latex_escapes_special_characters() -> None:
     text = latex(SHEET)
     assert r"method & accuracy, \% \\" in text
     assert r"dcpfl|x & 81.0 $\pm$ 1.3 \\" in text
@@ -39,14 +39,14 @@ def test_latex() -> None:
     assert text.count(r"\begin{tabular}{lr}") == text.count(r"\end{tabular}") == 1
 
 
-def test_the_ending_decides(tmp_path: Path) -> None:
+def test_file_suffix_selects_the_format(tmp_path: Path) -> None:
     export(SHEET, tmp_path / "new" / "a.md")
     assert (tmp_path / "new" / "a.md").read_text() == markdown(SHEET)
     with pytest.raises(AtollError, match=r"\.tex"):
         export(SHEET, tmp_path / "a.pdf")
 
 
-def test_pairs_are_clients_of_the_same_seed() -> None:
+def test_paired_test_pairs_clients_of_the_same_seed() -> None:
     """Differences of 10, -5, 20 and 0 points, in the round that validation chose: mean 6.25."""
     ours = [run(0, a=0.6, b=0.5), run(1, a=0.9, b=0.3)]
     theirs = [run(1, a=0.7, b=0.3), run(0, a=0.5, b=0.55), run(2, a=0.0)]
@@ -57,7 +57,7 @@ def test_pairs_are_clients_of_the_same_seed() -> None:
     assert test.p == pytest.approx(wilcoxon([10, -5, 20, 0], zero_method="pratt").pvalue)
 
 
-def test_nothing_in_common_and_no_difference() -> None:
+def test_paired_test_is_none_without_common_seeds_and_p_is_1_without_differences() -> None:
     assert paired([run(0, a=0.5)], [run(1, a=0.5)]) is None
     same = paired([run(0, a=0.5)], [run(0, a=0.5)])
     assert same is not None

@@ -27,7 +27,7 @@ def a_run(*rounds: tuple[float, float, float]) -> Run:
     return Run(Path("somewhere"), {"label": "ditto"}, lines, pyarrow.table({}), {}, {})
 
 
-def test_the_speed_up_is_that_of_rounds_times_that_of_a_round() -> None:
+def test_total_speedup_is_the_product_of_rounds_and_round_time() -> None:
     """Waiting: 3 rounds in 12 s, 4 s each. Wait-free: 2 rounds in 5 s, 2.5 s each. 12/5 = (3/2) (4/2.5) = 2.4."""
     first = a_run((0.2, 4, 3), (0.5, 8, 6), (0.8, 12, 9))
     second = a_run((0.4, 3, 2.5), (0.9, 6, 5))
@@ -39,12 +39,12 @@ def test_the_speed_up_is_that_of_rounds_times_that_of_a_round() -> None:
     assert found.total == pytest.approx(2.4)
 
 
-def test_one_run_differs_by_its_clocks_alone() -> None:
+def test_speedup_of_one_run_comes_from_round_times_only() -> None:
     found = speedup(*[a_run((0.2, 3, 2), (0.9, 6, 4))] * 2, target=0.9)
     assert (found.rounds, found.total) == (1.0, pytest.approx(1.5))
 
 
-def test_the_mean_over_clients_counts_if_asked_for() -> None:
+def test_arrival_uses_the_mean_over_clients_for_measure_accuracy() -> None:
     assert arrival(a_run((0.8, 1, 1), (0.9, 2, 2)), "waiting", 0.8, "accuracy").rounds == 2
 
 
@@ -59,7 +59,9 @@ def test_a_target_that_was_never_reached_is_an_error() -> None:
 def test_the_command_prints_both_clocks(tmp_path: Path) -> None:
     run("ditto", clients=3, rounds=2, epochs=1, out=str(tmp_path / "run"))
     made = load(tmp_path / "run")
-    target = made.metrics[-1]["personal"]["post"]["weighted"]  # of the second round: in the first nobody has waited yet
+    target = made.metrics[-1]["personal"]["post"][
+        "weighted"
+    ]  # of the second round: in the first no client has waited yet
     result = CliRunner().invoke(main, ["speedup", str(tmp_path / "run"), "--target", str(target)])
     assert result.exit_code == 0, result.output
     assert "wait-free" in result.output

@@ -6,14 +6,15 @@ import pytest
 
 from atoll.aggregation import robust
 from atoll.clients.metrics import load_metrics
-from atoll.data import loading, partition
+from atoll.data import loading
+from atoll.data.partition import specs as partitions
 from atoll.engine.model_factory import PROXY, _split_name
 from atoll.errors import AtollError
 from atoll.experiments.search import parse_axis
 from atoll.methods._factory import fill_from_option, regulariser
 from atoll.models import foreign
 from atoll.privacy import mechanisms
-from atoll.report.figures import asked
+from atoll.report.figures import parse_request
 from atoll.simulation.clock import Devices
 from atoll.simulation.faults import read_drop, read_lag, read_poison
 from atoll.utils.parsing import Spec, anything, number, parse_options, parse_pair, parse_pairs, several, whole, word
@@ -97,7 +98,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (read_drop, "2", "--drop cannot be '2': SHARE must be a number from 0 to 1. Write SHARE"),
     (lambda text: read_lag("--slow", text), "0.2", "--slow cannot be '0.2': FACTOR is missing. Write SHARE:FACTOR"),
     (read_poison, "0.2:", "--poison cannot be '0.2:': KIND is missing. Write SHARE:KIND"),
-    (partition.parse, "pathological:x", "--partition cannot be 'pathological:x': K must be a whole number"),
+    (partitions.parse, "pathological:x", "--partition cannot be 'pathological:x': K must be a whole number"),
     (
         loading.load,
         "digits?a",
@@ -112,7 +113,11 @@ REFUSED: list[tuple[Any, str, str]] = [
     (regulariser, "dw:mu", "--with cannot be 'dw:mu': 'mu' has no name and '=' before its value. Write NAME:FIELD"),
     (_split_name, "mlp:hidden", "--models cannot be 'mlp:hidden': 'hidden' has no name"),
     (lambda text: PROXY.parse("--proxy", text), "0-8", "--proxy cannot be '0-8': FILTERS must be a whole number"),
-    (asked, "tsne:rows", "--figure cannot be 'tsne:rows': 'rows' has no name and '=' before its value. Write KIND"),
+    (
+        parse_request,
+        "tsne:rows",
+        "--figure cannot be 'tsne:rows': 'rows' has no name and '=' before its value. Write KIND",
+    ),
     (parse_axis, "lam=2..1", "--grid cannot be 'lam=2..1': LOW must be below HIGH, and both finite. Write NAME=VALUE"),
     (
         lambda text: load_metrics([text], ()),

@@ -1,6 +1,6 @@
 """Read data sets of the Hugging Face hub with the optional package ``datasets``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -11,6 +11,7 @@ from PIL import Image
 
 from ...errors import AtollError, unknown
 from ..arrays import RawDataset, RawSplit
+from ..dataset import Array
 from . import text
 from .images import Source, layout, stack
 
@@ -63,13 +64,13 @@ def _splits(name: str, config: str | None) -> list[Any]:
     return [found[split] for split in ("train", "test", "validation") if split in found][:2]
 
 
-def _chosen(name: str, features: Any, column: str | None) -> str | None:
+def _chosen(name: str, features: Mapping[str, object], column: str | None) -> str | None:
     if column is not None and column not in features:
         raise unknown(f"column of 'hf:{name}'", column, features)
     return column
 
 
-def _label(name: str, features: Any) -> str:
+def _label(name: str, features: Mapping[str, object]) -> str:
     named = [column for column in features if hasattr(features[column], "names")]
     found = [column for column in (*LABELS, *named) if column in features]
     if not found:
@@ -77,13 +78,13 @@ def _label(name: str, features: Any) -> str:
     return str(found[0])
 
 
-def _words(features: Any, label: str) -> str | None:
+def _words(features: Mapping[str, object], label: str) -> str | None:
     kinds = {column: getattr(features[column], "dtype", "") for column in features if column != label}
     strings = [column for column, kind in kinds.items() if kind in ("string", "large_string")]
     return "text" if "text" in strings else next(iter(strings), None)
 
 
-def _pictures(name: str, splits: Sequence[Any], column: str, size: int | None) -> list[Any]:
+def _pictures(name: str, splits: Sequence[Any], column: str, size: int | None) -> list[Array]:
     sources = [
         [Source(f"hf:{name}, row {i}", partial(_picture, split, i, column)) for i in range(len(split))]
         for split in splits

@@ -2,7 +2,7 @@
 
 All images of a set get one layout. Channels: one if every image is greyscale, otherwise three (RGB, transparency
 dropped). Size: the common size of all images if there is one; otherwise, or if a size is asked for, each image is
-stretched to a square of ``size`` (64 unless said) pixels with Pillow's bilinear filter.
+stretched to a square of ``size`` (64 by default) pixels with Pillow's bilinear filter.
 """
 
 import json
@@ -34,6 +34,8 @@ class Source(NamedTuple):
 
 
 class Layout(NamedTuple):
+    """Size and channels of all images of a data set."""
+
     width: int
     height: int
     channels: int
@@ -61,7 +63,7 @@ def stack(sources: Sequence[Source], to: Layout) -> Array:
 def pixels(source: Source, to: Layout) -> Array:
     """Decode one image in the given layout."""
     with reading(source.name), source.open() as image:
-        if image.mode[0] in "IF":  # Pillow would clip such values without a word
+        if image.mode[0] in "IF":  # Pillow would clip such values silently
             raise AtollError(
                 f"{source.name} has more than 8 bits per channel (mode {image.mode}): convert it to 8 bits."
             )
@@ -85,10 +87,13 @@ def folder_parts(root: Path, size: int | None) -> RawDataset:
 
 
 def inaturalist_parts(images: Path, annotations: Path, size: int, wanted: Sequence[int] | None) -> RawDataset:
-    """iNaturalist 2017, stretched to ``size``; only rows of ``wanted`` classes are decoded, if these are given.
+    """Read iNaturalist 2017. The validation images are the test part.
 
-    ``images`` is the archive or its unpacked folder, where only the wanted files are touched; ``annotations`` the
-    archive or train2017.json beside val2017.json. The validation images are the test part.
+    Args:
+        images: the archive, or its unpacked folder, of which only the needed files are read.
+        annotations: the archive, or train2017.json beside val2017.json.
+        size: side of the resized images in pixels.
+        wanted: labels to decode; None for all.
     """
     tables = [_annotations(annotations, f"{part}2017.json") for part in ("train", "val")]
     categories = sorted(tables[0]["categories"], key=lambda category: int(category["id"]))

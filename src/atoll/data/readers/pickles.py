@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import AtollError
 from ..arrays import RawSplit
+from ..dataset import Array
 from .binary import reading
 
 
@@ -34,7 +35,7 @@ class _Type:
     def objects(self) -> bool:
         return self.name in ("O", "O8")
 
-    def numbers(self) -> np.dtype[Any]:
+    def numbers(self) -> np.dtype[np.generic]:
         if not re.fullmatch("[biuf][1248]", str(self.name)) or self.order not in ("<", ">", "|", "="):
             raise pickle.UnpicklingError(f"it holds values of type {self.name!r}, not numbers")
         return np.dtype(self.order + self.name)
@@ -76,8 +77,8 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, _Array) else value
 
 
-# All that a pickle may ask for, under the module names of NumPy 1 and 2. What it gets are our own stand-ins: NumPy's
-# functions trust what they are told, and a type that lies about its fields can make it read foreign memory.
+# All names that a pickle may load, under the modules of NumPy 1 and 2. Each is replaced by a class or function of this
+# module, because NumPy's own trust their arguments: a type with false fields can make NumPy read foreign memory.
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
@@ -113,11 +114,11 @@ def client_part(path: Path) -> RawSplit:
     return RawSplit(_array(path, data["x"]), _array(path, data["y"]))
 
 
-def division(path: Path) -> list[dict[str, list[int]]]:
+def read_partition_pickle(path: Path) -> list[dict[str, list[int]]]:
     """Read FL-bench's partition.pkl: the training, validation and test rows of every client, as row numbers."""
     try:
-        told = _plain(_ArraysOnly(io.BytesIO(path.read_bytes())).load())
-        clients = [{part: np.asarray(own[part]).tolist() for part in PARTS} for own in told["data_indices"]]
+        stored = _plain(_ArraysOnly(io.BytesIO(path.read_bytes())).load())
+        clients = [{part: np.asarray(own[part]).tolist() for part in PARTS} for own in stored["data_indices"]]
     except OSError:
         raise
     except Exception as error:  # a hostile pickle can make the unpickler raise anything
@@ -146,7 +147,7 @@ def _unpickled(path: Path, content: bytes) -> Any:
         ) from error
 
 
-def _array(path: Path, value: Any) -> np.ndarray[Any, Any]:
+def _array(path: Path, value: object) -> Array:
     with reading(path):
         array = np.asarray(value)
     if array.dtype.hasobject:

@@ -1,14 +1,13 @@
 """Read tables from CSV and Parquet files.
 
-The label is the column asked for, otherwise ``label``, ``y`` or the last one. ``owner`` says who owns a row, ``split``
-("train" or "test") which part it belongs to; both are optional. A ``text`` column of strings makes a text data set; it
+The label is the column asked for, otherwise ``label``, ``y`` or the last one. ``owner`` names the owner of a row,
+``split`` ("train" or "test") its part; both are optional. A ``text`` column of strings makes a text data set; it
 is encoded by `text.encode` and other columns are ignored. Otherwise every other column must be a number; columns are
 standardised with the mean and standard deviation of the training rows (of all rows, where there is no ``split``)
 unless that is switched off.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +40,7 @@ def table_parts(path: Path, label: str | None = None, owner: str | None = None, 
     )
 
 
-def _table(path: Path) -> Any:
+def _table(path: Path) -> pa.Table:
     with reading(path):
         table = pa.csv.read_csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path)
     names = table.column_names
@@ -53,13 +52,13 @@ def _table(path: Path) -> Any:
     return table
 
 
-def _chosen(path: Path, table: Any, name: str | None) -> str | None:
+def _chosen(path: Path, table: pa.Table, name: str | None) -> str | None:
     if name is not None and name not in table.column_names:
         raise unknown(f"column of {path}", name, table.column_names)
     return name
 
 
-def _label(path: Path, table: Any, owner: str | None) -> str:
+def _label(path: Path, table: pa.Table, owner: str | None) -> str:
     left = [name for name in table.column_names if name not in (owner, "split")]
     found = [name for name in ("label", "y") if name in left] or left[-1:]
     if not found:
@@ -67,7 +66,7 @@ def _label(path: Path, table: Any, owner: str | None) -> str:
     return found[0]
 
 
-def _training_rows(path: Path, table: Any) -> Array:
+def _training_rows(path: Path, table: pa.Table) -> Array:
     """Return the mask of the training rows: all rows if the table has no column ``split``."""
     if "split" not in table.column_names:
         return np.ones(table.num_rows, dtype=bool)
@@ -78,7 +77,7 @@ def _training_rows(path: Path, table: Any) -> Array:
     return np.asarray(split == "train")
 
 
-def _numbers(path: Path, table: Any, names: list[str], train: Array, standardise: bool) -> tuple[Array, Array]:
+def _numbers(path: Path, table: pa.Table, names: list[str], train: Array, standardise: bool) -> tuple[Array, Array]:
     for name in names:
         kind = table.schema.field(name).type
         if not any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)):
@@ -99,12 +98,12 @@ def _numbers(path: Path, table: Any, names: list[str], train: Array, standardise
     return x[train], x[~train]
 
 
-def _is_text(table: Any, name: str) -> bool:
+def _is_text(table: pa.Table, name: str) -> bool:
     kind = table.schema.field(name).type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _values(path: Path, table: Any, name: str) -> Array:
+def _values(path: Path, table: pa.Table, name: str) -> Array:
     column = table.column(name)
     if column.null_count:
         raise AtollError(f"{path}: column {name!r} has {column.null_count} empty cells. Fill or remove such rows.")

@@ -62,7 +62,7 @@ class SiteModels(TrainedModels):
         messages = types.exchanges[request.head["phase"]]
         download = decode(messages.download, request.body)
         made = decode(messages.upload, entry.read("made.safetensors"), OWN)
-        return download, made, decode(types.state, entry.read("state.safetensors"), OWN), client
+        return ModelSource(download, made, decode(types.state, entry.read("state.safetensors"), OWN), client)
 
     def metadata(self) -> dict[str, Any]:
         data, config = self.data, self.config

@@ -1,4 +1,4 @@
-"""Figures by name: what a recipe or a user asks for, drawn from runs and written as files."""
+"""Make figures of runs by name, as recipes and users request them, and write them as files."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,20 +29,24 @@ KINDS: dict[str, Callable[..., list[FigureSpec]]] = {
     "newcomers": models.newcomers,
     "timeline": models.timeline,
 }
-USUAL = ("curves", "boxes", "bytes", "trade-off", "holdings")  # what any runs can be shown by
+DEFAULT_KINDS = ("curves", "boxes", "bytes", "trade-off", "holdings")  # suit all runs
 ENDINGS = (".png", ".svg")
 
 
-class Wanted(NamedTuple):
+class FigureRequest(NamedTuple):
     """A kind of figure with its settings."""
 
     kind: str
     settings: Mapping[str, Any] = {}
 
 
-def wanted(said: Any, where: str) -> Wanted:
-    """A kind alone, or ``kind`` among its settings; misspelt ones are refused."""
-    entries = {"kind": said} if isinstance(said, str) else said
+def check_request(request: object, where: str) -> FigureRequest:
+    """Check a kind of figure, or a mapping with ``kind`` and settings.
+
+    Raises:
+        AtollError: the kind or a setting is unknown. ``where`` names the place of the request.
+    """
+    entries = {"kind": request} if isinstance(request, str) else request
     if not isinstance(entries, Mapping) or "kind" not in entries:
         raise AtollError(f"{where}: a figure is a kind such as curves, or entries such as {{kind: tsne, rows: 50}}.")
     kind, settings = str(entries["kind"]), {str(k): v for k, v in entries.items() if k != "kind"}
@@ -52,31 +56,33 @@ def wanted(said: Any, where: str) -> Wanted:
     for name in settings:
         if name not in known:
             raise unknown(f"setting of {kind} in {where}", name, known)
-    return Wanted(kind, settings)
+    return FigureRequest(kind, settings)
 
 
-def asked(text: str, where: str = "--figure") -> Wanted:
+def parse_request(text: str, where: str = "--figure") -> FigureRequest:
     """Read a value of ``--figure``: ``tsne`` or ``tsne:client=3&rows=50``."""
     kind, _, options = text.partition(":")
     form = "KIND:SETTING=VALUE&SETTING=VALUE, such as tsne:rows=50"
-    return wanted({"kind": kind, **parse_options(where, text, options, form)}, where)
+    return check_request({"kind": kind, **parse_options(where, text, options, form)}, where)
 
 
-def made(figures: Iterable[Wanted], shown: RunsByCase) -> list[FigureSpec]:
+def make_figures(figures: Iterable[FigureRequest], shown: RunsByCase) -> list[FigureSpec]:
+    """Make the requested figures of runs."""
     return [drawn for kind, settings in figures for drawn in KINDS[kind](shown, **settings)]
 
 
-def usual(shown: RunsByCase) -> list[FigureSpec]:
-    return made(map(Wanted, USUAL), shown)
+def default_figures(shown: RunsByCase) -> list[FigureSpec]:
+    """Return the figures that suit all runs."""
+    return make_figures(map(FigureRequest, DEFAULT_KINDS), shown)
 
 
 def draw(figure: str, runs: Iterable[Run], width: float = WIDE) -> Figure:
-    """The figure of that name, with settings as on the command line; of several, the first."""
-    return made([asked(figure, "plot()")], by_case(runs))[0].draw(width)
+    """Draw the figure of a name, with settings as on the command line; the first one if there are several."""
+    return make_figures([parse_request(figure, "plot()")], by_case(runs))[0].draw(width)
 
 
 def write(drawn: Sequence[FigureSpec], folder: Path) -> list[Path]:
-    """Each figure as PNG, and as SVG for those who print or edit it."""
+    """Write each figure as PNG, and as SVG for printing and editing; return the paths."""
     paths = []
     for one in drawn:
         figure = one.draw(WIDE)

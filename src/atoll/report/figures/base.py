@@ -1,4 +1,4 @@
-"""Runs as figures take them, and figures as pages and files take them."""
+"""Define the input of figures, runs by case and method, and their result, drawn on demand."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,17 +13,17 @@ RunsByCase = Mapping[tuple[str, str], Sequence[Run]]  # case and method: its see
 
 
 class FigureSpec(NamedTuple):
-    """A figure that is drawn when somebody wants it, in the width that they want."""
+    """A figure with its caption, drawn on demand in a given width."""
 
-    name: str  # of its files, without an ending
+    name: str  # of the files, without a suffix
     caption: str
     draw: Callable[[float], Figure]
-    numbers: Sheet | None = None  # what the figure shows, or what goes with it
+    numbers: Sheet | None = None  # the numbers behind the figure
     inline: bool = True  # whether it can be part of a page; photographs cannot
 
 
 def by_case(runs: Iterable[Run]) -> RunsByCase:
-    """Runs whose accuracies may be compared are a case; the best method comes first."""
+    """Group runs by case (a setting in which accuracies may be compared) and method, the best method first."""
     found: dict[tuple[str, str], Sequence[Run]] = {}
     for members in settings(runs):
         summary = members[0].summary
@@ -35,21 +35,23 @@ def by_case(runs: Iterable[Run]) -> RunsByCase:
 
 
 def title(summary: Document) -> str:
+    """Return data, partition and number of clients of a run."""
     clients = int(summary["clients"])
     return f"{summary['data']}, {summary['partition']}, {clients:,} client{'' if clients == 1 else 's'}"
 
 
 def cases(shown: RunsByCase) -> list[str]:
+    """Return the cases in their order."""
     return list(dict.fromkeys(case for case, _ in shown))
 
 
 def panel(shown: RunsByCase, case: str) -> str:
-    """The title of a case's panel; a lone one needs none."""
+    """Return the title of a case's panel; empty if there is only one case."""
     return case if len(cases(shown)) > 1 else ""
 
 
 def pair(shown: RunsByCase, case: str, method: str) -> str:
-    """The title of a panel of one case and one method: what tells it from the others."""
+    """Return the title of a panel of one case and one method, without parts that all panels share."""
     several = len({name for _, name in shown}) > 1
     words = [method if several or len(shown) == 1 else "", panel(shown, case)]
     return ": ".join(filter(None, words))

@@ -1,4 +1,4 @@
-"""Figures that need only what runs wrote down: accuracies, bytes, operations, simulated time, holdings."""
+"""Make figures from the files of runs: accuracies, bytes, operations, simulated time, holdings."""
 
 import math
 import re
@@ -33,7 +33,12 @@ class Trace(NamedTuple):
 
 
 def over_rounds(runs: Sequence[Run], of: Callable[[Run], Sequence[float | None]]) -> Trace:
-    """`of` gives one value for each evaluated round of a run; rounds that some seed lacks are left out."""
+    """Collect a quantity of all seeds, without rounds that some seed lacks.
+
+    Args:
+        runs: the seeds.
+        of: returns a value for each evaluated round of a run.
+    """
     tables = [{int(m["round"]): v for m, v in zip(run.metrics, of(run), strict=True) if v is not None} for run in runs]
     shared = sorted(set.intersection(*(set(table) for table in tables)))
     values = np.array([[table[t] for t in shared] for table in tables], dtype=float)
@@ -41,6 +46,7 @@ def over_rounds(runs: Sequence[Run], of: Callable[[Run], Sequence[float | None]]
 
 
 def trace(runs: Sequence[Run], dotted: str) -> Trace:
+    """Collect an entry of metrics.jsonl, given by its dotted path, over rounds."""
     return over_rounds(runs, lambda run: [value(m, dotted) for m in run.metrics])
 
 
@@ -48,7 +54,12 @@ def trace(runs: Sequence[Run], dotted: str) -> Trace:
 
 
 def curves(shown: RunsByCase, whose: str = "both") -> list[FigureSpec]:
-    """Accuracy by round. ``whose``: personal models, the server's, both, or whichever there is on all test rows."""
+    """Make a figure of accuracy by round.
+
+    Args:
+        shown: the runs.
+        whose: ``personal`` models, the ``generic`` model, ``both``, or ``global`` for either on all test rows.
+    """
     if whose not in WHOSE:
         raise unknown("setting whose of curves", whose, WHOSE)
     panels = [
@@ -78,7 +89,7 @@ def _curve(name: str, runs: Sequence[Run], whose: str) -> list[Line]:
 
 
 def boxes(shown: RunsByCase) -> list[FigureSpec]:
-    """Accuracies of single clients, all seeds together."""
+    """Make a box plot of the accuracies of single clients, all seeds together."""
     found = [
         plots.Box(panel(shown, case), name, np.concatenate([_final(run) for run in runs]))
         for (case, name), runs in shown.items()
@@ -96,11 +107,11 @@ def _final(run: Run) -> Array:
     return last[np.isfinite(last)]
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
+# -- costs -------------------------------------------------------------------------------------------------------------
 
 
 def traffic(shown: RunsByCase) -> list[FigureSpec]:
-    """Personal accuracy reached so far against bytes sent so far."""
+    """Make a figure of the personal accuracy so far against the bytes sent so far."""
     panels = [
         Panel(panel(shown, case), [_spent(name, runs) for (c, name), runs in shown.items() if c == case])
         for case in cases(shown)
@@ -113,7 +124,7 @@ def traffic(shown: RunsByCase) -> list[FigureSpec]:
 
 def _spent(name: str, runs: Sequence[Run]) -> Line:
     accuracy = over_rounds(runs, so_far)
-    if not any(_sent(m) for run in runs for m in run.metrics):  # a logarithm has no place for zero
+    if not any(_sent(m) for run in runs for m in run.metrics):  # a logarithmic axis has no zero
         return Line(name, [], accuracy.values, "dotted")
     spent = over_rounds(runs, lambda run: [_sent(m) for m in run.metrics])
     at = dict(zip(spent.rounds, spent.values.mean(0), strict=True))
@@ -125,7 +136,10 @@ def _sent(document: Document) -> float:
 
 
 def so_far(run: Run) -> list[float | None]:
-    """At each round the test accuracy of the best round yet by validation; before any, that of the round itself."""
+    """Return, for each round, the test accuracy of the best round so far by validation.
+
+    Before the first validation accuracy, it is the test accuracy of the round itself.
+    """
     best, reached, result = -math.inf, None, []
     for m in run.metrics:
         val, accuracy = value(m, "personal.post.val"), value(m, PERSONAL)
@@ -138,7 +152,7 @@ def so_far(run: Run) -> list[float | None]:
 
 
 def trade_off(shown: RunsByCase) -> list[FigureSpec]:
-    """Accuracy, bytes and operations at once: of whole runs, or until they reached their target, if they have one."""
+    """Make a figure of accuracy, bytes and operations of whole runs, or until runs with a target reached it."""
     dots = [dot for (case, name), runs in shown.items() for dot in _dots(case, name, runs)]
     targeted = any(run.summary.get("target") for runs in shown.values() for run in runs)
     label = (
@@ -168,7 +182,7 @@ def _dots(case: str, name: str, runs: Sequence[Run]) -> list[plots.Dot]:
 
 
 def _end(run: Run) -> Document:
-    """The moment to which costs are counted: when the target was reached, or the end."""
+    """Return the totals at which costs are read: when the target was reached, or at the end."""
     reached: Document | None = (run.summary.get("target") or {}).get("reached")
     return reached or run.summary
 
@@ -177,7 +191,7 @@ def _end(run: Run) -> Document:
 
 
 def arrivals(shown: RunsByCase, target: float | None = None, measure: str = "accuracy") -> list[FigureSpec]:
-    """Personal accuracy against simulated time, with waiting and without; a line at the target."""
+    """Make a figure of personal accuracy against simulated time, with and without waiting, and a line at the target."""
     goal = target or next(
         (run.summary["target"]["accuracy"] for runs in shown.values() for run in runs if run.summary.get("target")),
         None,
@@ -208,7 +222,7 @@ def _timed(name: str, runs: Sequence[Run], clock: str, dash: str, measure: str) 
 
 
 def _times(runs: Sequence[Run], goal: float | None, measure: str) -> list[str]:
-    """Means over seeds of rounds and seconds to the target, where every seed reached it."""
+    """Return means over seeds of rounds and seconds to the target, if every seed reached it."""
     lines = [
         next((m for m in run.metrics if (value(m, f"personal.post.{measure}") or 0.0) >= (goal or 2.0)), None)
         for run in runs
@@ -224,7 +238,7 @@ def _times(runs: Sequence[Run], goal: float | None, measure: str) -> list[str]:
 
 
 def holdings(shown: RunsByCase) -> list[FigureSpec]:
-    """Who holds what: a figure for each case, of the first seed."""
+    """Make a figure of rows by client and class for each case, of the first seed."""
     made = []
     for case in cases(shown):
         held = next(runs[0].holdings for (c, _), runs in shown.items() if c == case)

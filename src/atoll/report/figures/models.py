@@ -1,14 +1,14 @@
-"""Figures that need the models of runs, or their devices: features, soft labels, weight vectors, images, timelines."""
+"""Make figures from the models or devices of runs: features, soft labels, weight vectors, images, timelines."""
 
 import math
 from functools import partial
 
 import numpy as np
 
-from ...analysis import class_relations as of_classes
-from ...analysis import timeline as of_time
-from ...analysis.embeddings import ROWS, embedded, features, separation
-from ...analysis.proxy_images import enhanced
+from ...analysis import class_relations
+from ...analysis.embeddings import ROWS, embed, features, separation
+from ...analysis.proxy_images import proxy_images
+from ...analysis.timeline import simulate_run
 from ...inference.adaptation import adapt
 from ...inference.models import open_run
 from .. import plots
@@ -28,23 +28,35 @@ def tsne(
     way: str = "tsne",
     perplexity: float = 30.0,
 ) -> list[FigureSpec]:
-    """Features of test rows in the plane, by the models of the first seed; ``heads`` adds weight vectors of classes."""
-    clouds, told, names = [], [], list[str]()
+    """Make a map of the features of test rows, computed by the models of the first seed.
+
+    Args:
+        shown: the runs.
+        client: the client whose rows are shown; all clients by default.
+        rows: largest number of rows of each client.
+        heads: whether to show the weight vectors of classes.
+        unit: whether to scale features to norm 1.
+        way: ``tsne`` or ``umap``.
+        perplexity: effective number of neighbours.
+    """
+    clouds, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         models = open_run(runs[0].path)
-        who = () if client is None else (str(client),)
-        found = features(models, who, rows, unit)
+        chosen = () if client is None else (str(client),)
+        found = features(models, chosen, rows, unit)
         found = found if heads else found._replace(heads=None)
-        apart, (xy, at) = separation(found), embedded(found, way, perplexity)
+        apart, (xy, at) = separation(found), embed(found, way, perplexity)
         note = f"nearest centre is its own: {apart.near:.0%}; silhouette {apart.silhouette:.2f}"
         clouds.append(plots.Cloud(pair(shown, case, method), note, xy, found.labels, at))
-        told.append([case, method, *(_number(n) for n in apart)])
+        sheet_rows.append([case, method, *(_number(n) for n in apart)])
         names = list(models.data.classes)
     columns = ["case", "method", "rows nearest to their class", "silhouette", "weight vectors nearest to their class"]
     maker = {"tsne": "t-SNE", "umap": "UMAP"}[way]
     caption = f"Features of test rows by {maker}" + (", with the weight vectors of classes." if heads else ".")
     return [
-        FigureSpec(way, caption, partial(plots.points, clouds, names), Sheet("Separation of classes", columns, told))
+        FigureSpec(
+            way, caption, partial(plots.points, clouds, names), Sheet("Separation of classes", columns, sheet_rows)
+        )
     ]
 
 
@@ -53,51 +65,55 @@ def _number(n: float) -> str:
 
 
 def relations(shown: RunsByCase) -> list[FigureSpec]:
-    """Soft labels (SL) above class relations of the head (CR), of the first seed."""
-    groups, told, names = [], [], list[str]()
+    """Make a figure of soft labels (SL) above class relations of the head (CR), of the first seed."""
+    groups, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         run = open_run(runs[0].path)
-        found = of_classes.relations(run)
+        found = class_relations.relations(run)
         title = pair(shown, case, method)
         groups.append([plots.Matrix(f"SL, {title}", found.soft), plots.Matrix(f"CR, {title}", found.weights)])
-        told.append([case, method, _number(found.distance), _number(found.correlation)])
+        sheet_rows.append([case, method, _number(found.distance), _number(found.correlation)])
         names = list(run.data.classes)
-    numbers = Sheet("SL against CR", ["case", "method", "distance", "correlation off the diagonal"], told)
+    numbers = Sheet("SL against CR", ["case", "method", "distance", "correlation off the diagonal"], sheet_rows)
     caption = "Soft labels (SL) and class relations of the last layer (CR); row: true class."
     return [FigureSpec("relations", caption, partial(plots.matrices, groups, names), numbers)]
 
 
 def moduli(shown: RunsByCase) -> list[FigureSpec]:
-    """Lengths of weight vectors against class shares; every client of every seed is a draw."""
-    draws, told, names = [], [], list[str]()
+    """Make a figure of norms of weight vectors against class shares; every client of every seed is a draw."""
+    draws, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         opened = [open_run(run.path) for run in runs]
-        found = [draw for models in opened for draw in of_classes.lengths(models)]
+        found = [draw for models in opened for draw in class_relations.weight_norms(models)]
         draws += [plots.Draw(pair(shown, case, method), *draw) for draw in found]
-        trend = of_classes.tendency(found)
-        told.append([case, method, str(trend.draws), _number(trend.rho), str(trend.contrary)])
+        trend = class_relations.correlate_norms(found)
+        sheet_rows.append([case, method, str(trend.draws), _number(trend.rho), str(trend.contrary)])
         names = list(opened[0].data.classes)
     columns = ["case", "method", "draws", "mean Spearman correlation", "draws with a positive one"]
     caption = (
         "Shares of classes against the lengths of their weight vectors; orange: both above, or both below average."
     )
     return [
-        FigureSpec("moduli", caption, partial(plots.moduli, draws, names), Sheet("Shares and lengths", columns, told))
+        FigureSpec(
+            "moduli", caption, partial(plots.moduli, draws, names), Sheet("Shares and lengths", columns, sheet_rows)
+        )
     ]
 
 
 def newcomers(
     shown: RunsByCase, shots: str = "1,5,all", repeats: int = 1, epochs: int | None = None
 ) -> list[FigureSpec]:
-    """Accuracy of the clients that stayed out of the runs, once they have adapted, by rows of each class."""
-    panels, told, names = dict[str, list[Line]](), [], list[str]()
+    """Make a figure of the accuracy of clients held out of the runs after adaptation, by rows of each class."""
+    panels, sheet_rows, names = dict[str, list[Line]](), [], list[str]()
     for (case, method), runs in shown.items():
         curves = [adapt(run.path, shots=shots, repeats=repeats, epochs=epochs).curve() for run in runs]
         names = [point.name for point in curves[0]]
         found = np.array([[point.personal.mean for point in curve] for curve in curves])
         panels.setdefault(panel(shown, case), []).append(Line(method, list(range(len(names))), found))
-        told.append([case, method, *(f"{100 * mean:.2f}" for mean in found.mean(0))])
-    numbers = Sheet("Accuracy of newcomers, %", ["case", "method", *(f"{name} of each class" for name in names)], told)
+        sheet_rows.append([case, method, *(f"{100 * mean:.2f}" for mean in found.mean(0))])
+    numbers = Sheet(
+        "Accuracy of newcomers, %", ["case", "method", *(f"{name} of each class" for name in names)], sheet_rows
+    )
     across = Axis("training rows of each class", names=names)
     kept = [Panel(title, lines) for title, lines in panels.items()]
     draw = partial(lines_of, kept, across, "test accuracy of newcomers, %", {})
@@ -105,26 +121,30 @@ def newcomers(
 
 
 def images(shown: RunsByCase, clients: int = 2, rows: int = 8) -> list[FigureSpec]:
-    """Test images before and after the proxy extractor, of the first seed."""
+    """Make a figure of test images before and after the proxy extractor, of the first seed."""
     pairs = []
     for (case, method), runs in shown.items():
         run = open_run(runs[0].path)
         for i in run.clients[:clients]:
             title = ", ".join(filter(None, [pair(shown, case, method), f"client {i}"]))
-            pairs.append(plots.Pair(title, *enhanced(run, i, rows)))
+            pairs.append(plots.Pair(title, *proxy_images(run, i, rows)))
     draw = partial(plots.pixels, pairs, "image", "enhanced")
-    return [FigureSpec("images", "Test images, and what the proxy extractor makes of them.", draw, inline=False)]
+    return [FigureSpec("images", "Test images, and the output of the proxy extractor for them.", draw, inline=False)]
 
 
 def timeline(shown: RunsByCase, clients: int = 4, rounds: int = 3) -> list[FigureSpec]:
-    """Some clients in simulated time, compute-and-wait above wait-free; a figure for each case and method."""
+    """Make a timeline of some clients for each case and method, compute-and-wait above wait-free."""
     made = []
     for (case, method), runs in shown.items():
-        found = of_time.of_run(runs[0].path, clients, rounds)
+        found = simulate_run(runs[0].path, clients, rounds)
         words = ", ".join(filter(None, [method, panel(shown, case)]))
-        titled = {f"{words}: {way}": course for way, course in found.items()}
-        bars = [plots.Bar(way, f"client {p.client}", *p[1:]) for way, course in titled.items() for p in course.pieces]
-        ends = {way: course.ends for way, course in titled.items()}
+        titled = {f"{words}: {way}": schedule for way, schedule in found.items()}
+        bars = [
+            plots.Bar(way, f"client {p.client}", *p[1:])
+            for way, schedule in titled.items()
+            for p in schedule.activities
+        ]
+        ends = {way: schedule.ends for way, schedule in titled.items()}
         name = f"timeline-{plain(words)}" if len(shown) > 1 else "timeline"
         made.append(FigureSpec(name, f"Rounds in simulated time: {words}.", partial(plots.timeline, bars, ends)))
     return made

@@ -1,4 +1,4 @@
-"""Figures of sweeps: accuracy against what the cases differ in, as their names say."""
+"""Make figures of sweeps: accuracy against the quantity in which the cases differ."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from .metrics import lines_of, plain
 
 
 class Place(NamedTuple):
-    """Where a case stands in a sweep, by its name: ``CIFAR-10, 2 classes`` or ``CIFAR-10, practical, mu=0.1``."""
+    """The position of a case in a sweep, from its name: ``CIFAR-10, 2 classes`` or ``CIFAR-10, practical, mu=0.1``."""
 
     panel: str
     quantity: str
@@ -40,10 +40,10 @@ def place(case: str) -> Place:
 def sweep(
     shown: RunsByCase, x: str = "", measure: str = "personal.best_by_val", log: bool | None = None, by: str = ""
 ) -> list[FigureSpec]:
-    """Accuracy against what the cases differ in; a figure for each quantity.
+    """Make a figure of accuracy for each quantity in which the cases differ.
 
-    ``x`` is the label of the axis, ``measure`` an entry of summaries. ``by`` takes places from what runs were told, not
-    from the names of their cases: an option such as ``rate`` or ``partition``, or a setting such as ``mu``.
+    ``x`` is the label of the axis, ``measure`` an entry of summaries. ``by`` takes positions from the
+    configuration of runs, not from the names of cases: an option such as ``rate``, or a setting such as ``mu``.
     """
     shown = _regrouped(shown, by) if by else shown
     quantities = defaultdict[str, list[str]](list)
@@ -65,13 +65,13 @@ def sweep(
 def _regrouped(shown: RunsByCase, by: str) -> RunsByCase:
     found = defaultdict[tuple[str, str], list[Run]](list)
     for run in (run for runs in shown.values() for run in runs):
-        said = run.config.get(by, run.config.get("settings", {}).get(by))
-        if said is None:
+        setting = run.config.get(by, run.config.get("settings", {}).get(by))
+        if setting is None:
             raise AtollError(
-                f"The run in {run.path} says nothing of {by!r}. Name an option of `atoll run`, or a setting that all "
+                f"The run in {run.path} has no entry {by!r}. Name an option of `atoll run`, or a setting that all "
                 "of these runs were given."
             )
-        found[f"{by}={said}", run.label].append(run)
+        found[f"{by}={setting}", run.label].append(run)
     return found
 
 
@@ -95,7 +95,7 @@ def _swept(shown: RunsByCase, label: str, measure: str, log: bool | None, name: 
 
 
 def _swept_line(shown: RunsByCase, method: str, at: Mapping[str, float | None], measure: str) -> Line:
-    """Only seeds that every case has, so that a line compares like with like."""
+    """Return the line of a method, with the seeds that all cases have, so that positions are comparable."""
     own = sorted(
         ((at[case] or 0.0, runs) for (case, name), runs in shown.items() if name == method), key=lambda pair: pair[0]
     )

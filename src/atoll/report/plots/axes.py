@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from ..style import INK, NARROW, PAPER, WIDE, colour, figure, mark
+from ..style import INK, NARROW, PAPER, WIDE, ArtistStyle, colour, figure, mark
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -76,7 +76,7 @@ def label(fig: Figure, axes: Sequence[Axes], across: str, up: str, width: float)
         fig.supylabel(up, fontsize=9.5)
 
 
-def look(i: int, points: int) -> dict[str, Any]:
+def look(i: int, points: int) -> ArtistStyle:
     """Return the style of a line: colour, and about eight markers at other places than those of its neighbours."""
     step = max(1, points // 8)
     return {
@@ -89,7 +89,7 @@ def look(i: int, points: int) -> dict[str, Any]:
 
 
 def handle(i: int, name: str, **changes: Any) -> Line2D:
-    shown: dict[str, Any] = {"color": colour(i), "marker": mark(i), "label": short(name, NAME)}
+    shown: ArtistStyle = {"color": colour(i), "marker": mark(i), "label": short(name, NAME)}
     return Line2D([], [], **shown | changes)
 
 

@@ -1,14 +1,14 @@
 """Draw features in the plane: rows as points in the colour of their class, class weight vectors as crosses."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib.patheffects as effects
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import INK, PAPER, WIDE, colour, mark, styled
+from ..style import INK, PAPER, WIDE, ArtistStyle, colour, mark, styled
 from .axes import Array, Labels, entitle, grid, handle, legend, legend_height, short
 
 MOST = 35  # classes that look different
@@ -46,7 +46,7 @@ def points(clouds: Sequence[Cloud], classes: Sequence[str], width: float = WIDE)
 def _cloud(ax: Axes, cloud: Cloud, classes: Sequence[str]) -> None:
     for c in np.unique(cloud.labels):
         x, y = cloud.xy[cloud.labels == c].T
-        face: dict[str, Any] = {
+        face: ArtistStyle = {
             "color": colour(int(c)),
             "marker": mark(int(c)),
             "markeredgecolor": PAPER,

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from ..style import WIDE, colour, figure, mark, styled
 
 if TYPE_CHECKING:
-    from ...inference.adaptation import Point
+    from ...inference.adaptation_result import Point
 
 LOOKS = {"personal": "-", "alone": "-", "shared": "--"}
 

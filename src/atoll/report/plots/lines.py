@@ -1,17 +1,17 @@
 """Draw one quantity against another as lines, with the spread over seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from ..style import MUTED, WIDE, colour, styled
+from ..style import MUTED, WIDE, ArtistStyle, colour, styled
 from .axes import Array, entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, look, percent, short
 
-DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 2)), "dotted": ":"}
+DASHES: ArtistStyle = {"solid": "-", "dashed": (0, (4, 2)), "dotted": ":"}
 FEW = 8  # points of which each is marked, and has a tick of its own
 
 
@@ -53,9 +53,9 @@ def lines(
     Lines of one name have one colour in all panels. ``kinds`` tell what dashes mean: ``{"dashed": "generic"}``.
     """
     names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
-    told = dict(kinds or {})
+    dashes = dict(kinds or {})
     fig, axes = grid(
-        len(panels), width, height or _height(len(panels), width), legend_height([*names, *told.values()], width)
+        len(panels), width, height or _height(len(panels), width), legend_height([*names, *dashes.values()], width)
     )
     for ax, panel in zip(axes, panels, strict=True):
         ax.set_xscale("log" if across.log else "linear")
@@ -69,7 +69,7 @@ def lines(
         percent(ax)
     label(fig, axes, across.label, up, width)
     entries = [_entry(i, name, panels) for i, name in enumerate(names)]
-    legend(fig, [*entries, *(_kind(dash, text) for dash, text in told.items())], width)
+    legend(fig, [*entries, *(_kind(dash, text) for dash, text in dashes.items())], width)
     return fig
 
 

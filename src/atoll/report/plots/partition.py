@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..style import GRID, SERIES, WIDE, figure, styled
+from ..style import GRID, SERIES, WIDE, ArtistStyle, figure, styled
 from .axes import LETTER, LONGEST, Array, entitle, is_wide, short
 
 MOST = 150  # clients, or classes, that one chart can show apart
@@ -36,11 +36,11 @@ def holdings(
     table = np.array(counts, dtype=float).reshape(len(clients), len(classes))
     some, few = _even(len(clients)), _even(len(classes))
     table = table[np.ix_(some, few)]
-    who = _Axis(_counted("client", len(some), len(clients)), [str(clients[i]) for i in some])
-    what = _Axis(_counted("class", len(few), len(classes)), [str(classes[i]) for i in few])
+    client_axis = _Axis(_counted("client", len(some), len(clients)), [str(clients[i]) for i in some])
+    class_axis = _Axis(_counted("class", len(few), len(classes)), [str(classes[i]) for i in few])
     if is_wide(width):
-        return _bubbles(table, who, what, width, title)
-    return _bubbles(table.T, what, who, max(width, 0.9 + TIGHT * len(what.names)), title)
+        return _bubbles(table, client_axis, class_axis, width, title)
+    return _bubbles(table.T, class_axis, client_axis, max(width, 0.9 + TIGHT * len(class_axis.names)), title)
 
 
 class _Axis(NamedTuple):
@@ -95,7 +95,7 @@ def _tick_down(ax: Axes, names: list[str], step: float) -> None:
     ax.set_yticks(range(0, len(names), every), [short(name) for name in names[::every]])
 
 
-def _bubble(diameter: float) -> dict[str, Any]:
+def _bubble(diameter: float) -> ArtistStyle:
     return {
         "linestyle": "",
         "marker": "o",
@@ -113,7 +113,7 @@ def _sizes(fig: Figure, top: float, largest: float) -> None:
         Line2D([], [], label=f"{n:,} row{'s' if n > 1 else ''}", **_bubble(largest * math.sqrt(n / top))) for n in shown
     ]
     room = max(1.0, largest / matplotlib.rcParams["legend.fontsize"])  # legends measure in letters
-    place: dict[str, Any] = {"loc": "outside upper right", "ncols": len(handles)}
+    place: ArtistStyle = {"loc": "outside upper right", "ncols": len(handles)}
     fig.legend(handles=handles, handlelength=room, handleheight=room, handletextpad=0.5, **place)
 
 

@@ -1,16 +1,16 @@
 """Draw the work of server and clients as bars in time."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ..style import GRID, MUTED, PAPER, SERIES, WIDE, figure, styled
+from ..style import GRID, MUTED, PAPER, SERIES, WIDE, ArtistStyle, figure, styled
 from .axes import is_wide, short
 
-LOOKS: dict[str, dict[str, Any]] = {
+LOOKS: dict[str, ArtistStyle] = {
     "download": {"facecolor": SERIES[5]},
     "generic training": {"facecolor": SERIES[0]},
     "personal training": {"facecolor": SERIES[1]},
@@ -42,7 +42,7 @@ def timeline(bars: Sequence[Bar], ends: Mapping[str, Sequence[float]], width: fl
         ax.set_title(panel, fontsize=9.5, loc="left")
     axes[-1].set_xlabel("simulated seconds (dashed: the end of a round)")
     fig.legend(
-        handles=[Patch(label=what, **{"edgecolor": PAPER} | look) for what, look in LOOKS.items()],
+        handles=[_patch(what) for what in LOOKS],
         loc="outside upper right",
         ncols=5 if is_wide(width) else 2,
         columnspacing=1.2,
@@ -50,12 +50,17 @@ def timeline(bars: Sequence[Bar], ends: Mapping[str, Sequence[float]], width: fl
     return fig
 
 
+def _patch(what: str) -> Patch:
+    style: ArtistStyle = {"edgecolor": PAPER} | LOOKS[what]
+    return Patch(label=what, **style)
+
+
 def _panel(ax: Axes, bars: Sequence[Bar], rows: Sequence[str]) -> None:
     """Draw one panel. Messages are thinner and lower than work, because both may overlap in time."""
     for bar in bars:
         moving = bar.what in MOVING
         at, height = rows.index(bar.row) + (0.25 if moving else -0.12), 0.24 if moving else 0.46
-        looks: dict[str, Any] = {"edgecolor": PAPER, "linewidth": 0.6} | LOOKS[bar.what]
+        looks: ArtistStyle = {"edgecolor": PAPER, "linewidth": 0.6} | LOOKS[bar.what]
         ax.barh(at, bar.end - bar.start, height, bar.start, **looks)
     ax.set_yticks(range(len(rows)), [short(row) for row in rows])
     ax.set_ylim(len(rows) - 0.45, -0.55)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..style import MUTED, PAPER, WIDE, colour, mark, styled
+from ..style import MUTED, PAPER, WIDE, ArtistStyle, colour, mark, styled
 from .axes import entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, percent, quantity, size
 
 LARGEST, SMALLEST = 20.0, 4.0  # points, the diameters of marks
@@ -53,8 +53,8 @@ def _dot(ax: Axes, i: int, dot: Dot, top: float) -> None:
     if not dot.sent:
         ax.axhline(100 * dot.accuracy, color=colour(i), linestyle=":")
         return
-    face: dict[str, Any] = {"markerfacecolor": colour(i) if dot.reached else PAPER, "markeredgecolor": colour(i)}
-    where: dict[str, Any] = {"marker": mark(i), "markersize": _diameter(dot.operations, top), "markeredgewidth": 1.2}
+    face: ArtistStyle = {"markerfacecolor": colour(i) if dot.reached else PAPER, "markeredgecolor": colour(i)}
+    where: ArtistStyle = {"marker": mark(i), "markersize": _diameter(dot.operations, top), "markeredgewidth": 1.2}
     ax.plot([dot.sent], [100 * dot.accuracy], linestyle="", alpha=0.85, **where, **face)
 
 
@@ -83,5 +83,5 @@ def _size(operations: float, top: float) -> Line2D:
 
 
 def _plain(label: str, **changes: Any) -> Line2D:
-    shown: dict[str, Any] = {"color": MUTED, "linestyle": "", "marker": "o", "label": label}
+    shown: ArtistStyle = {"color": MUTED, "linestyle": "", "marker": "o", "label": label}
     return Line2D([], [], **shown | changes)

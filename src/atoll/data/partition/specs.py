@@ -1,0 +1,83 @@
+"""Read the name of a partition, such as ``dirichlet:0.5:capped``."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ...errors import unknown
+from ...utils.parsing import Field, Spec, number, whole, word
+from .base import File, Scheme
+from .dirichlet import ByClient, Capped, Dirichlet, Masked
+from .natural import Natural
+from .pathological import Pathological
+from .uniform import Iid
+
+LARGEST_BETA = 1e6
+
+
+def parse(spec: str) -> Scheme | File:
+    """Return the scheme that a value of ``--partition`` names.
+
+    Raises:
+        AtollError: the name is unknown, or a parameter is missing or out of range.
+
+    Example:
+        >>> parse("dirichlet:0.5:capped")
+        Capped(beta=0.5)
+    """
+    text = spec.strip()
+    name = text.partition(":")[0]
+    if name not in _SCHEMES:
+        raise unknown("partition", name, _SCHEMES)
+    make, form = _SCHEMES[name]
+    return make(*form.parse("--partition", text, skip=1))
+
+
+def _pathological(classes: int, mode: str = "strict") -> Scheme:
+    return Pathological(classes, mode == "code")
+
+
+def _dirichlet(beta: float, make: Callable[[float], Scheme] = Dirichlet) -> Scheme:
+    return make(beta)
+
+
+def _mode(text: str) -> Callable[[float], Scheme]:
+    """Read the last field of a Dirichlet partition: the variant, as a function of BETA."""
+    kind, sign, value = text.partition("=")
+    if kind == "masked" and sign:
+        share = _SHARE.read(value)
+        return lambda beta: Masked(beta, share)
+    plain: dict[str, Callable[[float], Scheme]] = {"capped": Capped, "client": ByClient}
+    if text not in plain:
+        raise ValueError(text)
+    return plain[text]
+
+
+_SHARE = number("P", above=0, most=1)
+_SCHEMES: dict[str, tuple[Callable[..., Scheme | File], Spec]] = {
+    "iid": (Iid, Spec("iid")),
+    "pathological": (
+        _pathological,
+        Spec(
+            "pathological:K or pathological:K:code, with K classes per client, such as pathological:2",
+            whole("K", least=1, most=10**9 - 1),
+            word("MODE", ("strict", "code"), optional=True),
+        ),
+    ),
+    "dirichlet": (
+        _dirichlet,
+        Spec(
+            "dirichlet:BETA, dirichlet:BETA:capped, dirichlet:BETA:masked=P or dirichlet:BETA:client, such as "
+            "dirichlet:0.5; for equal clients, iid",
+            number("BETA", above=0, most=LARGEST_BETA),
+            Field("MODE", f"capped, client or masked=P, with P {_SHARE.wanted}", _mode, optional=True),
+        ),
+    ),
+    "natural": (Natural, Spec("natural")),
+    "file": (
+        File,
+        Spec(
+            "file:PATH, with the file of an exported partition, or a partition.pkl of FL-bench",
+            Field("PATH", "a path", Path),
+        ),
+    ),
+}

@@ -1,0 +1,151 @@
+"""Describe the result of an adaptation: accuracies and models of newcomers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+import numpy as np
+import pyarrow as pa
+
+from ..typing import ClientId
+from ..utils.notebook import dataframe, html
+from ..utils.stats import Stat, spread
+from .models import ModelSource, TrainedModels
+from .newcomers import NewcomerSetup, Plan, SourceRun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = ("personal", "alone", "shared")
+
+
+class Score(TypedDict):
+    """Test accuracies of one newcomer after training on one draw of rows: a row of the table of an adaptation."""
+
+    client: ClientId
+    shots: str  # rows of each class, or "all"
+    repeat: int
+    rows: int  # training rows
+    personal: float  # accuracy of the personal model
+    alone: float  # accuracy of the model that is trained alone
+    shared: float | None  # accuracy of the server's model
+    epochs_alone: int
+
+
+def format_shots(shots: int | None) -> str:
+    """Return the number of rows of each class as text; None stands for all rows."""
+    return "all" if shots is None else str(shots)
+
+
+class Point(NamedTuple):
+    """Mean accuracies over newcomers for one number of rows.
+
+    Args:
+        shots: rows of each class; None for all rows.
+        rows: average number of rows of a newcomer.
+        personal: accuracy of personal models.
+        alone: accuracy of models that are trained alone.
+        shared: accuracy of the server's model, or None if the method has none.
+    """
+
+    shots: int | None
+    rows: float
+    personal: Stat
+    alone: Stat
+    shared: Stat | None
+
+    @property
+    def name(self) -> str:
+        """Return the number of rows of each class as text."""
+        return format_shots(self.shots)
+
+
+class Newcomers(TrainedModels):
+    """The personal models of newcomers.
+
+    Args:
+        source_run: the run that the newcomers joined.
+        newcomers: the newcomers.
+        source: returns the payloads that determine a newcomer's model.
+    """
+
+    def __init__(self, source_run: SourceRun, newcomers: NewcomerSetup, source: Callable[[ClientId], ModelSource]):
+        self.config = source_run.setup.config
+        self.round = source_run.round
+        self._source = source
+        self.method = newcomers.method
+        self.pool = newcomers.pool
+        self.data = newcomers.federation.dataset
+        self.transform = newcomers.transform
+
+    def source(self, i: ClientId) -> ModelSource:
+        return self._source(self.client(i))
+
+
+@dataclass(frozen=True, repr=False)
+class Adaptation:
+    """Accuracies and models of newcomers.
+
+    Args:
+        label: name of the run.
+        plan: the request.
+        table: one row for each newcomer, number of rows and repeat.
+        models: models of the largest number of rows, in the first repeat.
+        notes: sentences for the user.
+    """
+
+    label: str
+    plan: Plan
+    table: pa.Table
+    models: Newcomers
+    notes: tuple[str, ...]
+
+    def curve(self) -> list[Point]:
+        """Return mean accuracies over newcomers for each number of rows, with deviations over repeats."""
+        return [_point(self.table, shots, self.plan.repeats) for shots in self.plan.shots]
+
+    def to_table(self) -> pa.Table:
+        """Return a table with one row for each newcomer, number of rows and repeat."""
+        return self.table
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas data frame with one row for each newcomer, number of rows and repeat."""
+        return dataframe(self.table)
+
+    def plot(self) -> "Figure":
+        """Draw the accuracy by number of rows of each class."""
+        from ..report.plots import few_shot  # imported here because matplotlib is slow to import
+
+        return few_shot.curve(self.curve())
+
+    def cells(self) -> list[list[str]]:
+        """Return the curve as text: rows of each class, rows, and one column for each kind of model."""
+        return [[p.name, f"{p.rows:.1f}", *(_percent(getattr(p, kind)) for kind in KINDS)] for p in self.curve()]
+
+    def __repr__(self) -> str:
+        last = self.curve()[-1]
+        return (
+            f"<Adaptation {self.label}: {len(self.models.clients)} newcomers, personal {last.personal.mean:.2%}, "
+            f"alone {last.alone.mean:.2%} with {last.name} rows of each class>"
+        )
+
+    def _repr_html_(self) -> str:
+        return html(repr(self)[1:-1], ("rows of each class", "rows", *KINDS), self.cells())
+
+
+def _point(table: pa.Table, shots: int | None, repeats: int) -> Point:
+    rows = [row for row in table.to_pylist() if row["shots"] == format_shots(shots)]
+    means: dict[str, Stat | None] = {}
+    for kind in KINDS:
+        each = [[row[kind] for row in rows if row["repeat"] == repeat] for repeat in range(repeats)]
+        means[kind] = None if None in each[0] else spread([float(np.nanmean(values)) for values in each])
+    personal, alone = means["personal"], means["alone"]
+    assert personal is not None
+    assert alone is not None
+    return Point(shots, float(np.mean([row["rows"] for row in rows])), personal, alone, means["shared"])
+
+
+def _percent(stat: Stat | None) -> str:
+    if stat is None:
+        return "–"
+    return f"{stat.mean:.2%}" + (f" ± {100 * stat.std:.2f}" if stat.std is not None else "")

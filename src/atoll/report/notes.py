@@ -1,0 +1,61 @@
+"""Write notes on runs: unfinished runs, rejected uploads, corrected partitions, privacy."""
+
+from collections.abc import Sequence
+
+from ..storage.run_reader import Run
+from .partitions import group_by_partition, partition_title
+from .wording import count
+
+LISTED = 5  # rejected uploads named in a note before the rest is only counted
+
+
+def run_notes(runs: Sequence[Run]) -> list[str]:
+    """Return all notes on runs, one sentence or more each."""
+    return [*_unfinished(runs), *_rejected(runs), *_partition_notes(runs), *_privacy_statements(runs)]
+
+
+def _unfinished(runs: Sequence[Run]) -> list[str]:
+    return [
+        f"{run.label}, seed {run.seed}: {run.status}"
+        + (f" after round {run.metrics[-1]['round']}" if run.metrics else " before the first evaluation")
+        + f" of {run.planned}. Its numbers are those of the rounds it reached."
+        for run in runs
+        if run.status != "finished"
+    ]
+
+
+def _rejected(runs: Sequence[Run]) -> list[str]:
+    notes = []
+    for run in runs:
+        rejected = [f"round {m['round']}: {_describe(entry)}" for m in run.metrics for entry in m["rejected"]]
+        if rejected:
+            more = f"; and {len(rejected) - LISTED} more" if len(rejected) > LISTED else ""
+            listed = "; ".join(rejected[:LISTED])
+            notes.append(f"{run.label}, seed {run.seed}: {count(len(rejected), 'upload')} rejected ({listed}{more}).")
+    return notes
+
+
+def _partition_notes(runs: Sequence[Run]) -> list[str]:
+    return [
+        f"{partition_title(members)}: {note}"
+        for members in group_by_partition(runs)
+        for note in members[0].holdings["notes"]
+    ]
+
+
+def _privacy_statements(runs: Sequence[Run]) -> list[str]:
+    """Return the guarantees and their limits for runs with a privacy mechanism."""
+    stated = ((run, run.summary.get("privacy") or {}) for run in runs)
+    return [
+        f"{run.label}, seed {run.seed}: {' '.join(privacy['statement'])}"
+        for run, privacy in stated
+        if privacy.get("gate") or privacy.get("dp")
+    ]
+
+
+def _describe(entry: object) -> str:
+    """Describe a rejected upload: the client and, if known, the reason."""
+    if not isinstance(entry, dict):
+        return f"client {entry}"
+    why = ": ".join(str(entry[name]) for name in ("field", "reason") if entry.get(name))
+    return f"client {entry.get('client')} ({why})" if why else f"client {entry.get('client')}"
