@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 import yaml
 
 from .aggregation.fixed_point import SUMS
-from .aggregation.robust import parse
+from .aggregation.robust_rules import parse
 from .errors import AtollError, unknown
 from .methods._factory import OPTIMISERS, convert
 from .privacy import mechanisms

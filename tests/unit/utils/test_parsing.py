@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from atoll.aggregation import robust
+from atoll.aggregation import robust_rules
 from atoll.clients.metrics import load_metrics
 from atoll.data import loading, partition
 from atoll.engine.model_factory import PROXY, _split_name
@@ -89,7 +89,7 @@ def test_pairs_keep_their_values_as_text_and_options_become_plain_values() -> No
 
 REFUSED: list[tuple[Any, str, str]] = [
     (
-        robust.parse,
+        robust_rules.parse,
         "trimmed:x",
         "--robust cannot be 'trimmed:x': SHARE must be a number from 0 to 0.49. Write trimmed:",
     ),
