@@ -12,8 +12,8 @@ from .aggregation.fixed_point import SUMS
 from .aggregation.robust_rules import parse
 from .errors import AtollError, unknown
 from .methods._factory import OPTIMISERS, convert
-from .privacy import mechanisms
 from .privacy.disclosure import COV_SOURCES
+from .privacy.options import parse_target
 from .simulation.faults import read_drop, read_lag, read_poison
 from .utils.parsing import from_yaml
 
@@ -249,7 +249,7 @@ class Config:
         if self.robust is not None:
             parse(self.robust)
         if self.dp is not None:
-            mechanisms.parse(self.dp)
+            parse_target(self.dp)
         for f in fields(self):
             value, bounds = getattr(self, f.name), bounds_of(f)
             if value is not None and not all(BOUNDS[name].holds(value, bound) for name, bound in bounds.items()):
