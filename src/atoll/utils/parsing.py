@@ -16,6 +16,7 @@ import yaml
 
 from ..errors import AtollError
 
+Json = dict[str, Any]  # an object of a JSON or YAML file, whose values the reader has to check
 LONGEST = 2**24  # characters; a longer configuration is none
 
 
