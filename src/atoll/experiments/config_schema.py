@@ -2,7 +2,7 @@
 
 from dataclasses import Field, fields
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from ..config import Config, bounds_of
 from ..utils.parsing import Json
@@ -14,7 +14,7 @@ TYPES: dict[object, Json] = {
     float: {"type": ["number"]},
     str: {"type": ["string", "number"]},  # YAML reads 8 as a number even where text is meant.
     tuple[str, ...]: {"type": ["array", "string"], "items": {"type": "string", "minLength": 1}},
-    dict[str, Any]: {"type": ["object"]},
+    dict[str, object]: {"type": ["object"]},
 }
 
 

@@ -31,10 +31,8 @@ from ..storage.run_reader import Run
 
 STOP_TIMEOUT = 3.0  # Seconds that workers have to write a last checkpoint.
 
-
-Events = Queue[
-    tuple[int, int, RoundMetrics | None] | None
-]  # position of the run, rounds done, metrics; None at the end
+# Items are the position of a run, its rounds done and its metrics; None ends the queue.
+Events = Queue[tuple[int, int, RoundMetrics | None] | None]
 
 
 class Outcome(NamedTuple):
