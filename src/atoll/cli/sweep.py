@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.table import Table
@@ -51,7 +50,7 @@ from .run import new_directory, read_seeds, shared_options
 @shared_options
 def sweep(
     method: str, axes: tuple[str, ...], draws: int | None, trials: int | None, model: str, config_file: Path | None,
-    resume: bool, seeds: str | None, force: bool, quiet: bool, as_json: bool, **options: Any,
+    resume: bool, seeds: str | None, force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
     """Run METHOD over settings, and choose by validation accuracy.
 
