@@ -18,7 +18,9 @@ import pytest
 from support.deployed_federation import Deployed, Standing, atoll, environment, free_port, processes, wait_for
 
 from atoll.deploy import pki
-from atoll.deploy.federation_dir import FederationDir, SiteFolder, write_private
+from atoll.deploy.federation_dir import FederationDir
+from atoll.deploy.private_files import write_private
+from atoll.deploy.site_folder import SiteFolder
 from atoll.deploy.transport.flower import write_app
 
 pytestmark = pytest.mark.deploy

@@ -10,7 +10,8 @@ import click
 
 from ...config import Config
 from ...deploy import flower_adapter
-from ...deploy.federation_dir import FederationDir, private_folder, write_private
+from ...deploy.federation_dir import FederationDir
+from ...deploy.private_files import private_folder, write_private
 from ...deploy.server.flower_control import Control
 from ...deploy.server.monitor import Book, Tail, follow, going_on
 from ...deploy.server.processes import reached, running

@@ -10,7 +10,8 @@ from typing import Any
 from ...errors import AtollError
 from ...utils.files import to_json
 from .. import pki
-from ..federation_dir import FederationDir, write_private
+from ..federation_dir import FederationDir
+from ..private_files import write_private
 from .flower_control import Control, RunStatus, Unreachable
 from .processes import reached, running
 

@@ -17,8 +17,9 @@ from ...errors import AtollError
 from ...utils.files import to_json, write_whole
 from .. import flower_adapter, pki
 from ..addresses import is_loopback, join
-from ..federation_dir import FederationDir, FederationFile, private_folder, write_private
+from ..federation_dir import FederationDir, FederationFile
 from ..flower_adapter import environment, program
+from ..private_files import private_folder, write_private
 from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port, is_held, wait_for_port
 from . import flower_control
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from ...errors import AtollError
 from .. import flower_adapter, pki
 from ..addresses import is_loopback, split
-from ..federation_dir import SiteFolder, private_folder, write_private
 from ..flower_adapter import CONNECTED, HEALTH, PUBLIC_KEY_HEADER, STILL_CONNECTED, environment, program
+from ..private_files import private_folder, write_private
+from ..site_folder import SiteFolder
 from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port
 
 TIMEOUT = 10.0
