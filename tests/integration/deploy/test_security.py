@@ -92,7 +92,7 @@ def test_without_tls(fed: Deployed, tmp_path: Path) -> None:
 def test_with_the_certificate_of_another_authority(fed: Deployed, rows: Path, tmp_path: Path) -> None:
     site = carried(fed, "east", tmp_path / "site")
     write_private(site.ca, pki.make_authority("another").public)
-    assert "not to be trusted" in refused(site, rows)
+    assert "cannot be trusted" in refused(site, rows)
     done = supernode(
         fed, tmp_path, "--root-certificates", site.ca, "--auth-supernode-private-key", site.key
     )  # fmt: skip
@@ -294,7 +294,7 @@ def test_a_site_that_is_killed_comes_back_when_its_old_connection_has_lapsed(fed
     site: Standing = fed.site("north", rows).said("Connected")
     (node,) = processes("flower-supernode", str(fed.home.site("north")))
     os.kill(node, 9)
-    site.said("on its books")
+    site.said("last connection as open")
     wait_for("connected again", lambda: site.log.read_text().count("Connected") == 2, 150)
     assert site.end() == 0
     assert not processes(str(fed.home.site("north")))

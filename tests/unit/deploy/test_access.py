@@ -36,7 +36,7 @@ def test_operations_of_sites_pass(name: str) -> None:
 @pytest.mark.deploy
 def test_every_operation_of_installed_flower_is_classified() -> None:
     """A new operation of Flower must be allowed or refused here on purpose."""
-    from flwr.superlink.routers.pool.router import router
+    from flwr.superlink.routers.fleet.router import router
 
     paths: set[Any] = {getattr(route, "path", None) for route in router.routes}
     assert paths == {f"/v1/fleet/{name}" for name in (

@@ -13,9 +13,10 @@ from ...deploy import flower_adapter
 from ...deploy.federation_dir import FederationDir
 from ...deploy.private_files import private_folder, write_private
 from ...deploy.server.flower_control import Control
+from ...deploy.server.job import DeploymentJob
 from ...deploy.server.monitor import Book, Tail, follow, going_on
 from ...deploy.server.processes import reached, running
-from ...deploy.server.run import EVENTS, DeploymentJob
+from ...deploy.server.run import EVENTS
 from ...deploy.site.privacy_rules import FLOOR
 from ...deploy.transport.flower import write_app
 from ...engine.experiment import Watch
