@@ -7,12 +7,12 @@ averages with too few clients to withstand a single Byzantine one.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from ..core.method import Method, declared
+from ..core.method import AnyMethod, declared
 from ..core.payloads import Params
 from ..core.tree import flatten_params, unflatten_params
 from ..errors import AtollError
@@ -104,7 +104,7 @@ class RobustAggregation:
         )
 
 
-def guard_for(method: Method[Any, Any, Any, Any], rule: str, tell: Callable[[str], None]) -> RobustAggregation:
+def guard_for(method: AnyMethod, rule: str, tell: Callable[[str], None]) -> RobustAggregation:
     """Return the robust aggregation of a run, from the declarations of its method.
 
     Args:

@@ -125,7 +125,7 @@ def test_a_server_whose_certificate_has_expired(rows: Path, tmp_path: Path) -> N
 def test_a_server_that_goes_by_another_name(fed: Deployed, rows: Path, tmp_path: Path) -> None:
     site, port = carried(fed, "east", tmp_path / "site"), free_port()
     with lone_gate(fed.home, "127.0.0.2", port):
-        assert "name that its certificate is for" in refused(site, rows, "--server", f"127.0.0.2:{port}")
+        assert "name of the server that its certificate has" in refused(site, rows, "--server", f"127.0.0.2:{port}")
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
 from ...clients.state_store import Kept
 from ...core.method import contract
@@ -77,5 +78,5 @@ def _needed_states(checkpoints: Checkpoints | None) -> dict[ClientId, list[Kept]
         return needed
     for i, name in sorted(checkpoints.held()):
         with suppress(OSError, AtollError):  # A run does not resume from a damaged checkpoint.
-            needed[i].append(checkpoints.get_state(name))
+            needed[i].append(cast(Kept, checkpoints.get_state(name)))
     return needed
