@@ -31,7 +31,7 @@ test: check
 
 # The inner loop while writing code, under a minute: arithmetic, methods by hand, layers; neither style nor types.
 FAST := tests/unit/core tests/unit/aggregation tests/unit/data/test_partition.py tests/unit/utils/test_parsing.py \
-	tests/unit/test_import_layers.py tests/unit/test_config.py tests/unit/clients/test_evaluation.py \
+	tests/unit/test_import_layers.py tests/unit/config/test_config.py tests/unit/clients/test_evaluation.py \
 	tests/unit/clients/test_state_store.py tests/unit/simulation/test_clock.py tests/methods
 
 test-fast: setup

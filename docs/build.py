@@ -47,7 +47,7 @@ CODE_MAP = "explanation-code-map.md"
 SOURCE = FOLDER.parent / "src" / "atoll"
 PACKAGES = (  # from bottom to top, as tests/unit/test_import_layers.py has them
     "utils", "core", "aggregation", "data", "models", "methods", "clients", "backends", "simulation", "privacy",
-    "storage", "engine", "inference", "analysis", "report", "experiments", "deploy", "dashboard", "cli",
+    "config", "storage", "engine", "inference", "analysis", "report", "experiments", "deploy", "dashboard", "cli",
 )  # fmt: skip
 PLACES = {"down": "Down, to a client", "up": "Up, to the server", "state": "Kept by a client", "server": "Server"}
 

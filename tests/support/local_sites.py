@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from atoll.deploy.export_sites import PUBLIC, export_sites
-from atoll.deploy.server.run import DeploymentJob, run_deployment
+from atoll.deploy.server.job import DeploymentJob
+from atoll.deploy.server.run import run_deployment
 from atoll.deploy.site.config import SiteConfig, read_site
 from atoll.deploy.site.worker import local
 from atoll.deploy.transport.base import Arrival, LocalTransport

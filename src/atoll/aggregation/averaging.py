@@ -17,7 +17,7 @@ from .robust import guarded_mean, guarded_table
 
 
 def table_mean(
-    replies: Iterable[Any], field: str, weight: str, around: Tensor, equally: bool = False
+    replies: Iterable[object], field: str, weight: str, around: Tensor, equally: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Average class tables over clients. A robust rule that guards ``field`` treats each class separately.
 
@@ -64,7 +64,7 @@ def table_mean(
 CHUNK_BYTES = 2**20  # bytes of uploads that a mean holds at a time
 
 
-def mean(replies: Iterable[Any], field: str, weight: str | None = None, around: Params | None = None) -> Any:
+def mean(replies: Iterable[object], field: str, weight: str | None = None, around: Params | None = None) -> Any:
     """Average one field of uploads. Only one upload, or a few small ones, are in memory at a time.
 
     The replies that ``aggregate`` gets carry the policy of the round. Under ``--robust``, a rule that holds all uploads
@@ -122,7 +122,7 @@ def mean(replies: Iterable[Any], field: str, weight: str | None = None, around: 
     return averaged if isinstance(values, dict) else averaged[field]
 
 
-def _uploads(replies: Iterable[Any], policy: AggregationPolicy) -> Iterable[Any]:
+def _uploads(replies: Iterable[object], policy: AggregationPolicy) -> Iterable[object]:
     """Return the uploads of replies. A robust rule records their fields for its notes."""
     uploads = (item.upload if isinstance(item, Reply) else item for item in replies)
     return uploads if policy.guard is None else policy.guard.record_fields(uploads)
@@ -135,7 +135,7 @@ def _to_params(value: Params | Tensor, field: str) -> Params:
     return {field: value if value.is_floating_point() else value.float()}
 
 
-def _chunks(uploads: Iterable[Any], field: str) -> Iterator[list[Any]]:
+def _chunks(uploads: Iterable[object], field: str) -> Iterator[list[object]]:
     """Yield lists of about ``CHUNK_BYTES`` of uploads: one by one, small models would cost mostly overhead."""
     left = iter(uploads)
     few = list(islice(left, 1))

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from ..core.payloads import Payload
 from ..core.replies import carried_policy
 from .fixed_point import Fixed, Sum
 from .robust import RobustAggregation
@@ -21,7 +21,7 @@ class AggregationPolicy:
 
     guard: RobustAggregation | None = None
     fixed: Fixed | None = None
-    server: Any = None
+    server: Payload | None = None
 
     def __post_init__(self) -> None:
         if self.guard is not None:
@@ -40,7 +40,7 @@ class AggregationPolicy:
 PLAIN = AggregationPolicy()
 
 
-def policy_of(replies: Iterable[Any]) -> AggregationPolicy:
+def policy_of(replies: Iterable[object]) -> AggregationPolicy:
     """Return the policy that replies or reports carry.
 
     Raises:
@@ -49,6 +49,6 @@ def policy_of(replies: Iterable[Any]) -> AggregationPolicy:
     return carried_policy(replies) or PLAIN
 
 
-def sum_for(replies: Iterable[Any]) -> Sum:
+def sum_for(replies: Iterable[object]) -> Sum:
     """Return an empty sum for tensors of replies, in fixed point if the policy of the replies says so."""
     return Sum(policy_of(replies).fixed)

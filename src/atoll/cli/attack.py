@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.table import Table
@@ -29,7 +28,7 @@ WITHOUT = ("method", "rate", "eval_every", "checkpoint_every", "store", "cache",
     "--gate/--no-gate", default=None, help="Attack uploads with the gate only, or without it only; default: both."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def attack(name: str, config_file: Path | None, gate: bool | None, as_json: bool, **options: Any) -> None:
+def attack(name: str, config_file: Path | None, gate: bool | None, as_json: bool, **options: object) -> None:
     """Show what an honest but curious server can infer from one round of METHOD, with and without the gate.
 
     The gate is the filter of --min-class-count (10 unless given) and --cov-source. --dp adds a column with noise.

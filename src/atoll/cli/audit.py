@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.table import Table
@@ -27,7 +26,7 @@ from .options import ConfigCommand, config_options, given
 @click.option("--verify", is_flag=True, help="With RUN_DIR: only check that the audit log was not changed.")
 @config_options("method", "rounds", "rate", "eval_every", "checkpoint_every", "store", "cache", "out")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **options: Any) -> None:
+def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **options: object) -> None:
     """Show what leaves a client and what reaches it in one round of METHOD: shape, bytes, role, meaning.
 
     With RUN_DIR, list what the clients of a run sent: round, client, bytes, SHA-256 and whether it was accepted. The

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 from rich.console import Console
@@ -13,7 +13,7 @@ from ..errors import AtollError
 from ..storage.metrics import RoundMetrics
 from ..utils.progress import Observer, is_quiet, observed, quiet
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 ESTIMATE_PERIOD = 600.0  # Seconds of progress behind the estimate of the time left: rounds may take minutes.
 

@@ -3,21 +3,21 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from .data_table import print_table
+
 if TYPE_CHECKING:
+    from ..data.dataset import Array
     from ..data.federated_dataset import FederatedDataset
 
 CLIENTS = 10  # If neither the user nor the data give a number.
-MAX_CLIENTS = 20  # Lines of the printed table.
-MAX_HEAD = 12  # Characters of a class name in the head of its column.
 MIN_WIDTH = 100  # Width of the output if it is not a terminal.
 
 data_dir = click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder with data sets.")
@@ -140,7 +140,7 @@ def show(
         return
     console = _console()
     console.print(federation.recipe, soft_wrap=True)
-    _print_table(console, federation, held)
+    print_table(console, federation, held)
     for note in federation.notes:
         console.print(f"Note: {note}", soft_wrap=True)
     console.print(f"Chart: {out}", soft_wrap=True)
@@ -186,12 +186,12 @@ def _divide(
     return federate(load(name, data_dir), clients, partition, split, seed, public)
 
 
-def _count_rows(federation: "FederatedDataset") -> Any:
+def _count_rows(federation: "FederatedDataset") -> "Array":
     """Count all rows of each client and class, training, validation and test: [clients, classes]."""
     return federation.counts("train") + federation.counts("val") + federation.counts("test")
 
 
-def _facts(federation: "FederatedDataset", held: Any) -> dict[str, Any]:
+def _facts(federation: "FederatedDataset", held: "Array") -> dict[str, object]:
     clients = [
         {
             "id": client,
@@ -211,56 +211,6 @@ def _facts(federation: "FederatedDataset", held: Any) -> dict[str, Any]:
         "public": len(federation.public),
         "notes": list(federation.notes),
     }
-
-
-class _Column(NamedTuple):
-    head: str
-    cells: list[str]  # One for each client shown.
-    total: str = ""
-
-    @property
-    def width(self) -> int:
-        return 3 + max(len(text) for text in (self.head, *self.cells, self.total))
-
-
-def _print_table(console: Console, federation: "FederatedDataset", held: Any) -> None:
-    """Print clients as rows and classes as columns, as many as fit; totals are over all clients."""
-    who = _Column("client", [_shorten(client) for client in federation.clients[:MAX_CLIENTS]], "all")
-    classes = [_count_column(name, held[:, c].tolist()) for c, name in enumerate(federation.dataset.classes)]
-    parts = {"train": federation.train, "val": federation.val, "test": federation.test}
-    sums = [_count_column("rows", held.sum(1).tolist())]
-    sums += [_count_column(name, [len(rows) for rows in part]) for name, part in parts.items()]
-    fit = _fitting(classes, console.width - sum(column.width for column in (who, *sums)))
-    columns = [who, *classes[:fit], *sums]
-    table = Table(box=SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column.head, justify="left" if column is who else "right", no_wrap=True)
-    for line in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*line)
-    table.add_section()
-    table.add_row(*(column.total for column in columns))
-    console.print(table)
-    missing = {"clients": len(federation.clients) - len(who.cells), "classes": len(classes) - fit}
-    hidden = [f"{number} {what}" for what, number in missing.items() if number]
-    if hidden:
-        console.print(f"Not shown: {' and '.join(hidden)}. --json lists everything.", soft_wrap=True)
-    if len(federation.public):
-        console.print(f"Public rows: {len(federation.public):,}", soft_wrap=True)
-
-
-def _count_column(head: str, numbers: list[int]) -> _Column:
-    cells = [f"{number:,}" if number else "." for number in numbers[:MAX_CLIENTS]]
-    return _Column(_shorten(head), cells, f"{sum(numbers):,}")
-
-
-def _fitting(columns: list[_Column], room: int) -> int:
-    """Return how many columns fit, at least one."""
-    ends = accumulate(column.width for column in columns)
-    return max(1, sum(end <= room for end in ends))
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_HEAD else text[: MAX_HEAD - 1] + "…"
 
 
 def _console() -> Console:

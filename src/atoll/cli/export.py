@@ -1,13 +1,13 @@
 """``atoll export``: write a trained model to a file for use elsewhere."""
 
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import click
 
 from ..inference.export import FORMATS, export_model
 from ..utils.files import to_json
+from ..utils.parsing import Json
 from .console import counted, progress
 from .predict import open_models
 
@@ -26,7 +26,7 @@ def export(run: Path, clients: tuple[str, ...], form: str, out: Path | None, as_
     """Write personalised models for other programs, each with a manifest, checked on the client's test rows."""
     models = open_models(run)
     root = out or run / "export"
-    manifests: list[dict[str, Any]] = []
+    manifests: list[Json] = []
     chosen = clients or models.clients
     with progress(as_json) as bars:
         watch = counted(bars, "models")

@@ -1,7 +1,5 @@
 """``atoll methods`` and ``atoll models``: list methods and architectures."""
 
-from typing import Any
-
 import click
 from rich.table import Table
 
@@ -13,6 +11,7 @@ from ..errors import AtollError
 from ..methods import _registry
 from ..methods._factory import make, settings_of, split_variant
 from ..utils.files import to_json
+from ..utils.parsing import Json
 from .console import console
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -32,7 +31,7 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
     help="Number of public rows, for methods that need them.",
 )
 @as_json_option
-def methods(name: str | None, as_json: bool, models: str, shape: str, **nominal: Any) -> None:
+def methods(name: str | None, as_json: bool, models: str, shape: str, **nominal: int) -> None:
     """List the methods; with METHOD, show its source, its algorithm and its hyper-parameters.
 
     Bytes are those of one client in one round, with the model, images and classes that the options name.
@@ -50,7 +49,7 @@ def _sides(text: str) -> tuple[int, int, int]:
     return sides[0], sides[1], sides[2]
 
 
-def facts(name: str) -> dict[str, Any]:
+def facts(name: str) -> Json:
     """Return the properties of a method for listings."""
     cls = _registry.method(name)
     card = _registry.method_info(cls)
@@ -93,7 +92,7 @@ def _list(nominal: ReferenceFederation, as_json: bool) -> None:
     click.echo(f"Regularisers (--with): {', '.join(_registry.regularisers())}. More: atoll methods METHOD")
 
 
-def _bytes(nominal: ReferenceFederation, name: str) -> dict[str, Any]:
+def _bytes(nominal: ReferenceFederation, name: str) -> Json:
     """Return the bytes of a round, or the reason why they cannot be counted."""
     try:
         return {**nominal.traffic(name)._asdict(), "varying": traits_of(_registry.method(name)).varying_bytes}
@@ -101,7 +100,7 @@ def _bytes(nominal: ReferenceFederation, name: str) -> dict[str, Any]:
         return {"refused": str(reason)}
 
 
-def _size(found: dict[str, Any], way: str) -> str:
+def _size(found: Json, way: str) -> str:
     if "refused" in found:
         return "–"
     return ("~" if found["varying"] else "") + f"{found[way]:,}"

@@ -1,18 +1,18 @@
 """Make command-line options from the fields of a configuration, with the same names, help texts and defaults."""
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import TypeVar, get_type_hints
 
 import click
 
 from ..config import Config, flag, from_dict, read_yaml
-from ..utils.parsing import parse_pair
+from ..utils.parsing import Json, parse_pair
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 OWN = "Options"  # The section of options that are no entries of a configuration.
-KINDS = {int: int, float: float, int | None: int, float | None: float}
+KINDS: dict[object, type] = {int: int, float: float, int | None: int, float | None: float}
 
 
 class ConfigCommand(click.Command):
@@ -45,7 +45,7 @@ def config_options(*without: str) -> Callable[[F], F]:
     return add
 
 
-def _option(f: Any, kind: Any) -> Callable[[F], F]:
+def _option(f: Field[object], kind: object) -> Callable[[F], F]:
     repeated = f.name in ("settings", "terms", "track", "metric")
     if kind is bool:
         return click.option(flag(f.name), f.name, is_flag=True, default=None, help=_help(f))
@@ -60,18 +60,18 @@ def _option(f: Any, kind: Any) -> Callable[[F], F]:
     )
 
 
-def _type(f: Any, kind: Any) -> Any:
+def _type(f: Field[object], kind: object) -> "click.Choice[str] | type":
     return click.Choice(f.metadata["choices"]) if "choices" in f.metadata else KINDS.get(kind, str)
 
 
-def _help(f: Any) -> str:
+def _help(f: Field[object]) -> str:
     about = f.metadata["about"]
     text = about[0].upper() + about[1:] + "."
     plain = f.default is not MISSING and f.default is not None and f.default is not False and f.default != ()
     return f"{text}  [default: {f.default}]" if plain else text
 
 
-def given(options: dict[str, Any], config_file: Path | None) -> dict[str, Any]:
+def given(options: Json, config_file: Path | None) -> Json:
     """Return the entries of the file, overridden by the options that were given."""
     values = read_yaml(config_file) if config_file else {}
     from_dict(values, str(config_file))  # Report an error in the file even if an option overrides the entry.

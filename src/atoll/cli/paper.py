@@ -10,7 +10,8 @@ from rich.table import Table
 from ..config import Config
 from ..engine.experiment import Watch
 from ..experiments import papers, reproduction
-from ..experiments.papers import SCALES, PlannedRun, Recipe
+from ..experiments.paper_planning import PlannedRun, plan_runs
+from ..experiments.papers import SCALES, Recipe
 from ..experiments.reproduction import FIGURES
 from ..experiments.sweep import Follow
 from ..report.sheets import Sheet
@@ -56,12 +57,12 @@ def show(name: str) -> None:
     for note in recipe.notes:
         out.print(f"- {note}")
     for scale in recipe.scales.values():
-        planned = papers.plan_runs(recipe, scale, reproduction.WHERE)
+        planned = plan_runs(recipe, scale, reproduction.WHERE)
         cases = list(dict.fromkeys(p.case for p in planned))
         out.print(
             f"[bold]{scale.name}[/]: {len(planned)} runs; {len(cases)} cases; seeds {list(scale.seeds)}. {scale.note}"
         )
-    ran = (f"{shown} ({said['run']})" for shown, said in recipe.methods.items())
+    ran = (f"{shown} ({said.run})" for shown, said in recipe.methods.items())
     out.print(f"methods: {', '.join(ran)}")
     if recipe.figures:
         out.print(f"figures: {', '.join(f.kind for f in recipe.figures)}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -23,7 +23,7 @@ from ..utils.signals import Stopped, stoppable
 from .console import console, follow, progress, quiet_option
 from .options import ConfigCommand, config_options, given
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 DIVERGED, DIVERGED_CODE = "diverged", 3
 SEEDS = Spec("SEED,SEED,..., such as 0,1,2", several(Field("SEED", "a whole number", int), ","))
 
@@ -47,7 +47,7 @@ def shared_options(command: F) -> F:
 @shared_options
 def run(
     method: str | None, config_file: Path | None, resume: str | None, seeds: str | None,
-    force: bool, quiet: bool, as_json: bool, **options: Any,
+    force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
     """Run one METHOD: a name (see `atoll methods`), METHOD:variant, or a Python file that defines one."""
     if resume and method is None and not Path(resume).is_dir():
@@ -74,7 +74,7 @@ def run(
 @shared_options
 def compare(
     names: tuple[str, ...], config_file: Path | None, resume: bool, seeds: str | None,
-    force: bool, quiet: bool, as_json: bool, **options: Any,
+    force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
     """Run several METHODs on the same clients and seeds, and rank them.
 

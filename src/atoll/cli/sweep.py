@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.table import Table
@@ -10,8 +9,9 @@ from rich.table import Table
 from ..config import Config
 from ..errors import AtollError
 from ..experiments.planning import plan_configs, to_file_name
-from ..experiments.search import MODELS, Bayes, Grid, Random, Search, parse_axis
-from ..experiments.sweep import SweepPlan, Trial, best_trial, document, is_matrix, run_plan
+from ..experiments.search import MODELS, Axis, Bayes, Grid, Random, Search, parse_axis
+from ..experiments.sweep import SweepPlan, run_plan
+from ..experiments.trials import Trial, best_trial, document, is_matrix
 from ..utils.files import to_json
 from .console import console, follow, progress
 from .options import ConfigCommand, config_options, given
@@ -50,7 +50,7 @@ from .run import new_directory, read_seeds, shared_options
 @shared_options
 def sweep(
     method: str, axes: tuple[str, ...], draws: int | None, trials: int | None, model: str, config_file: Path | None,
-    resume: bool, seeds: str | None, force: bool, quiet: bool, as_json: bool, **options: Any,
+    resume: bool, seeds: str | None, force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
     """Run METHOD over settings, and choose by validation accuracy.
 
@@ -73,7 +73,7 @@ def sweep(
         click.echo(f"Report: {root / 'report.html'}")
 
 
-def _search(axes: Sequence[Any], draws: int | None, trials: int | None, base: Config) -> Search:
+def _search(axes: Sequence[Axis], draws: int | None, trials: int | None, base: Config) -> Search:
     names = [a.name for a in axes]
     if len(set(names)) < len(names):
         raise AtollError("--grid names a setting twice. List all values of a setting in one --grid.")

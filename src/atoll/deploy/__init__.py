@@ -1,12 +1,11 @@
 """Run federations between real machines: sites keep their data and states, a server coordinates them.
 
-`protocol` is what is said, `line` how it gets there, `caller` how long the server waits for it. `site` describes
-a site; its `worker` answers, takes part in a run as `engagement` says and keeps its work on a `shelf`; `personal` is
-what comes of it. On the server's side `muster` finds out who is there, `backend` runs clients through the line, and
-`conduct` is a whole run. `flower` and `apps` carry all this over Flower. `cut` makes
-sites out of a simulated federation.
+``transport`` carries requests and replies: ``protocol`` defines their form, ``base`` and ``flower`` send them, and
+``requests`` waits for the replies of sites with time limits. ``site`` is the part of a site: ``worker`` receives
+requests, ``participation`` carries them out and ``exchange_store`` keeps the results. ``server`` is the part of the
+server: ``handshake`` collects the descriptions of the sites, ``backend`` runs clients at sites, and ``run`` conducts a
+whole run. ``proxy`` is the only program that listens to other machines.
 
-Around it: `pki` makes keys and certificates, `layout` knows where they are, `gate` is the only way in from outside.
-`server` and `client` are what runs on the two sides, kept alive by `supervise`. `control` speaks to Flower, `follow`
-watches a run from outside, and `status` says how everybody is.
+``federation_dir`` and ``site_folder`` are the folders of the two sides, ``pki`` makes their keys and certificates,
+``supervisor`` keeps their processes alive, and ``export_sites`` makes sites from a simulated federation.
 """

@@ -5,7 +5,7 @@ import socket
 
 from ..errors import AtollError
 
-PORT = 8443  # where a server listens unless told otherwise
+PORT = 8443  # default port of a server
 
 
 def join(host: str, port: int) -> str:

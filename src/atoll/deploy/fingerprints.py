@@ -3,7 +3,7 @@
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from hashlib import sha256
 from typing import Any, cast, get_type_hints
@@ -15,6 +15,7 @@ from ..core.hooks import TakesRegularisers
 from ..core.method import AnyMethod
 from ..core.model import Model
 from ..core.optim.base import Optimiser
+from ..core.payloads import Payload
 from ..data.dataset import Array
 from ..errors import AtollError
 from ..methods._factory import settings_of
@@ -23,7 +24,8 @@ from ..methods._factory import settings_of
 def method_digest(method: AnyMethod) -> str:
     """Digest all that a method sends and does: payloads, settings, and the code of the method and its parts.
 
-    Raises an AtollError if the source of a class cannot be read: without it, nobody could tell whether codes differ.
+    Raises:
+        AtollError: if the source of a class cannot be read, so that codes cannot be compared.
     """
     terms = method.terms() if isinstance(method, TakesRegularisers) else ()
     values = (getattr(method, f.name) for f in fields(cast(Any, method)))
@@ -56,21 +58,22 @@ def rows_digest(rows: Array | None) -> str | None:
 
 
 def words_digest(words: Iterable[str]) -> str:
+    """Digest a list of words, such as the names of classes."""
     return _digest(list(words))
 
 
-def _form(kind: type[Any]) -> list[Any]:
+def _form(kind: type[Payload]) -> list[object]:
     hints = get_type_hints(kind)
     return [kind.__name__, *((f.name, str(hints[f.name]), str(sorted(f.metadata.items()))) for f in fields(kind))]
 
 
-def _is_foreign(cls: type[Any]) -> bool:
+def _is_foreign(cls: type) -> bool:
     """Return True for classes of Python itself and of torch, which no method brings along."""
     package = cls.__module__.partition(".")[0]
     return package == "torch" or package in sys.stdlib_module_names
 
 
-def _code(cls: type[Any]) -> str:
+def _code(cls: type) -> str:
     """Digest the source of the module that a class comes from, since a class may call any function of its module."""
     try:
         source = inspect.getsource(sys.modules[cls.__module__])
@@ -82,5 +85,5 @@ def _code(cls: type[Any]) -> str:
     return sha256(source.encode()).hexdigest()
 
 
-def _digest(value: Mapping[str, Any] | list[Any]) -> str:
+def _digest(value: Mapping[str, object] | Sequence[object]) -> str:
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

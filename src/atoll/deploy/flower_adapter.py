@@ -1,8 +1,8 @@
-"""Everything of Flower that Flower does not promise to keep: private modules, log texts, codes, paths, variables.
+"""Access the private parts of Flower: modules, log texts, codes, paths and environment variables.
 
-Flower's own rule is that names outside its public packages may change in any release. All of them that Atoll needs are
-in this file, with the versions that were tried. :func:`check` looks for each one when a server or a site starts. So
-another version of Flower gives one sentence instead of a failure in the middle of a run.
+Names outside of Flower's public packages may change in any release. All those that Atoll needs are in this file, with
+the versions of Flower that were tested. :func:`check` looks for each one when a server or a site starts, so that an
+unknown version of Flower gives an error message at the start instead of a failure in the middle of a run.
 """
 
 import os
@@ -37,7 +37,7 @@ STILL_CONNECTED = "[code: 2004]"  # the SuperLink refuses a node whose last conn
 # -- programs and their environment -----------------------------------------------------------------------------------
 
 PROGRAMS = ("flower-superlink", "flower-supernode", "flower-superexec")
-POLL_SECONDS = "0.3"  # between two looks of the executor for work; Flower's default is 1
+POLL_SECONDS = "0.3"  # between two requests of the executor for work; Flower's default is 1
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Create keys and certificates: the federation's authority, the server's certificate, a key pair for each site.
 
-Bytes in, bytes out; where they are kept is the business of ``layout``. The server proves itself by a certificate of the
-federation's own authority, so no public authority has a say. A site proves itself by a P-384 key in OpenSSH form, which
-is what Flower signs requests with.
+Functions return bytes, which ``federation_dir`` stores. The server identifies itself by a certificate of the
+federation's own authority, so no public authority is involved. A site identifies itself by a P-384 key in OpenSSH form,
+with which Flower signs requests.
 """
 
 import base64
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-CLOCK_SKEW = timedelta(hours=1)  # a site whose clock is a little behind can connect at once
+CLOCK_SKEW = timedelta(hours=1)  # Sites whose clocks are behind by less can connect at once.
 AUTHORITY_DAYS = 3650
 
 
@@ -98,6 +98,7 @@ def fingerprint(public: bytes) -> str:
 
 
 def expiry(certificate: bytes) -> datetime:
+    """Return the time at which a certificate expires."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 

@@ -21,11 +21,11 @@ from ..utils.signals import Ended, ended_by_signals
 Say = Callable[[str], None]
 
 TICK = 0.3
-GRACE = 15.0  # seconds a process has to end by itself
-STEADY = 60.0  # seconds after which a process that was started again counts as well
-PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # before the next start, growing
+GRACE = 15.0  # seconds that a process has to end after SIGTERM
+STEADY = 60.0  # seconds after which a restarted process counts as healthy
+PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds before the next start, by number of failures
 LOG_LIMIT = 10 * 2**20
-TAIL = 8000
+TAIL = 8000  # bytes of a log that are read
 PR_SET_PDEATHSIG = 1
 
 
@@ -37,18 +37,20 @@ class ManagedProcess:
     command: Sequence[str]
     env: Mapping[str, str]
     log: Path
-    # Asked before every start: None, or why it has to wait, empty if that goes without saying. An AtollError ends all.
+    # Called before every start. Returns None, or the reason to wait, which is empty if it need not be reported. An
+    # AtollError ends all processes.
     ready: Callable[[], str | None] = lambda: None
-    # What its last words mean, where that is known.
+    # Explains the end of the log after the process has ended, or returns None.
     explain: Callable[[str], str | None] = lambda said: None
     process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
     began: float = field(default=0.0, init=False)
-    _log_at: int = field(default=0, init=False)  # where the output of this start begins
+    _log_at: int = field(default=0, init=False)  # position in the log at the last start
     failures: int = field(default=0, init=False)
-    due: float = field(default=0.0, init=False)  # not to be started before
+    due: float = field(default=0.0, init=False)  # earliest time of the next start
 
     @property
     def alive(self) -> bool:
+        """True while the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def said(self) -> str:
@@ -58,7 +60,8 @@ class ManagedProcess:
             return f.read(TAIL).decode("utf-8", "replace")
 
     def start(self) -> None:
-        _turn_over(self.log)
+        """Start the process, with its output appended to the log."""
+        _rotate(self.log)
         self._log_at = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
@@ -67,12 +70,13 @@ class ManagedProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # Ctrl-C in the terminal is for the keeper, who ends the others in order
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which ends the others in order.
                 preexec_fn=_end_with_parent(os.getpid()),
             )
         self.began = time.monotonic()
 
     def stop(self, grace: float = GRACE) -> None:
+        """End the process with SIGTERM, and with SIGKILL after ``grace`` seconds."""
         if self.process is None:
             return
         if self.process.poll() is None:
@@ -89,8 +93,9 @@ class Supervisor:
     """Keeps groups of processes alive. The members of a group start in order and end together."""
 
     def __init__(self, groups: Sequence[Sequence[ManagedProcess]], say: Say):
-        self.groups, self.say = groups, say
-        self._told: dict[str, str] = {}
+        self.groups = groups
+        self.say = say
+        self._reported: dict[str, str] = {}  # last reason to wait of each process
 
     def run(self, tick: Callable[[], None] = lambda: None) -> None:
         """Run until a signal arrives or a process gives up with an AtollError."""
@@ -98,7 +103,7 @@ class Supervisor:
             try:
                 while True:
                     for group in self.groups:
-                        self._look_after(group)
+                        self._restart_ended(group)
                     tick()
                     time.sleep(TICK)
             except Ended:
@@ -106,7 +111,7 @@ class Supervisor:
             finally:
                 self._stop_all()
 
-    def _look_after(self, group: Sequence[ManagedProcess]) -> None:
+    def _restart_ended(self, group: Sequence[ManagedProcess]) -> None:
         for child in group:
             if child.process is not None and not child.alive:
                 self._on_exit(child, group)
@@ -114,7 +119,7 @@ class Supervisor:
             if child.alive:
                 continue
             if not self._start(child):
-                return  # those after it may need it
+                return  # Later members of the group may need this one.
 
     def _on_exit(self, child: ManagedProcess, group: Sequence[ManagedProcess]) -> None:
         assert child.process is not None
@@ -125,25 +130,25 @@ class Supervisor:
             other.stop()
         child.due = time.monotonic() + pause
         why = child.explain(child.said())
-        self.say(f"{why or f'{child.name} ended ({_how(code)}, see {child.log})'}. Next try in {pause:.0f} s.")
+        self.say(f"{why or f'{child.name} ended ({_exit_reason(code)}, see {child.log})'}. Next try in {pause:.0f} s.")
 
     def _start(self, child: ManagedProcess) -> bool:
         if time.monotonic() < child.due:
             return False
         reason = child.ready()
         if reason is None:
-            self._told.pop(child.name, None)
+            self._reported.pop(child.name, None)
             child.start()
         elif reason:
-            self._tell_once(child.name, reason)
+            self._report_once(child.name, reason)
             child.failures += 1
             child.due = time.monotonic() + _pause(child)
         return reason is None
 
-    def _tell_once(self, name: str, reason: str) -> None:
-        if self._told.get(name) != reason:
+    def _report_once(self, name: str, reason: str) -> None:
+        if self._reported.get(name) != reason:
             self.say(f"{name} waits: {reason}")
-        self._told[name] = reason
+        self._reported[name] = reason
 
     def _stop_all(self) -> None:
         for group in reversed(self.groups):
@@ -159,7 +164,7 @@ def _end_with_parent(parent: int) -> Callable[[], None] | None:
 
     def prepare() -> None:
         library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # The parent died before the call above.
             os._exit(1)
 
     return prepare
@@ -169,11 +174,11 @@ def _pause(child: ManagedProcess) -> float:
     return PAUSES[min(child.failures, len(PAUSES) - 1)]
 
 
-def _how(code: int) -> str:
+def _exit_reason(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
 
 
-def _turn_over(log: Path) -> None:
+def _rotate(log: Path) -> None:
     """Rotate the log: keep the latest and the one before it."""
     if log.exists() and log.stat().st_size > LOG_LIMIT:
         log.replace(log.with_name(log.name + ".1"))
@@ -216,20 +221,23 @@ def free_port() -> int:
 
 def wait_for_port(host: str, port: int, seconds: float, say: Say) -> None:
     """Wait until the port is free: a process that just died may still hold it."""
-    deadline, told = time.monotonic() + seconds, False
+    deadline = time.monotonic() + seconds
+    reported = False
     while not _is_free(host, port):
         if time.monotonic() > deadline:
-            raise AtollError(f"Port {port} is taken by another program. End that, or choose another port with --port.")
-        if not told:
+            raise AtollError(f"Port {port} is used by another program. End it, or choose another port with --port.")
+        if not reported:
             say(f"Waiting for port {port} to be free.")
-            told = True
+            reported = True
         time.sleep(0.2)
 
 
 def _is_free(host: str, port: int) -> bool:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: connections in TIME_WAIT do not count
+        s.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # As servers do, so that connections in TIME_WAIT do not count.
         try:
             s.bind((host, port))
         except OSError as reason:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ..aggregation import robust
+from ..aggregation import robust, robust_rules
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..core.contract import check_functions
@@ -76,7 +76,7 @@ def _check_rule(method: AnyMethod, pool: ClientPool, name: str, rule: str, sums:
             f"--robust {rule} and --sums fixed exclude each other: a robust rule compares single uploads, and sums "
             "exist so that the server need not see single uploads. Leave out one of them."
         )
-    if robust.parse(rule).clips:
+    if robust_rules.parse(rule).clips:
         # The dry run raises an error if the server has no state from which to measure updates.
         with base.no_training():
             list(dry_run(method, pool, 0, guard=robust.guard_for(method, rule, lambda note: None)))

@@ -71,7 +71,7 @@ def run_compare(
     resume: bool = False,
     force: bool = False,
     watch: Watch | None = None,
-    **options: Any,
+    **options: object,
 ) -> Comparison:
     """Run several methods on the same clients, like ``atoll compare``.
 
@@ -141,12 +141,12 @@ def folder_for(out: str | Path | None) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def silent(done: int, line: Any) -> None:
+def silent(done: int, line: object) -> None:
     """Watch a run without showing anything."""
 
 
-def _flatten(row: table.Row) -> dict[str, Any]:
-    flat: dict[str, Any] = {"method": row.name, "seeds": len(row.seeds), "remark": row.remark}
+def _flatten(row: table.Row) -> dict[str, object]:
+    flat: dict[str, object] = {"method": row.name, "seeds": len(row.seeds), "remark": row.remark}
     for column in table.COLUMNS:
         entry = getattr(row, column.field)
         flat[column.field] = entry.mean if isinstance(entry, Stat) else entry

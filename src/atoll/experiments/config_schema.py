@@ -1,23 +1,24 @@
 """Write the JSON Schema of configuration files, with which editors complete entries and mark errors."""
 
-from dataclasses import MISSING, fields
+from dataclasses import Field, fields
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from ..config import Config, bounds_of
+from ..utils.parsing import Json
 
 KEYWORDS = {"least": "minimum", "above": "exclusiveMinimum", "most": "maximum"}
-TYPES: dict[Any, dict[str, Any]] = {
+TYPES: dict[object, Json] = {
     bool: {"type": ["boolean"]},
     int: {"type": ["integer"]},
     float: {"type": ["number"]},
     str: {"type": ["string", "number"]},  # YAML reads 8 as a number even where text is meant.
     tuple[str, ...]: {"type": ["array", "string"], "items": {"type": "string", "minLength": 1}},
-    dict[str, Any]: {"type": ["object"]},
+    dict[str, object]: {"type": ["object"]},
 }
 
 
-def schema() -> dict[str, Any]:
+def schema() -> Json:
     """Return the JSON Schema (2020-12) of a configuration: types, choices, ranges, defaults and help texts.
 
     Example:
@@ -25,29 +26,29 @@ def schema() -> dict[str, Any]:
         1
     """
     hints = get_type_hints(Config)
+    defaults = Config().to_dict()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Atoll configuration",
         "description": "A configuration file for atoll run --config, or config.yaml of a run directory.",
         "type": "object",
         "additionalProperties": False,
-        "properties": {f.name: _entry(f, hints[f.name]) for f in fields(Config)},
+        "properties": {f.name: _entry(f, hints[f.name], defaults[f.name]) for f in fields(Config)},
     }
 
 
-def _entry(f: Any, hint: Any) -> dict[str, Any]:
+def _entry(f: Field[object], hint: object, default: object) -> Json:
     """Describe one field; ``x-group`` is the section of the help text that lists its option."""
-    default = f.default if f.default is not MISSING else f.default_factory()
     return {
         "description": f.metadata["about"],
         "x-group": f.metadata["group"],
         **_values(f, hint),
         **{KEYWORDS[name]: bound for name, bound in bounds_of(f).items()},
-        "default": list(default) if isinstance(default, tuple) else default,
+        "default": default,
     }
 
 
-def _values(f: Any, hint: Any) -> dict[str, Any]:
+def _values(f: Field[object], hint: object) -> Json:
     """Describe the values of a field: its choices, or its types."""
     optional = isinstance(hint, UnionType)
     if "choices" in f.metadata:

@@ -43,7 +43,7 @@ def compare_numbers(recipe: Recipe, loaded: Mapping[tuple[str, str], Sequence[Ru
 
 def summary_entries(recipe: Recipe, method: str) -> dict[str, str]:
     """Return the entry of a run's summary for each metric of a method."""
-    return {**recipe.measures, **recipe.methods[method].get("measures", {})}
+    return {**recipe.measures, **recipe.methods[method].measures}
 
 
 def mean_over_seeds(runs: Sequence[Run], dotted: str) -> Stat | None:

@@ -1,4 +1,4 @@
-"""Read the recipes of tables and figures of papers, and plan their runs.
+"""Read the recipes of tables and figures of papers.
 
 A recipe is a YAML file, ``papers/PAPER/ITEM.yaml``. The numbers that the paper prints are in ``ITEM.csv`` beside it,
 one line for each case, method and metric. A recipe has these entries:
@@ -18,21 +18,18 @@ Options of a case override the shared ones, those of a method override both, and
 """
 
 import csv
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
-from ..config import Config, from_dict
 from ..errors import AtollError, unknown
 from ..report.figures import FigureRequest, check_request
-from .planning import method_config, to_file_name
+from ..utils.parsing import Json
 
 SCALES = ("smoke", "cpu", "full")
 SCALE_ENTRIES = ("options", "cases", "methods", "seeds", "stand_ins", "note")
@@ -48,6 +45,14 @@ class Cell(NamedTuple):
     metric: str
 
 
+class RecipeMethod(NamedTuple):
+    """A method of a recipe: the method to run, its own measures, and its own options."""
+
+    run: str  # such as "dcpfl:no-al"
+    measures: Mapping[str, str]
+    options: Json
+
+
 class PrintedNumber(NamedTuple):
     """A number that the paper prints, with its standard deviation; NaN where the paper prints none."""
 
@@ -61,7 +66,7 @@ class Scale:
 
     name: str
     note: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Json = field(default_factory=dict)
     cases: Sequence[str] = ()  # Empty: all cases. The same holds for methods.
     methods: Sequence[str] = ()
     seeds: Sequence[int] = (0,)
@@ -77,9 +82,9 @@ class Recipe:
     title: str
     figures: Sequence[FigureRequest]
     notes: Sequence[str]
-    options: Mapping[str, Any]
-    cases: Mapping[str, Mapping[str, Any]]
-    methods: Mapping[str, Mapping[str, Any]]  # printed name: {"run": "dcpfl:no-al", "measures": ..., other options}
+    options: Json
+    cases: Mapping[str, Json]
+    methods: Mapping[str, RecipeMethod]  # by printed name
     measures: Mapping[str, str]
     claims: Sequence[str]
     scales: Mapping[str, Scale]
@@ -94,18 +99,6 @@ class Recipe:
         if name not in self.scales:
             raise unknown(f"scale of {self.name}", name, self.scales)
         return self.scales[name]
-
-
-class PlannedRun(NamedTuple):
-    """One run of a recipe."""
-
-    case: str
-    method: str
-    config: Config
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading
 
 
 def recipes_dir() -> Path:
@@ -148,7 +141,7 @@ def read_recipe(name: str, folder: Path | None = None) -> Recipe:
         entries.get("notes", []),
         entries.get("options", {}),
         {case: options or {} for case, options in entries["cases"].items()},
-        {shown: run if isinstance(run, dict) else {"run": run} for shown, run in entries["methods"].items()},
+        {shown: _method(said) for shown, said in entries["methods"].items()},
         entries.get("measures", MEASURES),
         entries.get("claims", []),
         {scale: _scale(scale, said or {}, path) for scale, said in entries["scales"].items()},
@@ -156,18 +149,26 @@ def read_recipe(name: str, folder: Path | None = None) -> Recipe:
     )
 
 
-def _figures(entries: Any, path: Path) -> list[FigureRequest]:
+def _method(said: str | Json) -> RecipeMethod:
+    """Read a method that is named alone, or named by ``run`` among other entries."""
+    if isinstance(said, str):
+        return RecipeMethod(said, {}, {})
+    options = {name: v for name, v in said.items() if name not in ("run", "measures")}
+    return RecipeMethod(said["run"], said.get("measures", {}), options)
+
+
+def _figures(entries: object, path: Path) -> list[FigureRequest]:
     return [check_request(one, str(path)) for one in (entries if isinstance(entries, list) else [entries])]
 
 
-def _scale(name: str, entries: Mapping[str, Any], path: Path) -> Scale:
+def _scale(name: str, entries: Json, path: Path) -> Scale:
     if name not in SCALES:
         raise unknown(f"scale in {path}", name, SCALES)
     _check_entries(entries, SCALE_ENTRIES, f"{path}, {name}")
     return Scale(name, **entries)
 
 
-def _check_entries(entries: Any, known: Iterable[str], where: str) -> None:
+def _check_entries(entries: object, known: Iterable[str], where: str) -> None:
     if not isinstance(entries, dict):
         raise AtollError(f"{where} must contain entries such as {', '.join(known)}.")
     for name in entries:
@@ -188,66 +189,3 @@ def _read_printed(path: Path) -> dict[Cell, PrintedNumber]:
 
 def _number(text: str) -> float:
     return float(text) if text not in ("", "-", "NA") else math.nan
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Planning
-
-
-def plan_runs(recipe: Recipe, scale: Scale, root: Path, **changes: Any) -> list[PlannedRun]:
-    """Plan every run of a recipe at a scale.
-
-    The directory of a run contains a digest of all that decides its numbers. So results of different configurations
-    never mix, and a run that is found there need not be repeated.
-
-    Args:
-        recipe: the recipe.
-        scale: how much of it to run.
-        root: directory of all runs.
-        changes: options that override those of the recipe; None leaves an option as it is.
-    """
-    cases, methods = _select(recipe.cases, scale.cases, "case"), _select(recipe.methods, scale.methods, "method")
-    return [
-        _with_directory(PlannedRun(case, method, _run_config(recipe, scale, case, method, seed, changes)), root)
-        for case in cases
-        for method in methods
-        for seed in scale.seeds
-    ]
-
-
-def _select(known: Mapping[str, Any], wanted: Sequence[str], kind: str) -> list[str]:
-    for name in wanted:
-        if name not in known:
-            raise unknown(kind, name, known)
-    return list(wanted) or list(known)
-
-
-def _run_config(
-    recipe: Recipe, scale: Scale, case: str, method: str, seed: int, changes: Mapping[str, Any]
-) -> Config:  # fmt: skip
-    own = {name: v for name, v in recipe.methods[method].items() if name not in ("run", "measures")}
-    layers = (
-        recipe.options,
-        recipe.cases[case],
-        own,
-        scale.options,
-        {k: v for k, v in changes.items() if v is not None},
-    )
-    values: dict[str, Any] = {}
-    for layer in layers:
-        settings = {**values.get("settings", {}), **layer.get("settings", {})}
-        values = {**values, **layer, "settings": settings}
-    values["data"] = scale.stand_ins.get(values.get("data", ""), values.get("data", "digits"))
-    return method_config(
-        recipe.methods[method]["run"], from_dict({**values, "seed": seed}, f"the recipe {recipe.name}")
-    )
-
-
-def _with_directory(planned: PlannedRun, root: Path) -> PlannedRun:
-    config = planned.config
-    decisive = json.dumps({**config.identity(), "rounds": config.rounds}, sort_keys=True, default=str)
-    digest = sha256(decisive.encode()).hexdigest()[:8]
-    # A slash, as in "w/o", would make a folder.
-    case, method = (to_file_name(text.replace("/", "-")) for text in (planned.case, planned.method))
-    folder = root / case / f"{method}-seed{config.seed}-{digest}"
-    return planned._replace(config=replace(config, out=str(folder)))

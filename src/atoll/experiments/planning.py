@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..config import Config, from_dict
 from ..data.dataset import Dataset
@@ -17,7 +16,7 @@ MAX_NAME = 60  # Characters of a method or data set in the name of a directory.
 PUBLIC_PER_CLASS, PUBLIC_SHARE = 100, 0.1  # Upper limits of public rows in a comparison of all methods.
 
 
-def plan_configs(names: Sequence[str], values: Mapping[str, Any], seeds: Sequence[int] = ()) -> list[Config]:
+def plan_configs(names: Sequence[str], values: Mapping[str, object], seeds: Sequence[int] = ()) -> list[Config]:
     """Plan one configuration for each method and seed.
 
     Args:
@@ -72,7 +71,7 @@ def method_config(name: str, shared: Config) -> Config:
     return replace(shared, method=method, terms=(*shared.terms, *terms), settings=settings)
 
 
-def _relevant_settings(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
+def _relevant_settings(method: str, settings: Mapping[str, object]) -> dict[str, str]:
     """Map the shared settings that a method has to its own names: ``ditto.lam`` is ``lam``, for ditto alone."""
     prefix, fields = split_variant(method)[0] + ".", _setting_names(method)
     named = {key: key[len(prefix) :] for key in settings if key.startswith(prefix)}
@@ -83,7 +82,7 @@ def _setting_names(method: str) -> set[str]:
     return {s.name for s in settings_of(make(method)) if "." not in s.name}
 
 
-def _check_settings_used(entries: Sequence[Config], settings: Mapping[str, Any]) -> None:
+def _check_settings_used(entries: Sequence[Config], settings: Mapping[str, object]) -> None:
     used = {key for config in entries for key in _relevant_settings(config.method, settings)}
     for key in settings:
         if key not in used:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._version import __version__
 from ..config import Config
@@ -16,9 +16,11 @@ from ..report.sheets import Sheet, as_csv, latex, markdown
 from ..storage.run_reader import Run
 from ..utils import notebook
 from ..utils.files import to_json, write_whole
-from . import paper_comparison, papers
+from ..utils.parsing import Json
+from . import paper_comparison
 from .comparison import Comparison, silent
-from .papers import PlannedRun, Recipe, Scale
+from .paper_planning import PlannedRun, plan_runs
+from .papers import Recipe, Scale, read_recipe
 from .runner import run_cases
 from .sweep import Follow
 
@@ -31,7 +33,7 @@ class PaperResult:
     """The numbers of a paper beside the measured ones."""
 
     root: Path  # the directory of results.json, results.md, results.csv, results.tex, report.html and figures
-    document: dict[str, Any]  # the contents of results.json
+    document: Json  # the contents of results.json
     comparison: Comparison  # of all runs
 
     @property
@@ -83,7 +85,7 @@ def run_paper(
         >>> found = atoll.run_paper("dcpfl/table1", "smoke")
         >>> found.document["claims"]["rows"]
     """
-    made = plan(papers.read_recipe(name), scale, None if out is None else Path(out), data_dir)
+    made = plan(read_recipe(name), scale, None if out is None else Path(out), data_dir)
     return run_plan(made, lambda config: watch or silent, workers)
 
 
@@ -99,7 +101,7 @@ class PaperPlan(NamedTuple):
 def plan(recipe: Recipe, scale: str, out: Path | None, data_dir: str | None) -> PaperPlan:
     """Plan the runs of a recipe below ``out``, or else below runs/papers."""
     chosen, root = recipe.scale(scale), out or WHERE / recipe.name / scale
-    return PaperPlan(recipe, chosen, root, papers.plan_runs(recipe, chosen, root, data_dir=data_dir))
+    return PaperPlan(recipe, chosen, root, plan_runs(recipe, chosen, root, data_dir=data_dir))
 
 
 def run_plan(made: PaperPlan, follow: Follow, workers: int = 1) -> PaperResult:
@@ -113,7 +115,7 @@ def run_plan(made: PaperPlan, follow: Follow, workers: int = 1) -> PaperResult:
     return PaperResult(made.root, document, Comparison(tuple(runs), tuple(notes)))
 
 
-def write_results(made: PaperPlan, runs: Sequence[Run], seconds: float) -> dict[str, Any]:
+def write_results(made: PaperPlan, runs: Sequence[Run], seconds: float) -> Json:
     """Write results.json, .md, .csv and .tex, the figures and the report; return the contents of results.json."""
     recipe, scale, root, planned = made
     loaded: dict[tuple[str, str], list[Run]] = defaultdict(list)
@@ -150,12 +152,12 @@ def _others(own: Sequence[FigureSpec], shown: RunsByCase) -> list[FigureSpec]:
     return [drawn for drawn in figures.default_figures(shown) if drawn.name not in there]
 
 
-def _figure(drawn: FigureSpec) -> dict[str, Any]:
+def _figure(drawn: FigureSpec) -> Json:
     numbers = drawn.numbers._asdict() if drawn.numbers else None
     return {"file": f"{FIGURES}/{drawn.name}.png", "caption": drawn.caption, "numbers": numbers}
 
 
-def _write(document: dict[str, Any], root: Path) -> None:
+def _write(document: Json, root: Path) -> None:
     write_whole(root / "results.json", (to_json(document, indent=1) + "\n").encode())
     for ending, form in ((".csv", as_csv), (".tex", latex)):
         text = "\n".join(form(sheet) for sheet in sheets_of(document))
@@ -163,7 +165,7 @@ def _write(document: dict[str, Any], root: Path) -> None:
     write_whole(root / "results.md", page(document).encode())
 
 
-def page(document: dict[str, Any]) -> str:
+def page(document: Json) -> str:
     """Write the results of a recipe as a Markdown section."""
     lines = [f"## {document['title']}", "", document["note"], "", "```", document["command"], "```", ""]
     for figure in document["figures"]:
@@ -176,7 +178,7 @@ def page(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def sheets_of(document: dict[str, Any]) -> list[Sheet]:
+def sheets_of(document: Json) -> list[Sheet]:
     """Return the tables of results.json that have rows: of the cases, of the figures, and of the claims."""
     numbers = [figure["numbers"] for figure in document["figures"] if figure["numbers"]]
     listed = [*document["tables"], *numbers, document["claims"]]

@@ -13,8 +13,9 @@ from multiprocessing import active_children, get_context
 from multiprocessing.managers import SyncManager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import Queue
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..api import run_setup
 from ..config import Config, from_dict, read_yaml
@@ -29,6 +30,9 @@ from ..storage.run_dir import check_free
 from ..storage.run_reader import Run
 
 STOP_TIMEOUT = 3.0  # Seconds that workers have to write a last checkpoint.
+
+# Items are the position of a run, its rounds done and its metrics; None ends the queue.
+Events = Queue[tuple[int, int, RoundMetrics | None] | None]
 
 
 class Outcome(NamedTuple):
@@ -196,7 +200,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _run_in_worker(at: int, config: Config, resume: bool, force: bool, events: Any) -> Outcome:
+def _run_in_worker(at: int, config: Config, resume: bool, force: bool, events: Events) -> Outcome:
     """Run one configuration in a worker process."""
 
     def watch(done: int, line: RoundMetrics | None) -> None:
@@ -237,7 +241,7 @@ def _load_once(name: str, data_dir: str | None) -> Dataset:
     return load(name, data_dir)
 
 
-def _relay(events: Any, watches: Sequence[Watch]) -> None:
+def _relay(events: Events, watches: Sequence[Watch]) -> None:
     """Call the watches of this process with the progress of the workers."""
     while (event := events.get()) is not None:
         at, done, line = event

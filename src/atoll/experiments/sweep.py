@@ -1,99 +1,27 @@
 """Run a method over settings and choose the best by validation accuracy."""
 
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from hashlib import sha256
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from ..config import NEUTRAL, Config
+from ..config import Config
 from ..engine.experiment import Watch
 from ..errors import AtollError, unknown
 from ..report.sheets import Sheet, as_csv
-from ..storage.run_reader import Run, value
+from ..storage.run_reader import Run
 from ..utils.files import to_json, write_whole
 from ..utils.notebook import dataframe, html
 from .comparison import Comparison, count, folder_for, silent
-from .planning import plan_configs, to_file_name
+from .planning import plan_configs
 from .runner import run_all
 from .search import MODELS, Axis, Grid, Point, Random, Search
+from .trials import Trial, best_trial, config_at, document, run_directory, trial_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# From points to runs and back
-
-
-def config_at(config: Config, point: Point) -> Config:
-    """Return the configuration at a point, which names options of the command line or settings of the method."""
-    options = {f.name for f in fields(Config)} - NEUTRAL - {"settings", "terms", "method", "seed"}
-    plain = {name: v for name, v in point.items() if name in options}
-    settings = config.settings | {name: v for name, v in point.items() if name not in options}
-    return replace(config, **plain, settings=settings)  # type: ignore[arg-type]
-
-
-def run_directory(root: Path, point: Point, seed: int) -> Path:
-    """Return the directory of a run; long names are cut, and a digest keeps them apart."""
-    words = ",".join(f"{name}={v}" for name, v in point.items())
-    return root / f"{to_file_name(words)}-{sha256(words.encode()).hexdigest()[:6]}-seed{seed}"
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The accuracies of a point: means over seeds, in percent, with their standard deviations."""
-
-    point: Point
-    val: float
-    test: float
-    val_std: float
-    test_std: float
-    finished: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-
-def trial_of(point: Point, runs: Sequence[Run], model: str) -> Trial:
-    """Average the runs of a point, each at the round with the best validation accuracy; NaN where a run has none."""
-    val = [_percent(run, f"{model}.metrics.best_by_val.val") for run in runs]
-    test = [_percent(run, f"{model}.best_by_val") for run in runs]
-    done = all(run.status == "finished" for run in runs)
-    return Trial(point, statistics.fmean(val), statistics.fmean(test), _spread(val), _spread(test), done)
-
-
-def _percent(run: Run, dotted: str) -> float:
-    number = value(run.summary, dotted)
-    return math.nan if number is None else 100 * number
-
-
-def _spread(numbers: Sequence[float]) -> float:
-    return statistics.stdev(numbers) if len(numbers) > 1 else math.nan
-
-
-def best_trial(results: Sequence[Trial]) -> Trial:
-    """Return the point with the highest validation accuracy among finished runs; the first one wins a tie."""
-    judged = [t for t in results if t.finished and not math.isnan(t.val)]
-    if not judged:
-        raise AtollError(
-            "No point can be chosen: no run finished with a validation accuracy. "
-            "Choose a --split with validation rows, such as client_811."
-        )
-    return max(judged, key=lambda t: t.val)
-
-
-def is_matrix(points: Sequence[Mapping[str, str]]) -> bool:
-    """Return True if the points are all combinations of two settings, so that a matrix shows them best."""
-    names = list(points[0])
-    if len(names) != 2:
-        return False
-    sides = [len({p[name] for p in points}) for name in names]
-    return min(sides) > 1 and sides[0] * sides[1] == len(points)
 
 
 Follow = Callable[[Config], Watch]  # makes the watch of a run
@@ -129,12 +57,6 @@ def run_search(search: Search, request: SweepPlan, follow: Follow) -> SweepOutco
             runs += members
         search.tell(points, [results[tuple(p.values())].val for p in points])
     return SweepOutcome(list(results.values()), runs)
-
-
-def document(results: Sequence[Trial], model: str) -> dict[str, Any]:
-    """Return the contents of sweep.json."""
-    entries = {"best": best_trial(results).to_json(), "tried": [t.to_json() for t in results]}
-    return {"by": f"validation accuracy, {model}", **entries}
 
 
 def _run(points: Sequence[Point], request: SweepPlan, follow: Follow) -> list[list[Run]]:
@@ -176,8 +98,7 @@ class Sweep:
 
     def to_table(self) -> pa.Table:
         """Return one row for each point."""
-        tried = document(self.tried, self.model)["tried"]
-        return pa.Table.from_pylist([{**t["point"], **{k: v for k, v in t.items() if k != "point"}} for t in tried])
+        return pa.Table.from_pylist([t.point | t.accuracies() for t in self.tried])
 
     def to_dataframe(self) -> Any:
         """Return ``to_table`` as a pandas data frame."""
@@ -200,7 +121,7 @@ class Sweep:
 
 def run_sweep(
     method: str,
-    grid: Mapping[str, Sequence[Any]],
+    grid: Mapping[str, Sequence[object]],
     data: str = "digits",
     *,
     random: int | None = None,
@@ -210,7 +131,7 @@ def run_sweep(
     resume: bool = False,
     force: bool = False,
     watch: Watch | None = None,
-    **options: Any,
+    **options: object,
 ) -> Sweep:
     """Run a method over settings and choose by validation accuracy, like ``atoll sweep``.
 

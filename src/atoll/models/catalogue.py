@@ -1,7 +1,7 @@
 """Build architectures by name, and list all of them."""
 
 import inspect
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ def build(
     head_bias: bool = True,
     width: int | None = None,
     adapter: str = "linear",
-    **options: Any,
+    **options: object,
 ) -> nn.Module:
     """Build an architecture as a module with ``body`` and ``head``, initialised by torch's generator.
 
@@ -76,7 +76,7 @@ def kinds(name: str) -> tuple[str, ...]:
     return _entry(name).kinds
 
 
-def options(name: str) -> dict[str, Any]:
+def options(name: str) -> dict[str, object]:
     """Return the options of an architecture with their defaults."""
     parameters = inspect.signature(_entry(name).make).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
@@ -137,7 +137,7 @@ def _fitting(axes: int) -> list[str]:
     return [name for name in names() if fits & set(kinds(name))]
 
 
-def _check_options(name: str, given: dict[str, Any]) -> None:
+def _check_options(name: str, given: dict[str, object]) -> None:
     known = {*options(name), "head_bias", "width", "adapter"}
     for option in given:
         if option not in known:

@@ -11,7 +11,8 @@ import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from types import ModuleType
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ from ..utils.user_code import entry
 from .body_and_head import adapt_width, split
 from .registry import Net, Shape
 
-Options = dict[str, Any]
+Options = dict[str, object]  # keyword arguments of a network
 EXAMPLES = {"timm": "resnet18", "torchvision": "resnet18"}  # packages, each with the name of a network
 
 
@@ -38,7 +39,7 @@ def foreign(
     sample: Tensor,
     head_bias: bool,
     width: int | None,
-    options: dict[str, Any],
+    options: Options,
 ) -> Net:
     """Build a network from a file or a package, initialised by torch's generator.
 
@@ -62,7 +63,7 @@ def foreign(
     make = {"timm": _from_timm, "torchvision": _from_torchvision}.get(source, _from_file)
     try:
         net = make(source, of, shape, num_classes, options)
-        parts: Any = net if _is_split(net) else split(net, _find_head(net, name), num_classes, sample)
+        parts = cast(Net, net) if _is_split(net) else split(net, _find_head(net, name), num_classes, sample)
         parts.body(sample)
     except AtollError:
         raise
@@ -92,7 +93,7 @@ def _from_torchvision(source: str, of: str, shape: Shape, num_classes: int, opti
     return _make_module(lambda **kwargs: make(of, **kwargs), f"torchvision:{of}", given)
 
 
-def _import_package(name: str) -> Any:
+def _import_package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as reason:
@@ -100,7 +101,7 @@ def _import_package(name: str) -> Any:
         raise AtollError(f"Models of {base} need the package: pip install 'atoll[{base}]' ({reason}).") from reason
 
 
-def _make_module(make: Callable[..., Any], name: str, options: Options) -> nn.Module:
+def _make_module(make: Callable[..., object], name: str, options: Options) -> nn.Module:
     net = make(**options)
     if not isinstance(net, nn.Module):
         raise AtollError(f"Model {name!r} gives a {type(net).__name__}, not an nn.Module.")
@@ -113,15 +114,16 @@ def _is_split(net: nn.Module) -> bool:
 
 def _find_head(net: nn.Module, name: str) -> str:
     """Return the name of the layer that the network declares as its classifier, or of its last linear layer."""
-    linear: dict[str, Any] = {key: layer for key, layer in net.named_modules() if isinstance(layer, nn.Linear)}
+    linear: dict[str, nn.Module] = {key: layer for key, layer in net.named_modules() if isinstance(layer, nn.Linear)}
     if not linear:
         raise AtollError(f"Model {name!r} has no linear layer that could be its head. End it with an nn.Linear.")
-    classifier = cast(Any, net).get_classifier() if hasattr(net, "get_classifier") else None
+    get_classifier = getattr(net, "get_classifier", None)  # networks of timm have it
+    classifier = get_classifier() if callable(get_classifier) else None
     declared = [key for key in linear if linear[key] is classifier]
     return declared[0] if declared else list(linear)[-1]
 
 
-def _fit_head(net: Any, num_classes: int, head_bias: bool, width: int | None) -> Net:
+def _fit_head(net: Net, num_classes: int, head_bias: bool, width: int | None) -> Net:
     body, features = (
         (net.body, net.head.in_features)
         if width is None

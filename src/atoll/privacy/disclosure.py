@@ -7,19 +7,20 @@ a field without a role is refused. The gate prevents exact reconstruction from f
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..core.client import Client
-from ..core.payloads import Params, Role, field_types
+from ..core.payloads import Params, Payload, Role, field_types
 from ..core.schema import FieldConstraints, constraints_at, tensors_of
 from ..errors import AtollError
 
 WHERE = "in about(...), or in the marks of a regulariser,"  # where an author declares roles
 COV_SOURCES = ("client", "diag", "means", "none")
 
+P = TypeVar("P", bound=Payload)
 Declared = Mapping[str, FieldConstraints]  # constraints of the tensors of an upload, by name
 
 
@@ -72,7 +73,7 @@ class DisclosureControl:
         """Return the number of rows that a covariance needs: twice the ``width`` + 1 at which it has full rank."""
         return 0 if self.cov_source == "client" else max(self.least, 2 * (width + 1))
 
-    def filter_upload(self, upload: Any, counts: Tensor, declared: Declared) -> Any:
+    def filter_upload(self, upload: P, counts: Tensor, declared: Declared) -> P:
         """Remove the classes with too few rows from an upload.
 
         Args:
@@ -150,7 +151,7 @@ def totals(tensors: Params, declared: Declared) -> list[str]:
 # Declared roles
 
 
-def check_upload(upload: Any, declared: Declared, classes: int) -> None:
+def check_upload(upload: Payload, declared: Declared, classes: int) -> None:
     """Raise Undeclared if a tensor of an upload has no role, or one that does not go with its shape."""
     for name, value in tensors_of(upload).items():
         problem = _undeclared(name, declared, value, classes) or _misdeclared(name, declared, value, classes)
@@ -158,7 +159,7 @@ def check_upload(upload: Any, declared: Declared, classes: int) -> None:
             raise Undeclared(f"The gate is on, and field {name} of {type(upload).__name__} {problem}")
 
 
-def check_fields(kind: type[Any], declared: Declared) -> None:
+def check_fields(kind: type[Payload], declared: Declared) -> None:
     """Raise Undeclared if a tensor field of an upload class has no role, also one that is not in every upload."""
     for name, hint in field_types(kind).items():
         problem = _undeclared(name, declared) if hint in (Tensor, Tensor | None) else ""
@@ -194,9 +195,9 @@ def _only(table: Tensor, kept: Tensor) -> Tensor:
     return torch.where(kept.reshape(-1, *[1] * (table.ndim - 1)), table, torch.zeros_like(table))
 
 
-def replace_tensors(upload: Any, tensors: Params) -> Any:
+def replace_tensors(upload: P, tensors: Params) -> P:
     """Return a copy of a payload with other tensors under the same names."""
-    values: dict[str, Any] = {}
+    values: dict[str, Tensor | Params] = {}
     for f in fields(upload):
         value = getattr(upload, f.name)
         if isinstance(value, dict):
@@ -204,3 +205,8 @@ def replace_tensors(upload: Any, tensors: Params) -> Any:
         elif isinstance(value, Tensor):
             values[f.name] = tensors[f.name]
     return replace(upload, **values)
+
+
+def find_plain_scalars(upload: Payload) -> list[str]:
+    """Return the fields of an upload that are plain numbers or words."""
+    return [f.name for f in fields(upload) if isinstance(getattr(upload, f.name), int | float | str)]

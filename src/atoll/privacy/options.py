@@ -1,6 +1,8 @@
 """Declare the options of a run that determine its privacy."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from ..utils.parsing import Spec, number
 
 
 class PrivacyOptions(Protocol):
@@ -45,3 +47,22 @@ class PrivacyOptions(Protocol):
     @property
     def dp_seed(self) -> int | None:
         """Return the seed of the noise, with which a run is repeatable and not private; None for a secure source."""
+
+
+class PrivacyTarget(NamedTuple):
+    """Epsilon and delta of ``--dp``."""
+
+    epsilon: float
+    delta: float = 1e-5
+
+
+FORM = Spec(
+    "EPSILON or EPSILON:DELTA, such as 8:1e-5",
+    number("EPSILON", above=0),
+    number("DELTA", above=0, below=1, optional=True),
+)
+
+
+def parse_target(text: str) -> PrivacyTarget:
+    """Read a value of ``--dp``: ``"8"`` or ``"8:1e-6"``."""
+    return PrivacyTarget(*FORM.parse("--dp", text))

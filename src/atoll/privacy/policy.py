@@ -1,8 +1,8 @@
 """Combine the privacy mechanisms of a run: gate, noise, budget, and their record in the summary."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
@@ -16,37 +16,30 @@ from ..core.payloads import Role
 from ..core.schema import constraints_at, constraints_of, field_of, tensors_of
 from ..typing import ClientId
 from ..utils.secure_random import Normal, secure, seeded
+from . import statements
 from .budget import Budget, Journal
-from .disclosure import Tally, check_fields, check_upload, class_tables, count_by_class, is_marker, totals
-from .mechanisms import StatisticsMechanism, UpdateMechanism, find_plain_scalars
+from .disclosure import (
+    P,
+    Tally,
+    check_fields,
+    check_upload,
+    class_tables,
+    count_by_class,
+    find_plain_scalars,
+    is_marker,
+    totals,
+)
 from .options import PrivacyOptions
 from .setup import build_budget, build_gate, releases_per_exchange
+from .statistics_mechanism import StatisticsMechanism
+from .update_mechanism import UpdateMechanism
 
-SCOPES = {
-    "updates": (
-        "client level: the data of any one client against none, for everything it sends in all rounds; noise is added "
-        "by the client, so the server need not be trusted; all clients weigh the same"
-    ),
-    "statistics": (
-        "release, extractor fixed: any one row of a client against none, for the statistics that it sends in all "
-        "rounds, as if the features had been given beforehand; the extractor is trained on the same rows, so this is "
-        "not end to end"
-    ),
-    "training": (
-        "row level, end to end: any one training row of a client against none, for all weights that it sends; the "
-        "number of its rows is not hidden"
-    ),
-}
-NOT_COVERED = "accuracies and other measurements in this record are of private rows and have no noise"
-SECURE = "secure source of the operating system: a run with it cannot be repeated"
-SEEDED = "not private: seeded noise"
-OFF = "No privacy mechanism was on: the server reads uploads as methods make them."
-GATED = (
-    "The gate acted on {covers}: it prevents exact reconstruction from few rows. It gives no formal guarantee; who "
-    "knows the distribution can still guess membership from means."
-)
-AT_SITES = "The server asked for no privacy mechanism; sites hold back what their own rules say."
-PASSED = "The gate let {passes} pass unchanged, by the role that the method declares for each; roles are not checked."
+
+class PrivacyState(TypedDict):
+    """The part of a checkpoint that privacy keeps: number of releases, and the tally of the gate."""
+
+    made: int
+    tally: list[int]
 
 
 class Privacy:
@@ -82,7 +75,7 @@ class Privacy:
 
     # -- uploads ------------------------------------------------------------------------------------------------------
 
-    def upload_filter(self, job: ClientTask, client: Client, upload: Any) -> Any:
+    def upload_filter(self, job: ClientTask, client: Client, upload: P) -> P:
         """Return the private form of an upload. Runs at the client."""
         if self.kind == "statistics":
             return self._statistics().release(client, upload, self._declared, self._noise(job))
@@ -133,16 +126,16 @@ class Privacy:
             f"{self.budget.made} releases, and another round would exceed it. The run ends here."
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> PrivacyState:
         """Return releases and tally, for a checkpoint."""
         return {"made": self.budget.made if self.budget else 0, "tally": list(self._tally)}
 
-    def take_over(self, stored: Mapping[str, Any] | None) -> None:
+    def take_over(self, stored: PrivacyState | None) -> None:
         """Restore releases and tally; the releases are the larger number of checkpoint and journal."""
-        stored = stored or {}
-        self._tally = Tally(*stored.get("tally", ()))
+        if stored:
+            self._tally = Tally(*stored["tally"])
         if self.budget:
-            self.budget.made = max(int(stored.get("made", 0)), self._journal.made())
+            self.budget.made = max(stored["made"] if stored else 0, self._journal.made())
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
@@ -164,13 +157,13 @@ class Privacy:
         counts = count_by_class(self._pool.client(i))
         return self.gate.tally(counts, self._widths.get(self._pool.models[i].name))
 
-    def progress(self) -> dict[str, Any]:
+    def progress(self) -> dict[str, object]:
         """Return the entry of a line of metrics: epsilon spent, and the tally of the gate."""
         spent = {"epsilon": self.budget.spent} if self.budget else {}
         counted = self.gate.on and self.kind is None and not self._pool.remote
         return spent | ({"withheld": self._tally._asdict()} if counted else {})
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the entry of the summary: mechanisms, their effect, and their guarantees and limits."""
         return {"gate": self._gate_record(), "dp": self._dp_record(), "statement": self.statement()}
 
@@ -178,18 +171,20 @@ class Privacy:
         """Return sentences on what is and is not guaranteed."""
         sentences = []
         if self._covers:
-            sentences.append(GATED.format(covers=", ".join(self._covers)))
+            sentences.append(statements.GATED.format(covers=", ".join(self._covers)))
         if self._passes:
-            sentences.append(PASSED.format(passes=", ".join(f"{name} ({role})" for name, role in self._passes.items())))
+            sentences.append(
+                statements.PASSED.format(passes=", ".join(f"{name} ({role})" for name, role in self._passes.items()))
+            )
         if self.budget and self.kind:
-            noise = "" if self._config.dp_seed is None else f"{SEEDED}. "
+            noise = "" if self._config.dp_seed is None else f"{statements.SEEDED}. "
             sentences.append(
                 f"{noise}Differential privacy, epsilon {self.budget.spent:.4g} and delta {self.budget.delta:g} spent: "
-                f"{SCOPES[self.kind]}; {NOT_COVERED}."
+                f"{statements.SCOPES[self.kind]}; {statements.NOT_COVERED}."
             )
-        return sentences or [AT_SITES if self._pool.remote else OFF]
+        return sentences or [statements.AT_SITES if self._pool.remote else statements.OFF]
 
-    def _gate_record(self) -> dict[str, Any] | None:
+    def _gate_record(self) -> dict[str, object] | None:
         if not self.gate.on:
             return None
         rule = {"min_class_count": self.gate.least, "cov_source": self.gate.cov_source}
@@ -198,13 +193,13 @@ class Privacy:
             return rule | reach | {"by": "noisy counts"}
         return rule | reach | ({"by": "the sites"} if self._pool.remote else self._tally._asdict())
 
-    def _dp_record(self) -> dict[str, Any] | None:
+    def _dp_record(self) -> dict[str, object] | None:
         if self.budget is None or self.kind is None:
             return None
         return {
             "mechanism": self.kind,
-            "dp_scope": SCOPES[self.kind],
-            "not_covered": NOT_COVERED,
+            "dp_scope": statements.SCOPES[self.kind],
+            "not_covered": statements.NOT_COVERED,
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
             "spent": self.budget.spent,
@@ -212,7 +207,7 @@ class Privacy:
             "planned": self.budget.planned,
             "noise_multiplier": self.budget.multiplier,
             "clip": self._config.dp_clip,
-            "noise": SECURE if self._config.dp_seed is None else SEEDED,
+            "noise": statements.SECURE if self._config.dp_seed is None else statements.SEEDED,
         }
 
     def _dry_run(self) -> None:

@@ -15,8 +15,9 @@ from ..errors import AtollError
 from ..methods import _registry
 from .budget import Budget
 from .disclosure import DisclosureControl
-from .mechanisms import find_table_names, find_update_field, parse
-from .options import PrivacyOptions
+from .options import PrivacyOptions, parse_target
+from .statistics_mechanism import find_table_names
+from .update_mechanism import find_update_field
 
 
 def build_gate(config: PrivacyOptions, method: AnyMethod) -> DisclosureControl:
@@ -121,7 +122,7 @@ def _check_training(config: PrivacyOptions, method: AnyMethod, pool: ClientPool,
 
 def build_budget(config: PrivacyOptions, method: AnyMethod) -> Budget:
     """Build the budget of a run, planned for ``dp_rounds`` rounds or those of the run."""
-    goal = parse(str(config.dp))
+    goal = parse_target(str(config.dp))
     return Budget(goal.epsilon, goal.delta, releases_per_round(method) * int(config.dp_rounds or config.rounds))
 
 

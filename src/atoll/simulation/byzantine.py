@@ -8,18 +8,20 @@ semi-definite are not changed, except that ``swap`` assigns them to other classe
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..core.payloads import Params
+from ..core.payloads import Params, Payload
 from ..core.prng import Key, fold, normal
 from ..core.schema import FieldConstraints, tensors_of
 from ..typing import ClientId
 
 if TYPE_CHECKING:
     from ..clients.tasks import ClientUpload
+
+P = TypeVar("P", bound=Payload)
 
 STRENGTH = 10.0  # factor by which ``signflip``, ``scale`` and ``random`` enlarge a value
 WITHIN = 1.5  # standard deviations from the mean of the byzantine clients that ALIE moves
@@ -92,8 +94,8 @@ KINDS: dict[str, Callable[[UploadTensor], Tensor] | None] = {
 
 
 def corrupt(
-    kind: str, upload: Any, download: Any, classes: int, constraints: Mapping[str, FieldConstraints], k: Key
-) -> Any:
+    kind: str, upload: P, download: Payload, classes: int, constraints: Mapping[str, FieldConstraints], k: Key
+) -> P:
     """Corrupt the upload of one byzantine client.
 
     Args:
@@ -117,7 +119,7 @@ def corrupt(
 
 
 def upload_tensors(
-    upload: Any, download: Any, classes: int, constraints: Mapping[str, FieldConstraints], k: Key
+    upload: Payload, download: Payload, classes: int, constraints: Mapping[str, FieldConstraints], k: Key
 ) -> Iterator[UploadTensor]:
     """Yield the tensors of an upload that an attack can change: all but counts and markers of classes."""
     received, tensors = tensors_of(download), tensors_of(upload)
@@ -175,7 +177,7 @@ def collude(
     return [o._replace(upload=made[o.sender], fingerprint=None) if o.sender in made else o for o in received]
 
 
-def _aligned(upload: Any, shared: list[Params], constraints: Mapping[str, FieldConstraints]) -> Any:
+def _aligned(upload: P, shared: list[Params], constraints: Mapping[str, FieldConstraints]) -> P:
     tensors, new = tensors_of(upload), {}
     for name, v in tensors.items():
         mark = constraints.get(name, FieldConstraints())
@@ -196,9 +198,9 @@ def _edge(peers: list[Params], name: str, mark: FieldConstraints) -> Tensor:
     return centre - WITHIN * spread
 
 
-def _replace_tensors(upload: Any, new: Params) -> Any:
+def _replace_tensors(upload: P, new: Params) -> P:
     """Return a copy of the upload with some tensors replaced, by their names in a packed payload."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for f in fields(upload):
         value = getattr(upload, f.name)
         if isinstance(value, dict):

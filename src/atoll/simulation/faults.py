@@ -7,10 +7,11 @@ rounds. The simulated server knows at once that a client dropped out, unless the
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..clients.tasks import SILENT, UNREACHED
 from ..core.client import Client
+from ..core.payloads import Payload
 from ..core.prng import Key, key, permutation, uniform
 from ..core.schema import FieldConstraints
 from ..errors import unknown
@@ -146,9 +147,10 @@ class Faults:
     def upload_filter(self, honest: "UploadFilter", constraints: Mapping[str, FieldConstraints]) -> "UploadFilter":
         """Return the upload filter that corrupts uploads of byzantine clients and applies ``honest`` to others."""
 
-        def apply(job: "ClientTask", client: Client, upload: Any) -> Any:
+        def apply(job: "ClientTask", client: Client, upload: Payload) -> Payload:
             if self.poison is None or job.client not in self.poisoned:
-                return honest(job, client, upload)
+                sent: Payload = honest(job, client, upload)
+                return sent
             k = key(self.seed, "lie", *job.round, job.client)
             return corrupt(self.poison.kind, upload, job.download, client.num_classes, constraints, k)
 

@@ -2,8 +2,8 @@
 
 Every line holds the hash of the line before it and its own, so that a line that was changed, removed, added or moved
 does not fit any more. The hash of the last line, the head, stands for the whole log: it is kept in checkpoints and, at
-the end, in the summary of the run. Who can rewrite the log and whatever holds its head can rewrite history; to rule
-that out, keep a copy of the head elsewhere.
+the end, in the summary of the run. An attacker who can rewrite both the log and the files that hold its head is not
+detected; against such an attacker, keep a copy of the head elsewhere.
 """
 
 import json
@@ -11,15 +11,15 @@ import os
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, NamedTuple
 
 from ..errors import AtollError
 from ..typing import ClientId
 
 NAME = "audit.jsonl"
-START = sha256(b"atoll audit log 1").hexdigest()  # what the first line follows
-LONGEST = 2**16  # bytes of a line; no honest one comes near it
-_MOST_WORDS = 1000  # characters kept of a reason or a field, in which a hostile client can have its part
+START = sha256(b"atoll audit log 1").hexdigest()  # the hash before the first line
+LONGEST = 2**16  # bytes of a line, far more than any valid line has
+_MOST_WORDS = 1000  # characters kept of a reason or a field, which may contain text of a hostile client
 
 
 class AuditError(AtollError):
@@ -33,10 +33,10 @@ class Record(NamedTuple):
     round: int  # from 1
     phase: int  # from 0, for methods with several exchanges in a round
     client: ClientId
-    bytes: int  # of the message as it travels, headers included
+    bytes: int  # size of the message, headers included
     sha256: str  # of these bytes; empty if the contribution was never written as bytes
     verdict: str  # "accepted" or "rejected"
-    field: str | None  # what was wrong, if it was rejected
+    field: str | None  # the field with the error, if it was rejected
     reason: str | None
     previous: str  # hash of the line before
 
@@ -53,12 +53,13 @@ class AuditLog:
     """The log of one run. Opening it at a mark drops the lines after the mark."""
 
     def __init__(self, path: Path, mark: Mark = Mark()):
-        self.path, self._mark = path, mark
+        self.path = path
+        self._mark = mark
         with path.open("a+b") as file:
             if not _leads_to(file, mark):
                 raise AuditError(
                     f"Cannot continue {str(path)!r}: it does not hold the {mark.records} records that the checkpoint "
-                    "knows of. Bring back the file as it was, or start again with --force, which replaces the run."
+                    "contains. Restore the file from a copy, or start again with --force, which replaces the run."
                 )
             file.truncate(mark.size)
 
@@ -86,6 +87,7 @@ class AuditLog:
 
 
 def hash_of(record: Record) -> str:
+    """Return the hash of a record."""
     return sha256(_body(record)).hexdigest()
 
 
@@ -98,13 +100,13 @@ def _body(record: Record) -> bytes:
     return json.dumps(record._asdict(), separators=(",", ":")).encode()
 
 
-def _leads_to(file: Any, mark: Mark) -> bool:
+def _leads_to(file: IO[bytes], mark: Mark) -> bool:
     """Return True if the line at the mark is the one that the mark names; :func:`verify` checks the others."""
     if mark.records == 0:
         return mark == Mark()
     start = max(0, mark.size - LONGEST)
     file.seek(start)
-    tail: bytes = file.read(mark.size - start)
+    tail = file.read(mark.size - start)
     try:
         last = _parsed(tail[tail.rfind(b"\n", 0, -1) + 1 :])
     except AuditError:

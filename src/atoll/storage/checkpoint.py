@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.contract import Contract
+from ..core.payloads import Payload
 from ..core.serialization import OWN, WireError, decode, encode
 from ..errors import AtollError
 from ..typing import ClientId
 from ..utils.files import make_folder, sync_folder, to_json, write, write_whole
+from ..utils.parsing import Json
 
 KEEP = 2
 _MANIFEST = "manifest.json"
@@ -28,13 +30,12 @@ class Snapshot:
     """Everything that a resumed run needs."""
 
     round: int  # rounds completed
-    server: Any
+    server: Any  # the server's state, of a class of the method
     states: dict[ClientId, str]  # the object that holds each client's state
-    progress: dict[str, Any]  # totals, latest scores, all lines of metrics, entries of others: plain JSON values
+    progress: Json  # totals, latest scores, all lines of metrics, and entries of other parts of the run
     rows: bytes = field(repr=False, default=b"")  # the per-client table so far
-    per_client_states: dict[ClientId, str] = field(
-        default_factory=dict
-    )  # the object that holds what the server keeps of each
+    # the object that holds the server's state of each client
+    per_client_states: dict[ClientId, str] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -46,14 +47,14 @@ class Checkpoints:
         identity: options that decide the numbers of the run. A checkpoint of a run with other options is not loaded.
     """
 
-    def __init__(self, run_dir: Path, types: Contract, identity: Mapping[str, Any] | None = None):
+    def __init__(self, run_dir: Path, types: Contract, identity: Mapping[str, object] | None = None):
         self.run_dir = run_dir
         self._folder = run_dir / "checkpoints"
         self._objects = run_dir / "objects"
         self._types = types
         self._config = sha256(to_json(dict(sorted((identity or {}).items()))).encode()).hexdigest()
 
-    def put_state(self, state: Any) -> str:
+    def put_state(self, state: Payload) -> str:
         """Store a state once, under the digest of its bytes, and return that name."""
         data = encode(state)
         name = sha256(data).hexdigest()
@@ -63,13 +64,15 @@ class Checkpoints:
             write_whole(path, data)
         return name
 
-    def get_state(self, name: str) -> Any:
+    def get_state(self, name: str) -> Payload:
+        """Return a stored state of a client; raise WireError if it is damaged."""
         return self._get(self._types.state, name)
 
-    def get_per_client(self, name: str) -> Any:
+    def get_per_client(self, name: str) -> Payload:
+        """Return a stored state of the server for one client; raise WireError if it is damaged."""
         return self._get(self._types.per_client, name)
 
-    def _get(self, kind: type[Any], name: str) -> Any:
+    def _get(self, kind: type[Payload], name: str) -> Payload:
         data = (self._objects / name).read_bytes()
         _check(f"objects/{name}", data, name)
         return decode(kind, data, OWN)
@@ -82,7 +85,7 @@ class Checkpoints:
         try:
             self._write(snapshot, fresh)
         except OSError:
-            shutil.rmtree(fresh, ignore_errors=True)  # on a full disk half a checkpoint is only in the way
+            shutil.rmtree(fresh, ignore_errors=True)  # A partial checkpoint would only take space on a full disk.
             raise
         shutil.rmtree(final, ignore_errors=True)
         fresh.rename(final)
@@ -113,22 +116,22 @@ class Checkpoints:
 
     def load(self, warn: Callable[[str], None]) -> Snapshot | None:
         """Return the latest intact checkpoint, skipping damaged ones with a warning; None if there are none."""
-        found, harm = self._all(), []
+        found, errors = self._all(), []
         for folder in reversed(found):
             try:
                 return self._read(folder)
             except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AtollError) as reason:
-                harm.append(f"Checkpoint {folder.name} is damaged ({reason})")
-                warn(f"{harm[-1]}; trying the one before it.")
+                errors.append(f"Checkpoint {folder.name} is damaged ({reason})")
+                warn(f"{errors[-1]}; trying the one before it.")
         if found:
             raise AtollError(
-                f"No checkpoint in {str(self._folder)!r} can be read. {'. '.join(harm)}. Nothing was changed. "
-                "Bring the files back from a copy, or start again with --force, which replaces the run."
+                f"No checkpoint in {str(self._folder)!r} can be read. {'. '.join(errors)}. Nothing was changed. "
+                "Restore the files from a copy, or start again with --force, which replaces the run."
             )
         return None
 
     def held(self) -> set[tuple[ClientId, str]]:
-        """Return the names of the stored states of clients over all checkpoints that a run may go back to."""
+        """Return the names of the stored states of clients over all checkpoints that a run may resume from."""
         return {of for folder in self._all() for of in _names(folder, "states").items()}
 
     def _read(self, folder: Path) -> Snapshot:
@@ -145,7 +148,7 @@ class Checkpoints:
         )
         for get, names in ((self.get_state, states), (self.get_per_client, per_client_states)):
             for name in names.values():
-                get(name)  # a damaged one must show now, not rounds later
+                get(name)  # Finds damaged states now, not rounds later.
         server = decode(self._types.server, parts["server.safetensors"], OWN)
         return Snapshot(progress.pop("round"), server, states, progress, parts["clients.parquet"], per_client_states)
 

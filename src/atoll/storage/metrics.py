@@ -1,6 +1,6 @@
-"""The form of metrics.jsonl: one line for every evaluated round."""
+"""Define the lines of metrics.jsonl, one for every evaluated round."""
 
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from ..clients.evaluation import Score
 from ..typing import ClientId
@@ -71,12 +71,12 @@ class SpoiltState(TypedDict):
 
 
 class OptionalMetrics(TypedDict, total=False):
-    """Entries that a line has only if there is something to say."""
+    """Entries that a line has only if they apply."""
 
     dropped: list[MissedAnswer]  # since the last line
     spoilt: list[SpoiltState]  # since the last line
     excluded: list[ClientId]  # after too many rejected uploads
-    privacy: dict[str, Any]  # budget spent, and what the gate kept back
+    privacy: dict[str, object]  # budget spent, and the tally of the gate
     late: int  # answers of sites that came too late to count
 
 

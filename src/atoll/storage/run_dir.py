@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from ..utils.files import read_ordinary, sync_folder, to_json, write, write_whol
 
 _FOLDERS = ("checkpoints", "objects", "states", "desks")
 _FILES = ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html", "audit.jsonl", JOURNAL)
-_PATIENCE = 0.5  # seconds until a run that has just taken the lock has signed it
+_PATIENCE = 0.5  # seconds for a process that has just taken the lock to write its number
 
 
 class InUse(AtollError):
@@ -42,7 +42,7 @@ class RunDir:
             self._lock = open(
                 os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b", buffering=0
             )
-        except (OSError, ValueError) as reason:  # the latter: what cannot be a path at all
+        except (OSError, ValueError) as reason:  # ValueError: the text is no valid path.
             why = reason.strerror if isinstance(reason, OSError) else reason
             raise AtollError(f"Cannot write to the run directory {str(self.path)!r}: {why}.") from reason
         try:
@@ -79,6 +79,7 @@ class RunDir:
         self.let_go()
 
     def let_go(self) -> None:
+        """Release the lock."""
         assert self._lock is not None
         self._lock.close()
 
@@ -111,27 +112,34 @@ class RunDir:
             self.remove(name)
 
     def config(self) -> Config:
+        """Read the configuration of the run."""
         path = self.path / "config.yaml"
         return from_dict(read_yaml(path), str(path))
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
     def write_config(self, config: Config) -> None:
+        """Write config.yaml."""
         write_whole(self.path / "config.yaml", config.to_yaml().encode())
 
-    def write_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
+    def write_metrics(self, lines: Iterable[Mapping[str, object]]) -> None:
+        """Replace metrics.jsonl."""
         write_whole(self.path / "metrics.jsonl", "".join(to_json(line) + "\n" for line in lines).encode())
 
-    def append_metrics(self, line: Mapping[str, Any]) -> None:
+    def append_metrics(self, line: Mapping[str, object]) -> None:
+        """Add a line to metrics.jsonl."""
         write(self.path / "metrics.jsonl", (to_json(line) + "\n").encode(), os.O_APPEND)
 
     def remove(self, name: str) -> None:
+        """Delete a file of the run, if it exists."""
         (self.path / name).unlink(missing_ok=True)
 
-    def write_json(self, name: str, value: Any) -> None:
+    def write_json(self, name: str, value: object) -> None:
+        """Write a file of JSON."""
         write_whole(self.path / name, (to_json(value, indent=1) + "\n").encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
+        """Write a file."""
         write_whole(self.path / name, data)
 
     def sync(self) -> None:
@@ -164,10 +172,10 @@ def _holder(lock: IO[bytes]) -> str:
 
 def _lives(process: int) -> bool:
     try:
-        os.kill(process, 0)  # no signal: only whether there is anybody to receive one
+        os.kill(process, 0)  # Signal 0 only checks that the process exists.
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # The process belongs to another account.
         pass
     return True
 
@@ -183,7 +191,7 @@ def holder(path: Path) -> int | None:
 
 
 def _locks(process: int, inode: int) -> bool:
-    """Return True if process ``pid`` still holds the lock, guarding against reused ids where the system allows."""
+    """Return True if ``process`` still holds the lock, guarding against reused ids where the system allows."""
     try:
         known = Path("/proc/locks").read_text().split("\n")
     except OSError:  # not Linux
@@ -206,10 +214,12 @@ def _taken(path: Path) -> bool:
 
 
 def to_parquet(table: pa.Table) -> bytes:
+    """Return a table as the bytes of a Parquet file."""
     sink = io.BytesIO()
     pq.write_table(table, sink)
     return sink.getvalue()
 
 
 def from_parquet(data: bytes) -> pa.Table:
+    """Return the table of a Parquet file; an empty one for no bytes."""
     return pq.read_table(io.BytesIO(data)) if data else pa.table({})

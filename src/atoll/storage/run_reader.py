@@ -12,19 +12,19 @@ import pyarrow.parquet
 from ..errors import AtollError
 from ..utils.parsing import from_json, from_yaml
 
-Document = Mapping[str, Any]
+Document = Mapping[str, Any]  # an object of a file of a run
 Kinds = tuple[type, ...]
 
 FILES = ("summary.json", "metrics.jsonl", "clients.parquet", "holdings.json", "config.yaml")
 MARKS = ("config.yaml", "metrics.jsonl", "summary.json")  # any of them makes a directory a run, finished or not
 PARTS = ("train", "val", "test")
-DEPTH = 2  # how far below a given directory runs are looked for
+DEPTH = 2  # levels below a given directory in which runs are searched
 
 NUMBER: Kinds = (int, float)
 MAYBE: Kinds = (int, float, type(None))
 SELECTIONS: dict[str, Kinds] = {"final": MAYBE, "best": MAYBE, "best_by_val": MAYBE}
 
-# What the report relies on, by dotted path. A run may say more.
+# Entries that the report needs, by dotted path. A run may have more.
 SUMMARY: dict[str, Kinds] = {
     "label": (str,),
     "data": (str,),
@@ -76,14 +76,17 @@ class Run:
 
     @property
     def label(self) -> str:
+        """Return the name of the run in tables."""
         return str(self.summary["label"])
 
     @property
     def seed(self) -> int:
+        """Return the seed of the run."""
         return int(self.summary["seed"])
 
     @property
     def status(self) -> str:
+        """Return how the run ended, such as ``finished``."""
         return str(self.summary["status"])
 
     @property
@@ -126,7 +129,7 @@ def find(paths: Iterable[Path]) -> list[Path]:
 
 def value(document: Document | None, dotted: str) -> float | None:
     """Return the finite number at a dotted path, or None."""
-    here: Any = document
+    here: object = document
     for step in dotted.split("."):
         if not isinstance(here, Mapping) or step not in here:
             return None
@@ -164,11 +167,11 @@ def _text(file: Path) -> str:
         raise AtollError(f"{file} cannot be read ({e}). {_again(file)}") from None
 
 
-def _json(file: Path) -> Any:
+def _json(file: Path) -> object:
     return _parsed(_text(file), str(file), file)
 
 
-def _parsed(text: str, where: str, file: Path) -> Any:
+def _parsed(text: str, where: str, file: Path) -> object:
     try:
         return from_json(text)
     except ValueError as e:
@@ -195,7 +198,7 @@ def _holdings(file: Path) -> Document:
     return document
 
 
-def _is_counts(row: Any, columns: int) -> bool:
+def _is_counts(row: object, columns: int) -> bool:
     return isinstance(row, list) and len(row) == columns and all(isinstance(n, int) for n in row)
 
 
@@ -219,13 +222,13 @@ def _config(file: Path) -> Document:
     return checked(document, {}, file)
 
 
-def checked(document: Any, shape: Mapping[str, Kinds], file: Path, where: str | None = None) -> Document:
+def checked(document: object, shape: Mapping[str, Kinds], file: Path, where: str | None = None) -> Document:
     """Return `document` if it has everything in `shape`; otherwise raise an error that names file and entry."""
     where = where or str(file)
     if not isinstance(document, dict):
         raise AtollError(f"{where} is damaged: it does not hold named entries. {_again(file)}")
     for dotted, kinds in shape.items():
-        here: Any = document
+        here: object = document
         for step in dotted.split("."):
             if not isinstance(here, dict) or step not in here:
                 raise AtollError(f"{where} is damaged: it has no entry {dotted!r}. {_again(file)}")

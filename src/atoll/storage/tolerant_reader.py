@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow
 import pyarrow.parquet
@@ -21,7 +21,7 @@ from .run_reader import CLIENTS, HOLDINGS, METRICS, PARTS, SUMMARY, Document, Ru
 
 T = TypeVar("T")
 
-LARGEST = 2**28  # bytes of a file; no honest one that is read here comes near it
+LARGEST = 2**28  # bytes of a file, far more than any valid file has
 EMPTY: Document = {}
 NOWHERE: Document = {"name": "", "clients": [], "classes": [], **{part: [] for part in PARTS}, "notes": []}
 
@@ -30,7 +30,7 @@ class Stamp(NamedTuple):
     """A value that changes whenever a file of a run changes."""
 
     files: tuple[tuple[str, int, int, int], ...]  # name, inode, size, time of change
-    process: int | None  # that has the run
+    process: int | None  # the process that uses the run
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class PartialRun:
 
     @property
     def status(self) -> str:
+        """Return the status of the run, or ``damaged``."""
         return "damaged" if self.problems else self.run.status
 
 
@@ -77,7 +78,7 @@ def look(path: Path, process: int | None) -> PartialRun:
         summary = so_far(config, metrics, len(holdings["clients"]), "running" if process else "interrupted")
     clients = _part(problems, clients_file(path), _clients, pyarrow.table({name: [] for name in CLIENTS}))
     if not config and not problems and not metrics:
-        problems.append(f"{path} holds nothing of a run that could be read.")
+        problems.append(f"{path} holds no readable file of a run.")
     return PartialRun(Run(path, summary, metrics, clients, holdings, config), tuple(problems))
 
 
@@ -97,6 +98,7 @@ def _part(problems: list[str], file: Path, read: Callable[[Path], T], otherwise:
 
 
 def text(file: Path) -> str:
+    """Return the text of a file that an untrusted party may have placed."""
     return read_ordinary(file, LARGEST).decode("utf-8")
 
 
@@ -117,7 +119,7 @@ def _holdings(file: Path) -> Document:
     return document
 
 
-def _is_counts(row: Any, columns: int) -> bool:
+def _is_counts(row: object, columns: int) -> bool:
     return isinstance(row, list) and len(row) == columns and all(type(n) is int and 0 <= n < 2**53 for n in row)
 
 
@@ -166,7 +168,7 @@ def _clients(file: Path) -> pyarrow.Table:
     return table
 
 
-# -- a summary of what has no summary yet ----------------------------------------------------------------------------
+# -- a summary of an unfinished run ---------------------------------------------------------------------------------
 
 
 def so_far(config: Document, metrics: Sequence[Document], clients: int, status: str) -> Document:
@@ -200,7 +202,7 @@ def _generic(metrics: Sequence[Document]) -> Document | None:
     return {"source": source, **_selected([(line["round"], line["generic"]["global"]) for line in known])}
 
 
-def _selected(history: Sequence[tuple[int, Document]]) -> dict[str, Any]:
+def _selected(history: Sequence[tuple[int, Document]]) -> Document:
     """Return a selection in the form of a summary; without rounds, one without values."""
     numbers = [(t, {k: math.nan if v is None else v for k, v in score.items()}) for t, score in history]
     if not numbers:
@@ -208,7 +210,7 @@ def _selected(history: Sequence[tuple[int, Document]]) -> dict[str, Any]:
     return select_rounds(numbers)
 
 
-def _traffic(last: Document) -> dict[str, Any]:
+def _traffic(last: Document) -> Document:
     up, down = (value(last, f"bytes.{way}") or 0.0 for way in ("up", "down"))
     served = max(1, len(last.get("participants") or ())) * max(1, int(last.get("round", 1)))
     return {"up": up, "down": down, "per_client_round": {"up": up / served, "down": down / served}}

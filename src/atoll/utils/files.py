@@ -6,7 +6,6 @@ import math
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -16,7 +15,7 @@ def write_whole(path: Path, data: bytes) -> None:
         write(fresh, data, os.O_TRUNC, sync=True)
         fresh.replace(path)
     except OSError:
-        fresh.unlink(missing_ok=True)  # half a file would only take room on a disk that may be full
+        fresh.unlink(missing_ok=True)  # A partial file would only take space on a full disk.
         raise
 
 
@@ -79,12 +78,12 @@ def make_folder(path: Path) -> None:
         sync_folder(path.parent)
 
 
-def to_json(value: Any, indent: int | None = None) -> str:
+def to_json(value: object, indent: int | None = None) -> str:
     """Encode a value as JSON; NaN and infinity become null."""
     return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

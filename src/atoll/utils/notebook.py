@@ -18,7 +18,7 @@ def dataframe(table: pa.Table) -> Any:
     return table.to_pandas()
 
 
-def html(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def html(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return a small HTML table under a line of text, as notebooks show it."""
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row) + "</tr>" for row in rows)

@@ -16,11 +16,12 @@ import yaml
 
 from ..errors import AtollError
 
-LONGEST = 2**24  # characters; a longer configuration is none
+Json = dict[str, Any]  # an object of a JSON or YAML file, whose values the reader has to check
+LONGEST = 2**24  # characters of a configuration file
 
 
 def from_json(text: str | bytes) -> Any:
-    """Parse JSON; raises ValueError for any text that is none."""
+    """Parse JSON; raise ValueError for other text."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -28,7 +29,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def from_yaml(text: str) -> Any:
-    """Parse YAML without tags and aliases; raises ValueError for any other text.
+    """Parse YAML without tags and aliases; raise ValueError for other text.
 
     A few lines of aliases can stand for more than fits in memory.
     """
@@ -43,7 +44,7 @@ def from_yaml(text: str) -> Any:
 
 
 class _Plain(yaml.SafeLoader):
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it uses an alias (*): write the value again")
         return super().compose_node(parent, index)
@@ -93,10 +94,10 @@ def number(
         return value
 
     bounds = [("at least", least), ("above", above), ("at most", most), ("below", below)]
-    told = " and ".join(f"{word} {bound:g}" for word, bound in bounds if isfinite(bound))
+    limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds if isfinite(bound))
     if isfinite(least) and isfinite(most):
-        told = f"from {least:g} to {most:g}"
-    return Field(name, f"a number {told}".strip(), read, optional)
+        limits = f"from {least:g} to {most:g}"
+    return Field(name, f"a number {limits}".strip(), read, optional)
 
 
 def whole(name: str, *, least: int = 0, most: int | None = None, optional: bool = False) -> Field:
@@ -207,7 +208,7 @@ def parse_pairs(where: str, text: str, listed: str, separator: str, form: str) -
     return dict(_pairs(where, text, [part for part in listed.split(separator) if part], form))
 
 
-def parse_options(where: str, text: str, listed: str, form: str) -> dict[str, Any]:
+def parse_options(where: str, text: str, listed: str, form: str) -> Json:
     """Read ``native28=true&hidden=128-64`` by name, with numbers, truth values and lists of whole numbers."""
     return {name: _plain(value) for name, value in parse_pairs(where, text, listed, "&", form).items()}
 
@@ -222,7 +223,7 @@ def _pairs(where: str, text: str, parts: Sequence[str], form: str) -> list[tuple
     return found
 
 
-def _plain(value: str) -> Any:
+def _plain(value: str) -> object:
     if re.fullmatch(r"\d+(-\d+)+", value):
         return tuple(int(part) for part in value.split("-"))
     if value.lower() in ("true", "false"):

@@ -3,7 +3,6 @@
 import ctypes
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import torch
 
@@ -42,7 +41,7 @@ def kept_memory() -> Iterator[None]:
         _libc_call("malloc_trim", 0)
 
 
-def on_device(name: str) -> AbstractContextManager[Any]:
+def on_device(name: str) -> AbstractContextManager[object]:
     """Make new tensors on a device inside the context.
 
     Nothing is set for the CPU, because torch's device mode slows every call down.

@@ -2,10 +2,12 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
+
+Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 class Ended(BaseException):
@@ -48,7 +50,7 @@ class _Requests:
         self.asked: int | None = None  # number of the first signal; later ones change nothing
         self.held = 0  # depth of nested :func:`uninterrupted` blocks
 
-    def receive(self, number: int, _: Any) -> None:
+    def receive(self, number: int, _: FrameType | None) -> None:
         """Handle a signal."""
         if self.asked is None:
             self.asked = number
@@ -61,7 +63,7 @@ class _Requests:
 
 
 _requests = _Requests()
-_USUAL: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_USUAL: dict[signal.Signals, Handler] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 @contextmanager

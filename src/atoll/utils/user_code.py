@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -35,10 +36,11 @@ def imported(path: Path, what: str) -> ModuleType:
     return sys.modules[name]
 
 
-def entry(path: Path, name: str, what: str) -> Any:
+def entry(path: Path, name: str, what: str) -> Callable[..., Any]:
     """Return the callable called ``name`` that a file defines; ``what`` describes the file in messages."""
     module = imported(path, what)
     own = {key: v for key, v in vars(module).items() if callable(v) and not key.startswith("_")}
     if name not in own:
         raise unknown(f"entry of {what[0].lower() + what[1:]} {str(path)!r}", name, own)
-    return own[name]
+    found: Callable[..., Any] = own[name]
+    return found

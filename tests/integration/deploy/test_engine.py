@@ -400,8 +400,8 @@ def test_an_upload_with_nan_is_rejected_as_in_a_simulation(tmp_path: Path) -> No
         ("classes", 9, "differ in classes: 10 and 9"),
         ("labels", "abc", "Name the classes alike"),
         ("site", "2", "that should be '1' calls itself '2'"),
-        ("rows", [0, 1, 1], "in a way that cannot be"),
-        ("rows", "many", "in a way that cannot be"),
+        ("rows", [0, 1, 1], "with impossible values"),
+        ("rows", "many", "with impossible values"),
     ],
 )
 def test_sites_that_do_not_fit_are_refused(field: str, value: Any, message: str, tmp_path: Path) -> None:

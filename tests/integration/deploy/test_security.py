@@ -18,7 +18,9 @@ import pytest
 from support.deployed_federation import Deployed, Standing, atoll, environment, free_port, processes, wait_for
 
 from atoll.deploy import pki
-from atoll.deploy.federation_dir import FederationDir, SiteFolder, write_private
+from atoll.deploy.federation_dir import FederationDir
+from atoll.deploy.private_files import write_private
+from atoll.deploy.site_folder import SiteFolder
 from atoll.deploy.transport.flower import write_app
 
 pytestmark = pytest.mark.deploy
@@ -90,7 +92,7 @@ def test_without_tls(fed: Deployed, tmp_path: Path) -> None:
 def test_with_the_certificate_of_another_authority(fed: Deployed, rows: Path, tmp_path: Path) -> None:
     site = carried(fed, "east", tmp_path / "site")
     write_private(site.ca, pki.make_authority("another").public)
-    assert "not to be trusted" in refused(site, rows)
+    assert "cannot be trusted" in refused(site, rows)
     done = supernode(
         fed, tmp_path, "--root-certificates", site.ca, "--auth-supernode-private-key", site.key
     )  # fmt: skip
@@ -123,7 +125,7 @@ def test_a_server_whose_certificate_has_expired(rows: Path, tmp_path: Path) -> N
 def test_a_server_that_goes_by_another_name(fed: Deployed, rows: Path, tmp_path: Path) -> None:
     site, port = carried(fed, "east", tmp_path / "site"), free_port()
     with lone_gate(fed.home, "127.0.0.2", port):
-        assert "name that its certificate is for" in refused(site, rows, "--server", f"127.0.0.2:{port}")
+        assert "name of the server that its certificate has" in refused(site, rows, "--server", f"127.0.0.2:{port}")
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
@@ -292,7 +294,7 @@ def test_a_site_that_is_killed_comes_back_when_its_old_connection_has_lapsed(fed
     site: Standing = fed.site("north", rows).said("Connected")
     (node,) = processes("flower-supernode", str(fed.home.site("north")))
     os.kill(node, 9)
-    site.said("on its books")
+    site.said("last connection as open")
     wait_for("connected again", lambda: site.log.read_text().count("Connected") == 2, 150)
     assert site.end() == 0
     assert not processes(str(fed.home.site("north")))

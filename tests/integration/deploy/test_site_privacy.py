@@ -12,7 +12,7 @@ from support.paths import ROOT
 
 from atoll.config import Config
 from atoll.core.serialization import decode
-from atoll.deploy.server.run import DeploymentJob
+from atoll.deploy.server.job import DeploymentJob
 from atoll.deploy.site.config import read_site
 from atoll.deploy.site.privacy_rules import OFF, SitePrivacyRules, read_rules
 from atoll.deploy.transport.protocol import Frame, pack, unpack

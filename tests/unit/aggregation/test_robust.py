@@ -1,8 +1,7 @@
-"""Robust averages: their arithmetic on paper, what they withstand, and which methods can have them."""
+"""Robust aggregation: averages of uploads under a rule, attacks, notes, and the methods that support it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from math import sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,18 +14,7 @@ from torch import Tensor
 from atoll.aggregation import robust
 from atoll.aggregation.averaging import mean, table_mean
 from atoll.aggregation.policy import AggregationPolicy
-from atoll.aggregation.robust import (
-    RobustAggregation,
-    apply_by_columns,
-    cap_weights,
-    clip_rows,
-    geometric_median,
-    guard_for,
-    krum,
-    median,
-    parse,
-    trimmed_mean,
-)
+from atoll.aggregation.robust import RobustAggregation, guard_for
 from atoll.backends.loop import LoopBackend
 from atoll.clients import method_calls
 from atoll.clients.evaluation import accuracy, predict
@@ -34,7 +22,7 @@ from atoll.clients.pool import ClientPool
 from atoll.clients.state_store import MemoryStore, Store
 from atoll.core import Traits
 from atoll.core.payloads import Params, about, equal, pack, payload, unpack
-from atoll.core.prng import fold, key, normal, uniform
+from atoll.core.prng import key, normal
 from atoll.core.replies import Replies, with_policy_of
 from atoll.core.task import Reply
 from atoll.engine.compatibility import check
@@ -54,14 +42,6 @@ ABLE = [
 ]  # fmt: skip
 RULES = ("median", "trimmed:0.2", "geometric", "krum:1", "clip:1e6")
 VOTES = RULES[:4]  # those that outvote an attacker; clipping only bounds what it can do
-
-
-def doubles(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.double)
-
-
-def ones(n: int) -> Tensor:
-    return torch.ones(n, dtype=torch.double)
 
 
 class Sent(NamedTuple):
@@ -89,93 +69,7 @@ class Guarded:
         return Replies(uploads, self._policy)
 
 
-# -- the arithmetic ---------------------------------------------------------------------------------------------------
-
-
-def test_weighted_median() -> None:
-    """Columns sorted with their weights, of 8 in all, so that half is 4.
-
-    (1, w 1), (2, w 2), (9, w 5): the weight up to 2 is 3, up to 9 it is 8, so 9.
-    (-7, w 5), (0, w 1), (3, w 2): 5 are reached at -7.
-    """
-    x, w = doubles([[1, 0], [2, 3], [9, -7]]), doubles([1, 2, 5])
-    assert median(x, w).tolist() == [9, -7]
-
-
-def test_median_between_two() -> None:
-    """Of 1, 2, 4, 9, alike: between 2 and 4. With weights 1, 2, 3, 0 half is 3, reached exactly at 2: the next is 4."""
-    x = doubles([[9.0], [1], [4], [2]])
-    assert median(x, ones(4)).tolist() == [3]
-    assert median(x, doubles([0, 1, 3, 2])).tolist() == [3]
-    assert median(x, doubles([5, 0, 0, 5])).tolist() == [5.5]  # between 2 and 9: what has no weight is not there
-
-
-def test_trimmed_mean_of_equals() -> None:
-    """A fifth of five is one at either end: (2 + 3 + 10) / 3 = 5."""
-    assert trimmed_mean(doubles([[-100.0], [2], [10], [3], [50]]), ones(5), 0.2).tolist() == pytest.approx([5])
-
-
-def test_trimmed_mean_by_mass() -> None:
-    """Weights 1, 2, 5 at 1, 2, 9; a quarter of 8 is 2 at either end.
-
-    Below, 1 goes whole and 2 by half; above, 9 loses 2 of 5. So (1 * 2 + 3 * 9) / 4 = 29/4.
-    """
-    assert trimmed_mean(doubles([[9.0], [1], [2]]), doubles([5, 1, 2]), 0.25).tolist() == pytest.approx([29 / 4])
-
-
-@pytest.mark.parametrize("at", [1e30, -1e30])
-def test_trimmed_outliers_leave_no_rounding_residue(at: float) -> None:
-    """1/K of the weight is one client. For some K, rounding leaves 1e-16 of that, which times 1e30 would be 1e14."""
-    for clients in range(3, 60):
-        x = torch.cat([doubles([[at]]), ones(clients - 1)[:, None]])
-        assert trimmed_mean(x, ones(clients), 1 / clients).item() == pytest.approx(1)
-
-
-@pytest.mark.parametrize("height", [1, 10, 1e6, 1e30])
-def test_geometric_median_is_fermats_point(height: float) -> None:
-    """Of (-1, 0), (1, 0), (0, h): sides are seen from it at 120 degrees, so it is (0, tan 30), however large h is."""
-    z = geometric_median(doubles([[-1, 0], [1, 0], [0, height]]), ones(3))
-    assert z.tolist() == pytest.approx([0, 1 / sqrt(3)], abs=1e-9)
-
-
-def test_geometric_median_on_a_row_stays_or_leaves() -> None:
-    """The search starts at the median, which is a row in both cases.
-
-    On a line, with weights 1, 1, 1, it is the middle row. In a right angle it is Fermat's point: by symmetry (t, 1 - t)
-    for (0, 0), (0, 1), (1, 1); seen from there, (0, 0) and (1, 1) lie at 120 degrees, which makes the distance to their
-    midpoint tan 30 of half their distance, sqrt(2)/2 / sqrt(3); so t = 1/2 - 1 / (2 sqrt(3)).
-    """
-    assert geometric_median(doubles([[0.0], [1], [10]]), ones(3)).tolist() == [1]
-    t = 0.5 - 1 / (2 * sqrt(3))
-    assert geometric_median(doubles([[0, 0], [0, 1], [1, 1]]), ones(3)).tolist() == pytest.approx([t, 1 - t], abs=1e-9)
-
-
-def test_a_step_from_a_row_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From (0, 1), above: both others are 1 away and pull towards (1/2, 1/2), with a force of 2 / sqrt(2).
-
-    The row itself holds with its weight of 1, which leaves 1 - 1 / sqrt(2) of the way.
-    """
-    monkeypatch.setattr(robust, "ITERATIONS", 1)
-    t = 0.5 * (1 - 1 / sqrt(2))
-    assert geometric_median(doubles([[0, 0], [0, 1], [1, 1]]), ones(3)).tolist() == pytest.approx([t, 1 - t], abs=1e-12)
-
-
-def test_geometric_median_with_weights() -> None:
-    """A row with more than half of the weight is the median, wherever the others are."""
-    x = doubles([[0, 0], [4, 0], [0, 3]])
-    assert geometric_median(x, doubles([5, 2, 2])).tolist() == pytest.approx([0, 0], abs=1e-9)
-
-
-def test_krum_chooses_by_scores() -> None:
-    """Of 0, 1, 3, 4.5, 100 with one attacker, scores are sums over the 5 - 1 - 2 = 2 nearest.
-
-    0: 1 + 9 = 10; 1: 1 + 4 = 5; 3: 4 + 2.25 = 6.25; 4.5: 2.25 + 12.25 = 14.5; 100: above 9000.
-    So Krum takes 1, and multi-Krum 1 and 3.
-    """
-    x = doubles([[100.0], [3], [0], [4.5], [1]])
-    assert krum(x, f=1, most=1).tolist() == [4]
-    assert krum(x, f=1).tolist() == [1, 4]
-    assert krum(x, f=1, most=4).tolist() == [1, 2, 3, 4]
+# -- averages of uploads ----------------------------------------------------------------------------------------------
 
 
 def test_krum_averages_by_weight_what_it_chose() -> None:
@@ -183,30 +77,6 @@ def test_krum_averages_by_weight_what_it_chose() -> None:
     uploads = sent(100.0, 3.0, 0.0, 4.5, 1.0, n=[1e9, 6, 1, 4, 2])
     got = mean(Guarded("krum:1")(uploads), "params", weight="n")
     assert got["w"].item() == pytest.approx(14 / 6)
-
-
-def test_no_weight_counts_above_the_median() -> None:
-    """Of 1, 3, 4, 9 the lower median is 3; who claims nothing does not lower it, and a lie does not raise it."""
-    assert cap_weights(doubles([9, 1, 4, 3])).tolist() == [3, 1, 3, 3]
-    assert cap_weights(doubles([0, 0, 0, 5, 2, 7])).tolist() == [0, 0, 0, 5, 2, 5]
-    assert cap_weights(doubles([1e30, 3, 4, 1e30])).tolist() == [4, 3, 4, 4]
-    assert cap_weights(doubles([0, -1])).tolist() == [0, -1]
-
-
-@pytest.mark.parametrize("clients", range(1, 30))
-def test_claims_give_no_more_than_twice_the_share(clients: int) -> None:
-    """Whoever they are, and whatever they claim."""
-    for seed in range(20):
-        honest = uniform(key(seed, clients), clients).double() * 100
-        for byzantine in range(1, clients + 1):
-            w = cap_weights(torch.cat([torch.full((byzantine,), 1e12, dtype=torch.double), honest[byzantine:]]))
-            assert w[:byzantine].sum() <= 2 * byzantine / clients * w.sum() * (1 + 1e-12)
-
-
-def test_clip_rows_shortens_long_updates_only() -> None:
-    """Around (1, 1): (4, 5) is (3, 4) away, a length of 5, which becomes 1: (1.6, 1.8). (1, 2) is near enough."""
-    x = clip_rows(doubles([[4, 5], [1, 2]]), doubles([1, 1]), 1.0)
-    assert torch.allclose(x, doubles([[1.6, 1.8], [1, 2]]))
 
 
 def test_clipping_measures_from_the_server() -> None:
@@ -233,13 +103,6 @@ def test_a_model_is_one_point_of_all_its_tensors() -> None:
     assert (both["a"].tolist(), both["b"].item()) == ([2], 1)
     one = mean(Guarded("krum:0")(uploads), "params")  # squared distances: 5 between the first two, 65 and more else
     assert (one["a"].tolist(), one["b"].item()) == ([0], 0)
-
-
-def test_splitting_columns_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w = normal(key(1), 5, 23).double(), doubles([1, 2, 3, 4, 5])
-    whole = apply_by_columns(median, x, w)
-    monkeypatch.setattr(robust, "COLUMNS_AT_ONCE", 4)
-    assert torch.equal(apply_by_columns(median, x, w), whole)
 
 
 # -- equalities -------------------------------------------------------------------------------------------------------
@@ -502,7 +365,7 @@ def test_run_without_a_round_left_has_no_notes() -> None:
     assert notes == []
 
 
-# -- a rule is not lost on the way to a mean ---------------------------------------------------------------------------
+# -- a rule is not lost on the way to a mean --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [list, iter, tuple])
@@ -757,87 +620,3 @@ def test_clipping_is_refused_at_once_where_the_server_starts_without_what_client
 def test_use_of_single_uploads_is_noted(name: str, what: str) -> None:
     notes = run(name, robust="median", rounds=1).notes
     assert len([note for note in notes if "it guards averages alone" in note and what in note]) == 1
-
-
-# -- the synthetic table ----------------------------------------------------------------------------------------------
-
-CLIENTS, LIARS, WIDTH = 20, 4, 64
-
-
-def sketches(attack: str, seed: int) -> tuple[Tensor, Tensor]:
-    """Prototypes of one class [20, 64] and the mean of the 16 honest ones: unit vectors with a spread of 0.3.
-
-    Liars send minus ten times theirs, the prototype of another class, or their mean less 1.5 standard deviations.
-    """
-    k = key(seed, "sketch")
-    truth = torch.nn.functional.normalize(normal(fold(k, 0), 2, WIDTH).double(), dim=1)
-    x = truth[0] + 0.3 / sqrt(WIDTH) * normal(fold(k, 1), CLIENTS, WIDTH).double()
-    honest = x[LIARS:].mean(0)
-    if attack == "signflip":
-        x[:LIARS] *= -10
-    elif attack == "swap":
-        x[:LIARS] += truth[1] - truth[0]
-    else:
-        x[:LIARS] = x[:LIARS].mean(0) - 1.5 * x[:LIARS].std(0, correction=0)
-    return x, honest
-
-
-def astray(text: str | None, attack: str) -> float:
-    """How far an average of the poisoned prototypes is from the honest mean, over ten seeds."""
-    found = []
-    for seed in range(10):
-        x, honest = sketches(attack, seed)
-        w, centre = ones(CLIENTS), torch.zeros(WIDTH, dtype=torch.double)
-        got = robust.weighted_mean(x, w) if text is None else parse(text).combine(x, w, centre)
-        found.append(float((got - honest).norm()))
-    return sum(found) / len(found)
-
-
-@pytest.mark.parametrize("attack", ["signflip", "swap", "alie"])
-def test_four_poisoned_prototypes_of_twenty_move_the_geometric_median_least(attack: str) -> None:
-    """By at most 0.11, where ten times the opposite moves the mean by 0.2 * 11 = 2.2."""
-    by_mean, by_rule = astray(None, attack), astray("geometric", attack)
-    others = [astray(text, attack) for text in ("median", "trimmed:0.2", "krum:4:1")]
-    assert by_rule <= 0.11
-    assert by_rule <= min(others)
-    if attack == "signflip":
-        assert by_mean == pytest.approx(2.2, abs=0.02)
-    if attack == "swap":
-        assert by_mean > 0.25
-
-
-# -- what users write -------------------------------------------------------------------------------------------------
-
-
-def test_parse_returns_the_named_rule() -> None:
-    assert parse("median") == robust.Median()
-    assert parse("geometric") == robust.GeometricMedian()
-    assert parse("trimmed:0.2") == robust.TrimmedMean(0.2)
-    assert (parse("krum:2"), parse("krum:2:1")) == (robust.Krum(2), robust.Krum(2, 1))
-    assert parse("clip:1e-1") == robust.Clip(0.1)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("mediam", "Did you mean 'median'?"),
-        ("", "Known: clip, geometric, krum, median, trimmed"),
-        ("median:3", "Write median, and nothing else"),
-        ("trimmed", "Write trimmed:SHARE"),
-        ("trimmed:0.5", "from 0 to 0.49"),
-        ("trimmed:-0.1", "from 0 to 0.49"),
-        ("trimmed:nan", "from 0 to 0.49"),
-        ("trimmed:0.1:0.2", "Write trimmed:SHARE"),
-        ("krum", "Write krum:F"),
-        ("krum:1.5", "Write krum:F"),
-        ("krum:-1", "Write krum:F"),
-        ("krum:1:0", "Write krum:F"),
-        ("clip:0", "above 0"),
-        ("clip:inf", "above 0"),
-        ("clip:long", "Write clip:NORM"),
-    ],
-)
-def test_malformed_rule_message_shows_the_syntax(text: str, said: str) -> None:
-    with pytest.raises(AtollError) as caught:
-        parse(text)
-    assert said in str(caught.value)

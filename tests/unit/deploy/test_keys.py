@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key, load_ssh_private_key
 
 from atoll.deploy import pki
-from atoll.deploy.addresses import join, split
-from atoll.deploy.federation_dir import FederationDir, SiteFolder, check_private, write_private
+from atoll.deploy.federation_dir import FederationDir
+from atoll.deploy.private_files import check_private, write_private
+from atoll.deploy.site_folder import SiteFolder
 from atoll.errors import AtollError
 
 Atoll = Callable[..., Any]
@@ -234,15 +235,6 @@ def test_names_that_could_be_paths_are_refused(tmp_path: Path, name: str) -> Non
     with pytest.raises(AtollError):
         FederationDir(tmp_path / "f").create([name], ["localhost"], 8443, 30)
     assert not (tmp_path / "f" / "federation.yaml").exists()
-
-
-def test_addresses() -> None:
-    assert split("server.example.org:8443") == ("server.example.org", 8443)
-    assert split("[::1]:80") == ("::1", 80)
-    assert join(*split("[::1]:80")) == "[::1]:80"
-    for wrong in ("server", "server:", ":80", "https://server:80", "server:0", "server:70000", "a b:80"):
-        with pytest.raises(AtollError, match="HOST:PORT"):
-            split(wrong)
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------

@@ -1,19 +1,17 @@
-"""What the gate lets through, with a stand-in for Flower behind it."""
+"""The reverse proxy over real sockets, with a stand-in for Flower behind it."""
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from atoll.deploy import addresses, flower_adapter, pki
+from atoll.deploy import pki
 from atoll.deploy.federation_dir import FederationDir
-from atoll.deploy.server import proxy
+from atoll.deploy.server import access, http_connection, proxy
 
 OPERATION = "/v1/fleet/pull-messages"
 
@@ -61,7 +59,7 @@ async def opened(home: FederationDir, behind: Behind) -> AsyncIterator[int]:
     """A gate on the loopback, with TLS; its port."""
     upstream = httpx.AsyncClient(base_url="http://flower", transport=httpx.MockTransport(behind))
     async with upstream:
-        made = proxy.ReverseProxy(proxy.KeyChecker(home), upstream)
+        made = proxy.ReverseProxy(access.KeyChecker(home), upstream)
         listener = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=proxy.server_context(home))
         async with listener:
             yield listener.sockets[0].getsockname()[1]
@@ -103,101 +101,7 @@ def say_raw(home: FederationDir, *pieces: bytes) -> bytes:
     return asyncio.run(asyncio.wait_for(scene(), 20))
 
 
-# -- the rules --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
-     "push-object", "pull-object", "confirm-message-received"],
-)  # fmt: skip
-def test_sites_get_their_operations(name: str) -> None:
-    proxy.check_path("POST", f"/v1/fleet/{name}")
-
-
-@pytest.mark.deploy
-def test_every_operation_of_flower_is_known_here() -> None:
-    """If Flower gains an operation, somebody has to decide whether sites may have it."""
-    from flwr.superlink.routers.pool.router import router
-
-    paths: set[Any] = {getattr(route, "path", None) for route in router.routes}
-    assert paths == {f"/v1/fleet/{name}" for name in (
-        "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run",
-        "get-fab", "push-object", "pull-object", "confirm-message-received", *flower_adapter.NODE_MANAGEMENT,
-    )}  # fmt: skip
-
-
-@pytest.mark.deploy
-def test_the_header_with_the_key_is_flowers() -> None:
-    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
-
-    assert proxy.KEY == FLEET_HTTP_PUBLIC_KEY_HEADER
-
-
-@pytest.mark.parametrize(
-    ("method", "target"),
-    [
-        ("POST", "/v1/control/start-run"), ("POST", "/v1/control/register-node"), ("POST", "/v1/runtime/acquire-task"),
-        ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/"), ("POST", "/"), ("POST", "*"), ("POST", ""),
-        ("POST", "/v1/fleet/register-node"), ("POST", "/v1/fleet/unregister-node"),
-        ("GET", "/v1/fleet/pull-messages"), ("PUT", "/v1/fleet/pull-messages"), ("CONNECT", "localhost:80"),
-        ("POST", "/health"), ("HEAD", "/health"), ("GET", "/health/"), ("GET", "/health?x=1"), ("GET", "//health"),
-        ("POST", "/v1/fleet/../control/start-run"), ("POST", "/v1/fleet/..%2fcontrol/start-run"),
-        ("POST", "/v1/fleet/%2e%2e/control/start-run"), ("POST", "/v1/fleet//v1/control/start-run"),
-        ("POST", "/v1/fleet/pull-messages/../../control/start-run"), ("POST", "/v1/fleet/pull-messages?x=/v1/control"),
-        ("POST", "/v1/fleet/pull-messages#x"), ("POST", "/v1/fleet/pull-messages;x"), ("POST", "/v1/fleet/"),
-        ("POST", "/v1/FLEET/pull-messages"), ("POST", "/V1/fleet/pull-messages"), ("POST", "/v1/fleet/Pull-Messages"),
-        ("POST", "/v1/fleet/pull-messages/"), ("POST", "/v1/fleet/pull-messages\n"), ("POST", "/v1/fleet\\pull"),
-        ("POST", "https://localhost/v1/fleet/pull-messages"), ("POST", "/v1/fleetx/pull-messages"),
-        ("POST", " /v1/fleet/pull-messages"), ("post", "/v1/fleet/pull-messages"),
-    ],
-)  # fmt: skip
-def test_everything_else_is_closed(method: str, target: str) -> None:
-    with pytest.raises(proxy.Refusal) as refusal:
-        proxy.check_path(method, target)
-    assert refusal.value.status == 403
-
-
-def test_who_is_accepted_follows_the_file_at_once(home: FederationDir) -> None:
-    keeper = proxy.KeyChecker(home)
-    north, south = key_of(home, "north"), key_of(home, "south")
-    keeper.check_key(OPERATION, north)
-    home.revoke("north")
-    keeper.check_key(OPERATION, south)
-    for key in (north, None, "", "x", north + "="):
-        with pytest.raises(proxy.Refusal) as refusal:
-            keeper.check_key(OPERATION, key)
-        assert refusal.value.status == 401
-
-
-def test_the_health_check_tells_a_site_whether_its_key_is_good(home: FederationDir) -> None:
-    keeper = proxy.KeyChecker(home)
-    keeper.check_key(flower_adapter.HEALTH, None)
-    keeper.check_key(flower_adapter.HEALTH, key_of(home, "north"))
-    home.revoke("north")
-    with pytest.raises(proxy.Refusal, match="revoked"):
-        keeper.check_key(flower_adapter.HEALTH, key_of(home, "north"))
-
-
-@pytest.mark.parametrize(
-    ("host", "inside"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("127.8.8.8", True), ("0.0.0.0", False), ("::", False),
-     ("10.1.2.3", False), ("no-such-host.invalid", False)],
-)  # fmt: skip
-def test_what_the_loopback_is(host: str, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if host == "no-such-host.invalid":  # without asking any name server
-
-        def fail(*_: Any) -> Any:
-            raise socket.gaierror
-
-        monkeypatch.setattr(socket, "getaddrinfo", fail)
-    assert addresses.is_loopback(host) is inside
-
-
-# -- through a real socket --------------------------------------------------------------------------------------------
-
-
-def test_an_operation_passes_with_its_body_and_flowers_headers_alone(home: FederationDir) -> None:
+def test_operation_passes_with_body_and_only_flower_headers(home: FederationDir) -> None:
     body = bytes(range(256)) * 2000
     sent = {
         "flwr-public-key": key_of(home, "north"), "flwr-signature": "s", "content-type": "application/x-protobuf",
@@ -221,7 +125,7 @@ def test_an_operation_passes_with_its_body_and_flowers_headers_alone(home: Feder
     assert not {"x-forwarded-for", "forwarded", "cookie", "authorization", "te"} & set(first.headers)
 
 
-def test_what_is_refused_never_reaches_flower(home: FederationDir) -> None:
+def test_refused_requests_never_reach_flower(home: FederationDir) -> None:
     home.revoke("south")
 
     async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
@@ -238,7 +142,7 @@ def test_what_is_refused_never_reaches_flower(home: FederationDir) -> None:
     try_out(home, steps)
 
 
-def test_nobody_is_let_in_while_the_list_cannot_be_read(home: FederationDir) -> None:
+def test_all_keys_are_refused_while_the_federation_file_is_damaged(home: FederationDir) -> None:
     async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
         headers = {"flwr-public-key": key_of(home, "north")}
         good = home.file.read_text()
@@ -250,8 +154,8 @@ def test_nobody_is_let_in_while_the_list_cannot_be_read(home: FederationDir) -> 
     try_out(home, steps)
 
 
-def test_a_body_beyond_the_limit_is_refused(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "MAX_BODY", 1000)
+def test_body_beyond_the_limit_is_refused(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "MAX_BODY", 1000)
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(11):
@@ -267,7 +171,7 @@ def test_a_body_beyond_the_limit_is_refused(home: FederationDir, monkeypatch: py
     try_out(home, steps)
 
 
-def test_a_body_that_is_announced_as_too_large_is_not_even_read(home: FederationDir) -> None:
+def test_body_announced_as_too_large_is_refused_unread(home: FederationDir) -> None:
     head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\nflwr-public-key: "
     assert say_raw(home, head + key_of(home, "north").encode() + b"\r\n\r\n").startswith(b"HTTP/1.1 413")
 
@@ -283,7 +187,7 @@ def test_answers_of_any_length_pass(home: FederationDir) -> None:
     try_out(home, steps)
 
 
-def test_a_server_that_is_away_gives_a_status_on_which_sites_try_again(home: FederationDir) -> None:
+def test_unreachable_flower_gives_status_502(home: FederationDir) -> None:
     async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
         behind.away = True
         headers = {"flwr-public-key": key_of(home, "north")}
@@ -305,12 +209,12 @@ def test_a_server_that_is_away_gives_a_status_on_which_sites_try_again(home: Fed
         b"GET /health HTTP/1.1\r\nhost: x\r\nbad name: x\r\n\r\n",
     ],
 )
-def test_what_is_no_clean_request_is_refused(home: FederationDir, request_: bytes) -> None:
+def test_malformed_request_is_refused(home: FederationDir, request_: bytes) -> None:
     assert say_raw(home, request_ + b"\r\n\r\n")[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 501", b"HTTP/1.1 431")
 
 
-def test_a_second_request_hidden_in_a_body_stays_a_body(home: FederationDir) -> None:
-    """Length and chunks together are how requests are smuggled: chunks count, and what is left over is not run."""
+def test_request_smuggled_in_a_body_is_not_run(home: FederationDir) -> None:
+    """A request may be smuggled behind a body with both a length and chunks: chunks count, and the rest is not run."""
     hidden = b"POST /v1/control/start-run HTTP/1.1\r\nhost: x\r\n\r\n"
     key = key_of(home, "north").encode()
     head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\nflwr-public-key: " + key + b"\r\n"
@@ -321,25 +225,27 @@ def test_a_second_request_hidden_in_a_body_stays_a_body(home: FederationDir) -> 
     assert got.count(b"HTTP/1.1 200") <= 1
 
 
-def test_a_visitor_who_says_nothing_is_shown_out(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "HEAD_SECONDS", 0.3)
+def test_silent_connection_is_closed_after_the_time_limit(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "HEAD_SECONDS", 0.3)
     assert say_raw(home) == b""
     assert say_raw(home, b"GET /health HT") == b""
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "BODY_SECONDS", 0.3)
+def test_incomplete_body_ends_the_request_after_the_time_limit(
+    home: FederationDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "BODY_SECONDS", 0.3)
     head = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\nflwr-public-key: "
     assert b"200" not in say_raw(home, head + key_of(home, "north").encode() + b"\r\n\r\nabc")
 
 
-def test_too_many_visitors_are_turned_away(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_beyond_the_limit_are_closed(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "MAX_CONNECTIONS", 0)
     with suppress(ConnectionError):  # as good an answer
         assert say_raw(home, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n") == b""
 
 
-def test_without_tls_nothing_is_said(home: FederationDir) -> None:
+def test_request_without_tls_gets_no_answer(home: FederationDir) -> None:
     async def scene() -> bytes:
         async with opened(home, Behind()) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -352,7 +258,7 @@ def test_without_tls_nothing_is_said(home: FederationDir) -> None:
     assert b"HTTP" not in asyncio.run(asyncio.wait_for(scene(), 20))
 
 
-def test_the_program_takes_its_arguments_and_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_passes_its_arguments_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervisor starts it with these words; a name that does not match ends it at once."""
     started: list[tuple[Path, str, int, int, bool]] = []
 

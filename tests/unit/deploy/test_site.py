@@ -21,7 +21,7 @@ from support import small_runs
 from support.local_sites import SMALL, Sites, Wire
 
 from atoll.config import Config
-from atoll.deploy.server.run import DeploymentJob, read_job
+from atoll.deploy.server.job import DeploymentJob, read_job
 from atoll.deploy.site.config import read_rows, read_site
 from atoll.deploy.site.exchange_store import ExchangeStore, StateRef
 from atoll.deploy.site.participation import Participation

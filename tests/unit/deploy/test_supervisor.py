@@ -185,7 +185,7 @@ def test_a_port_is_waited_for() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(AtollError, match=f"Port {port} is taken"):
+        with pytest.raises(AtollError, match=f"Port {port} is used"):
             wait_for_port("127.0.0.1", port, 0.3, said.append)
     assert said == [f"Waiting for port {port} to be free."]
     wait_for_port("127.0.0.1", port, 0.3, said.append)

@@ -16,6 +16,7 @@ from atoll.cli.paper import follow_all
 from atoll.config import Config
 from atoll.errors import AtollError
 from atoll.experiments import paper_comparison, papers, runner
+from atoll.experiments.paper_planning import PlannedRun, plan_runs
 from atoll.experiments.papers import SCALES, Cell, PrintedNumber
 from atoll.experiments.runner import Outcome, run_cases
 from atoll.methods._factory import make, settings_of, split_variant
@@ -90,7 +91,7 @@ def test_a_recipe_can_be_planned_at_every_scale(name: str, tmp_path: Path) -> No
     recipe = papers.read_recipe(name)
     assert {"smoke", "full"} <= recipe.scales.keys() <= set(SCALES)
     for scale in recipe.scales.values():
-        planned = papers.plan_runs(recipe, scale, tmp_path)
+        planned = plan_runs(recipe, scale, tmp_path)
         places = [p.config.out for p in planned]
         assert len(set(places)) == len(places)
         for config in {p.config.label: p.config for p in planned}.values():
@@ -111,13 +112,13 @@ def test_what_is_printed_belongs_to_a_case_and_a_method(name: str) -> None:
 def test_no_setting_of_a_recipe_is_lost(name: str) -> None:
     """A setting goes to the methods that have it; one that nobody has would be a misprint of ours."""
     recipe = papers.read_recipe(name)
-    methods = {split_variant(said["run"].partition("+")[0])[0] for said in recipe.methods.values()}
+    methods = {split_variant(said.run.partition("+")[0])[0] for said in recipe.methods.values()}
     known = {s.name for m in methods for s in settings_of(make(m))}
     known |= {f"{m}.{s.name}" for m in methods for s in settings_of(make(m))}
     layers = [
         recipe.options,
         *recipe.cases.values(),
-        *recipe.methods.values(),
+        *(m.options for m in recipe.methods.values()),
         *(s.options for s in recipe.scales.values()),
     ]
     asked = {key for layer in layers for key in layer.get("settings", {})}
@@ -185,17 +186,15 @@ def test_every_figure_of_the_papers_has_a_recipe() -> None:
 
 def test_later_options_overrule(tmp_path: Path) -> None:
     recipe = papers.read_recipe("paper/table", shelve(tmp_path))
-    planned = {
-        (p.case, p.method, p.config.seed): p.config for p in papers.plan_runs(recipe, recipe.scale("smoke"), tmp_path)
-    }
+    planned = {(p.case, p.method, p.config.seed): p.config for p in plan_runs(recipe, recipe.scale("smoke"), tmp_path)}
     assert len(planned) == 2 * 2 * 2
     ours = planned["many", "Ours", 1]
     assert (ours.partition, ours.rounds, ours.lr, ours.settings) == ("dirichlet:0.5", 2, 0.1, {"mu": 0.5})
     assert planned["few", "Alone", 0].settings == {}
-    assert [(p.case, p.method) for p in papers.plan_runs(recipe, recipe.scale("full"), tmp_path)] == [("few", "Ours")]
+    assert [(p.case, p.method) for p in plan_runs(recipe, recipe.scale("full"), tmp_path)] == [("few", "Ours")]
 
 
-def by_case(planned: list[papers.PlannedRun]) -> dict[str, list[Config]]:
+def by_case(planned: list[PlannedRun]) -> dict[str, list[Config]]:
     cases: dict[str, list[Config]] = {}
     for p in planned:
         cases.setdefault(p.case, []).append(p.config)
@@ -205,7 +204,7 @@ def by_case(planned: list[papers.PlannedRun]) -> dict[str, list[Config]]:
 def test_all_cases_share_one_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep has one method in many cases: with a queue for each case, one worker would do it all."""
     recipe = papers.read_recipe("paper/table", shelve(tmp_path))
-    cases = by_case(papers.plan_runs(recipe, recipe.scale("smoke"), tmp_path))
+    cases = by_case(plan_runs(recipe, recipe.scale("smoke"), tmp_path))
     queues: list[list[str | None]] = []
 
     def note(configs: list[Config], watches: Any, **how: Any) -> Outcome:
@@ -221,7 +220,7 @@ def test_all_cases_share_one_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_case_that_cannot_run_is_named_before_any_runs(tmp_path: Path) -> None:
     said = SMALL | {"cases": {"good": {}, "bad": {"partition": "pathological:99"}}}
     recipe = papers.read_recipe("paper/table", shelve(tmp_path, said))
-    cases = by_case(papers.plan_runs(recipe, recipe.scale("smoke"), tmp_path / "out"))
+    cases = by_case(plan_runs(recipe, recipe.scale("smoke"), tmp_path / "out"))
     with pytest.raises(AtollError, match="bad: "):
         run_cases(cases, lambda config: lambda done, line: None)
     assert not (tmp_path / "out").exists()
@@ -229,7 +228,7 @@ def test_a_case_that_cannot_run_is_named_before_any_runs(tmp_path: Path) -> None
 
 def test_the_bar_counts_rounds_and_runs(tmp_path: Path, without_report: None) -> None:
     recipe = papers.read_recipe("paper/table", shelve(tmp_path))
-    planned = papers.plan_runs(recipe, recipe.scale("full"), tmp_path / "out")
+    planned = plan_runs(recipe, recipe.scale("full"), tmp_path / "out")
     with Progress(disable=True) as bars:
         run_cases(by_case(planned), follow_all(bars, planned))
         (task,) = bars.tasks
@@ -240,7 +239,7 @@ def test_other_configurations_live_elsewhere(tmp_path: Path) -> None:
     recipe = papers.read_recipe("paper/table", shelve(tmp_path))
     scale = recipe.scale("full")
     before, again, other = (
-        papers.plan_runs(recipe, scale, tmp_path, **change)[0].config.out for change in ({}, {}, {"rounds": 9})
+        plan_runs(recipe, scale, tmp_path, **change)[0].config.out for change in ({}, {}, {"rounds": 9})
     )
     assert before == again != other
 
@@ -261,7 +260,7 @@ def test_a_misspelt_recipe_is_refused(change: dict[str, Any], tmp_path: Path) ->
 
     def planned() -> None:
         recipe = papers.read_recipe("paper/table", folder)
-        papers.plan_runs(recipe, recipe.scale("smoke"), tmp_path)
+        plan_runs(recipe, recipe.scale("smoke"), tmp_path)
 
     with pytest.raises(AtollError):
         planned()

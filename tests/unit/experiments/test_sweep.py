@@ -11,7 +11,7 @@ from atoll.cli import main
 from atoll.config import Config
 from atoll.errors import AtollError
 from atoll.experiments.search import Axis, Grid, Random, parse_axis
-from atoll.experiments.sweep import Trial, best_trial, config_at, is_matrix, run_directory, trial_of
+from atoll.experiments.trials import Trial, best_trial, config_at, is_matrix, run_directory, trial_of
 from atoll.storage.run_reader import Run
 
 QUICK = ["--clients", "4", "--rounds", "2", "--epochs", "1"]

@@ -26,8 +26,8 @@ from atoll.methods import _registry
 from atoll.methods._factory import make
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.privacy.disclosure import DisclosureControl, Undeclared, count_by_class
-from atoll.privacy.mechanisms import UpdateMechanism
 from atoll.privacy.policy import Privacy
+from atoll.privacy.update_mechanism import UpdateMechanism
 
 CLASSES = 10  # of the digits
 DP = {"dp": "8", "dp_seed": 1}

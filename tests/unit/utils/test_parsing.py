@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from atoll.aggregation import robust
+from atoll.aggregation import robust_rules
 from atoll.clients.metrics import load_metrics
 from atoll.data import loading
 from atoll.data.partition import specs as partitions
@@ -13,7 +13,7 @@ from atoll.errors import AtollError
 from atoll.experiments.search import parse_axis
 from atoll.methods._factory import fill_from_option, regulariser
 from atoll.models import foreign
-from atoll.privacy import mechanisms
+from atoll.privacy.options import parse_target
 from atoll.report.figures import parse_request
 from atoll.simulation.clock import Devices
 from atoll.simulation.faults import read_drop, read_lag, read_poison
@@ -90,11 +90,11 @@ def test_pairs_keep_their_values_as_text_and_options_become_plain_values() -> No
 
 REFUSED: list[tuple[Any, str, str]] = [
     (
-        robust.parse,
+        robust_rules.parse,
         "trimmed:x",
         "--robust cannot be 'trimmed:x': SHARE must be a number from 0 to 0.49. Write trimmed:",
     ),
-    (mechanisms.parse, "8:2", "--dp cannot be '8:2': DELTA must be a number above 0 and below 1. Write EPSILON"),
+    (parse_target, "8:2", "--dp cannot be '8:2': DELTA must be a number above 0 and below 1. Write EPSILON"),
     (read_drop, "2", "--drop cannot be '2': SHARE must be a number from 0 to 1. Write SHARE"),
     (lambda text: read_lag("--slow", text), "0.2", "--slow cannot be '0.2': FACTOR is missing. Write SHARE:FACTOR"),
     (read_poison, "0.2:", "--poison cannot be '0.2:': KIND is missing. Write SHARE:KIND"),

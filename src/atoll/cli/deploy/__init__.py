@@ -5,7 +5,7 @@ import signal
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -13,6 +13,10 @@ from rich.table import Table
 
 from ...deploy import flower_adapter
 from ...errors import AtollError
+from ...utils.parsing import Json
+
+if TYPE_CHECKING:
+    from ...deploy.federation_dir import FederationDir
 
 DIR = click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 DAYS = click.option("--days", type=int, default=365, show_default=True, help="Days for which new keys are valid.")
@@ -37,7 +41,7 @@ class Deploy(click.Group):
             about["run"] = "Run one METHOD between the sites."
             formatter.write_dl([(name, about[name]) for name in self.list_commands(ctx)])
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         flower_adapter.require()
         return super().invoke(ctx)
 
@@ -194,7 +198,7 @@ def _say(text: str) -> None:
     click.echo(f"{datetime.now():%H:%M:%S} {text}", err=True)
 
 
-def _print_members(directory: Any) -> None:
+def _print_members(directory: "FederationDir") -> None:
     from ...deploy import pki
 
     federation, table = directory.read(), Table(box=None, pad_edge=False)
@@ -208,7 +212,7 @@ def _print_members(directory: Any) -> None:
     _console().print(table)
 
 
-def _print_status(found: dict[str, Any]) -> None:
+def _print_status(found: Json) -> None:
     click.echo(f"Server: {'running' if found['server'] else 'not running'}")
     table = Table(box=None, pad_edge=False)
     for title in ("site", "state"):

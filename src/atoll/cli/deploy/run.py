@@ -4,23 +4,27 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import click
 
 from ...config import Config
 from ...deploy import flower_adapter
-from ...deploy.federation_dir import FederationDir, private_folder, write_private
+from ...deploy.federation_dir import FederationDir
+from ...deploy.private_files import private_folder, write_private
 from ...deploy.server.flower_control import Control
+from ...deploy.server.job import DeploymentJob
 from ...deploy.server.monitor import Book, Tail, follow, going_on
 from ...deploy.server.processes import reached, running
-from ...deploy.server.run import EVENTS, DeploymentJob
+from ...deploy.server.run import EVENTS
 from ...deploy.site.privacy_rules import FLOOR
 from ...deploy.transport.flower import write_app
+from ...engine.experiment import Watch
 from ...errors import AtollError
 from ...experiments.planning import plan_configs, to_file_name
 from ...report import table
 from ...storage import run_reader
+from ...storage.metrics import RoundMetrics
 from ...utils.files import to_json
 from .. import console
 from ..options import ConfigCommand, config_options, given
@@ -58,7 +62,7 @@ NOT_HERE = (
 def run(
     folder: Path, method: str, config_file: Path | None, data: str | None, out: str | None, sites: str | None,
     public: str | None, round_timeout: float, min_clients: int | None, wait: float, force: bool, quiet: bool,
-    as_json: bool, **options: Any,
+    as_json: bool, **options: object,
 ) -> None:  # fmt: skip
     """Run one METHOD between the sites of the federation in DIR.
 
@@ -140,13 +144,13 @@ def _job_file(directory: FederationDir, job: DeploymentJob) -> Path:
     return folder / f"{Path(job.run_dir).name}-{sha256(job.run_dir.encode()).hexdigest()[:8]}.json"
 
 
-def _make_poll(out: Path, bar: Callable[[int, Any], None], say: Callable[[str], None]) -> Callable[[], None]:
+def _make_poll(out: Path, bar: Watch, say: Callable[[str], None]) -> Callable[[], None]:
     """Return a function that shows new rounds in the bar and prints new notes of the server."""
     metrics, events = Tail(out / "metrics.jsonl"), Tail(out / EVENTS, skip=True)
 
     def poll() -> None:
         for line in metrics.fresh():
-            bar(line["round"], line)
+            bar(line["round"], cast(RoundMetrics, line))
         for event in events.fresh():
             if event["event"] == "note":
                 say(event["text"])

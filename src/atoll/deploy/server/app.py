@@ -6,7 +6,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ..transport.flower import FlowerTransport
-from .run import read_job, run_deployment
+from .job import read_job
+from .run import run_deployment
 
 app = ServerApp()
 

@@ -1,9 +1,9 @@
-"""Clients at sites: each exchange is a question to all of them, and their states never leave them."""
+"""Run clients at sites: send each exchange as a request. States of clients stay at their sites."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from math import nan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...clients.evaluation import DETAILS, Score
 from ...clients.fingerprints import fingerprint_bytes
@@ -11,35 +11,42 @@ from ...clients.state_store import Kept, Store
 from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
 from ...core.contract import Contract, exchanges_of
 from ...core.method import AnyMethod
+from ...core.payloads import Payload
 from ...core.serialization import Limits, Unreadable, decode_upload, encode
 from ...typing import ClientId
+from ...utils.parsing import Json
 from ..site.exchange_store import StateRef
 from ..transport.protocol import Frame, answers
 from ..transport.requests import SiteRequests
 
-Needed = Callable[[], Mapping[ClientId, Collection[Kept]]]  # states that the server may have to go back to
-Sizes = Callable[[ClientId, Any, int], Limits]  # of the answer of a client to a message of an exchange
+Needed = Callable[[], Mapping[ClientId, Collection[Kept]]]  # states that a resumed run may start from
+Sizes = Callable[[ClientId, Payload, int], Limits]  # limits of an upload, by client, download and phase
 _BRIEF = ("n", "accuracy", "val")
 
 
 class _Asked(NamedTuple):
-    """An exchange that a site was asked for."""
+    """A request for an exchange, with the task that it belongs to."""
 
     job: ClientTask
-    head: dict[str, Any]
+    head: Json
 
 
 class SiteBackend:
-    """Runs clients through a line. The store holds only which state of a client was accepted last."""
+    """Runs clients at sites. The store holds references to the last accepted states, not the states."""
 
     def __init__(
         self, caller: SiteRequests, run: str, store: Store, types: Contract, least: int, needed: Needed, sizes: Sizes
     ):
-        self.caller, self.run, self.store = caller, run, store
-        self._types, self._least, self._needed, self._sizes = types, least, needed, sizes
+        self.caller = caller
+        self.run = run
+        self.store = store
+        self._types = types
+        self._least = least
+        self._needed = needed
+        self._sizes = sizes
         self._asked: dict[ClientId, _Asked] = {}
         self._replies: dict[ClientId, Frame] = {}
-        self._last = 0  # exchange of a round
+        self._last = 0  # last phase of a round
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
         requests, self._last, self._replies = self._requests(jobs), len(exchanges_of(method)) - 1, {}
@@ -54,7 +61,7 @@ class SiteBackend:
             yield self._outcome(arrived.pop(job.client), job)
 
     def _requests(self, jobs: Sequence[ClientTask]) -> dict[ClientId, Frame]:
-        needed, bodies = self._needed(), dict[int, bytes]()  # a download that goes to all is written once
+        needed, bodies = self._needed(), dict[int, bytes]()  # A download that all clients get is encoded once.
         requests = {}
         for job in jobs:
             if id(job.download) not in bodies:
@@ -76,7 +83,7 @@ class SiteBackend:
     def _outcome(self, reply: Frame, job: ClientTask) -> ClientUpload:
         if reply.code is not None:
             return ClientUpload(job.client, LostClient(f"site {job.client} answered {reply.code}", reply.code))
-        if reply.kind == "flawed":  # the site saw by itself that its upload cannot be used
+        if reply.kind == "flawed":  # The site found that its upload cannot be used.
             return ClientUpload(job.client, None, fingerprint=fingerprint_bytes(b""))
         self._replies[job.client] = reply._replace(body=b"")
         upload = self._stray(reply, job) or self._read(reply, job)
@@ -84,14 +91,14 @@ class SiteBackend:
         return ClientUpload(job.client, upload, before, fingerprint_bytes(reply.body))
 
     def _stray(self, reply: Frame, job: ClientTask) -> Unreadable | None:
-        """Whether a site answers something that it was not asked: another round, or in another's name."""
+        """Return an error if the reply belongs to another request: another run, site, round or phase."""
         asked = answers(self.run, job.client, *job.round)
         for name, value in asked.items():
-            if (told := reply.head.get(name)) != value:
-                return Unreadable(f"it is of {name} {str(told)[:80]!r}, and {value!r} was asked for")
+            if (found := reply.head.get(name)) != value:
+                return Unreadable(f"it is of {name} {str(found)[:80]!r}, and {value!r} was requested")
         return None
 
-    def _read(self, reply: Frame, job: ClientTask) -> Any:
+    def _read(self, reply: Frame, job: ClientTask) -> Payload | Unreadable:
         kind = self._types.exchanges[job.round.exchange].upload
         return decode_upload(kind, reply.body, self._sizes(job.client, job.download, job.round.exchange))
 
@@ -110,20 +117,21 @@ class SiteBackend:
         self._replies = {}
 
     def commit(self, results: ClientResult) -> None:
+        """Store the reference to an accepted state."""
         self.store.put(results.sender, results.state)
 
-    def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
-        """Which state the site keeps; None if it never took part."""
+    def state(self, method: AnyMethod, seed: int, i: ClientId) -> Kept | None:
+        """Return the reference to the state that the site keeps; None if it never took part."""
         return self.store.get(i)
 
-    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
-        """Asked of the site; nothing is known of one that does not answer."""
+    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Payload) -> Score:
+        """Ask the site for its score. All values are NaN if the site does not answer."""
         request = Frame("assess", {"run": self.run, "base": self._base(i)}, encode(download))
         ((_, reply),) = self.caller.ask({i: request}, 0, "The evaluation")
         return _score(reply.head.get("score"))
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: the backend holds no processes or files."""
 
     def end(self, sites: Sequence[ClientId]) -> None:
         """Tell the sites that their last accepted state is the result."""
@@ -145,8 +153,8 @@ def _title(job: ClientTask) -> str:
     return f"Round {job.round.t + 1}"
 
 
-def _score(values: Any, names: Sequence[str] = (*_BRIEF, *DETAILS)) -> Score:
-    """A score as a site sent it: all that belongs to one and nothing else, unknown where there is no such number."""
-    told = values if isinstance(values, dict) else {}
-    score = {name: float(v) if isinstance(v := told.get(name), int | float) else nan for name in names}
+def _score(values: object, names: Sequence[str] = (*_BRIEF, *DETAILS)) -> Score:
+    """Return a score that a site sent: all entries of a score and no others, NaN where a number is missing."""
+    sent = values if isinstance(values, dict) else {}
+    score = {name: float(v) if isinstance(v := sent.get(name), int | float) else nan for name in names}
     return score | {"n": score["n"] if score["n"] >= 0 else 0.0}

@@ -27,6 +27,8 @@ class Node(NamedTuple):
 
 
 class RunStatus(NamedTuple):
+    """A run of Flower."""
+
     id: int
     status: str  # pending, starting, running, finished
     outcome: str  # completed, failed, stopped; empty until finished
@@ -34,6 +36,7 @@ class RunStatus(NamedTuple):
 
     @property
     def over(self) -> bool:
+        """True if the run has ended."""
         return self.status == "finished"
 
 
@@ -51,6 +54,7 @@ class Control:
         )
 
     def close(self) -> None:
+        """Close the connection."""
         self._client.close()
 
     # -- sites --------------------------------------------------------------------------------------------------------
@@ -61,17 +65,19 @@ class Control:
         return [Node(n.node_id, n.public_key, n.status) for n in found]
 
     def register(self, key: bytes, name: str) -> int:
+        """Register a node by its public key (PEM); return its number."""
         answer = _answer(
             lambda: self._client.RegisterNode(self._requests.RegisterNodeRequest(public_key=key, name=name))
         )
         return int(answer.node_id)
 
     def unregister(self, node: int) -> None:
+        """Remove a node; Flower does not accept its key again."""
         _answer(lambda: self._client.UnregisterNode(self._requests.UnregisterNodeRequest(node_id=node)))
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
-    def start(self, app: Path, run_config: dict[str, Any]) -> int:
+    def start(self, app: Path, run_config: dict[str, str]) -> int:
         """Start a run of the app in a folder; return its number."""
         flower = internals()
         content = flower.build_fab_from_disk(app)
@@ -89,11 +95,13 @@ class Control:
         return [_status(run) for run in latest]
 
     def run(self, number: int) -> RunStatus:
+        """Return the status of a run."""
         return _status(
             _answer(lambda: self._client.ListRuns(self._requests.ListRunsRequest(run_id=number)).run_dict[number])
         )
 
     def stop(self, number: int) -> None:
+        """Stop a run."""
         if not _answer(lambda: self._client.StopRun(self._requests.StopRunRequest(run_id=number))).success:
             raise AtollError(f"Flower could not stop run {number}. See the log of the server.")
 
@@ -109,6 +117,7 @@ class Control:
 
 @contextmanager
 def connected(port: int, ca: Path | None) -> Iterator[Control]:
+    """Open a connection to Flower's control interface, and close it at the end."""
     control = Control(port, ca)
     try:
         yield control

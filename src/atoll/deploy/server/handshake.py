@@ -1,13 +1,13 @@
-"""Who is there: the server hears what sites say of themselves, and builds everything it needs without a single row.
+"""Collect the descriptions of sites, and build the setup of a run from them, without any rows.
 
-The fleet is hollow. Numbers of rows are those the sites told; the rows themselves are zeros that take no memory. They
-serve to rehearse methods and to check uploads, and nothing is ever trained or tested on them.
+Numbers of rows are those that sites report; the rows are zeros that take no memory. These placeholders serve for the
+dry run of a method and for the checks of uploads. No model is trained or tested on them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, cast, get_args
 
 import numpy as np
 import torch
@@ -29,12 +29,13 @@ from ...methods._factory import fill_from_option
 from ...simulation.clock import Devices
 from ...typing import ClientId
 from ...utils.files import to_json
+from ...utils.parsing import Json
 from ..fingerprints import method_digest, models_digest, rows_digest
 from ..transport.protocol import VERSION, Frame
 
 MOST_ROWS = 10**12
 SIMULATED = ("drop", "slow", "stragglers", "deadline", "poison")
-_COMMON = {  # what all sites must have alike, and what to do if they do not
+_COMMON = {  # entries that must be equal at all sites, and the remedy if they differ
     "kind": "Give all sites data of one kind.",
     "shape": "Give all sites rows of one shape.",
     "dtype": "Store the rows of all sites in one type.",
@@ -44,7 +45,7 @@ _COMMON = {  # what all sites must have alike, and what to do if they do not
 
 
 class SiteDescription(NamedTuple):
-    """What a site says of itself."""
+    """The description that a site sends of itself."""
 
     site: ClientId
     version: str
@@ -60,11 +61,16 @@ class SiteDescription(NamedTuple):
 
 
 def hello(config: Config) -> Frame:
+    """Return the first request to a site, which asks for its description."""
     return Frame("hello", {"version": __version__, "protocol": VERSION, "config": config.to_dict()})
 
 
-def read_description(site: ClientId, values: Mapping[str, Any]) -> SiteDescription:
-    """A site's answer to hello, if it can be what it should be: sites are not trusted to be well."""
+def read_description(site: ClientId, values: Json) -> SiteDescription:
+    """Check the description that a site sent.
+
+    Raises:
+        AtollError: if a value is impossible, or the site has another name.
+    """
     try:
         description = SiteDescription(**values)
         sound = (
@@ -90,7 +96,9 @@ def read_description(site: ClientId, values: Mapping[str, Any]) -> SiteDescripti
     except TypeError:
         sound = False
     if not sound:
-        raise AtollError(f"Site {site!r} describes itself in a way that cannot be. Install the same version there.")
+        raise AtollError(
+            f"Site {site!r} sent a description with impossible values. Install the same version of atoll there."
+        )
     if description.site != site:
         raise AtollError(
             f"The site that should be {site!r} calls itself {description.site!r}. Correct 'name' in its site.yaml."
@@ -99,7 +107,7 @@ def read_description(site: ClientId, values: Mapping[str, Any]) -> SiteDescripti
 
 
 def compare(descriptions: Sequence[SiteDescription]) -> None:
-    """Raise what keeps these sites from learning together."""
+    """Raise AtollError if the sites have different versions, or data of different forms."""
     first = descriptions[0]
     for description in descriptions:
         if description.version != __version__:
@@ -116,7 +124,7 @@ def compare(descriptions: Sequence[SiteDescription]) -> None:
 
 
 def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], public: Array | None) -> Setup:
-    """A run that is ready to start, as far as the server goes."""
+    """Build the server's setup of a run from the descriptions of its sites."""
     compare(descriptions)
     _check_options(config)
     config = replace(
@@ -151,16 +159,19 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
 
 
 def _check_options(config: Config) -> None:
-    """Refuse what only a simulation can do."""
+    """Raise AtollError for options that work in simulations only."""
     if config.global_test:
-        raise AtollError("--global-test needs everybody's test rows in one place, and here they stay at the sites.")
+        raise AtollError(
+            "--global-test needs the test rows of all clients in one place, and here they stay at the sites. "
+            "Leave it out."
+        )
     for name in SIMULATED:
         if getattr(config, name) is not None:
             raise AtollError(f"{flag(name)} is for simulations: sites fail by themselves. Leave it out.")
 
 
 def announcement(setup: Setup, run: str, public: Array | None) -> dict[ClientId, Frame]:
-    """What tells each site of the run, and what it must find there."""
+    """Return the announcement of a run for each site, with digests of what the server expects there."""
     pool, method = setup.pool, setup.method
     common = {
         "version": __version__,
@@ -190,8 +201,8 @@ def announcement(setup: Setup, run: str, public: Array | None) -> dict[ClientId,
     }
 
 
-def holdings(setup: Setup) -> dict[str, Any]:
-    """Numbers of rows: of which classes they are, sites do not tell."""
+def holdings(setup: Setup) -> dict[str, object]:
+    """Return the numbers of rows of each site. Sites do not reveal their numbers by class."""
     pool = setup.pool
     parts = {"train": pool.train, "val": pool.val, "test": pool.test}
     return {
@@ -199,7 +210,7 @@ def holdings(setup: Setup) -> dict[str, Any]:
         "clients": list(pool.ids),
         "classes": ["all classes"],
         **{name: [[part.size(at)] for at in range(len(pool.ids))] for name, part in parts.items()},
-        "notes": ["Rows stay at the sites: models were tested there, and only scores travelled."],
+        "notes": ["Rows stay at the sites: models were tested there, and only scores were sent."],
     }
 
 
@@ -218,19 +229,19 @@ def _check_public(descriptions: Sequence[SiteDescription], public: Array | None,
 
 
 def _blank(name: str, description: SiteDescription) -> Dataset:
-    """A data set of one empty row that has the form of the sites' rows."""
+    """Return a data set of one row of zeros with the form of the sites' rows."""
     x, y = np.zeros((1, *description.shape), description.dtype), np.zeros(1, np.int64)
-    kind: Any = description.kind
+    kind = cast(Kind, description.kind)
     return Dataset(name, kind, x, y, x[:0], y[:0], tuple(str(c) for c in range(description.classes)))
 
 
 def _placeholder_rows(row: torch.Tensor, sizes: Sequence[int]) -> ClientRows:
-    """So many rows for each client that take no memory."""
+    """Return ``sizes`` rows of zeros for each client, all views of one row."""
     total = sum(sizes)
     x, y = torch.zeros_like(row), torch.zeros(1, dtype=torch.long)
     return ClientRows(x.expand(total, *row.shape[1:]), y.expand(total), sizes)
 
 
 def _name(descriptions: Sequence[SiteDescription]) -> str:
-    """A short hash of what the sites said: a run can go on only with the sites it began with."""
+    """Return a short hash of the descriptions. A run can continue only with the sites that it began with."""
     return sha256(to_json([description._asdict() for description in descriptions]).encode()).hexdigest()[:12]

@@ -5,37 +5,41 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ...errors import AtollError
 from ...utils.files import to_json
+from ...utils.parsing import Json
 from .. import pki
-from ..federation_dir import FederationDir, write_private
+from ..federation_dir import FederationDir
+from ..private_files import write_private
 from .flower_control import Control, RunStatus, Unreachable
 from .processes import reached, running
 
-LOOK = 0.5  # seconds between looks into the run directory
-ASK = 2.0  # seconds between questions to Flower
-LOST = 60.0  # seconds without an answer from Flower after which it is gone for us
+LOOK = 0.5  # seconds between two looks into the run directory
+ASK = 2.0  # seconds between two requests to Flower
+LOST = 60.0  # seconds without an answer after which Flower counts as ended
 
 
 class Tail:
     """Reads new complete JSON lines of a growing file; starts again if the file was replaced."""
 
     def __init__(self, path: Path, skip: bool = False):
-        self._path, self._at, self._inode = path, 0, -1
+        self._path = path
+        self._at = 0  # position after the last complete line
+        self._inode = -1
         if skip:
             for _ in self.fresh():
                 pass
 
-    def fresh(self) -> Iterator[dict[str, Any]]:
+    def fresh(self) -> Iterator[Json]:
+        """Yield the lines that were added since the last call."""
         try:
             with self._path.open("rb") as f:
                 yield from self._read(f.fileno(), f.read())
         except FileNotFoundError:
             return
 
-    def _read(self, handle: int, data: bytes) -> Iterator[dict[str, Any]]:
+    def _read(self, handle: int, data: bytes) -> Iterator[Json]:
         inode = os.fstat(handle).st_ino
         if inode != self._inode or len(data) < self._at:
             self._inode, self._at = inode, 0
@@ -71,6 +75,7 @@ class Book:
         self._path = directory.state / "runs.json"
 
     def read(self) -> dict[str, str]:
+        """Return the run directories, by number of the run."""
         try:
             found: dict[str, str] = json.loads(self._path.read_text())
         except (OSError, ValueError):
@@ -78,6 +83,7 @@ class Book:
         return found
 
     def write(self, number: int, out: str) -> None:
+        """Add a run."""
         write_private(self._path, to_json({**self.read(), str(number): out}, indent=1).encode())
 
 
@@ -100,7 +106,7 @@ def going_on(flower: Control, book: Book, out: str) -> int | None:
 LATEST = 5  # runs shown
 
 
-def report(folder: Path) -> dict[str, Any]:
+def report(folder: Path) -> Json:
     """Return the status of a federation: server, sites and latest runs."""
     directory = FederationDir(folder)
     federation = directory.read()

@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...errors import AtollError
 from ...utils.files import to_json, write_whole
 from .. import flower_adapter, pki
 from ..addresses import is_loopback, join
-from ..federation_dir import FederationDir, FederationFile, private_folder, write_private
+from ..federation_dir import FederationDir, FederationFile
 from ..flower_adapter import environment, program
+from ..private_files import private_folder, write_private
 from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port, is_held, wait_for_port
 from . import flower_control
 
-OLD_PROCESSES = 40.0  # seconds for those of a killed server to be gone
+OLD_PROCESSES = 40.0  # seconds for the processes of a killed server to end
 WARN_DAYS = 30
 
 
@@ -41,16 +41,22 @@ class ServerProcesses:
     """The running server of a federation."""
 
     def __init__(self, directory: FederationDir, host: str, port: int, insecure: bool, say: Say):
-        self.directory, self.host, self.gate_port, self.insecure, self.say = directory, host, port, insecure, say
+        self.directory = directory
+        self.host = host
+        self.gate_port = port
+        self.insecure = insecure
+        self.say = say
         self.port = free_port()
         self.ca = None if insecure else directory.ca
-        self._synced: Any = None
+        self._synced: tuple[int, float] | None = None  # change of federation.yaml and start of Flower, as registered
         self._ready = False
 
     def run(self) -> None:
         """Run until a signal arrives."""
         secret = self.directory.state / "executor.secret"
-        write_private(secret, secrets.token_bytes(32))  # new for each start: what an older server left is locked out
+        write_private(
+            secret, secrets.token_bytes(32)
+        )  # New at each start, so that processes of an earlier server are refused.
         link, executor, gate = self._superlink(secret), self._executor(secret), self._gate()
         self._link = link
         note = Running(os.getpid(), self.port, self.host, self.gate_port, self.insecure)
@@ -97,7 +103,7 @@ class ServerProcesses:
     def _flower_answers(self) -> str | None:
         return None if answers(self.port, self.ca) else ""
 
-    # -- who may take part --------------------------------------------------------------------------------------------
+    # -- registered sites -------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         """Register the accepted sites with Flower whenever they change or Flower restarts."""
@@ -108,9 +114,9 @@ class ServerProcesses:
             if not self.insecure:
                 self._register(self.directory.read())
         except flower_control.Unreachable:
-            return  # it has just died, and will be back
+            return  # Flower has just ended, and will be restarted.
         except AtollError as mistake:
-            self.say(f"Warning: sites stay as they were. {mistake}")
+            self.say(f"Warning: the registered sites are unchanged. {mistake}")
         self._synced = mark
         if not self._ready:
             self._ready = True
@@ -127,7 +133,10 @@ class ServerProcesses:
                 if key not in known:
                     flower.register(key, name)
                 elif known[key].status == flower_control.GONE:
-                    self.say(f"The key of {name!r} was revoked once and stays so: atoll deploy reissue --site {name}")
+                    self.say(
+                        f"The key of {name!r} was revoked and cannot be used again. "
+                        f"Issue a new one: atoll deploy reissue --site {name}"
+                    )
 
 
 def serve(directory: FederationDir, host: str | None, port: int | None, insecure: bool, say: Say) -> None:

@@ -1,11 +1,11 @@
 """Read the configuration of a site from SITE_DIR/site.yaml: name, data, model, privacy.
 
-    name: north                # as the server knows it
+    name: north                # name of the site in the federation
     data: rows.npz             # beside site.yaml or anywhere; everything that --data reads from disk
     model: cnn1                # architecture, with options as for --models; default: one that suits the data
     public: public.npz         # for methods that distil: the same file at all sites and at the server
     methods: [mine.py]         # methods of your own that the server may ask for
-    privacy: {min_class_count: 10}  # what may leave: see rules.py; off: whatever the method sends
+    privacy: {min_class_count: 10}  # what may leave: see privacy_rules.py; off: no limits of the site
 
 An .npz file with x_train, y_train, x_test, y_test and perhaps x_val, y_val is used as it is divided. So is other data
 with a test part of its own. All other rows are divided by the run's --split.
@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -59,18 +58,22 @@ class SiteConfig:
 
     @property
     def socket(self) -> Path:
+        """Return the socket of the worker."""
         return self.state / "worker.sock"
 
     @cached_property
     def rows(self) -> "SiteData":
+        """Return the site's own rows."""
         return read_rows(self._at(self.data))
 
     @cached_property
     def public_rows(self) -> Array | None:
+        """Return the public rows, or None if site.yaml names none."""
         return read_public(self._at(self.public)) if self.public else None
 
     @cached_property
     def architecture(self) -> str:
+        """Return the site's architecture."""
         return self.model or default_model(self.rows.data)
 
     def federation(self, config: Config) -> FederatedDataset:
@@ -82,8 +85,8 @@ class SiteConfig:
         own = [self.folder / path for path in self.methods]
         return next((path for path in own if path.name == Path(name).name), None)
 
-    def card(self, config: Config) -> dict[str, Any]:
-        """Return what the site tells the server: forms and numbers of rows, never their content."""
+    def card(self, config: Config) -> dict[str, object]:
+        """Return the site's description for the server: forms and numbers of rows, never their content."""
         data, parts = self.rows.data, self.federation(config)
         return {
             "site": self.name,
@@ -192,6 +195,7 @@ def write_rows(path: Path, federation: FederatedDataset, client: int) -> None:
 
 
 def write_public(path: Path, rows: Array, kind: str) -> None:
+    """Write public rows to a file that :func:`read_public` reads."""
     _write(path, {"x": rows}, kind)
 
 

@@ -1,11 +1,11 @@
 """Store a site's exchanges of a run on disk, each atomically in its own folder with checksums.
 
-runs/RUN/begin.json             what the server said of the run
-runs/RUN/000003-0-KEY/          round 3 (from 0), exchange 0; the key says what was asked
-    request.frame               the message, with which everything could be done again
-    made.safetensors            the upload as the method made it
-    reply.frame                 what left the site
-    answered.json               checksums of these; from now on the request is answered from here
+runs/RUN/begin.json             the server's announcement of the run
+runs/RUN/000003-0-KEY/          round 3 (from 0), exchange 0; the key is a digest of the request
+    request.frame               the request, from which the exchange can be repeated
+    made.safetensors            the upload before the privacy filter
+    reply.frame                 the reply that was sent
+    answered.json               checksums of these files; once written, the stored reply answers the request
     state.safetensors           the client's next state
     concluded.json              its checksum, and the scores
 """
@@ -13,13 +13,14 @@ runs/RUN/000003-0-KEY/          round 3 (from 0), exchange 0; the key says what 
 import json
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...utils.files import sync_folder, to_json, write_whole
+from ...utils.parsing import Json
 from ..transport.protocol import Refusal
 
 RUN = re.compile(r"[0-9a-f]{16,64}")
@@ -44,32 +45,37 @@ class StoredExchange:
     def begin(self, request: bytes, made: bytes) -> None:
         """Store the request and the upload before anything leaves the site."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for mark in (_ANSWERED, _CONCLUDED):  # of something that turned out to be damaged
+        for mark in (_ANSWERED, _CONCLUDED):  # They remain if the stored files were found damaged.
             (self.folder / mark).unlink(missing_ok=True)
         self._put("request.frame", request)
         self._put("made.safetensors", made)
 
     def answer(self, reply: bytes) -> None:
+        """Store the reply before it is sent."""
         self._put("reply.frame", reply)
         self._seal(_ANSWERED, ("request.frame", "made.safetensors", "reply.frame"), {})
 
-    def conclude(self, state: bytes, notes: dict[str, Any]) -> None:
+    def conclude(self, state: bytes, notes: Mapping[str, object]) -> None:
+        """Store the client's next state, with notes such as its scores."""
         self._put("state.safetensors", state)
         self._seal(_CONCLUDED, ("state.safetensors",), notes)
 
     @property
     def answered(self) -> bool:
         """Return True if the reply is stored and intact."""
-        return self._sound(_ANSWERED)
+        return self._is_intact(_ANSWERED)
 
     @property
     def concluded(self) -> bool:
-        return self._sound(_CONCLUDED)
+        """Return True if the next state is stored and intact."""
+        return self._is_intact(_CONCLUDED)
 
     def read(self, name: str) -> bytes:
+        """Return the content of a file."""
         return (self.folder / name).read_bytes()
 
-    def notes(self) -> dict[str, Any]:
+    def notes(self) -> Json:
+        """Return the notes that were stored with the state."""
         return dict(json.loads(self.read(_CONCLUDED)))
 
     def digest(self) -> str | None:
@@ -82,13 +88,13 @@ class StoredExchange:
     def _put(self, name: str, data: bytes) -> None:
         write_whole(self.folder / name, data)
 
-    def _seal(self, mark: str, names: Collection[str], notes: dict[str, Any]) -> None:
+    def _seal(self, mark: str, names: Collection[str], notes: Mapping[str, object]) -> None:
         sums = {name: sha256(self.read(name)).hexdigest() for name in names}
-        self._put(mark, to_json(notes | sums).encode())
+        self._put(mark, to_json({**notes, **sums}).encode())
         sync_folder(self.folder)
         sync_folder(self.folder.parent)
 
-    def _sound(self, mark: str) -> bool:
+    def _is_intact(self, mark: str) -> bool:
         try:
             sums = {name: v for name, v in json.loads(self.read(mark)).items() if "." in name}
             return bool(sums) and all(sha256(self.read(name)).hexdigest() == value for name, value in sums.items())
@@ -97,19 +103,20 @@ class StoredExchange:
 
 
 class ExchangeStore:
-    """Everything that a site keeps of one run."""
+    """The stored exchanges of a site in one run."""
 
     def __init__(self, folder: Path, run: str):
         if not RUN.fullmatch(run):
             raise Refusal("request", f"{run!r} is not the name of a run.")
         self.folder = folder / "runs" / run
 
-    def begin(self, document: dict[str, Any]) -> None:
+    def begin(self, document: Json) -> None:
+        """Store the server's announcement of the run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / "begin.json", to_json(document, indent=1).encode())
         sync_folder(self.folder)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Json:
         """Return the server's announcement of the run."""
         try:
             return dict(json.loads((self.folder / "begin.json").read_bytes()))
@@ -117,6 +124,7 @@ class ExchangeStore:
             raise Refusal("run") from reason
 
     def entry(self, round: int, phase: int, key: str) -> StoredExchange:
+        """Return the place of an exchange, whether or not it is stored."""
         return StoredExchange(self.folder / f"{round:06d}-{phase}-{key[:16]}")
 
     def find(self, state_ref: StateRef) -> StoredExchange:
@@ -124,9 +132,10 @@ class ExchangeStore:
         for round, phase, entry in self.entries():
             if (round, phase, entry.digest()) == state_ref and entry.concluded:
                 return entry
-        raise Refusal("state", f"There is no sound state of round {state_ref.round + 1} in {self.folder}.")
+        raise Refusal("state", f"There is no intact state of round {state_ref.round + 1} in {self.folder}.")
 
     def entries(self) -> Iterator[tuple[int, int, StoredExchange]]:
+        """Yield round, phase and exchange of all that is stored, in order."""
         for path in sorted(self.folder.glob("*-*-*")):
             if match := _FOLDER.fullmatch(path.name):
                 yield int(match[1]), int(match[2]), StoredExchange(path)

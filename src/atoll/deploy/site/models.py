@@ -1,7 +1,7 @@
 """Open the personalised model of a site after a run."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...core.hooks import PredictsOtherwise
 from ...core.model import Model, Predictor
@@ -22,7 +22,7 @@ class Personal(NamedTuple):
 
     model: Model
     params: Params
-    metadata: dict[str, Any]
+    metadata: dict[str, object]
 
 
 def runs(folder: Path) -> list[str]:
@@ -50,8 +50,14 @@ class SiteModels(TrainedModels):
     """The model of a site, in the form of the models of a run."""
 
     def __init__(self, part: Participation, entry: StoredExchange):
-        self.name, self.run, self._part, self._entry = part.site.name, part.run, part, entry
-        self.config, self.method, self.pool, self.data = part.config, part.method, part.pool, part.site.rows.data
+        self.name = part.site.name
+        self.run = part.run
+        self.config = part.config
+        self.method = part.method
+        self.pool = part.pool
+        self.data = part.site.rows.data
+        self._part = part
+        self._entry = entry
         self.transform = preset(self.config.transform, self.config.data, self.data.shape)
         self.round = unpack(entry.read("request.frame")).head["round"] + 1
 
@@ -64,7 +70,8 @@ class SiteModels(TrainedModels):
         made = decode(messages.upload, entry.read("made.safetensors"), OWN)
         return ModelSource(download, made, decode(types.state, entry.read("state.safetensors"), OWN), client)
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, object]:
+        """Return the facts about run, data and model that go with an exported model."""
         data, config = self.data, self.config
         return {
             "site": self.name,
@@ -94,7 +101,7 @@ def open_site(folder: Path, run: str | None = None) -> SiteModels:
         raise AtollError(f"Cannot read the model of run {run or found[-1]} in {str(folder)!r}: {reason}") from reason
 
 
-def _entry(exchanges: ExchangeStore, last: Any, site: SiteConfig) -> StoredExchange:
+def _entry(exchanges: ExchangeStore, last: tuple[int, int, str] | None, site: SiteConfig) -> StoredExchange:
     """Return the exchange that the server named at the end; for a running run, the latest."""
     if last is not None:
         return exchanges.find(StateRef(*last))

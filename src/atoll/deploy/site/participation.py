@@ -1,75 +1,68 @@
-"""A site's part in one run: the method on its own rows, and what leaves it."""
+"""Carry out a site's part of a run: exchanges on the site's own rows, and the filter of its uploads."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from math import isfinite
-from typing import Any
 
-from ..._version import __version__
 from ...backends.loop import LoopBackend
 from ...clients.evaluation import Score
 from ...clients.pool import ClientPool, build_pool
 from ...clients.state_store import MemoryStore
 from ...clients.tasks import ClientTask
 from ...clients.validation.checks import find_type_error
-from ...config import Config, from_dict
 from ...core.client import Client
 from ...core.contract import contract
 from ...core.hooks import TrainsAfterUpload, has_bias_free_heads
 from ...core.method import AnyMethod, traits_of
+from ...core.payloads import Payload
 from ...core.schema import is_finite
 from ...core.serialization import OWN, WireError, decode, encode
 from ...core.task import Round
 from ...core.traits import Need
 from ...data.transforms import preset
 from ...engine.model_factory import ModelFactory
-from ...engine.setup import apply_privacy, build_method, build_row_splits
+from ...engine.setup import apply_privacy, build_row_splits
 from ...errors import AtollError
 from ...privacy.disclosure import Undeclared
 from ...privacy.policy import Privacy
+from ...utils.parsing import Json
 from ..fingerprints import method_digest, models_digest, rows_digest
-from ..transport.protocol import VERSION, Frame, Refusal, answers, pack, unpack
+from ..transport.protocol import Frame, Refusal, answers, pack, unpack
 from .config import SiteConfig
 from .exchange_store import ExchangeStore, StateRef, StoredExchange
+from .run_checks import config_of, load_method
 
-Afterwards = Callable[[], None]
-
-
-def config_of(document: Mapping[str, Any]) -> Config:
-    try:
-        return from_dict(document["config"])
-    except (AtollError, KeyError, TypeError) as reason:
-        raise Refusal("request", str(reason)) from reason
-
-
-def check_version(document: Mapping[str, Any]) -> None:
-    """Whether server and site mean the same by what they say."""
-    if (document.get("version"), document.get("protocol")) != (__version__, VERSION):
-        raise Refusal("version", f"The server has atoll {document.get('version')}, this site {__version__}.")
-
-
-def check_rules(site: SiteConfig, config: Config) -> None:
-    """Whether the site's own rules let it take part at all."""
-    site.privacy.check(config, _method(config, site))
+Afterwards = Callable[[], None]  # personal training that goes on after an upload
 
 
 class Flawed(AtollError):
-    """An upload that does not leave: it holds what the method does not declare, or NaN."""
+    """Raised for an upload that does not leave the site, because it is not of the type that the method declares."""
 
 
 class Participation:
-    """Built from what the server says of a run; refuses what the site does not have or would do otherwise."""
+    """The part of a site in one run.
 
-    def __init__(self, site: SiteConfig, document: dict[str, Any]):
+    Args:
+        site: the site.
+        document: the server's announcement of the run.
+
+    Raises:
+        Refusal: if the announcement is malformed, or the site lacks the method or may not send its uploads.
+    """
+
+    def __init__(self, site: SiteConfig, document: Json):
         try:
-            self.run, self.roster, self._expected = str(document["run"]), dict(document["models"]), document["expect"]
+            self.run = str(document["run"])
+            self.roster = dict(document["models"])
+            self._expected = document["expect"]
         except (KeyError, TypeError, ValueError) as reason:
             raise Refusal("request") from reason
-        self.site, self.config = site, config_of(document)
+        self.site = site
+        self.config = config_of(document)
         self.exchanges = ExchangeStore(site.state, self.run)
-        method = _method(self.config, site)
+        method = load_method(self.config, site)
         self.config, self.method, self.pool = apply_privacy(self.config, method, self._pool(method))
         self.types = contract(self.method)
         rules = site.privacy.combined(self.config, self.method)
@@ -77,10 +70,10 @@ class Participation:
             self.privacy = Privacy(rules, self.method, self.pool, self.exchanges.folder)
         except Undeclared as reason:
             raise Refusal("roles", str(reason)) from reason
-        self.privacy.take_over(None)  # what the journal says of the budget
+        self.privacy.take_over(None)  # Restores the spent budget from the journal.
 
     def _pool(self, method: AnyMethod) -> ClientPool:
-        """The site alone. All architectures are needed only to find the smallest, where that one travels."""
+        """Build the pool with this site alone. A method that shares the smallest model needs all architectures."""
         site, config = self.site, self.config
         data, name = site.rows.data, site.name
         transform = preset(config.transform, config.data, data.shape)
@@ -100,7 +93,7 @@ class Participation:
         )
 
     def compare(self) -> None:
-        """What the server takes for granted about this site has to be so."""
+        """Raise Refusal unless method, model and rows are those that the server expects."""
         site, expected = self.site, self._expected
         site.privacy.check(self.config, self.method)
         found = {
@@ -113,13 +106,15 @@ class Participation:
             if value != expected.get(code):
                 raise Refusal(code, f"The server expects another {code}: {expected.get(code)}, not {value}.")
 
-    # -- what the server may ask --------------------------------------------------------------------------------------
+    # -- requests of the server --------------------------------------------------------------------------------------
 
     def exchange(self, request: Frame, data: bytes) -> tuple[Frame, bool, Afterwards | None]:
-        """The client's part in an exchange: the reply, whether it was given before, and what goes on afterwards.
+        """Carry out the client's part of an exchange. The same request is carried out once.
 
-        The same request is carried out once. A new one comes with the states that the server may still go back to;
-        all others are dropped.
+        A new request names the states that the server may still return to; all others are deleted.
+
+        Returns:
+            The reply, whether it was sent before, and the personal training that remains, if any.
         """
         head, waiting = request.head, isinstance(self.method, TrainsAfterUpload)
         entry, base = self._entry(request), _state_ref(head["base"])
@@ -132,7 +127,7 @@ class Participation:
         return reply, False, afterwards
 
     def finish(self, request: Frame) -> Frame:
-        """What came of the personal training that went on after an upload."""
+        """Return the result of the personal training after an upload."""
         entry = self._entry(request)
         if not entry.answered:
             raise Refusal("state", "There is no such exchange to finish.")
@@ -141,13 +136,13 @@ class Participation:
         return Frame("rest", _rest(entry))
 
     def assess(self, request: Frame) -> Frame:
-        """Measure the personal model as it is."""
+        """Evaluate the personal model without training."""
         loop = self._loop(_state_ref(request.head["base"]), [])
         download = decode(self.types.exchanges[0].download, request.body)
         return Frame("score", {"score": _plain(loop.assess(self.method, self.config.seed, self.site.name, download))})
 
     def end(self, request: Frame) -> Frame:
-        """The run is over: what the site holds now is the result."""
+        """End the run: keep the state that the server names as the result, and delete all others."""
         last = _state_ref(request.head["base"])
         if last is not None:
             self.exchanges.find(last)
@@ -155,17 +150,17 @@ class Participation:
         self.exchanges.begin(self.exchanges.document() | {"last": last})
         return Frame("ended", {})
 
-    def account(self) -> dict[str, Any]:
-        """What the gate and the budget say of an upload: for the site's own book, and for nobody else."""
+    def account(self) -> dict[str, object]:
+        """Return the effect of the gate and the budget on an upload, for the site's own log only."""
         gate, budget = self.privacy.gate, self.privacy.budget
         rules = {"min_class_count": gate.least, "cov_source": gate.cov_source}
         spent = {"epsilon": budget.spent} if budget else {}
         return rules | self.privacy.tally(self.site.name)._asdict() | spent
 
-    # -- how ----------------------------------------------------------------------------------------------------------
+    # -- training -----------------------------------------------------------------------------------------------------
 
     def _entry(self, request: Frame) -> StoredExchange:
-        """Where an exchange is kept: named after everything that decides what comes of it."""
+        """Return the stored exchange of a request, by a key of everything that decides its result."""
         head = request.head
         try:
             round, phase, base = int(head["round"]), int(head["phase"]), _state_ref(head["base"])
@@ -173,7 +168,7 @@ class Participation:
         except (KeyError, TypeError, ValueError) as reason:
             raise Refusal("request") from reason
         if request.body and sha256(request.body).hexdigest() != download:
-            raise Refusal("request", "A message is not what its digest says.")
+            raise Refusal("request", "The digest of a message does not match its content.")
         key = sha256(f"{base} {download} {bool(head['examine'])}".encode()).hexdigest()
         return self.exchanges.entry(round, phase, key)
 
@@ -182,7 +177,7 @@ class Participation:
     ) -> tuple[Frame, Afterwards | None]:
         if not self.privacy.can_afford(exchanges=1):
             raise Refusal("budget", self.privacy.exhausted())
-        made: list[Any] = []
+        made: list[Payload] = []
         loop = self._loop(base, made)
         self.privacy.reserve(request.head["round"], exchanges=1)
         (outcome,) = loop.train(self.method, self.config.seed, [self._job(request)])
@@ -190,7 +185,7 @@ class Participation:
             raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
         entry.begin(data, encode(made[0]))
         asked = answers(self.run, self.site.name, request.head["round"], request.head["phase"])
-        head: dict[str, Any] = asked | {"before": _plain(outcome.before)}
+        head: Json = asked | {"before": _plain(outcome.before)}
         conclude = partial(self._conclude, loop, entry)
         if not isinstance(self.method, TrainsAfterUpload):
             conclude()
@@ -205,27 +200,32 @@ class Participation:
             entry.conclude(encode(rest.state), {"after": _plain(rest.after), "spoilt": not is_finite(rest.state)})
 
     def _conclude_again(self, entry: StoredExchange) -> None:
-        """After a crash between upload and personal training: everything follows from the request."""
+        """Repeat an exchange after a crash between upload and personal training, from the stored request."""
         request = unpack(entry.read("request.frame"))
         loop = self._loop(_state_ref(request.head["base"]), [])
         for _ in loop.train(self.method, self.config.seed, [self._job(request)]):
             pass
         self._conclude(loop, entry)
 
-    def _loop(self, base: StateRef | None, made: list[Any]) -> LoopBackend:
-        """The client with the state that the server names; ``made`` gets the upload before it passes the way out."""
+    def _loop(self, base: StateRef | None, made: list[Payload]) -> LoopBackend:
+        """Return a backend with the client in the state that the server names.
 
-        def way_out(job: ClientTask, client: Client, upload: Any) -> Any:
+        Uploads are added to ``made`` before the privacy filter changes them.
+        """
+
+        def filter_upload(job: ClientTask, client: Client, upload: Payload) -> Payload:
             made.append(upload)
             return self.privacy.upload_filter(job, client, upload)
 
         store = MemoryStore()
         if base is not None:
             store.put(self.site.name, self.state(base))
-        return LoopBackend(self.pool, store, way_out)
+        return LoopBackend(self.pool, store, filter_upload)
 
-    def state(self, state_ref: StateRef) -> Any:
-        return decode(self.types.state, self.exchanges.find(state_ref).read("state.safetensors"), OWN)
+    def state(self, state_ref: StateRef) -> Payload:
+        """Return a stored state of the client."""
+        state: Payload = decode(self.types.state, self.exchanges.find(state_ref).read("state.safetensors"), OWN)
+        return state
 
     def _job(self, request: Frame) -> ClientTask:
         head = request.head
@@ -236,27 +236,13 @@ class Participation:
         return ClientTask(self.site.name, Round(head["round"], head["phase"]), download, bool(head["examine"]))
 
 
-def _method(config: Config, site: SiteConfig) -> AnyMethod:
-    """The method by its name, or from the site's own copy of a file: code never comes from the server."""
-    name, _, variant = config.method.partition(":")
-    if name.endswith(".py"):
-        own = site.method_file(name)
-        if own is None:
-            raise Refusal("method", f"The server asks for {name}, which site.yaml does not list under 'methods'.")
-        config = replace(config, method=f"{own}:{variant}" if variant else str(own))
-    try:
-        return build_method(config)
-    except AtollError as reason:
-        raise Refusal("method", str(reason)) from reason
-
-
-def _rest(entry: StoredExchange) -> dict[str, Any]:
-    """What the server learns of a state that stays here."""
+def _rest(entry: StoredExchange) -> Json:
+    """Return what the server learns about a state that stays at the site: its digest and its scores."""
     notes = entry.notes()
     return {"state": entry.digest(), "after": notes["after"], "spoilt": notes["spoilt"]}
 
 
-def _state_ref(value: Any) -> StateRef | None:
+def _state_ref(value: Sequence[int | str] | None) -> StateRef | None:
     try:
         return None if value is None else StateRef(int(value[0]), int(value[1]), str(value[2]))
     except (TypeError, ValueError, IndexError) as reason:
@@ -264,5 +250,5 @@ def _state_ref(value: Any) -> StateRef | None:
 
 
 def _plain(score: Score | None) -> dict[str, float | None] | None:
-    """As JSON can hold it: an undefined number is null."""
+    """Return a score for JSON, with null for undefined values."""
     return None if score is None else {name: v if isfinite(v) else None for name, v in score.items()}

@@ -1,10 +1,10 @@
 """Apply a site's own privacy rules, whatever the server asks for: the entry `privacy` in site.yaml.
 
-The gate is on unless the site says `privacy: off`. Of what the site and the server ask for, the stricter holds.
+The gate is on unless site.yaml says `privacy: off`. The stricter of the rules of site and server applies.
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...config import Config
 from ...core.method import AnyMethod
@@ -12,8 +12,8 @@ from ...errors import AtollError, unknown
 from ...privacy.setup import build_gate, sends_covariances
 from ..transport.protocol import Refusal
 
-FLOOR = 10  # rows that a class needs to leave a site, unless somebody says otherwise
-STRICTNESS = ("client", "diag", "none", "means")  # of what becomes of covariances; with the last, none leaves at all
+FLOOR = 10  # default of the rows that a class needs before its statistics leave a site
+STRICTNESS = ("client", "diag", "none", "means")  # values of cov_source; with the last, no covariance leaves a site
 
 
 class SitePrivacyRules(NamedTuple):
@@ -33,13 +33,15 @@ class SitePrivacyRules(NamedTuple):
         """Raise AtollError for a run whose server needs what the site's rules withhold."""
         wanted, asked = self.combined(config, method).cov_source, build_gate(config, method).cov_source
         if wanted == "means" != asked and sends_covariances(method):
-            raise Refusal("covariances", "The server asks for covariances of features, which site.yaml keeps here.")
+            raise Refusal(
+                "covariances", "The server asks for covariances of features, which site.yaml keeps at the site."
+            )
 
 
 OFF = SitePrivacyRules(0, "client")
 
 
-def read_rules(value: Any, where: str) -> SitePrivacyRules:
+def read_rules(value: object, where: str) -> SitePrivacyRules:
     """Read the rules from an entry; YAML reads `off` and `on` as false and true."""
     if value is None or value is True:
         return SitePrivacyRules()

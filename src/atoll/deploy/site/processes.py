@@ -12,8 +12,9 @@ from typing import NamedTuple
 from ...errors import AtollError
 from .. import flower_adapter, pki
 from ..addresses import is_loopback, split
-from ..federation_dir import SiteFolder, private_folder, write_private
 from ..flower_adapter import CONNECTED, HEALTH, PUBLIC_KEY_HEADER, STILL_CONNECTED, environment, program
+from ..private_files import private_folder, write_private
+from ..site_folder import SiteFolder
 from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port
 
 TIMEOUT = 10.0
@@ -23,18 +24,23 @@ class SiteProcesses:
     """The running processes of a site."""
 
     def __init__(self, site: SiteFolder, name: str, server: str, insecure: bool, say: Say):
-        self.site, self.name, self.server, self.insecure, self.say = site, name, server, insecure, say
+        self.site = site
+        self.name = name
+        self.server = server
+        self.insecure = insecure
+        self.say = say
         self.port = free_port()  # of Flower's own interface between node and executor, on the loopback
-        self._told = 0.0
+        self._reported = 0.0  # start time of the node whose connection was reported last
 
     def run(self) -> None:
+        """Run until a signal arrives."""
         secret = self.site.state / "executor.secret"
         write_private(secret, secrets.token_bytes(32))
         self.site.socket.unlink(missing_ok=True)
-        self._worker, self._node = self._work(), self._supernode(secret)
+        self._worker, self._node = self._worker_process(), self._supernode(secret)
         Supervisor([[self._worker], [self._node, self._executor(secret)]], self.say).run(self._tick)
 
-    def _work(self) -> ManagedProcess:
+    def _worker_process(self) -> ManagedProcess:
         return self._child("Worker", [sys.executable, "-m", "atoll.deploy.site.worker", str(self.site.path)])
 
     def _supernode(self, secret: Path) -> ManagedProcess:
@@ -47,7 +53,7 @@ class SiteProcesses:
             "--isolation", "process", "--superexec-auth-secret-file", str(secret), "--node-config", settings, *tls,
         ]  # fmt: skip
         child = self._child("SuperNode", command)
-        child.ready, child.explain = self._may_connect, _why
+        child.ready, child.explain = self._may_connect, _explain_exit
         return child
 
     def _executor(self, secret: Path) -> ManagedProcess:
@@ -66,20 +72,20 @@ class SiteProcesses:
 
     def _may_connect(self) -> str | None:
         if not self.site.socket.exists():
-            return ""  # it is still loading data and model
+            return ""  # The worker is still loading data and model.
         return knock(self.site, self.server, self.insecure)
 
     def _tick(self) -> None:
         """Report the connection once the server has accepted this site."""
-        if self._node.alive and self._told != self._node.began and CONNECTED in self._node.said():
-            self._told = self._node.began
+        if self._node.alive and self._reported != self._node.began and CONNECTED in self._node.said():
+            self._reported = self._node.began
             self.say(f"Connected to {self.server}. Ctrl-C ends the site.")
 
 
-def _why(said: str) -> str | None:
+def _explain_exit(said: str) -> str | None:
     """Explain why a node ended: Flower refuses a node whose last connection has not expired yet."""
     if STILL_CONNECTED in said:
-        return "The server still has this site's last connection on its books, for about a minute"
+        return "The server counts this site's last connection as open, for about a minute"
     return None
 
 
@@ -115,11 +121,11 @@ def _connection(site: SiteFolder, host: str, port: int, insecure: bool) -> http.
 def _distrust(server: str, reason: ssl.SSLCertVerificationError) -> str:
     said = reason.verify_message
     remedy = {
-        10: "It has to be renewed there: atoll deploy reissue --server.",
-        62: "Give the server by a name that its certificate is for, or have that reissued with --server-name.",
-        64: "Give the server by a name that its certificate is for, or have that reissued with --server-name.",
-    }.get(reason.verify_code, "Either this is another server, or ca.crt is of another federation.")
-    return f"The certificate of {server} is not to be trusted: {said}. {remedy}"
+        10: "Renew it there: atoll deploy reissue --server.",
+        62: "Use a name of the server that its certificate has, or reissue the certificate there with --server-name.",
+        64: "Use a name of the server that its certificate has, or reissue the certificate there with --server-name.",
+    }.get(reason.verify_code, "Either this is another server, or ca.crt belongs to another federation.")
+    return f"The certificate of {server} cannot be trusted: {said}. {remedy}"
 
 
 class Given(NamedTuple):
@@ -141,27 +147,27 @@ def take_part(folder: Path, given: Given, insecure: bool, say: Say) -> None:
     host, _ = split(address)
     if insecure and not is_loopback(host):
         raise AtollError(f"--insecure is for trials on one machine, and {host} is another one.")
-    _settle(site, given)
+    _store_options(site, given)
     for place in (site.state, site.logs):
         private_folder(place)
     with alone(site.state / "client.lock", f"This site is running already, from {str(site.path)!r}."):
-        knock(site, address, insecure)  # what cannot work should be said before the data are loaded
+        knock(site, address, insecure)  # Reports a refused key before the data are loaded.
         SiteProcesses(site, name, address, insecure, say).run()
 
 
-def _settle(site: SiteFolder, given: Given) -> None:
+def _store_options(site: SiteFolder, given: Given) -> None:
     """Store the given options in the folder of the site."""
-    places = {name: _lasting(text) for name in ("data", "public") if (text := getattr(given, name))}
+    places = {name: _absolute(text) for name in ("data", "public") if (text := getattr(given, name))}
     own = places | ({"model": given.model} if given.model else {})
     if own:
         site.set(site.file, **own)
     if given.server:
         site.set(site.gate, server=given.server)
     if not site.data():
-        raise AtollError(f"Which data? Give --data PATH, or put it into {site.file}.")
+        raise AtollError(f"The site has no data. Give --data PATH, or write it into {site.file}.")
 
 
-def _lasting(data: str) -> str:
+def _absolute(data: str) -> str:
     """Make a path absolute, so that the site can start from any folder; other names stay as they are."""
     path = Path(data).expanduser()
     return str(path.absolute()) if path.exists() else data

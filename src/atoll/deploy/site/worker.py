@@ -1,6 +1,6 @@
-"""The worker of a site: a process that holds data, model and states, and carries out requests of the server.
+"""Run the worker of a site: the process that holds data, models and states, and carries out requests of the server.
 
-``python -m atoll.deploy.site.worker SITE_DIR`` listens on SITE_DIR/state/worker.sock until it is told to stop.
+``python -m atoll.deploy.site.worker SITE_DIR`` listens on SITE_DIR/state/worker.sock until it receives SIGTERM.
 """
 
 import fcntl
@@ -13,24 +13,26 @@ import traceback
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...errors import AtollError
 from ...utils.files import to_json
+from ...utils.parsing import Json
 from ..transport.protocol import Frame, ProtocolError, Refusal, error, pack, receive, unpack
 from .config import SiteConfig, read_site
 from .exchange_store import ExchangeStore
-from .participation import Flawed, Participation, check_rules, check_version, config_of
+from .participation import Afterwards, Flawed, Participation
+from .run_checks import check_rules, check_version, config_of
 
-HURRY = 60.0  # seconds within which a request must have come in once somebody connects
+REQUEST_SECONDS = 60.0  # within which a request must arrive after the connection is open
 BACKLOG = 16
-
-Afterwards = Callable[[], None]
 
 
 class Answer(NamedTuple):
+    """A packed reply, and the training that continues after it was sent."""
+
     reply: bytes
-    afterwards: Afterwards | None = None  # what goes on once the reply has left
+    afterwards: Afterwards | None = None
 
 
 class RequestHandler:
@@ -38,7 +40,7 @@ class RequestHandler:
 
     def __init__(self, site: SiteConfig):
         self.site = site
-        self._engaged: dict[str, Participation] = {}
+        self._participations: dict[str, Participation] = {}
 
     def handle(self, data: bytes) -> Answer:
         """Answer a request. Errors leave as codes; their reasons stay in the site's own log."""
@@ -46,15 +48,15 @@ class RequestHandler:
             request = unpack(data)
             return self._serve(request, data)
         except Refusal as refusal:
-            _tell(f"refused ({refusal.code}): {refusal}")
+            _log(f"refused ({refusal.code}): {refusal}")
             return Answer(pack(error(refusal.code)))
         except ProtocolError as reason:
-            _tell(str(reason))
+            _log(str(reason))
             return Answer(pack(error("request")))
         except AtollError as reason:
-            _tell(str(reason))
+            _log(str(reason))
         except Exception:
-            _tell(traceback.format_exc())
+            _log(traceback.format_exc())
         return Answer(pack(error("failed")))
 
     def _serve(self, request: Frame, data: bytes) -> Answer:
@@ -76,17 +78,19 @@ class RequestHandler:
                 return Answer(pack(self._participation(request).assess(request)))
             case "end":
                 return Answer(pack(self._participation(request).end(request)))
-        raise Refusal("request", f"Nobody here knows what {request.kind!r} means.")
+        raise Refusal("request", f"Requests of kind {request.kind!r} are unknown.")
 
-    def _begin(self, head: dict[str, Any]) -> Answer:
-        self._engage(head).exchanges.begin(head)
+    def _begin(self, head: Json) -> Answer:
+        self._take_part(head).exchanges.begin(head)
         return Answer(pack(Frame("ready", {})))
 
-    def _engage(self, document: dict[str, Any]) -> Participation:
+    def _take_part(self, document: Json) -> Participation:
         check_version(document)
         participation = Participation(self.site, document)
         participation.compare()
-        self._engaged = {participation.run: participation}  # one run at a time: models of earlier ones are let go
+        self._participations = {
+            participation.run: participation
+        }  # One run at a time, so that models of earlier runs are freed.
         return participation
 
     def _exchange(self, request: Frame, data: bytes) -> Answer:
@@ -94,17 +98,17 @@ class RequestHandler:
         try:
             reply, again, afterwards = participation.exchange(request, data)
         except Flawed as reason:
-            _tell(str(reason))
+            _log(str(reason))
             return Answer(pack(Frame("flawed", {})))
         self._record(participation, request, reply, again)
         return Answer(pack(reply), afterwards)
 
     def _participation(self, request: Frame) -> Participation:
         run = str(request.head.get("run"))
-        return self._engaged.get(run) or self._engage(ExchangeStore(self.site.state, run).document())
+        return self._participations.get(run) or self._take_part(ExchangeStore(self.site.state, run).document())
 
     def _record(self, participation: Participation, request: Frame, reply: Frame, again: bool) -> None:
-        """Return the site's own log of everything that left it."""
+        """Add an upload to the site's own log of everything that was sent."""
         scores = {name: reply.head[name] for name in ("before", "after") if reply.head.get(name)}
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -117,18 +121,18 @@ class RequestHandler:
             "scores": scores,
             "privacy": participation.account(),
         }
-        with (self.site.state / "sent.jsonl").open("a") as book:
-            book.write(to_json(line) + "\n")
-            book.flush()
-            os.fsync(book.fileno())
+        with (self.site.state / "sent.jsonl").open("a") as log:
+            log.write(to_json(line) + "\n")
+            log.flush()
+            os.fsync(log.fileno())
 
 
 def local(site: SiteConfig) -> Callable[[bytes], bytes]:
     """Return the site as a function of packed frames, without process and socket."""
-    per_client = RequestHandler(site)
+    handler = RequestHandler(site)
 
     def answer(data: bytes) -> bytes:
-        reply, afterwards = per_client.handle(data)
+        reply, afterwards = handler.handle(data)
         if afterwards:
             afterwards()
         return reply
@@ -138,36 +142,37 @@ def local(site: SiteConfig) -> Callable[[bytes], bytes]:
 
 def serve(site: SiteConfig) -> None:
     """Answer one request after the other; continue personal training between a reply and the next request."""
-    per_client = RequestHandler(site)
+    handler = RequestHandler(site)
     with _listener(site.socket) as listener:
-        _tell(f"site {site.name!r} is ready: {to_json(site.rows.given)}")
+        _log(f"site {site.name!r} is ready: {to_json(site.rows.given)}")
         while True:
-            line, _ = listener.accept()
-            with line:
-                afterwards = _converse(per_client, line)
+            connection, _ = listener.accept()
+            with connection:
+                afterwards = _answer(handler, connection)
             if afterwards:
-                _go_on(afterwards)
+                _continue(afterwards)
 
 
-def _converse(per_client: RequestHandler, line: socket.socket) -> Afterwards | None:
+def _answer(handler: RequestHandler, connection: socket.socket) -> Afterwards | None:
+    """Answer the request of one connection; return the training that remains."""
     try:
-        line.settimeout(HURRY)
-        data = receive(line)
-        line.settimeout(None)
-        reply, afterwards = per_client.handle(data)
-        line.sendall(reply)
-    except (OSError, ProtocolError) as reason:  # who asked is gone; the answer is on the shelf
-        _tell(f"a conversation broke off: {reason}")
+        connection.settimeout(REQUEST_SECONDS)
+        data = receive(connection)
+        connection.settimeout(None)
+        reply, afterwards = handler.handle(data)
+        connection.sendall(reply)
+    except (OSError, ProtocolError) as reason:  # The reply is stored for the next request.
+        _log(f"a connection was lost: {reason}")
         return None
     return afterwards
 
 
-def _go_on(afterwards: Afterwards) -> None:
+def _continue(afterwards: Afterwards) -> None:
     """Continue personal training. A failure is repeated and reported when the server asks for the result."""
     try:
         afterwards()
     except Exception:
-        _tell(traceback.format_exc())
+        _log(traceback.format_exc())
 
 
 def _listener(path: Path) -> socket.socket:
@@ -184,20 +189,21 @@ def _listener(path: Path) -> socket.socket:
     return listener
 
 
-def _tell(text: str) -> None:
+def _log(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def main(folder: Path) -> None:
+    """Run the worker of the site in a folder."""
     import torch
 
-    torch.set_num_threads(1)  # sums that are split over threads round differently
+    torch.set_num_threads(1)  # Sums that are split over threads round differently.
     os.umask(0o077)
     site = read_site(folder)
     site.state.mkdir(mode=0o700, exist_ok=True)
     site.state.chmod(0o700)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with (site.state / "worker.lock").open("w") as lock:  # it falls with the process, however that ends
+    with (site.state / "worker.lock").open("w") as lock:  # The lock ends with the process.
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -1,4 +1,4 @@
-"""The interface of a transport, which carries frames to sites and back."""
+"""Define the interface of a transport, which carries frames to sites and back."""
 
 import time
 from collections import deque
@@ -7,12 +7,12 @@ from typing import NamedTuple, Protocol
 
 from ...typing import ClientId
 
-IDLE = 0.02  # seconds that a line without anything under way lets pass
+IDLE = 0.02  # seconds that a transport without messages waits
 Ticket = str
 
 
 class Arrival(NamedTuple):
-    """A reply, or the code of the error that a request met."""
+    """A reply, or the error code of a request that failed."""
 
     ticket: Ticket
     data: bytes = b""

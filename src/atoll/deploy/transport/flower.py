@@ -14,8 +14,8 @@ from .base import Arrival, Ticket
 from .protocol import Frame, ProtocolError, pack, unpack
 
 RECORD = "atoll"
-POLL = 0.2  # seconds between two looks for replies
-LIFE = 7 * 86400.0  # seconds for which a message is kept for a site
+POLL = 0.2  # seconds between two requests for replies
+LIFE = 7 * 86400.0  # seconds for which Flower keeps a message for a site
 
 _PROJECT = """\
 [project]
@@ -52,22 +52,27 @@ def wrapped(data: bytes) -> Any:
 
 
 def unwrapped(content: Any) -> bytes:
+    """Return the packed frame in the content of a Flower message."""
     return bytes(content[RECORD][RECORD].data)
 
 
 class FlowerTransport:
-    """The transport to sites behind a SuperLink. ``keys`` maps sites to the public keys of their nodes (OpenSSH).
+    """The transport to sites behind a SuperLink.
 
-    A node that no key is known of is asked for its name, and may only be a site without a key: that is for federations
-    on one machine. Whoever has a key is known by nothing else.
+    A site with a key is recognised by the key alone. A node with an unknown key is asked for its name, and may only be
+    a site without a key, as in federations on one machine.
+
+    Args:
+        grid: Flower's interface to the nodes of a run.
+        keys: public keys of the nodes (OpenSSH), by site; None for a site without a key.
     """
 
     def __init__(self, grid: Any, keys: Mapping[ClientId, str | None]):
         self._grid = grid
         self._by_key = {normal_key(key): site for site, key in keys.items() if key}
         self._keyless = {site for site, key in keys.items() if not key}
-        self._named: dict[int, ClientId] = {}  # nodes that told their names
-        self._asking: dict[Ticket, int] = {}  # nodes that were asked for theirs
+        self._named: dict[int, ClientId] = {}  # nodes that have answered with a name
+        self._asking: dict[Ticket, int] = {}  # nodes that were asked for their names
         self._nodes: dict[ClientId, int] = {}
         self._open: set[Ticket] = set()
 
@@ -75,7 +80,9 @@ class FlowerTransport:
         found: dict[ClientId, int] = {}
         nodes = list(self._grid.get_nodes())
         online = {node.node_id for node in nodes}
-        self._named = {node: site for node, site in self._named.items() if node in online}  # a name may move on
+        self._named = {
+            node: site for node, site in self._named.items() if node in online
+        }  # A name may pass to another node.
         for node in nodes:
             site = self._by_key.get(bytes(node.public_key)) or self._named.get(node.node_id)
             if site is not None:
@@ -105,7 +112,7 @@ class FlowerTransport:
     def _push(self, frames: Mapping[int, bytes]) -> dict[int, Ticket]:
         from flwr.app import Message, MessageType
 
-        # One at a time: together, large ones could exceed what Flower takes in one call.
+        # Pushed one by one, because large messages together could exceed the limit of one call.
         pushed = {
             node: list(self._grid.push_messages([Message(wrapped(data), node, MessageType.TRAIN, ttl=LIFE)]))
             for node, data in frames.items()
@@ -114,7 +121,7 @@ class FlowerTransport:
 
     def _read(self, message: Any) -> Arrival | None:
         """Return the arrival that a reply stands for; None for replies that only name a site."""
-        ticket = message.metadata.reply_to_message_id  # who sent an error of Flower's own does not show otherwise
+        ticket = message.metadata.reply_to_message_id  # Flower's own errors do not name their sender otherwise.
         self._open.discard(ticket)
         code = None
         if message.has_error():

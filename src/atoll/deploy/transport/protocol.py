@@ -1,8 +1,8 @@
-"""The protocol between server and sites: frames of a small JSON header and raw bytes, without pickle.
+"""Define the protocol between server and sites: frames of a small JSON header and raw bytes, without pickle.
 
 A frame is ``ATL1``, the lengths of its two parts (4 and 8 bytes, big-endian), the header and the body. Bodies are
-payloads as :func:`atoll.core.serialization.encode` makes them; whoever receives one says which class it must be.
-Nothing here needs torch: what stands between the network and a site's worker only passes frames on.
+payloads as :func:`atoll.core.serialization.encode` makes them; the receiver decides which class a body must have.
+This module does not import torch, because the process that passes messages of Flower to a site's worker needs none.
 """
 
 import contextlib
@@ -10,9 +10,10 @@ import json
 import socket
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...errors import AtollError
+from ...utils.parsing import Json
 
 VERSION = 2
 MOST_HEAD = 1 << 20
@@ -21,10 +22,10 @@ _MAGIC = b"ATL1"
 _PREFIX = struct.Struct(">4sIQ")
 _CHUNK = 1 << 20
 
-# Why a site has nothing to give, as the server tells it. A site sends the code alone: texts could carry data out.
+# Reasons why a site gives no result, in the words of the server. A site sends the code alone: texts could leak data.
 CODES = {
-    "worker": "no answer from the worker there. See to it that the site's client is running",
-    "offline": "cannot be reached. Start the client there, or see to the network",
+    "worker": "no answer from the worker there. Make sure that the site's client is running",
+    "offline": "cannot be reached. Start the client there, or check the network",
     "silent": "no answer in time",
     "request": "could not read the request. Install the same version of atoll everywhere",
     "version": "has another version of atoll. Install the same one everywhere",
@@ -46,7 +47,7 @@ CODES = {
     "budget": "has spent the privacy budget of this run",
     "failed": "failed in its part of the method. The log there says why",
 }
-PASSING = frozenset({"worker", "offline"})  # what may mend itself: worth another try
+PASSING = frozenset({"worker", "offline"})  # may pass without any action, so a request is sent again
 AWAY = PASSING | {"silent"}
 
 
@@ -66,7 +67,7 @@ class Frame(NamedTuple):
     """A request or a reply."""
 
     kind: str
-    head: dict[str, Any]
+    head: Json
     body: bytes = b""
 
     @property
@@ -75,21 +76,23 @@ class Frame(NamedTuple):
         return known_code(self.head.get("code")) if self.kind == "error" else None
 
 
-def answers(run: str, site: str, round: int, phase: int) -> dict[str, Any]:
+def answers(run: str, site: str, round: int, phase: int) -> Json:
     """Return the entries that identify an upload, so that it cannot pass for the answer to another request or site."""
     return {"run": run, "site": site, "round": round, "phase": phase}
 
 
 def error(code: str) -> Frame:
+    """Return an error frame."""
     return Frame("error", {"code": code})
 
 
-def known_code(code: Any) -> str:
-    """Return a known error code, whatever a site sent."""
+def known_code(code: object) -> str:
+    """Return the error code that a site sent if it is known, otherwise ``"failed"``."""
     return code if isinstance(code, str) and code in CODES else "failed"
 
 
 def pack(frame: Frame) -> bytes:
+    """Return the bytes of a frame; raise ProtocolError if it is too large."""
     head = json.dumps([frame.kind, frame.head], allow_nan=False, separators=(",", ":")).encode()
     if len(head) > MOST_HEAD or len(frame.body) > MOST_BODY:
         raise ProtocolError(f"A {frame.kind!r} frame of {len(head)} + {len(frame.body)} bytes is too large to be sent.")
@@ -97,18 +100,19 @@ def pack(frame: Frame) -> bytes:
 
 
 def unpack(data: bytes) -> Frame:
+    """Return the frame of some bytes; raise ProtocolError if they are none."""
     if len(data) < _PREFIX.size:
         raise ProtocolError(f"{len(data)} bytes are no frame.")
     head, body = _lengths(data[: _PREFIX.size])
     if len(data) != _PREFIX.size + head + body:
-        raise ProtocolError("A frame is cut short or has something behind it.")
+        raise ProtocolError("A frame is cut short, or bytes follow it.")
     return _frame(data[_PREFIX.size : _PREFIX.size + head], data[_PREFIX.size + head :])
 
 
 def _lengths(prefix: bytes) -> tuple[int, int]:
     magic, head, body = _PREFIX.unpack(prefix)
     if magic != _MAGIC or head > MOST_HEAD or body > MOST_BODY:
-        raise ProtocolError("These bytes are no frame, or one beyond all limits.")
+        raise ProtocolError("These bytes are no frame, or the frame is too large.")
     return head, body
 
 
@@ -117,7 +121,7 @@ def _frame(head: bytes, body: bytes) -> Frame:
         kind, values = json.loads(head)
         return Frame(str(kind), dict(values), body)
     except (ValueError, TypeError, RecursionError) as reason:
-        raise ProtocolError("The header of a frame is not what it should be.") from reason
+        raise ProtocolError("The header of a frame is malformed.") from reason
 
 
 # -- over a local socket ----------------------------------------------------------------------------------------------
@@ -125,25 +129,25 @@ def _frame(head: bytes, body: bytes) -> Frame:
 
 def call(address: str | Path, data: bytes, timeouts: float | None = None) -> bytes:
     """Send a packed frame to the worker at a socket; return its packed reply or an error frame."""
-    with socket.socket(socket.AF_UNIX) as line, contextlib.suppress(OSError, ProtocolError):
-        line.settimeout(timeouts)
-        line.connect(str(address))
-        line.sendall(data)
-        return receive(line)
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError, ProtocolError):
+        connection.settimeout(timeouts)
+        connection.connect(str(address))
+        connection.sendall(data)
+        return receive(connection)
     return pack(error("worker"))
 
 
-def receive(line: socket.socket) -> bytes:
+def receive(connection: socket.socket) -> bytes:
     """Receive one packed frame."""
-    prefix = _exactly(line, _PREFIX.size)
-    return prefix + _exactly(line, sum(_lengths(prefix)))
+    prefix = _exactly(connection, _PREFIX.size)
+    return prefix + _exactly(connection, sum(_lengths(prefix)))
 
 
-def _exactly(line: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int) -> bytes:
     data = bytearray()
-    while len(data) < size:  # what is announced is not reserved: only what arrives takes memory
-        piece = line.recv(min(_CHUNK, size - len(data)))
+    while len(data) < size:  # Memory is taken for received bytes only, not for the announced size.
+        piece = connection.recv(min(_CHUNK, size - len(data)))
         if not piece:
-            raise ProtocolError("The other side hung up in the middle of a frame.")
+            raise ProtocolError("The other side closed the connection in the middle of a frame.")
         data += piece
     return bytes(data)

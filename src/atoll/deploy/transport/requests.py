@@ -10,18 +10,18 @@ from ...typing import ClientId
 from .base import Arrival, Ticket, Transport
 from .protocol import CODES, PASSING, Frame, ProtocolError, error, pack, unpack
 
-LISTEN = 0.5  # seconds to listen before looking at clocks again
-LONGEST = 600.0  # seconds between two tries with a site that fails
+LISTEN = 0.5  # seconds to wait for replies before time limits are checked again
+LONGEST = 600.0  # longest pause between two requests to a site that fails, in seconds
 
 Say = Callable[[str], None]
 
 
 class Timeouts(NamedTuple):
-    """How long the server waits, in seconds."""
+    """Time limits of the server, in seconds."""
 
-    timeout: float = 600.0  # after which it goes on without those who have not answered, if enough have
-    limit: float = 3600.0  # after which it gives up if not enough have
-    pause: float = 5.0  # between two tries with one site
+    timeout: float = 600.0  # after which the server continues without missing sites, if enough have answered
+    limit: float = 3600.0  # after which the server gives up if too few sites have answered
+    pause: float = 5.0  # between two requests to one site
 
 
 @dataclass
@@ -30,11 +30,11 @@ class _Call:
 
     site: ClientId
     data: bytes
-    ticket: Ticket | None = None  # of what is under way
-    announcing: bool = False  # whether that is the introduction to the run
-    code: str | None = None  # why the last try failed
-    rest_until: float = 0.0  # when to try again
-    failures: int = 0  # of the site itself, not of the way to it
+    ticket: Ticket | None = None  # of the message that is under way
+    announcing: bool = False  # True if that message announces the run
+    code: str | None = None  # reason of the last failure
+    rest_until: float = 0.0  # earliest time of the next message
+    failures: int = 0  # number of failures at the site, without those of the network
 
 
 @dataclass
@@ -49,6 +49,7 @@ class _Question:
     answered: list[tuple[ClientId, Frame]] = field(default_factory=list)
 
     def hand_over_failed(self) -> None:
+        """Give up on sites whose failure does not pass by itself."""
         for site in [i for i, call in self.calls.items() if call.code and call.code not in PASSING]:
             self.answered.append((site, error(str(self.calls.pop(site).code))))
 
@@ -63,11 +64,13 @@ class _Question:
 class SiteRequests:
     """Sends requests to sites through a transport. A request may be sent again; a site carries it out once."""
 
-    def __init__(self, line: Transport, timeouts: Timeouts, say: Say, clock: Callable[[], float] = time.monotonic):
-        self.line, self.timeouts = line, timeouts
-        self.late = 0  # replies that came when nobody waited for them any more
-        self.announcements: dict[ClientId, bytes] = {}  # packed: what tells a site of the run
-        self._say, self._clock = say, clock
+    def __init__(self, transport: Transport, timeouts: Timeouts, say: Say, clock: Callable[[], float] = time.monotonic):
+        self.transport = transport
+        self.timeouts = timeouts
+        self.late = 0  # number of replies that came after their time limit
+        self.announcements: dict[ClientId, bytes] = {}  # packed announcements of the run
+        self._say = say
+        self._clock = clock
         self._tickets: dict[Ticket, _Call] = {}
 
     def announce(self, frames: Mapping[ClientId, Frame]) -> None:
@@ -84,16 +87,25 @@ class SiteRequests:
     ) -> Iterator[tuple[ClientId, Frame]]:
         """Yield replies as they arrive; at the end, errors for sites without a reply.
 
-        Over when all have answered, or at the timeout if at least ``least`` have. Until then sites that cannot be
-        reached are tried again, and later, while fewer than that have answered, those that failed as well; when
-        ``strict``, what fails is handed over at once instead.
+        Ends when all sites have answered, or at the timeout if at least ``least`` have. Until then, requests are sent
+        again to sites that cannot be reached, and, while fewer than ``least`` have answered, to sites that failed.
+
+        Args:
+            requests: a request for each site.
+            least: smallest number of replies.
+            what: name of the step, for messages.
+            timeouts: time limits; None for those of the run.
+            strict: yield the error of a site that fails at once, instead of asking again.
+
+        Raises:
+            AtollError: if fewer than ``least`` sites have answered after the limit.
         """
         terms = timeouts or self.timeouts
         question = _Question({i: _Call(i, pack(frame)) for i, frame in requests.items()}, least, self._clock())
-        self._tickets.clear()  # whatever still comes of earlier questions is late
+        self._tickets.clear()  # Replies to earlier requests are late from now on.
         while question.calls:
             self._dispatch(question, terms)
-            for arrival in self.line.receive(LISTEN):
+            for arrival in self.transport.receive(LISTEN):
                 self._take(question, arrival, terms)
             if strict:
                 question.hand_over_failed()
@@ -108,7 +120,7 @@ class SiteRequests:
 
     def _dispatch(self, question: _Question, terms: Timeouts) -> None:
         """Send pending requests to all sites that can be reached."""
-        now, present = self._clock(), set(self.line.present())
+        now, present = self._clock(), set(self.transport.present())
         due = []
         for call in question.calls.values():
             if call.ticket is None and now >= call.rest_until:
@@ -118,7 +130,7 @@ class SiteRequests:
                     call.code = "offline"
         if not due:
             return
-        tickets = self.line.send({c.site: self.announcements[c.site] if c.announcing else c.data for c in due})
+        tickets = self.transport.send({c.site: self.announcements[c.site] if c.announcing else c.data for c in due})
         for call in due:
             call.ticket = tickets.get(call.site)
             if call.ticket is None:
@@ -145,11 +157,11 @@ class SiteRequests:
 
     def _failed(self, call: _Call, code: str, terms: Timeouts) -> None:
         if code == "run" and not call.announcing and call.site in self.announcements:
-            call.announcing = True  # at once: it only has to be told
+            call.announcing = True  # Sent at once: the site only has to learn of the run.
             return
         call.announcing = False
         call.failures += code not in PASSING
-        pause = min(terms.pause * 2**call.failures, LONGEST)  # what fails at a site may have cost it much work
+        pause = min(terms.pause * 2**call.failures, LONGEST)  # A failed request may have cost the site much work.
         call.code, call.rest_until = code, self._clock() + pause
 
     def _watch(self, question: _Question, waited: float, what: str, terms: Timeouts) -> None:
@@ -160,7 +172,7 @@ class SiteRequests:
         if waited >= max(terms.limit, terms.timeout):
             raise AtollError(
                 f"{what}: {question.good} of at least {question.least} sites answered within {waited:.0f} s. "
-                f"{_reasons(missing)} Then give the same command again: the run goes on from its checkpoint."
+                f"{_reasons(missing)} Then run the same command again: the run continues from its checkpoint."
             )
         if not question.announced:
             question.announced = True

@@ -1,66 +1,33 @@
 """Define the configuration of a run, which the command line, YAML files and Python calls all fill in."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from operator import ge, gt, le
-from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from typing import get_type_hints
 
 import yaml
 
-from .aggregation.fixed_point import SUMS
-from .aggregation.robust import parse
-from .errors import AtollError, unknown
-from .methods._factory import OPTIMISERS, convert
-from .privacy import mechanisms
-from .privacy.disclosure import COV_SOURCES
-from .simulation.faults import read_drop, read_lag, read_poison
-from .utils.parsing import from_yaml
-
-BACKENDS = ("auto", "loop", "processes", "vmap", "ray")
-STORES = ("memory", "disk")
-DEVICES = ("auto", "cpu", "cuda")
-INITS = ("shared", "per_client")
-
-# Options that decide where and how fast a run happens do not change its results.
-NEUTRAL = frozenset({"rounds", "target", "data_dir", "out", "store", "cache", "checkpoint_every", "workers", "track"})
-
-
-# Groups of options in help texts and editors.
-DATA = "Data and clients"
-MODELS = "Models"
-METHOD = "Method and local training"
-ROUNDS = "Rounds"
-ROBUSTNESS = "Server-side protection"
-FAULTS = "Simulated devices, faults and attacks"
-PRIVACY = "Privacy"
-EVALUATION = "Evaluation"
-EXECUTION = "Execution and files"
-
-
-class Bound(NamedTuple):
-    """A kind of limit on a number: its words in messages, and the comparison that must hold."""
-
-    words: str
-    holds: Callable[[float, float], bool]
-
-
-BOUNDS = {"least": Bound("at least", ge), "above": Bound("above", gt), "most": Bound("at most", le)}
-
-
-def option(default: Any, about: str, **more: Any) -> Any:
-    """Declare a field of the configuration.
-
-    Args:
-        default: the value if none is given.
-        about: the help text.
-        more: ``group``, and if they apply ``choices``, bounds (``least``, ``above``, ``most``) and ``flag``, the name
-            of the command-line option if the field has another name.
-    """
-    metadata = {"about": about, **more}
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+from ..aggregation.fixed_point import SUMS
+from ..aggregation.robust_rules import parse as parse_rule
+from ..methods._factory import OPTIMISERS
+from ..privacy.disclosure import COV_SOURCES
+from ..privacy.options import parse_target
+from ..simulation.faults import read_drop, read_lag, read_poison
+from .labels import label_of
+from .options import (
+    DATA,
+    EVALUATION,
+    EXECUTION,
+    FAULTS,
+    METHOD,
+    MODELS,
+    NEUTRAL,
+    PRIVACY,
+    ROBUSTNESS,
+    ROUNDS,
+    check_value,
+    option,
+    read_value,
+)
 
 
 @dataclass(frozen=True)
@@ -118,7 +85,7 @@ class Config:
     init: str = option(
         "shared",
         "initial weights: the same for all clients of one architecture, or drawn per client",
-        choices=INITS,
+        choices=("shared", "per_client"),
         group=MODELS,
     )
     rounds: int = option(20, "communication rounds", group=ROUNDS, least=1)
@@ -135,6 +102,7 @@ class Config:
     robust: str | None = option(
         None,
         "robust aggregation: median, trimmed:SHARE, geometric, krum:F or clip:NORM; default: means",
+        check=parse_rule,
         group=ROBUSTNESS,
     )
     sums: str = option(
@@ -146,21 +114,26 @@ class Config:
     drop: str | None = option(
         None,
         "share of client-rounds that end without an answer, such as 0.3 or 0.3:before; or client:NAME, always",
+        check=read_drop,
         group=FAULTS,
     )
     slow: str | None = option(
         None,
         "SHARE:FACTOR of slow devices: this share of clients takes FACTOR times as long in every round",
+        check=partial(read_lag, "--slow"),
         group=FAULTS,
     )
     stragglers: str | None = option(
-        None, "SHARE:FACTOR of stragglers: this share of client-rounds takes FACTOR times as long", group=FAULTS
+        None,
+        "SHARE:FACTOR of stragglers: this share of client-rounds takes FACTOR times as long",
+        check=partial(read_lag, "--stragglers"),
+        group=FAULTS,
     )
     deadline: float | None = option(
         None, "simulated seconds after which a round ends; later answers are dropped", group=FAULTS, above=0
     )
     poison: str | None = option(
-        None, "SHARE:KIND of Byzantine clients: signflip, scale, random, swap or alie", group=FAULTS
+        None, "SHARE:KIND of Byzantine clients: signflip, scale, random, swap or alie", check=read_poison, group=FAULTS
     )
     min_class_count: int = option(
         0, "smallest number of rows of a class whose statistics may leave a client; 0: no limit", group=PRIVACY, least=0
@@ -173,7 +146,10 @@ class Config:
         group=PRIVACY,
     )
     dp: str | None = option(
-        None, "differential privacy of uploads: EPSILON or EPSILON:DELTA; default: off", group=PRIVACY
+        None,
+        "differential privacy of uploads: EPSILON or EPSILON:DELTA; default: off",
+        check=parse_target,
+        group=PRIVACY,
     )
     dp_clip: float = option(
         1.0, "with --dp: clipping norm of an update, of a row's features or of a row's gradient", group=PRIVACY, above=0
@@ -191,7 +167,7 @@ class Config:
     lr: float | None = option(None, "learning rate of local training", group=METHOD, above=0)
     epochs: int | None = option(None, "local epochs per round", group=METHOD, least=1)
     batch_size: int | None = option(None, "rows per local step", group=METHOD, least=1)
-    settings: dict[str, Any] = option(
+    settings: dict[str, object] = option(
         {}, "setting of the method, as name=value; may be repeated", flag="set", group=METHOD
     )
     terms: tuple[str, ...] = option(
@@ -203,14 +179,18 @@ class Config:
     backend: str = option(
         "auto",
         "execution of clients: one by one (loop), in processes, batched by vmap, or on a Ray cluster",
-        choices=BACKENDS,
+        choices=("auto", "loop", "processes", "vmap", "ray"),
         group=EXECUTION,
     )
-    device: str = option("auto", "device for computation; auto: CUDA if available", choices=DEVICES, group=EXECUTION)
+    device: str = option(
+        "auto", "device for computation; auto: CUDA if available", choices=("auto", "cpu", "cuda"), group=EXECUTION
+    )
     workers: int | None = option(
         None, "number of processes: for runs if there are several, otherwise for clients", group=EXECUTION, least=1
     )
-    store: str = option("memory", "storage of client states between rounds", choices=STORES, group=EXECUTION)
+    store: str = option(
+        "memory", "storage of client states between rounds", choices=("memory", "disk"), group=EXECUTION
+    )
     cache: int = option(32, "number of client states in memory if the store is on disk", group=EXECUTION, least=1)
     clock: str = option("", "devices of the simulated clock, such as speed=1e9,spread=4,up=1e6", group=FAULTS)
     global_test: bool = option(False, "also test personal models on the test rows of all clients", group=EVALUATION)
@@ -236,39 +216,12 @@ class Config:
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
         for f in fields(self):
-            choices, value = f.metadata.get("choices", ()), getattr(self, f.name)
-            if value not in choices:  # The word "none" may be a choice, and must not be read as None.
-                value = _read(value, hints[f.name], f.name)
-                object.__setattr__(self, f.name, value)
-            if choices and value is not None and value not in choices:
-                raise unknown(flag(f.name), value, choices)
-        self._check_ranges()
-
-    def _check_ranges(self) -> None:
-        self._check_faults()
-        if self.robust is not None:
-            parse(self.robust)
-        if self.dp is not None:
-            mechanisms.parse(self.dp)
+            object.__setattr__(self, f.name, read_value(getattr(self, f.name), f, hints[f.name], flag(f.name)))
         for f in fields(self):
-            value, bounds = getattr(self, f.name), bounds_of(f)
-            if value is not None and not all(BOUNDS[name].holds(value, bound) for name, bound in bounds.items()):
-                limits = " and ".join(f"{BOUNDS[name].words} {bound}" for name, bound in bounds.items())
-                # Shares are often given in percent by mistake, so the message repeats the meaning of the option.
-                meaning = f": {f.metadata['about']}" if "most" in bounds else ""
-                raise AtollError(f"{flag(f.name)} must be {limits}, not {value}{meaning}.")
-
-    def _check_faults(self) -> None:
-        if self.drop is not None:
-            read_drop(self.drop)
-        for name in ("slow", "stragglers"):
-            if (text := getattr(self, name)) is not None:
-                read_lag(flag(name), text)
-        if self.poison is not None:
-            read_poison(self.poison)
+            check_value(getattr(self, f.name), f, flag(f.name))
 
     @property
-    def optimiser_options(self) -> dict[str, Any]:
+    def optimiser_options(self) -> dict[str, object]:
         """Options of local training that were given, by name."""
         given = {name: getattr(self, name) for name in ("optimiser", "lr", "epochs", "batch_size")}
         return {name: value for name, value in given.items() if value is not None}
@@ -278,7 +231,7 @@ class Config:
         """Name of the run in tables and directories: the method with its variant and regularisers."""
         return label_of(self.method, self.terms)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Return the entries that decide the numbers: equal identities give equal results, round by round."""
         decisive = {name: value for name, value in self.to_dict().items() if name not in NEUTRAL}
         same = {  # Equal to the bit; "auto" occurs only in files of runs from versions without a choice of device.
@@ -287,7 +240,7 @@ class Config:
         }
         return decisive | same
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the entries as they appear in YAML and JSON."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
@@ -296,68 +249,7 @@ class Config:
         return str(yaml.safe_dump(self.to_dict(), sort_keys=False))
 
 
-def _read(value: Any, kind: Any, name: str) -> Any:
-    if kind == tuple[str, ...]:
-        return _words(value, flag(name), commas=name == "models")
-    if kind == dict[str, Any]:
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise AtollError(f"{flag(name)} must be name=value pairs, not {value!r}.")
-        return dict(value)
-    return convert(value, kind, flag(name))
-
-
-def _words(value: Any, where: str, commas: bool) -> tuple[str, ...]:
-    words = value.split(",") if isinstance(value, str) and commas else [value] if isinstance(value, str) else value
-    if not isinstance(words, list | tuple) or not all(isinstance(w, str) and w for w in words):
-        raise AtollError(f"{where} must be a list of names, not {value!r}.")
-    return tuple(words)
-
-
-def bounds_of(f: Any) -> dict[str, float]:
-    """Return the bounds of a field by their names in ``BOUNDS``."""
-    return {name: f.metadata[name] for name in BOUNDS if name in f.metadata}
-
-
 def flag(name: str) -> str:
     """Return the command-line option of a field, for messages."""
     option_name = str(Config.__dataclass_fields__[name].metadata.get("flag", name))
     return "--" + option_name.replace("_", "-")
-
-
-def label_of(method: str, terms: Sequence[str]) -> str:
-    """Join method and regularisers to a label, such as ``"fedavg+dw:mu=0.1"``."""
-    base, sign, variant = method.partition(":")
-    name = Path(base).stem if base.endswith(".py") else base
-    return "+".join([name + sign + variant, *terms])
-
-
-def from_dict(values: Mapping[str, Any], where: str = "the configuration") -> Config:
-    """Make a configuration from entries; ``where`` names their source in error messages.
-
-    Raises:
-        AtollError: if an entry is unknown or its value is wrong.
-    """
-    known = {f.name for f in fields(Config)}
-    for name in values:
-        if name not in known:
-            raise unknown(f"entry in {where}", str(name), known)
-    return Config(**values)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the entries of a configuration file; :func:`from_dict` checks them.
-
-    Raises:
-        AtollError: if the file is missing or is no YAML mapping.
-    """
-    try:
-        values = from_yaml(path.read_text())
-    except FileNotFoundError:
-        raise AtollError(f"There is no configuration file {str(path)!r}. Check the path.") from None
-    except OSError as reason:
-        raise AtollError(f"Cannot read the configuration file {str(path)!r}: {reason.strerror}.") from reason
-    except ValueError as reason:
-        raise AtollError(f"{str(path)!r} is not readable YAML: {reason}") from reason
-    if not isinstance(values, dict):
-        raise AtollError(f"{str(path)!r} must contain entries such as 'method: fedavg'.")
-    return values

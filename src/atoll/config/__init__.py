@@ -1,0 +1,8 @@
+"""Define the configuration of a run, and read it from files."""
+
+from .files import from_dict, read_yaml
+from .labels import label_of
+from .options import NEUTRAL, bounds_of
+from .run_config import Config, flag
+
+__all__ = ["NEUTRAL", "Config", "bounds_of", "flag", "from_dict", "label_of", "read_yaml"]

@@ -1,0 +1,11 @@
+"""Name runs in tables and directories."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def label_of(method: str, terms: Sequence[str]) -> str:
+    """Join method and regularisers to a label, such as ``"fedavg+dw:mu=0.1"``."""
+    base, sign, variant = method.partition(":")
+    name = Path(base).stem if base.endswith(".py") else base
+    return "+".join([name + sign + variant, *terms])

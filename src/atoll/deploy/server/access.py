@@ -1,0 +1,59 @@
+"""Decide which requests pass the reverse proxy: operations of sites, signed by keys that the federation accepts."""
+
+from .. import pki
+from ..federation_dir import FederationDir, RegisteredSite
+from ..flower_adapter import HEALTH, NODE_MANAGEMENT, OPERATION
+
+
+class Refusal(Exception):
+    """Raised for a request that the proxy answers itself, with an HTTP status, instead of passing it to Flower."""
+
+    def __init__(self, status: int, reason: str):
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+def check_path(method: str, target: str) -> None:
+    """Raise Refusal unless the request is an operation of sites, in its exact spelling: no query, escapes or dots."""
+    if method == "GET" and target == HEALTH:
+        return
+    found = OPERATION.fullmatch(target)
+    if method != "POST" or found is None or found[1] in NODE_MANAGEMENT:
+        raise Refusal(403, "closed")
+
+
+class KeyChecker:
+    """Checks keys against federation.yaml, and reads the file again when it has changed."""
+
+    def __init__(self, directory: FederationDir):
+        self._directory = directory
+        self._seen: tuple[int, int] | None = None
+        self._sites: dict[str, RegisteredSite] = {}
+
+    def check_key(self, target: str, key: str | None) -> None:
+        """Raise Refusal unless the key is accepted.
+
+        The health check needs no key, but a key that is shown must be valid.
+        """
+        if key is None and target == HEALTH:
+            return
+        site = self._known().get(key or "")
+        refusal = "key not known" if site is None else site.refusal()
+        if refusal:
+            raise Refusal(401, refusal)
+
+    def _known(self) -> dict[str, RegisteredSite]:
+        found = self._directory.file.stat()
+        mark = found.st_mtime_ns, found.st_ino
+        if mark != self._seen:
+            sites = self._directory.read().sites.values()
+            self._sites, self._seen = {pki.header(site.key.encode()): site for site in sites}, mark
+        return self._sites
+
+
+class AnyKey(KeyChecker):
+    """Accepts any key, for trials on the loopback without TLS."""
+
+    def check_key(self, target: str, key: str | None) -> None:
+        return

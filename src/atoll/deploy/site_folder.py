@@ -1,0 +1,93 @@
+"""Read and change the folder of a site, which the server creates and an administrator copies to the site."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from ..errors import AtollError
+from ..utils.parsing import Json
+from .private_files import check_private, write_private
+
+SITE_YAML = """\
+# The site {name}. These settings stay here: the server never sees this file.
+name: "{name}"
+
+# The site's own rows: an .npz file, a folder of images (a folder for each class), a CSV or a Parquet file.
+# `atoll deploy client FOLDER --data PATH` fills this in.
+data: null
+
+# The site's own architecture, with options, such as mlp or cnn1 (see `atoll models`). Null: one that suits the data.
+model: null
+
+# For methods that distil: public rows, the same file at all sites and at the server.
+public: null
+
+# What may leave the site: classes with fewer rows stay here, and so do covariances that give rows away. `privacy: off`
+# lets out whatever the method sends.
+privacy:
+  min_class_count: 10
+"""
+
+GATE_YAML = """\
+# Where this site finds the gate of the federation's server.
+server: "{server}"
+"""
+
+
+class SiteFolder:
+    """The folder of a site: its key, the certificate of the federation's authority, its settings and its state."""
+
+    def __init__(self, path: Path):
+        self.path = path.absolute()
+        self.ca = self.path / "ca.crt"
+        self.key = self.path / "site.key"
+        self.file = self.path / "site.yaml"
+        self.gate = self.path / "gate.yaml"
+        self.state = self.path / "state"
+        self.logs = self.path / "logs"
+        self.socket = self.state / "worker.sock"
+
+    def name(self) -> str:
+        """Return the name of the site."""
+        return str(self._entries(self.file)["name"])
+
+    def data(self) -> str | None:
+        """Return the place of the site's rows, or None if none was given yet."""
+        return self._entries(self.file).get("data")
+
+    def server(self) -> str:
+        """Return the address of the federation's server."""
+        return str(self._entries(self.gate)["server"])
+
+    def _entries(self, file: Path) -> Json:
+        try:
+            found = yaml.safe_load(file.read_text())
+        except FileNotFoundError:
+            raise AtollError(
+                f"{str(self.path)!r} is not a site's folder: it has no {file.name}. "
+                "Give the folder that `atoll deploy init` made for this site."
+            ) from None
+        except yaml.YAMLError as reason:
+            raise AtollError(f"{str(file)!r} is not readable YAML: {reason}") from reason
+        needed = "server" if file == self.gate else "name"
+        if not isinstance(found, dict) or not isinstance(found.get(needed), str):
+            raise AtollError(f"{str(file)!r} must have an entry '{needed}'.")
+        return found
+
+    def set(self, file: Path, **entries: str) -> None:
+        """Write values into one of the site's files and keep its comments."""
+        text = file.read_text()
+        for name, value in entries.items():
+            line = yaml.safe_dump({name: value}, width=10_000).strip()
+            text, count = re.subn(rf"^{re.escape(name)}:.*$", line.replace("\\", r"\\"), text, flags=re.MULTILINE)
+            text = text if count else f"{text}\n{line}\n"
+        write_private(file, text.encode())
+
+    def check(self) -> None:
+        """Raise AtollError if a file is missing or readable by other accounts of this machine."""
+        for file in (self.ca, self.key, self.file, self.gate):
+            if not file.exists():
+                raise AtollError(f"The site's folder lacks {file.name}. Copy the whole folder here again.")
+        for place in (self.path, self.key):
+            check_private(place)

@@ -1,0 +1,27 @@
+"""Word the guarantees of the privacy mechanisms, and their limits, for summaries and reports."""
+
+SCOPES = {
+    "updates": (
+        "client level: the data of any one client against none, for everything it sends in all rounds; noise is added "
+        "by the client, so the server need not be trusted; all clients weigh the same"
+    ),
+    "statistics": (
+        "release, extractor fixed: any one row of a client against none, for the statistics that it sends in all "
+        "rounds, as if the features had been given beforehand; the extractor is trained on the same rows, so this is "
+        "not end to end"
+    ),
+    "training": (
+        "row level, end to end: any one training row of a client against none, for all weights that it sends; the "
+        "number of its rows is not hidden"
+    ),
+}
+NOT_COVERED = "accuracies and other measurements in this record are of private rows and have no noise"
+SECURE = "secure source of the operating system: a run with it cannot be repeated"
+SEEDED = "not private: seeded noise"
+OFF = "No privacy mechanism was on: the server reads uploads as methods make them."
+GATED = (
+    "The gate acted on {covers}: it prevents exact reconstruction from few rows. It gives no formal guarantee; an "
+    "attacker who knows the distribution can still guess membership from means."
+)
+AT_SITES = "The server asked for no privacy mechanism; sites hold back what their own rules say."
+PASSED = "The gate let {passes} pass unchanged, by the role that the method declares for each; roles are not checked."
