@@ -70,7 +70,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the options of every run."""
     for name, cls in sorted(_registry.methods().items()):
         needs = {"public": 60} if Need.PUBLIC_DATA in traits_of(cls).needs else {}
-        for spec in (name, *(f"{name}:{variant}" for variant in cls.variants)):
+        for spec in (name, *(f"{name}:{variant}" for variant in traits_of(cls).variants)):
             for backend, where in BACKENDS.items():
                 if backend != "vmap" or traits_of(cls).vmap is not False:
                     yield f"{spec} {backend}", COMMON | needs | SHORT.get(name, {}) | where | {"method": spec}

@@ -24,7 +24,7 @@ from atoll.cli import main as command_line
 from atoll.config import NEUTRAL, Config, flag
 from atoll.core.contract import contract
 from atoll.core.hooks import AdaptsNewClients, ClosedToNewClients, HasGenericModel
-from atoll.core.method import Method, traits_of
+from atoll.core.method import traits_of
 from atoll.core.payloads import Nothing, Params
 from atoll.core.traits import Need
 from atoll.data.catalogue import KNOWN
@@ -310,7 +310,7 @@ def methods_page() -> str:
 def _method_rows() -> Iterator[list[str]]:
     for name, cls in _registry.methods().items():
         card = _registry.method_info(cls)
-        variants = ", ".join(code(f"{name}:{variant}") for variant in cls.variants)
+        variants = ", ".join(code(f"{name}:{variant}") for variant in traits_of(cls).variants)
         source = card.citation if card.url else ""
         yield [
             f"[`{name}`](methods/{name}.md)",
@@ -328,7 +328,7 @@ def _mixed(name: str) -> str:
 
 
 def _generic(name: str) -> str:
-    return "no" if _registry.method(name).generic is Method.generic else "yes"
+    return "yes" if issubclass(_registry.method(name), HasGenericModel) else "no"
 
 
 def _needs(name: str) -> str:
@@ -387,7 +387,7 @@ def _longer(name: str) -> Iterator[str]:
 
 
 def _variants(name: str) -> Iterator[str]:
-    for variant, changes in _registry.method(name).variants.items():
+    for variant, changes in traits_of(_registry.method(name)).variants.items():
         settings = ", ".join(code(f"{field}={value}") for field, value in changes.items())
         yield f"Variant {code(f'{name}:{variant}')}: {settings}."
 
@@ -399,7 +399,9 @@ def _travelling(name: str) -> Iterator[str]:
         yield table(("run as", "10 classes: down", "up", "100 classes: down", "up"), rows)
     if any("held classes" in row[3] for row in _payload_rows(name)):
         yield "*Held classes*: the rows of a class table whose count or flag is zero stay at home."
-    files = [f"{name}{'-' * bool(variant)}{variant}.json" for variant in ("", *_registry.method(name).variants)]
+    files = [
+        f"{name}{'-' * bool(variant)}{variant}.json" for variant in ("", *traits_of(_registry.method(name)).variants)
+    ]
     golden = ", ".join(f"[{file}](../../tests/wire/{file})" for file in files)
     yield f"`atoll audit {name}` shows shapes and bytes. Name, type and shape of all that travels: {golden}."
 
@@ -429,14 +431,22 @@ def _settings_table(settings: Iterable[Setting]) -> str:
 
 def _payload_rows(name: str) -> Iterator[list[str]]:
     types = contract(make(name))
-    kinds = {"down": types.download, "up": types.upload, "state": types.state, "server": types.server}
-    for place, kind in kinds.items():
-        if kind is Nothing:
-            yield [PLACES[place], "–", "nothing", "", ""]
-        hints, markers = get_type_hints(kind), {f.metadata.get("rows") for f in fields(kind)}
-        for f in fields(kind):
-            how = ", ".join(_how(f, markers)) if place in ("down", "up") else ""
-            yield [PLACES[place], code(f.name), _holds(hints[f.name]), how, f.metadata.get("about", "")]
+    several = len(types.exchanges) > 1
+    for at, messages in enumerate(types.exchanges, 1):
+        step = f", exchange {at}" if several else ""
+        yield from _field_rows(PLACES["down"] + step, messages.download, travels=True)
+        yield from _field_rows(PLACES["up"] + step, messages.upload, travels=True)
+    yield from _field_rows(PLACES["state"], types.state)
+    yield from _field_rows(PLACES["server"], types.server)
+
+
+def _field_rows(place: str, kind: Any, travels: bool = False) -> Iterator[list[str]]:
+    if kind is Nothing:
+        yield [place, "–", "nothing", "", ""]
+    hints, markers = get_type_hints(kind), {f.metadata.get("rows") for f in fields(kind)}
+    for f in fields(kind):
+        how = ", ".join(_how(f, markers)) if travels else ""
+        yield [place, code(f.name), _holds(hints[f.name]), how, f.metadata.get("about", "")]
 
 
 def _holds(kind: Any) -> str:
@@ -502,7 +512,10 @@ def _wire(name: str, variant: str = "") -> str:
 SPECS = [
     spec
     for name, cls in _registry.methods().items()
-    for spec in (name, *(f"{name}:{v}" for v in cls.variants if _wire(name, v) != _wire(name)))  # what sends the same
+    for spec in (
+        name,
+        *(f"{name}:{v}" for v in traits_of(cls).variants if _wire(name, v) != _wire(name)),
+    )  # what sends the same
 ]
 
 
