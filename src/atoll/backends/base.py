@@ -10,6 +10,7 @@ from ..clients.tasks import (
     ClientUpload,
 )
 from ..core.method import AnyMethod
+from ..core.payloads import Payload
 from ..typing import ClientId
 
 
@@ -40,7 +41,7 @@ class Backend(Protocol):
         """Return the stored state of client ``i``, or its first state."""
         ...
 
-    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
+    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Payload) -> Score:
         """Evaluate the personal model of client ``i`` without training."""
         ...
 

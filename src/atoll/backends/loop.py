@@ -14,6 +14,7 @@ from ..core.contract import exchanges_of
 from ..core.hooks import PredictsOtherwise, TrainsAfterUpload
 from ..core.method import AnyMethod
 from ..core.model import Predictor
+from ..core.payloads import Payload
 from ..core.prng import Key, key
 from ..core.schema import tensors_of
 from ..typing import ClientId
@@ -60,7 +61,7 @@ class LoopBackend:
         kept = self.store.get(i)
         return method_calls.init_client(method, self.pool.client(i), key(seed, "init", i)) if kept is None else kept
 
-    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Any) -> Score:
+    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Payload) -> Score:
         """Evaluate the personal model of client ``i`` without training."""
         state, client = self.state(method, seed, i), self.pool.client(i)
         return self.evaluate(method_calls.personal_predictor(method, download, None, state, client), i)
@@ -96,7 +97,7 @@ class LoopBackend:
         self._results.append(finish if isinstance(method, TrainsAfterUpload) else finish())
         return ClientUpload(job.client, self.upload_filter(job, client, part.upload), before)
 
-    def _before(self, method: AnyMethod, job: ClientTask, state: Any, client: Client) -> Score | None:
+    def _before(self, method: AnyMethod, job: ClientTask, state: Payload, client: Client) -> Score | None:
         if not job.evaluate or job.round.exchange > 0:
             return None
         if job.known is not None and _is_lasting(method, job, None, state, client):
@@ -106,7 +107,13 @@ class LoopBackend:
         )
 
     def _result(
-        self, method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Client, spoilt: bool | None = None
+        self,
+        method: AnyMethod,
+        job: ClientTask,
+        up: Payload,
+        state: Payload,
+        client: Client,
+        spoilt: bool | None = None,
     ) -> ClientResult:
         """Return the new state, with the score of the trained model if the job requests one."""
         if not job.evaluate or job.round.exchange < len(exchanges_of(method)) - 1:
@@ -115,7 +122,7 @@ class LoopBackend:
         return ClientResult(job.client, state, score, spoilt, _is_lasting(method, job, up, state, client))
 
 
-def _is_lasting(method: AnyMethod, job: ClientTask, up: Any, state: Any, client: Client) -> bool:
+def _is_lasting(method: AnyMethod, job: ClientTask, up: Payload | None, state: Payload, client: Client) -> bool:
     """Return True if the personal model is stored in the client's state, so that no download can change it."""
     if isinstance(method, PredictsOtherwise):
         return False

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..clients.pool import ClientPool
 from ..clients.state_store import Store
 from ..clients.tasks import UploadFilter, no_filter
+from ..core.payloads import Payload
 from ..utils.runtime import kept_memory
 from .remote import RemoteBackend, UploadReady, WorkDone, WorkItem, run_work_item
 from .shared_memory import SharedMemoryPipe, shared_memory_pipe
@@ -138,7 +139,7 @@ def _work(pool: ClientPool, upload_filter: UploadFilter, parent_pipe: SharedMemo
 
 
 def _run_work_items(pool: ClientPool, upload_filter: UploadFilter, parent_pipe: SharedMemoryPipe, parent: int) -> None:
-    download: Any = None
+    download: Payload | None = None
     while True:
         # A dead parent does not close the pipe, because workers forked later hold it open too.
         while not parent_pipe.pipe.poll(1):

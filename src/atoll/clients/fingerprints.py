@@ -1,8 +1,9 @@
 """Take fingerprints of uploads for the audit log: SHA-256 digest and size."""
 
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ..core.payloads import Payload
 from ..core.serialization import encode
 
 
@@ -21,7 +22,7 @@ def fingerprint_bytes(data: bytes) -> Fingerprint:
     return Fingerprint(len(data), sha256(data).hexdigest())
 
 
-def fingerprint_upload(upload: Any, flaw: tuple[str, str] | None = None) -> Fingerprint:
+def fingerprint_upload(upload: Payload, flaw: tuple[str, str] | None = None) -> Fingerprint:
     """Return the fingerprint of an upload's serialised bytes.
 
     Args:

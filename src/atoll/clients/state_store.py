@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
-from ..core.payloads import payload
+from ..core.payloads import Payload, payload
 from ..core.serialization import OWN, decode, digest, encode
 from ..typing import ClientId
 from ..utils.files import write
@@ -27,7 +27,7 @@ class Kept:
     digest: str
 
 
-def state_digest(state: Any) -> str:
+def state_digest(state: Payload) -> str:
     """Return the SHA-256 of a state's canonical bytes, also for a state that a remote client keeps."""
     return state.digest if isinstance(state, Kept) else digest(state)
 
@@ -39,8 +39,8 @@ class Store(Protocol):
     permanent, ``rollback`` discards them, so that an interrupted round changes nothing.
     """
 
-    def get(self, i: ClientId) -> Any | None: ...
-    def put(self, i: ClientId, state: Any) -> None: ...
+    def get(self, i: ClientId) -> Any: ...
+    def put(self, i: ClientId, state: Payload) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def clear(self) -> None: ...
@@ -79,13 +79,13 @@ class MemoryStore:
     """Store states in memory."""
 
     def __init__(self) -> None:
-        self._committed: dict[ClientId, Any] = {}
-        self._drafts: dict[ClientId, Any] = {}
+        self._committed: dict[ClientId, Payload] = {}
+        self._drafts: dict[ClientId, Payload] = {}
 
-    def get(self, i: ClientId) -> Any | None:
+    def get(self, i: ClientId) -> Any:
         return self._drafts.get(i, self._committed.get(i))
 
-    def put(self, i: ClientId, state: Any) -> None:
+    def put(self, i: ClientId, state: Payload) -> None:
         self._drafts[i] = state
 
     def commit(self) -> None:
@@ -114,7 +114,7 @@ class DiskStore:
         cache: number of states in memory.
     """
 
-    def __init__(self, folder: Path, kind: type[Any], cache: int = 32):
+    def __init__(self, folder: Path, kind: type[Payload], cache: int = 32):
         self._folder = folder
         self._kind = kind
         self._capacity = max(1, cache)
@@ -123,7 +123,7 @@ class DiskStore:
         self._long: dict[str, ClientId] = {}  # client names too long for a file, by the digest in the file's name
         folder.mkdir(parents=True, exist_ok=True)
 
-    def get(self, i: ClientId) -> Any | None:
+    def get(self, i: ClientId) -> Any:
         if i not in self._recent:
             path = self._draft(i) if i in self._drafts else self._path(i)
             if not path.exists():
@@ -132,7 +132,7 @@ class DiskStore:
         self._recent.move_to_end(i)
         return self._recent[i]
 
-    def put(self, i: ClientId, state: Any) -> None:
+    def put(self, i: ClientId, state: Payload) -> None:
         # Register the draft before writing, so that a rollback also removes a partly written file.
         self._drafts.add(i)
         write(self._draft(i), encode(state), os.O_TRUNC)
@@ -159,7 +159,7 @@ class DiskStore:
         stored = (path.name.removesuffix(_SUFFIX) for path in self._folder.glob("*" + _SUFFIX))
         return iter(sorted({self._long.get(name) or unquote(name) for name in stored} | self._drafts))
 
-    def _remember(self, i: ClientId, state: Any) -> None:
+    def _remember(self, i: ClientId, state: Payload) -> None:
         self._recent[i] = state
         self._recent.move_to_end(i)
         while len(self._recent) > self._capacity:

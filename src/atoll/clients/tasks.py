@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..core.client import Client
+from ..core.payloads import Payload
 from ..core.task import Round
 from ..typing import ClientId
 from .evaluation import Score
@@ -51,7 +52,7 @@ class ClientTask(NamedTuple):
 
     client: ClientId
     round: Round
-    download: Any
+    download: Any  # a Payload; None where a worker receives it by another way
     evaluate: bool = False
     known: Score | None = None
 
@@ -66,8 +67,8 @@ class UploadBatch:
         all_valid: whether the whole batch passed validation; None before validation.
     """
 
-    stack: Any
-    uploads: Mapping[ClientId, Any]
+    stack: Payload
+    uploads: Mapping[ClientId, Payload]
     all_valid: bool | None = None
 
 
@@ -83,7 +84,7 @@ class ClientUpload(NamedTuple):
     """
 
     sender: ClientId
-    upload: Any
+    upload: Any  # a Payload if the client kept to the protocol; other objects are rejected
     before: Score | None = None
     fingerprint: Fingerprint | None = None
     upload_batch: UploadBatch | None = None
@@ -115,7 +116,7 @@ class ClientResult(NamedTuple):
     """
 
     sender: ClientId
-    state: Any
+    state: Any  # a Payload, or a LostClient
     after: Score | None = None
     not_finite: bool | None = None
     lasting: bool = False
@@ -168,9 +169,9 @@ class RoundLog:
 
 # Replaces the upload that a method made by the one that leaves the client, for example with noise. Runs at the client.
 # The client's own state and model are not filtered.
-UploadFilter = Callable[[ClientTask, Client, Any], Any]
+UploadFilter = Callable[[ClientTask, Client, Payload], Payload]
 
 
-def no_filter(task: ClientTask, client: Client, upload: Any) -> Any:
+def no_filter(task: ClientTask, client: Client, upload: Payload) -> Payload:
     """Send the upload unchanged."""
     return upload

@@ -115,7 +115,7 @@ def payload(cls: type[T]) -> type[T]:
     _check_rows(made, kinds)
     static = tuple(name for name in kinds if kinds[name] in _STATIC)
 
-    def flatten(p: Any) -> tuple[list[Any], Any]:
+    def flatten(p: Payload) -> tuple[list[Any], Any]:
         present = tuple(name for name in kinds if name not in static and getattr(p, name) is not None)
         return [getattr(p, name) for name in present], (present, tuple(getattr(p, name) for name in static))
 
@@ -162,7 +162,7 @@ class Packed(NamedTuple):
         )
 
 
-def pack(p: Any) -> Packed:
+def pack(p: Payload) -> Packed:
     """Flatten a payload to ``{"params/body.0.weight": tensor}`` and ``{"stage": "warm"}``.
 
     Rows of classes that the client does not have are left out.
@@ -193,7 +193,7 @@ def _pack_marker(packed: Packed, name: str, marker: Tensor) -> None:
         packed.tensors[name] = marker[held]
 
 
-def _pack_rows(value: Tensor, p: Any, metadata: Any) -> Tensor:
+def _pack_rows(value: Tensor, p: Payload, metadata: Any) -> Tensor:
     if metadata.get("rows"):
         value = value[getattr(p, metadata["rows"]) != 0]
     if metadata.get("symmetric"):
@@ -312,14 +312,15 @@ def _check_room(like: Tensor, shape: Sequence[int], most: int) -> None:
         raise ValueError(f"a table of shape {list(shape)} takes more than {most} bytes")
 
 
-def nbytes(p: Any) -> int:
+def nbytes(p: Payload) -> int:
     """Return the size of a payload's packed form in bytes, without packing where all fields are sent whole."""
-    if not p._dense:
+    kind: Any = type(p)
+    if not kind._dense:
         return pack(p).nbytes
     if SIZE in p.__dict__:
         return int(p.__dict__[SIZE])
     total = 0
-    for name in p._kinds:
+    for name in kind._kinds:
         value = getattr(p, name)
         if isinstance(value, dict):
             total += sum([v.nbytes for v in value.values()])
@@ -332,7 +333,7 @@ def _scalar_bytes(value: Scalar) -> int:
     return len(value.encode()) if isinstance(value, str) else 8
 
 
-def equal(a: Any, b: Any) -> bool:
+def equal(a: Payload, b: Payload) -> bool:
     """Return True if two payloads have the same class, names in the same order, and equal values."""
     p, q = pack(a), pack(b)
     return (

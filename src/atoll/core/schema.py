@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import AtollError
 from .contract import contract
 from .hooks import TakesRegularisers
-from .payloads import Params, Role, field_types
+from .payloads import Params, Payload, Role, field_types
 from .tree import flatten_rows
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _NO_CONSTRAINTS = FieldConstraints()
 # Forms
 
 
-def tensors_of(p: Any) -> Params:
+def tensors_of(p: Payload) -> Params:
     """Return all tensors of a payload, under the names of the packed form."""
     found: Params = {}
     for field_name in field_types(type(p)):
@@ -87,29 +87,29 @@ def tensors_of(p: Any) -> Params:
     return found
 
 
-def static_form(p: Any) -> tuple[Any, ...]:
+def static_form(p: Payload) -> tuple[Any, ...]:
     """Return the names of tensors and the values of scalars, which are equal in payloads that can be stacked."""
     values = [getattr(p, name) for name in field_types(type(p))]
     return tuple([tuple(v) if isinstance(v, dict) else ... if isinstance(v, Tensor) else v for v in values])
 
 
-def form_of(p: Any) -> Form:
+def form_of(p: Payload) -> Form:
     """Return the types and shapes of a payload's tensors, by name."""
     return {name: Leaf(v.dtype, tuple(v.shape)) for name, v in tensors_of(p).items()}
 
 
-def is_finite(p: Any) -> bool:
+def is_finite(p: Payload) -> bool:
     """Return True if a payload holds neither NaN nor infinity."""
     return all(bool(v.isfinite().all()) for v in tensors_of(p).values())
 
 
-def find_nonfinite(stack: Any) -> set[int]:
+def find_nonfinite(stack: Payload) -> set[int]:
     """Return the positions in a stack of payloads that hold NaN or infinity."""
     found = [flatten_rows(v.isfinite()).all(1).logical_not_() for v in tensors_of(stack).values()]
     return {at for flags in found if bool(flags.any()) for at in flags.nonzero().flatten().tolist()}
 
 
-def declared_constraints(kind: type[Any]) -> dict[str, FieldConstraints]:
+def declared_constraints(kind: type[Payload]) -> dict[str, FieldConstraints]:
     """Return the constraints that a payload class declares, by field, or by ``field/tensor`` for labels."""
     names = [constraint.name for constraint in fields(FieldConstraints) if constraint.name != "labels"]
     found = {

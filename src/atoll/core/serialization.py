@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from ..errors import AtollError
-from .payloads import Packed, Params, Scalar, pack, unpack
+from .payloads import Packed, Params, Payload, Scalar, pack, unpack
 
 T = TypeVar("T")
 _HEADER = "atoll"  # A single metadata entry: the order of several entries could vary.
@@ -40,7 +40,7 @@ class WireError(AtollError):
     """Report bytes that are not a payload of the expected class."""
 
 
-def encode(p: Any) -> bytes:
+def encode(p: Payload) -> bytes:
     """Return the canonical bytes of a payload. Equal payloads give equal bytes on every machine."""
     packed = pack(p)
     tensors = {name: packed.tensors[name].detach().cpu().contiguous() for name in sorted(packed.tensors)}
@@ -96,12 +96,12 @@ def decode_upload(cls: type[T], data: bytes, limits: Limits = FROM_OUTSIDE) -> T
         return Unreadable(str(reason))
 
 
-def digest(p: Any) -> str:
+def digest(p: Payload) -> str:
     """Return the SHA-256 of a payload's canonical bytes, in hexadecimal."""
     return sha256(encode(p)).hexdigest()
 
 
-def schema(p: Any) -> dict[str, Any]:
+def schema(p: Payload) -> dict[str, Any]:
     """Return the names, types and shapes of all tensors in a payload's packed form, and the names of its scalars."""
     packed: Packed = pack(p)
     shapes = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in sorted(packed.tensors.items())}

@@ -1,7 +1,6 @@
 """Build the parts of an experiment from its setup, and run it."""
 
 from collections.abc import Callable
-from typing import Any
 
 from ..aggregation.fixed_point import Fixed, largest
 from ..aggregation.robust import guard_for
@@ -10,6 +9,7 @@ from ..clients.tasks import no_filter
 from ..clients.validation.checks import LARGEST
 from ..clients.validation.validator import Validator
 from ..core.contract import Contract, contract
+from ..core.payloads import Payload
 from ..core.schema import constraints_of
 from ..privacy.policy import Privacy
 from ..simulation.faults import Faults
@@ -113,7 +113,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
 def open_stores(setup: Setup, run_dir: RunDir | None, types: Contract) -> RunStores:
     """Open the stores of client states: in memory, or on disk in the run directory."""
 
-    def open_store(name: str, kind: type[Any]) -> Store:
+    def open_store(name: str, kind: type[Payload]) -> Store:
         if setup.config.store == "memory" or run_dir is None:
             return MemoryStore()
         return DiskStore(run_dir.path / name, kind, setup.config.cache)

@@ -17,7 +17,7 @@ from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
 from ..core.method import AnyMethod
 from ..core.model import Predictor
-from ..core.payloads import Params
+from ..core.payloads import Params, Payload
 from ..core.prng import key
 from ..core.replies import Replies
 from ..core.task import Round
@@ -68,7 +68,7 @@ class Evaluator:
         with torch.no_grad():
             return method_calls.init_server(self._method, self._task, key(self._seed, "init", "server"))
 
-    def evaluate_personal(self, run_state: RunState, server: Any, known: set[ClientId]) -> PersonalScores:
+    def evaluate_personal(self, run_state: RunState, server: Payload, known: set[ClientId]) -> PersonalScores:
         """Summarise the scores of all personal models, after and before training.
 
         Args:
@@ -86,7 +86,7 @@ class Evaluator:
         honest = {i: score for i, score in after.items() if i not in self._byzantine}
         return {**both, "honest": summarise_clients(honest)}
 
-    def _fill_gaps(self, run_state: RunState, server: Any, known: set[ClientId]) -> None:
+    def _fill_gaps(self, run_state: RunState, server: Payload, known: set[ClientId]) -> None:
         """Score the clients without scores.
 
         A client that has not taken part yet is scored with its initial model. A client with a state, whose upload was
@@ -101,7 +101,7 @@ class Evaluator:
             run_state.before.setdefault(i, {name: v for name, v in score.items() if name not in self._details})
 
     def evaluate_generic(
-        self, server: Any, t: int, cohort: Sequence[ClientId]
+        self, server: Payload, t: int, cohort: Sequence[ClientId]
     ) -> tuple[GenericScores | None, list[float] | None]:
         """Evaluate the generic model on all test rows together and on each client's test rows.
 
@@ -138,14 +138,14 @@ class Evaluator:
         local = {i: {"n": float(test.size(at)), "accuracy": each[at]} for at, i in enumerate(self._pool.ids)}
         return {"source": source, "global": together, "local": summarise_clients(local)}, each
 
-    def _average(self, server: Any, t: int, cohort: Sequence[ClientId]) -> Predictor | None:
+    def _average(self, server: Payload, t: int, cohort: Sequence[ClientId]) -> Predictor | None:
         if not cohort or len(self._pool.architectures()) > 1:
             return None
         with torch.no_grad():
             params = mean(Replies(self._personal_params(server, t, i) for i in cohort), "params", weight="n")
         return lambda x: self._task.model(params, x)
 
-    def _personal_params(self, server: Any, t: int, i: ClientId) -> _PersonalParams:
+    def _personal_params(self, server: Payload, t: int, i: ClientId) -> _PersonalParams:
         client = self._pool.client(i)
         state = self._backend.state(self._method, self._seed, i)
         download = self._server_side.download(server, i, Round(t + 1))

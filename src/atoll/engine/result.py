@@ -14,6 +14,7 @@ from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
 from ..core.model import Predictor
+from ..core.payloads import Payload
 from ..core.task import Round
 from ..storage.metrics import RoundMetrics
 from ..storage.run_reader import Run
@@ -49,7 +50,7 @@ class Result:
     summary: dict[str, Any]
     history: Sequence[RoundMetrics]
     table: pa.Table
-    server: Any
+    server: Payload
     per_client_states: Store
     backend: Backend
     notes: Sequence[str]

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..clients.state_store import RunStores
+from ..core.payloads import Payload
 from ..errors import AtollError
 from ..storage.checkpoint import Checkpoints, Snapshot
 from ..storage.run_dir import from_parquet, to_parquet
@@ -38,7 +39,7 @@ class Progress:
         changed: clients with states that are newer than the last checkpoint.
     """
 
-    server: Any
+    server: Payload
     run_state: RunState = field(default_factory=RunState)
     changed: set[ClientId] = field(default_factory=set)
 

@@ -31,7 +31,7 @@ from ..clients.validation.checks import find_type_error
 from ..clients.validation.validator import Validator
 from ..core.contract import contract, exchanges_of
 from ..core.method import AnyMethod
-from ..core.payloads import nbytes
+from ..core.payloads import Payload, nbytes
 from ..core.prng import key
 from ..core.replies import Replies
 from ..core.schema import UploadError, is_finite
@@ -73,7 +73,7 @@ def run_round(
     method: AnyMethod,
     task: Task,
     backend: Backend,
-    server: Any,
+    server: Payload,
     *,
     t: int,
     seed: int,
@@ -170,7 +170,7 @@ def _accept(
     policy: RoundPolicy,
     log: RoundLog,
     r: Round,
-) -> Iterator[Reply[Any]]:
+) -> Iterator[Reply[Payload]]:
     """Yield valid uploads one at a time, and record rejected, late and lost ones."""
     for outcome in uploads:
         if isinstance(outcome.upload, LostClient):

@@ -10,6 +10,7 @@ from ..clients.evaluation import find_target_round, select_rounds
 from ..clients.state_store import RunStores, state_digest
 from ..config import Config
 from ..core import serialization
+from ..core.payloads import Payload
 from ..methods._factory import split_variant
 from ..storage.metrics import GenericScores, RoundMetrics
 from ..typing import ClientId
@@ -88,7 +89,7 @@ def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:
     }
 
 
-def run_digest(server: Any, stores: RunStores) -> str:
+def run_digest(server: Payload, stores: RunStores) -> str:
     """Return the SHA-256 over the server's state, every client's state, and the server's state for each client."""
     whole = sha256(f"server {serialization.digest(server)}\n".encode())
     for what, store in (("client", stores.clients), ("desk", stores.server_side)):

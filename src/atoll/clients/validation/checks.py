@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...core.payloads import Params, field_types
+from ...core.payloads import Params, Payload, field_types
 from ...core.schema import FieldConstraints, Form, Leaf, UploadError, declared_constraints, tensors_of
 from ...core.serialization import Unreadable
 from ...core.tree import flatten_rows
@@ -35,7 +35,7 @@ class ValueLimits(NamedTuple):
     largest: float = LARGEST
 
 
-def find_type_error(upload: Any, kind: type[Any]) -> UploadError | None:
+def find_type_error(upload: Any, kind: type[Payload]) -> UploadError | None:
     """Check an upload against its payload class alone: types of fields, finite values, declared constraints.
 
     Args:
@@ -90,7 +90,7 @@ def _by_shapes(tensors: Params, form: Form, rows: int) -> Iterator[UploadError]:
 # Types, sizes, values
 
 
-def _by_type(upload: Any, kind: type[Any]) -> Iterator[UploadError]:
+def _by_type(upload: object, kind: type[Payload]) -> Iterator[UploadError]:
     """Require the declared class, and the declared type in each field."""
     if isinstance(upload, Unreadable):
         yield UploadError("payload", upload.reason)
@@ -118,7 +118,7 @@ def _describe(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _by_size(upload: Any, most: int) -> Iterator[UploadError]:
+def _by_size(upload: Payload, most: int) -> Iterator[UploadError]:
     size = sum(v.numel() * v.element_size() for v in tensors_of(upload).values())
     if size > most:
         yield UploadError("payload", f"has {size} bytes, and {most} are the most that can be expected")
@@ -130,7 +130,9 @@ def _by_norm(tensors: Params, most: float) -> Iterator[UploadError]:
         yield UploadError("payload", f"has norm {norm:.4g}, above the limit of {most:g}")
 
 
-def _by_value(upload: Any, constraints: Mapping[str, FieldConstraints], bounds: ValueLimits) -> Iterator[UploadError]:
+def _by_value(
+    upload: Payload, constraints: Mapping[str, FieldConstraints], bounds: ValueLimits
+) -> Iterator[UploadError]:
     """Require finite values of a plausible size, then the declared constraints."""
     tensors = tensors_of(upload)
     for name, v in tensors.items():
@@ -140,7 +142,7 @@ def _by_value(upload: Any, constraints: Mapping[str, FieldConstraints], bounds: 
 
 
 def _by_constraints(
-    upload: Any, constraints: Mapping[str, FieldConstraints], bounds: ValueLimits
+    upload: Payload, constraints: Mapping[str, FieldConstraints], bounds: ValueLimits
 ) -> Iterator[UploadError]:
     tensors = tensors_of(upload)
     for name, v in tensors.items():

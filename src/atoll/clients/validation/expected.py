@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ...core.payloads import Payload
 from ...core.schema import Form, Leaf
 
 STAND_INS = (20, 30)  # numbers of rows; a dimension that differs between both uploads is one of rows
@@ -28,7 +29,7 @@ class Expected:
         return sum(leaf.nbytes(rows) for leaf in self.form.values()) + self.spare
 
 
-def _switches(p: Any) -> Iterator[tuple[str, Any]]:
+def _switches(p: Payload) -> Iterator[tuple[str, Any]]:
     """Yield integers and strings of a message. The form of an answer may depend on these, but not on floats."""
     for f in fields(p):
         if isinstance(value := getattr(p, f.name), int | str):

@@ -12,7 +12,7 @@ from ...core.contract import contract, exchanges_of
 from ...core.hooks import KeepsStatePerClient
 from ...core.method import traits_of
 from ...core.optim.base import no_training
-from ...core.payloads import Params, nbytes
+from ...core.payloads import Params, Payload, nbytes
 from ...core.prng import key
 from ...core.replies import Replies
 from ...core.schema import _NO_CONSTRAINTS, FieldConstraints, UploadError, constraints_of, form_of, tensors_of
@@ -75,7 +75,7 @@ class Validator:
         self._known: dict[Any, Expected] = {}
         self._first: Any = None  # the server's first state, made when first needed
 
-    def find_error(self, sender: ClientId, download: Any, upload: Any, exchange: int = 0) -> UploadError | None:
+    def find_error(self, sender: ClientId, download: Payload, upload: Payload, exchange: int = 0) -> UploadError | None:
         """Return the first error of a client's upload, or None. The upload is not changed.
 
         Args:
@@ -87,7 +87,9 @@ class Validator:
         with torch.no_grad():
             return next(self._errors(sender, download, upload, exchange), None)
 
-    def all_valid(self, uploads: Mapping[ClientId, Any], download: Any, stack: Any, exchange: int = 0) -> bool:
+    def all_valid(
+        self, uploads: Mapping[ClientId, Payload], download: Payload, stack: Payload, exchange: int = 0
+    ) -> bool:
         """Return True if no upload of a batch has an error. False means that each upload has to be checked alone.
 
         Args:
@@ -109,7 +111,7 @@ class Validator:
             )
             return next(errors, None) is None and self._plausible(uploads, rows, tensors_of(stack))
 
-    def _plausible(self, uploads: Mapping[ClientId, Any], rows: list[int], stack: Params) -> bool:
+    def _plausible(self, uploads: Mapping[ClientId, Payload], rows: list[int], stack: Params) -> bool:
         """Return True if all values are plausible and keep the declared constraints."""
         constrained = {
             name: self._constraints[name]
@@ -124,7 +126,7 @@ class Validator:
         bounds = [self._bounds._replace(rows=n + self._spare) for n in rows]
         return all(not any(_by_constraints(up, constrained, b)) for up, b in zip(uploads.values(), bounds, strict=True))
 
-    def _errors(self, sender: ClientId, download: Any, upload: Any, exchange: int) -> Iterator[UploadError]:
+    def _errors(self, sender: ClientId, download: Payload, upload: Payload, exchange: int) -> Iterator[UploadError]:
         """Yield errors. The order matters: later checks rely on earlier ones."""
         yield from _by_type(upload, self._exchanges[exchange].upload)
         rows, tensors = self._pool.train.size(self._pool.position(sender)), tensors_of(upload)
@@ -137,7 +139,7 @@ class Validator:
         if expected.open:
             yield from self._by_trial(sender, upload, exchange)
 
-    def limits(self, sender: ClientId, download: Any, exchange: int = 0) -> Limits:
+    def limits(self, sender: ClientId, download: Payload, exchange: int = 0) -> Limits:
         """Return the number of bytes to accept before decoding an answer: twice the size of the largest valid one."""
         rows = self._pool.train.size(self._pool.position(sender))
         most = self.expected(sender, download, exchange).most_bytes(rows)
@@ -145,7 +147,7 @@ class Validator:
 
     # -- expected form ------------------------------------------------------------------------------------------------
 
-    def expected(self, to: ClientId, download: Any, exchange: int = 0) -> Expected:
+    def expected(self, to: ClientId, download: Payload, exchange: int = 0) -> Expected:
         """Return the form of a client's answer to a message.
 
         Messages of one form and exchange to clients of one architecture have answers of one form.
@@ -156,7 +158,7 @@ class Validator:
                 self._known[name] = self._dry_run_form(to, download, exchange)
         return self._known[name]
 
-    def _dry_run_form(self, to: ClientId, download: Any, exchange: int) -> Expected:
+    def _dry_run_form(self, to: ClientId, download: Payload, exchange: int) -> Expected:
         few, many = (form_of(self._answer(self._stand_in(to, rows), to, download, exchange)) for rows in STAND_INS)
         if [(n, leaf.dtype, len(leaf.shape)) for n, leaf in few.items()] != [
             (n, leaf.dtype, len(leaf.shape)) for n, leaf in many.items()
@@ -176,7 +178,7 @@ class Validator:
         blank = client.x.new_zeros(rows, *client.x.shape[1:])
         return replace_rows(client, blank, torch.arange(rows) % client.num_classes)
 
-    def _answer(self, client: Client, of: ClientId, download: Any, exchange: int) -> Any:
+    def _answer(self, client: Client, of: ClientId, download: Payload, exchange: int) -> Any:
         """Return the upload with which a stand-in for client ``of`` answers ``download``.
 
         The stand-in has run a whole round and the earlier exchanges of the next one before, because a message may rely
@@ -201,7 +203,7 @@ class Validator:
 
     # -- forms that depend on what was learnt -------------------------------------------------------------------------
 
-    def _by_trial(self, sender: ClientId, upload: Any, exchange: int) -> Iterator[UploadError]:
+    def _by_trial(self, sender: ClientId, upload: Payload, exchange: int) -> Iterator[UploadError]:
         """Require that the server's first state can aggregate the upload, and has the same form afterwards."""
         before = form_of(self._first_server())
         try:
@@ -217,7 +219,7 @@ class Validator:
                     "payload", f"would turn the server's {name} from {before.get(name)} into {after.get(name)}"
                 )
 
-    def _aggregate_alone(self, sender: ClientId, upload: Any, exchange: int) -> Any:
+    def _aggregate_alone(self, sender: ClientId, upload: Payload, exchange: int) -> Any:
         method, k, r = self._method, key(self._seed, "stand-in"), Round(0, exchange)
         server = self._first_server()
         if isinstance(method, KeepsStatePerClient):
