@@ -122,7 +122,8 @@ class SiteBackend:
 
     def state(self, method: AnyMethod, seed: int, i: ClientId) -> Kept | None:
         """Return the reference to the state that the site keeps; None if it never took part."""
-        return self.store.get(i)
+        kept: Kept | None = self.store.get(i)
+        return kept
 
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Payload) -> Score:
         """Ask the site for its score. All values are NaN if the site does not answer."""
