@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any, cast
 
 from ..core.client import Client
 from ..core.contract import contract, exchanges_of
@@ -16,6 +17,8 @@ from ..core.hooks import (
 )
 from ..core.method import AnyMethod
 from ..core.model import Predictor
+from ..core.optim.base import Optimiser
+from ..core.optim.schedules import CONSTANT
 from ..core.payloads import Nothing, Payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
@@ -28,6 +31,13 @@ _DECLARED = {  # the annotation that declares the class of each role
     "server": "init_server() declares",
     "per_client": "init_per_client() declares",
 }
+
+
+def at_round(method: AnyMethod, r: Round) -> AnyMethod:
+    """Return the method with the learning rates of a round, for optimisers that have a schedule."""
+    optims = {name: value for name, value in vars(method).items() if isinstance(value, Optimiser)}
+    changed = {name: optim.at(r.t) for name, optim in optims.items() if optim.schedule != CONSTANT}
+    return replace(cast(Any, method), **changed) if changed else method
 
 
 def init_server(method: AnyMethod, task: Task, k: Key) -> Payload:
@@ -61,7 +71,7 @@ def client_update(
     method: AnyMethod, r: Round, down: Payload, state: Payload, client: Client, k: Key
 ) -> tuple[Payload, Payload]:
     """Run a client's training and return upload and state. The upload is validated by the server, not here."""
-    update = exchanges_of(method)[r.exchange].client_update
+    update = exchanges_of(at_round(method, r))[r.exchange].client_update
     returned = update(down, state, _with_terms(method, down, client), r, k)
     return _pair(returned, "state", method, update.__name__, "the upload and the client's state", r.exchange)
 
@@ -77,6 +87,7 @@ def after_upload(
     method: AnyMethod, r: Round, down: Payload, up: Payload, state: Payload, client: Client, k: Key
 ) -> Payload:
     """Run a client's training after the upload and return its next state."""
+    method = at_round(method, r)
     assert isinstance(method, TrainsAfterUpload)
     return _checked(method.after_upload(down, up, state, client, r, k), "state", method, "after_upload", r.exchange)
 
@@ -105,7 +116,7 @@ def serve_client(
     method: AnyMethod, server: Payload, per_client: Payload, reply: Reply[Payload], task: Task, r: Round, k: Key
 ) -> tuple[Payload, Payload]:
     """Run the server's work for one client; return the input of ``aggregate`` and the state kept for the client."""
-    serve = exchanges_of(method)[r.exchange].serve_client
+    serve = exchanges_of(at_round(method, r))[r.exchange].serve_client
     if serve is None:
         return reply.upload, per_client
     wanted = "what aggregate() gets in place of the upload, and what the server keeps for the client"
@@ -116,7 +127,7 @@ def aggregate(
     method: AnyMethod, server: Payload, replies: Iterable[Reply[Payload]], task: Task, r: Round, k: Key
 ) -> Payload:
     """Aggregate the replies of an exchange into the server's next state."""
-    combine = exchanges_of(method)[r.exchange].aggregate
+    combine = exchanges_of(at_round(method, r))[r.exchange].aggregate
     return _checked(combine(server, replies, task, r, k), "server", method, combine.__name__)
 
 

@@ -165,6 +165,12 @@ class Config:
     )
     optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS), group=METHOD)
     lr: float | None = option(None, "learning rate of local training", group=METHOD, above=0)
+    lr_schedule: str | None = option(
+        None,
+        "learning rate by rounds: step:EVERY:FACTOR, exponential:FACTOR, cosine:ROUNDS or warmup:ROUNDS, or several of "
+        "these joined by commas; default: constant",
+        group=METHOD,
+    )
     epochs: int | None = option(None, "local epochs per round", group=METHOD, least=1)
     batch_size: int | None = option(None, "rows per local step", group=METHOD, least=1)
     settings: dict[str, object] = option(
@@ -223,7 +229,8 @@ class Config:
     @property
     def optimiser_options(self) -> dict[str, object]:
         """Options of local training that were given, by name."""
-        given = {name: getattr(self, name) for name in ("optimiser", "lr", "epochs", "batch_size")}
+        names = ("optimiser", "lr", "epochs", "batch_size")
+        given = {name: getattr(self, name) for name in names} | {"schedule": self.lr_schedule}
         return {name: value for name, value in given.items() if value is not None}
 
     @property

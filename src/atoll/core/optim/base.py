@@ -4,7 +4,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from ..payloads import Params
 from ..prng import Key, fold, permutation
 from ..torch_private import norm_of_each
 from ..vmap import is_batched
+from .schedules import CONSTANT, SCHEDULES, factor_at
 
 Correct = Callable[[Params], Params]
 
@@ -82,10 +84,18 @@ class Optimiser:
     batch_size: int = setting(32, "rows per step", "smallest of the DC-PFL grid")
     weight_decay: float = setting(1e-3, "L2 penalty added to the gradient", "public code of FedGH and pFedES")
     clip: float = setting(50.0, "largest norm of the whole gradient; 0 for none", "public code of FedGH and pFedES")
+    schedule: str = setting(CONSTANT, f"learning rate by rounds: {', '.join(SCHEDULES)}", "chosen here")
 
     def __post_init__(self) -> None:
         within(self, 1, "batch_size")
         within(self, 0, "lr", "epochs", "weight_decay", "clip")
+        factor_at(self.schedule, 0)  # refuses a text that is no schedule
+
+    def at(self, t: int) -> Self:
+        """Return the optimiser of round ``t``, counted from 0, whose learning rate follows from the schedule."""
+        if self.schedule == CONSTANT:
+            return self
+        return replace(self, lr=self.lr * factor_at(self.schedule, t), schedule=CONSTANT)
 
     def fit(self, loss: Loss, params: Params, client: Client, k: Key, correct: Correct | None = None) -> Params:
         """Train on a client's data.
