@@ -72,7 +72,7 @@ def _range(text: str, listed: str) -> tuple[float, float]:
 
 
 class Search(Protocol):
-    """A search strategy: proposes points in batches, and is told their validation accuracies."""
+    """A search strategy: proposes points in batches, and receives their validation accuracies."""
 
     def batches(self) -> Iterator[list[Point]]: ...
     def tell(self, points: Sequence[Point], scores: Sequence[float]) -> None: ...

@@ -46,7 +46,7 @@ class SweepOutcome(NamedTuple):
 
 
 def run_search(search: Search, request: SweepPlan, follow: Follow) -> SweepOutcome:
-    """Run every point that the search asks for, each once, and tell the search their validation accuracies."""
+    """Run every point that the search asks for, each once, and pass their validation accuracies to the search."""
     results: dict[tuple[str, ...], Trial] = {}  # by the values of the point: a search may come back to one
     runs: list[Run] = []
     for points in search.batches():

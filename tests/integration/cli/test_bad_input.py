@@ -80,7 +80,7 @@ def content(folder: Path) -> dict[str, bytes]:
         (["--config", "nothing.yaml"], "There is no configuration file 'nothing.yaml'"),
     ],
 )  # fmt: skip
-def test_wrong_options(words: list[str], said: str, refused: Refused) -> None:
+def test_wrong_options_are_refused_with_a_message(words: list[str], said: str, refused: Refused) -> None:
     assert said in refused("run", *words, "--out", "run")
     assert not Path("run").exists()
 
@@ -97,7 +97,7 @@ def test_wrong_options(words: list[str], said: str, refused: Refused) -> None:
         (["fedavg", "--data", "table.csv?lable=a"], "Did you mean 'label'?"),
     ],
 )
-def test_models_and_data_that_do_not_fit(words: list[str], said: str, refused: Refused) -> None:
+def test_models_that_do_not_fit_the_data_are_refused(words: list[str], said: str, refused: Refused) -> None:
     Path("table.csv").write_text(TABLE)
     Path("texts.csv").write_text(TEXTS)
     assert said in refused("run", *words, "--clients", 2, "--partition", "iid", "--out", "run")
@@ -125,7 +125,7 @@ def npz(**arrays: Any) -> None:
         ({"x": np.array([["a"]] * 40)}, "Store numbers"),
     ],
 )
-def test_arrays_that_make_no_sense(arrays: dict[str, Any], said: str, refused: Refused) -> None:
+def test_malformed_arrays_are_refused(arrays: dict[str, Any], said: str, refused: Refused) -> None:
     npz(**arrays)
     message = refused("run", "fedavg", "--data", "data.npz", "--clients", 2, "--partition", "iid", "--out", "run")
     assert said in message
@@ -141,7 +141,7 @@ def test_arrays_that_make_no_sense(arrays: dict[str, Any], said: str, refused: R
         ("data.xyz", b"?"),
     ],
 )  # fmt: skip
-def test_data_files_that_cannot_be_read(name: str, data: bytes, refused: Refused) -> None:
+def test_unreadable_data_files_are_refused(name: str, data: bytes, refused: Refused) -> None:
     Path(name).write_bytes(data)
     message = refused("run", "fedavg", "--data", name, "--clients", 2, "--partition", "iid", "--out", "run")
     assert name in message
@@ -169,7 +169,9 @@ def test_data_files_that_cannot_be_read(name: str, data: bytes, refused: Refused
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--set", "optim.lr=0.1", "--with", "proximal")])
-def test_configuration_files_that_cannot_be_used(text: str, said: str, more: tuple[str, ...], refused: Refused) -> None:
+def test_unusable_configuration_files_are_refused(
+    text: str, said: str, more: tuple[str, ...], refused: Refused
+) -> None:
     Path("c.yaml").write_text(text)
     for words in (["run"], ["run", "fedavg"], ["compare", "fedavg", "local"], ["audit", "fedavg"]):
         assert said in refused(*words, "--config", "c.yaml", *more)
@@ -180,13 +182,13 @@ def test_configuration_files_that_cannot_be_used(text: str, said: str, more: tup
 
 
 @pytest.mark.parametrize("out", ["a_file", "a_file/below", "/proc/nowhere"])
-def test_places_that_cannot_be_written(out: str, refused: Refused) -> None:
+def test_unwritable_run_directories_are_refused(out: str, refused: Refused) -> None:
     Path("a_file").write_text("mine")
     assert f"Cannot write to the run directory '{out}'" in refused("run", "fedavg", *QUICK, "--out", out)
     assert Path("a_file").read_text() == "mine"
 
 
-def test_reports_of_what_is_not_there(refused: Refused) -> None:
+def test_report_of_a_missing_run_is_refused(refused: Refused) -> None:
     assert "No run in nothing" in refused("report", "nothing")
     Path("empty").mkdir()
     assert "No run in empty" in refused("report", "empty")
@@ -210,7 +212,7 @@ def damage(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_note(finished: Path, atoll: Atoll) -> None:
+def test_damaged_checkpoint_is_skipped_with_a_note(finished: Path, atoll: Atoll) -> None:
     good = json.loads((finished / "summary.json").read_text())["digest"]
     damage(finished / "checkpoints" / "round-000003" / "server.safetensors")
     result = atoll("run", "--resume", finished, "--json")
@@ -220,7 +222,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_note(finished: Path, atoll: 
 
 
 @pytest.mark.parametrize("name", ["server.safetensors", "progress.json", "states.json", "manifest.json"])
-def test_when_no_checkpoint_is_left_nothing_is_deleted(name: str, finished: Path, refused: Refused) -> None:
+def test_resume_without_intact_checkpoint_deletes_nothing(name: str, finished: Path, refused: Refused) -> None:
     for folder in (finished / "checkpoints").iterdir():
         damage(folder / name)
     before = content(finished)
@@ -228,7 +230,7 @@ def test_when_no_checkpoint_is_left_nothing_is_deleted(name: str, finished: Path
     assert content(finished) == before
 
 
-def test_a_damaged_configuration_is_told(finished: Path, refused: Refused) -> None:
+def test_damaged_configuration_of_a_run_is_refused(finished: Path, refused: Refused) -> None:
     (finished / "config.yaml").write_text("rounds: [")
     before = content(finished)
     assert "config.yaml' is not readable YAML" in refused("run", "--resume", finished)
@@ -239,9 +241,7 @@ def test_a_damaged_configuration_is_told(finished: Path, refused: Refused) -> No
 # -- a full disk ------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_told_and_the_run_can_go_on(
-    atoll: Atoll, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_on_a_full_disk_can_be_resumed(atoll: Atoll, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for a while: every write counts, and the one after that fails, wherever it is."""
     words = ("run", "ditto", *QUICK, "--rounds", 4, "--rate", 0.7, "--checkpoint-every", 1, "--store", "disk")
     atoll(*words, "--out", "whole", "--quiet")
@@ -281,7 +281,7 @@ def test_a_full_disk_is_told_and_the_run_can_go_on(
         ({"resume": True, "force": True, "out": "run"}, "Give one of them"),
     ],
 )
-def test_python_calls_are_refused_alike(options: dict[str, Any], said: str) -> None:
+def test_python_calls_raise_the_errors_of_the_command_line(options: dict[str, Any], said: str) -> None:
     with pytest.raises(AtollError) as caught:
         run(**options)
     assert said in str(caught.value)

@@ -43,7 +43,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 # -- run --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_everything_in_its_directory(atoll: Atoll) -> None:
+def test_run_writes_all_files_to_its_directory(atoll: Atoll) -> None:
     result = atoll("run", "fedavg", *QUICK, "--out", "run")
     assert {p.name for p in Path("run").iterdir()} >= {
         "config.yaml", "summary.json", "metrics.jsonl", "clients.parquet", "holdings.json", "checkpoints", "objects",
@@ -57,7 +57,7 @@ def test_a_run_leaves_everything_in_its_directory(atoll: Atoll) -> None:
     assert "run/report.html" in again.stdout
 
 
-def test_the_summary_has_everything(atoll: Atoll, drawn: list[Path]) -> None:
+def test_summary_has_all_entries(atoll: Atoll, drawn: list[Path]) -> None:
     result = atoll("run", "dcpfl:no-al", *QUICK, "--out", "run", "--json")
     summary = json.loads(result.stdout)
     assert summary == json.loads(Path("run/summary.json").read_text())
@@ -92,7 +92,7 @@ def test_metrics_have_a_line_for_each_evaluated_round(atoll: Atoll, drawn: list[
     assert [line["seconds"] for line in lines] == sorted(line["seconds"] for line in lines)
 
 
-def test_the_table_of_clients(atoll: Atoll, drawn: list[Path]) -> None:
+def test_clients_table_has_a_row_for_each_client_and_round(atoll: Atoll, drawn: list[Path]) -> None:
     atoll("run", "fedavg", *QUICK, "--out", "run", "--quiet")
     table = pq.read_table("run/clients.parquet")
     assert {f.name: str(f.type) for f in table.schema} == COLUMNS
@@ -102,7 +102,7 @@ def test_the_table_of_clients(atoll: Atoll, drawn: list[Path]) -> None:
     ]
 
 
-def test_holdings_say_who_holds_what(atoll: Atoll, drawn: list[Path]) -> None:
+def test_holdings_count_rows_by_client_and_class(atoll: Atoll, drawn: list[Path]) -> None:
     atoll("run", "fedavg", *QUICK, "--out", "run", "--quiet")
     holdings = json.loads(Path("run/holdings.json").read_text())
     assert len(holdings["clients"]) == 3
@@ -123,7 +123,7 @@ def test_the_configuration_of_a_finished_run_gives_the_same_run(atoll: Atoll, dr
     assert {**a, "out": None} == {**b, "out": None}
 
 
-def test_a_run_without_a_place_makes_a_new_one_each_time(atoll: Atoll, drawn: list[Path]) -> None:
+def test_run_without_out_creates_a_new_directory(atoll: Atoll, drawn: list[Path]) -> None:
     for _ in range(3):
         atoll("run", "fedavg+dw:mu=0.1", *QUICK, "--rounds", 1, "--quiet")
     names = [f"fedavg+dw-mu-0.1-digits{end}" for end in ("", "-2", "-3")]
@@ -138,7 +138,7 @@ def test_several_seeds_are_several_runs(atoll: Atoll, drawn: list[Path]) -> None
 
 
 @pytest.mark.parametrize("command", [("run", "fedavg"), ("compare", "fedavg", "local")])
-def test_quiet_means_quiet(command: tuple[str, ...], atoll: Atoll, drawn: list[Path]) -> None:
+def test_quiet_run_prints_nothing(command: tuple[str, ...], atoll: Atoll, drawn: list[Path]) -> None:
     result = atoll(*command, *QUICK, "--out", "run", "--quiet")
     assert result.stdout == ""
     assert result.stderr == ""
@@ -151,7 +151,7 @@ def test_progress_goes_to_standard_error(atoll: Atoll, drawn: list[Path], monkey
     assert "2/2" not in result.stdout
 
 
-def test_a_degenerate_setting_is_warned_of(atoll: Atoll, drawn: list[Path]) -> None:
+def test_degenerate_setting_gives_a_note(atoll: Atoll, drawn: list[Path]) -> None:
     result = atoll("run", "ditto", *QUICK, "--set", "lam=0", "--out", "run", "--json")
     assert "Warning: With lam = 0" in result.stderr
     json.loads(result.stdout)
@@ -227,7 +227,7 @@ def test_a_variant_is_described_with_its_method(atoll: Atoll) -> None:
     assert "Variant dcpfl:no-al: lam=0.0" in atoll("methods", "dcpfl:no-al").stdout
 
 
-def test_an_audit_shows_what_travels(atoll: Atoll) -> None:
+def test_audit_lists_the_fields_that_are_sent(atoll: Atoll) -> None:
     items = json.loads(atoll("audit", "fedavg", "--models", "linear", "--json").stdout)
     assert {(item["direction"], item["field"]) for item in items} >= {("up", "params"), ("up", "n"), ("down", "params")}
     text = atoll("audit", "fedavg", "--models", "linear").stdout
@@ -235,7 +235,7 @@ def test_an_audit_shows_what_travels(atoll: Atoll) -> None:
     assert "n_k, the number of training rows" in text
 
 
-def test_what_is_printed_keeps_its_brackets(atoll: Atoll) -> None:
+def test_tables_print_brackets_literally(atoll: Atoll) -> None:
     """Shapes and meanings hold brackets, which rich would take for colours."""
     items = json.loads(atoll("audit", "dcpfl", "--json").stdout)
     text = " ".join(atoll("audit", "dcpfl").stdout.split())
@@ -257,12 +257,12 @@ def test_data_sets_are_listed(atoll: Atoll) -> None:
 @pytest.mark.parametrize(
     "words", [(), ("run",), ("compare",), ("methods",), ("audit",), ("models",), ("data",), ("report",)]
 )
-def test_help_is_given(words: tuple[str, ...], atoll: Atoll) -> None:
+def test_every_command_has_help(words: tuple[str, ...], atoll: Atoll) -> None:
     for flag in ("--help", "-h"):
         assert "Usage:" in atoll(*words, flag).stdout
 
 
-def test_the_version_is_told(atoll: Atoll) -> None:
+def test_version_option_prints_the_version(atoll: Atoll) -> None:
     assert __version__ in atoll("--version").stdout
 
 
@@ -299,16 +299,16 @@ def test_a_misspelt_word_suggests_the_nearest(words: list[str], hint: str, refus
     assert not Path("runs").exists()
 
 
-def test_without_a_method_the_user_is_asked_for_one(refused: Refused) -> None:
+def test_run_without_a_method_asks_for_one(refused: Refused) -> None:
     assert "No method is given" in refused("run")
     assert "METHOD" in refused("compare")
 
 
-def test_asking_for_help_loads_nothing_heavy() -> None:
+def test_help_does_not_import_torch() -> None:
     code = (
         "import sys\nfrom click.testing import CliRunner\nfrom atoll.cli import COMMANDS, main\n"
         "shown = CliRunner().invoke(main, ['--help']).output\nassert all(name in shown for name in COMMANDS)\n"
         "print(sorted({'torch', 'numpy', 'sklearn', 'matplotlib', 'pyarrow'} & sys.modules.keys()))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -47,7 +47,7 @@ def test_the_list_as_json(here):
     assert not entries["cifar10"]["found"]
 
 
-def test_who_holds_what_is_printed_and_drawn(here):
+def test_data_show_prints_and_draws_rows_of_each_client(here):
     """1797 digits, all of them owned: the table's totals are the data set's."""
     output = printed("show", "digits", "--clients", 5)
     assert line(output, "client") == ["client", *"0123456789", "rows", "train", "val", "test"]
@@ -58,7 +58,7 @@ def test_who_holds_what_is_printed_and_drawn(here):
     assert (here / "holdings.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_chart_goes_where_it_is_asked_to(here):
+def test_chart_is_written_to_out(here):
     assert "Chart: charts/mine.svg" in printed("show", "digits", "--out", "charts/mine.svg")
     assert "<svg" in (here / "charts" / "mine.svg").read_text()
     assert not (here / "holdings.png").exists()
@@ -107,7 +107,7 @@ def test_an_exported_partition_is_shown_again(here):
     assert again == first[: first.index("Exported")]
 
 
-def test_owners_are_the_clients(here):
+def test_natural_partition_has_one_client_for_each_owner(here):
     np.savez(
         here / "owned.npz",
         x=np.zeros((40, 3), dtype=np.float32),
@@ -129,7 +129,7 @@ def test_owners_are_the_clients(here):
         (["digits", "--out", "chart.pdf"], "ends in .png or .svg"),
     ],
 )
-def test_mistakes_are_errors_of_the_user(here, args, message):
+def test_wrong_data_options_are_refused(here, args, message):
     result = atoll_data("show", *args)
     assert isinstance(result.exception, AtollError)
     assert message in str(result.exception)

@@ -31,7 +31,7 @@ def command(*words: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["ditto", "fedproto", "fedpd", "fedapen"])
-def test_a_run_opened_again_predicts_as_it_did(name: str, tmp_path: Path) -> None:
+def test_opened_run_gives_the_same_predictions(name: str, tmp_path: Path) -> None:
     more: dict[str, Any] = (
         {"public": 30, "server_model": "mlp", "settings": {"server.epochs": 1}} if name == "fedpd" else {}
     )
@@ -42,13 +42,13 @@ def test_a_run_opened_again_predicts_as_it_did(name: str, tmp_path: Path) -> Non
         assert torch.equal(saved.personal(i)(x), result.personal(i)(x))
 
 
-def test_the_module_is_the_client_s_own_model(ditto: tuple[Path, Result]) -> None:
+def test_module_gives_the_predictions_of_the_client_model(ditto: tuple[Path, Result]) -> None:
     saved, x = open_run(ditto[0]), ditto[1].pool.test[1].x
     with torch.no_grad():
         assert torch.equal(saved.module("1")(x), saved.personal("1")(x))
 
 
-def test_predictions_of_an_image(ditto: tuple[Path, Result], tmp_path: Path) -> None:
+def test_predict_classifies_an_image_file(ditto: tuple[Path, Result], tmp_path: Path) -> None:
     """The picture of a training row, enlarged without smoothing, is that row again once it is read."""
     folder, result = ditto
     data = result.setup.federation.dataset
@@ -56,18 +56,18 @@ def test_predictions_of_an_image(ditto: tuple[Path, Result], tmp_path: Path) -> 
     Image.fromarray(row).save(tmp_path / "digit.png")
     shown = command("predict", str(folder), str(tmp_path / "digit.png"), "--client", "1", "--json")
     assert shown.exit_code == 0, shown.output
-    (told,) = json.loads(shown.stdout)
+    (found,) = json.loads(shown.stdout)
     with torch.no_grad():
         expected = result.personal("1")(open_run(folder).prepared(data.x_train[5:6])).softmax(1)[0]
-    assert list(told["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-6)
+    assert list(found["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-6)
 
 
-def test_predictions_of_raw_rows_and_of_test_rows(ditto: tuple[Path, Result], tmp_path: Path) -> None:
+def test_predict_accepts_raw_rows_and_test_rows(ditto: tuple[Path, Result], tmp_path: Path) -> None:
     folder, result = ditto
     np.save(tmp_path / "rows.npy", result.setup.federation.dataset.x_train[:4])
-    told = json.loads(command("predict", str(folder), str(tmp_path / "rows.npy"), "--client", "0", "--json").stdout)
-    assert len(told) == 4
-    assert all(sum(p["probabilities"].values()) == pytest.approx(1) for p in told)
+    found = json.loads(command("predict", str(folder), str(tmp_path / "rows.npy"), "--client", "0", "--json").stdout)
+    assert len(found) == 4
+    assert all(sum(p["probabilities"].values()) == pytest.approx(1) for p in found)
     own = json.loads(command("predict", str(folder), "--client", "0", "--json").stdout)
     assert len(own) == result.pool.test.size(0)
 
@@ -82,7 +82,7 @@ def test_predictions_of_raw_rows_and_of_test_rows(ditto: tuple[Path, Result], tm
         (["RUN", "pickled.npy", "--client", "0"], "pickled.npy"),
     ],
 )
-def test_mistakes(
+def test_wrong_predict_and_export_options_are_refused(
     words: list[str], said: str, ditto: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -108,7 +108,7 @@ def test_an_exported_model_predicts_the_same(form: str, ditto: tuple[Path, Resul
         assert torch.equal(read(x).argmax(1), ditto[1].personal("2")(x).argmax(1))
 
 
-def test_a_file_that_predicts_something_else_is_not_handed_over(
+def test_export_refuses_a_file_with_other_predictions(
     ditto: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, write, _ = export.FORMATS["safetensors"]
@@ -126,7 +126,7 @@ def test_convolutions_with_statistics_are_exported(tmp_path: Path) -> None:
         export.export_model(open_run(tmp_path / "run"), "0", form, tmp_path / form)
 
 
-def test_a_method_that_predicts_by_more_than_one_model(tmp_path: Path) -> None:
+def test_module_of_a_method_with_several_models_is_refused(tmp_path: Path) -> None:
     run("fedproto", out=tmp_path / "run", **SHORT)
     with pytest.raises(AtollError, match="predict"):
         open_run(tmp_path / "run").module("0")

@@ -62,7 +62,7 @@ def assert_same(*names: str) -> None:
         assert mine == other, name
 
 
-def test_a_run_leaves_the_files_of_atoll_run(atoll: Atoll) -> None:
+def test_run_writes_the_files_of_atoll_run(atoll: Atoll) -> None:
     run("fedavg", "digits", out="by-python", **QUICK)
     atoll("run", "fedavg", *WORDS, "--out", "by-command")
 
@@ -71,7 +71,7 @@ def test_a_run_leaves_the_files_of_atoll_run(atoll: Atoll) -> None:
     assert digest_of(Path("by-python")) == digest_of(Path("by-command"))
 
 
-def test_a_comparison_leaves_the_files_of_atoll_compare(atoll: Atoll) -> None:
+def test_run_compare_writes_the_files_of_atoll_compare(atoll: Atoll) -> None:
     found = run_compare(["local", "fedavg"], "digits", seeds=[0, 1], out="by-python", **QUICK)
     atoll("compare", "local", "fedavg", *WORDS, "--seeds", "0,1", "--out", "by-command")
 
@@ -82,13 +82,13 @@ def test_a_comparison_leaves_the_files_of_atoll_compare(atoll: Atoll) -> None:
     ]
 
 
-def test_a_comparison_without_a_directory_leaves_nothing() -> None:
+def test_run_compare_without_out_leaves_no_files() -> None:
     run_compare(["local"], "digits", **QUICK)
 
     assert files(Path()) <= {name for name in files(Path()) if name.startswith("cache/")}
 
 
-def test_a_sweep_leaves_the_files_of_atoll_sweep(atoll: Atoll) -> None:
+def test_run_sweep_writes_the_files_of_atoll_sweep(atoll: Atoll) -> None:
     found = run_sweep("fedprox", {"mu": [0, 10]}, "digits", out="by-python", **QUICK)
     atoll("sweep", "fedprox", "--grid", "mu=0,10", *WORDS, "--out", "by-command")
 
@@ -97,7 +97,7 @@ def test_a_sweep_leaves_the_files_of_atoll_sweep(atoll: Atoll) -> None:
     assert json.loads(Path("by-command/sweep.json").read_text())["best"]["point"] == found.best.point
 
 
-def test_a_recipe_leaves_the_files_of_atoll_paper_run(atoll: Atoll, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_paper_writes_the_files_of_atoll_paper_run(atoll: Atoll, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path("shelf")
     (folder / "paper").mkdir(parents=True)
     (folder / "paper" / "table.yaml").write_text(yaml.safe_dump(RECIPE))

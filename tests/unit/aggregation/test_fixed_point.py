@@ -113,7 +113,7 @@ def test_masked_sums_are_exact_for_any_dropouts() -> None:
     assert exact == 1000
 
 
-def test_a_masked_upload_is_not_the_upload() -> None:
+def test_masked_upload_differs_from_the_upload() -> None:
     """Its bits are even: of 64,000 about half are 1 (five standard deviations are 633). Alone, a client has no mask."""
     masks, v = Masks(b"secret", (1000,)), torch.zeros(1000)
     hidden = mask_upload("a", v, ["a", "b", "c"], masks)
@@ -123,7 +123,7 @@ def test_a_masked_upload_is_not_the_upload() -> None:
     assert torch.equal(mask_upload("a", v, ["a"], masks), quantise(v))
 
 
-def test_names_of_pairs_cannot_be_confused() -> None:
+def test_masks_differ_for_pairs_whose_names_join_to_the_same_text() -> None:
     """'ab' with 'c' is another pair than 'a' with 'bc'."""
     masks = Masks(b"secret", (4,))
     assert not torch.equal(masks.of("ab", ["c"]), masks.of("a", ["bc"]))
@@ -220,7 +220,7 @@ def test_robust_rules_and_fixed_sums_exclude_each_other() -> None:
 
 
 @pytest.mark.parametrize("name", ABLE)
-def test_the_order_of_replies_does_not_matter(name: str) -> None:
+def test_fixed_sums_do_not_depend_on_the_order_of_replies(name: str) -> None:
     """The server's next state, to the bit; and near to what floating point gives."""
     made = setup(name, **SMALL)
     task, method, r = made.pool.task(), made.method, Round(0)

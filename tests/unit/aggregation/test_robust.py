@@ -72,14 +72,14 @@ class Guarded:
 # -- averages of uploads ----------------------------------------------------------------------------------------------
 
 
-def test_krum_averages_by_weight_what_it_chose() -> None:
+def test_krum_rule_averages_selected_uploads_by_capped_weight() -> None:
     """Chosen are 3 (6 rows, of which the median of 4 counts) and 1 (2 rows): (12 + 2) / 6. 100 is left out."""
     uploads = sent(100.0, 3.0, 0.0, 4.5, 1.0, n=[1e9, 6, 1, 4, 2])
     got = mean(Guarded("krum:1")(uploads), "params", weight="n")
     assert got["w"].item() == pytest.approx(14 / 6)
 
 
-def test_clipping_measures_from_the_server() -> None:
+def test_clip_rule_measures_updates_from_the_server_state() -> None:
     """Weights 1 and 3 from 10: 30 comes to 12, 11 stays; (12 + 3 * 11) / 4 = 11.25. Around 0: (2 + 3 * 2) / 4 = 2."""
     uploads = sent(30.0, 11.0, n=[1, 3])
     guarded = Guarded("clip:2", Sent({"w": torch.tensor(10.0)}, torch.tensor(0.0)))
@@ -88,12 +88,12 @@ def test_clipping_measures_from_the_server() -> None:
 
 
 @pytest.mark.parametrize("server", [None, Sent({"v": torch.tensor(1.0)}, torch.tensor(0.0))])
-def test_clipping_without_a_place_to_measure_from_is_refused(server: Any) -> None:
+def test_clip_rule_is_refused_if_the_server_lacks_the_tensors(server: Any) -> None:
     with pytest.raises(AtollError, match="does not hold the same tensors"):
         mean(Guarded("clip:2", server)(sent(1.0, 2.0)), "params")
 
 
-def test_a_model_is_one_point_of_all_its_tensors() -> None:
+def test_krum_rule_takes_all_tensors_of_a_model_together() -> None:
     """Tensors apart, medians of (0, 0), (2, 1), (3, 9) are 2 and 1; Krum must not mix tensors of several clients."""
     uploads = [
         Sent({"a": torch.tensor([x]), "b": torch.tensor(y)}, torch.tensor(1.0)) for x, y in [(0, 0), (2, 1), (3, 9)]
@@ -118,33 +118,33 @@ def updates(*which: int) -> list[Update]:
 
 
 @pytest.mark.parametrize("text", RULES)
-def test_one_upload_comes_back_unchanged(text: str) -> None:
+def test_robust_mean_of_one_upload_is_that_upload(text: str) -> None:
     got = mean(Guarded(text, Global(model(9), {}))(updates(4)), "params", weight="n")
     assert list(got) == list(model(4))
     assert all(torch.equal(v, got[name]) and v.dtype == got[name].dtype for name, v in model(4).items())
 
 
 @pytest.mark.parametrize("text", RULES)
-def test_equal_uploads_give_the_same_again(text: str) -> None:
+def test_robust_mean_of_equal_uploads_is_that_upload(text: str) -> None:
     got = mean(Guarded(text, Global(model(9), {}))(updates(4, 4, 4, 4, 4)), "params", weight="n")
     assert gap(Global(got, {}), Global(model(4), {})) < 1e-7
 
 
-def test_nothing_trimmed_is_the_mean() -> None:
+def test_trimmed_rule_with_share_zero_equals_the_mean() -> None:
     plain = mean(Replies(updates(1, 2, 3)), "params")
     trimmed = mean(Guarded("trimmed:0")(updates(1, 2, 3)), "params")
     assert gap(Global(trimmed, {}), Global(plain, {})) < 1e-6
 
 
 @pytest.mark.parametrize("weight", ["n", None])
-def test_clipping_to_a_huge_norm_is_the_mean_to_the_bit(weight: str | None) -> None:
+def test_clip_rule_with_a_huge_norm_equals_the_mean_to_the_bit(weight: str | None) -> None:
     plain = mean(Replies(updates(1, 2, 3)), "params", weight=weight)
     clipped = mean(Guarded("clip:1e9", Global(model(9), {}))(updates(1, 2, 3)), "params", weight=weight)
     assert equal(Global(clipped, {}), Global(plain, {}))
 
 
 @pytest.mark.parametrize("text", RULES)
-def test_counters_take_the_largest(text: str) -> None:
+def test_robust_mean_of_counters_is_the_largest(text: str) -> None:
     guarded = Guarded(text, Sent({"w": torch.tensor(0.0)}, torch.tensor(0.0)))
     assert mean(guarded(sent(1.0, 2.0, 3.0, 4.0, 5.0)), "params")["count"].item() == 4
 
@@ -174,7 +174,7 @@ def outside(got: Params, honest: list[Update]) -> float:
 
 
 @pytest.mark.parametrize("text", VOTES)
-def test_one_attacker_of_five_cannot_lead_out_of_the_range_of_the_others(text: str) -> None:
+def test_one_attacker_of_five_cannot_move_the_result_out_of_the_honest_range(text: str) -> None:
     honest = [Update(model(i), torch.tensor(7.0), {}) for i in range(4)]
     uploads = [*honest, hostile(honest[0])]
     assert outside(mean(Guarded(text)(uploads), "params", weight="n"), honest) <= 1e-6
@@ -223,12 +223,12 @@ def test_a_run_keeps_its_accuracy_under_attack() -> None:
         assert right(made, attacked(made, text, 5)[0]) > peace - 0.08, text
 
 
-def test_prototypes_stay_where_they_are_under_attack() -> None:
+def test_median_of_prototypes_changes_little_under_attack() -> None:
     made = setup("fedproto", partition="iid")
     honest, _ = attacked(made, None, 1, LoopBackend)
     poisoned, _ = attacked(made, None, 1)
     guarded, notes = attacked(made, "median", 1)
-    assert notes == []  # iid: everybody has rows of every class
+    assert notes == []  # iid: all clients have rows of every class
     assert float((poisoned.means - honest.means).norm()) > 5 * float(honest.means.norm())
     assert float((guarded.means - honest.means).norm()) < 0.2 * float(honest.means.norm())
 
@@ -260,7 +260,7 @@ def merged(text: str, times: int = 1, **settings: Any) -> tuple[Prototypes, list
     return got, notes
 
 
-def test_prototypes_by_class() -> None:
+def test_prototypes_are_combined_class_by_class() -> None:
     """Class 0 has (1, 1), (2, 3), (90, 2): medians 2 and 2. Class 1 has 5 and 7: halfway, 6. Class 2 stays."""
     got, notes = merged("median", times=2)
     assert got.means.tolist() == [[2, 2], [6, 0], [4, 4]]
@@ -271,14 +271,14 @@ def test_prototypes_by_class() -> None:
     ]
 
 
-def test_prototypes_by_class_and_rows() -> None:
+def test_prototypes_are_weighted_by_rows_of_the_class() -> None:
     """Rows of class 0: 1, 1, 8, of which 1 counts; of class 1: 1 and 4, of which 1 counts: as if alike."""
     got, notes = merged("median", aggregation="weighted")
     assert got.means.tolist() == [[2, 2], [6, 0], [4, 4]]
     assert "dog (2)" in notes[0]
 
 
-def test_prototypes_by_krum_want_enough_clients() -> None:
+def test_krum_notes_classes_with_too_few_clients() -> None:
     """It wants 2 * 1 + 3 = 5."""
     assert [note.partition("brackets): ")[2] for note in merged("krum:1")[1]] == ["cat (3), dog (2)."]
 
@@ -350,7 +350,7 @@ def test_uploads_without_parameters_have_nothing_to_guard() -> None:
 
 
 def notes_on(upload: Update) -> list[str]:
-    """What a run tells whose server takes the mean of such uploads."""
+    """Return the notes of a run whose server averages three copies of an upload."""
     notes: list[str] = []
     guard = RobustAggregation("median", ("params",), notes.append)
     assert mean(Replies([upload] * 3, AggregationPolicy(guard)), "params", weight="n") == upload.params
@@ -377,7 +377,7 @@ def test_uploads_that_carry_no_policy_are_refused(lost: Any) -> None:
         table_mean(lost(TABLES), "means", "n", torch.zeros(3, 2))
 
 
-def test_changed_replies_carry_the_policy_on() -> None:
+def test_with_policy_of_keeps_the_policy_of_changed_replies() -> None:
     """Of 1, 2 and 60, each doubled, the median is 4; replies and uploads are taken alike."""
     replies = Guarded("median")([Reply("a", up) for up in sent(1.0, 2.0, 60.0)])
     doubled = (Sent({name: 2 * v for name, v in up.params.items()}, up.n) for _, up in replies)
@@ -390,7 +390,7 @@ def test_changed_replies_carry_the_policy_on() -> None:
 
 
 @pytest.mark.parametrize("name", ABLE)
-def test_methods_that_average_do_so_by_the_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_with_guards_follow_the_robust_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that trims nothing, and caps nothing, is the mean again: nothing else about the method has changed."""
     monkeypatch.setattr(robust, "cap_weights", lambda w: w)
     plain, by_median, by_nothing = map(averaged, after_a_round(name, None, "median", "trimmed:0"))
@@ -420,7 +420,7 @@ def after_a_round(name: str, *rules: str | None) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ABLE])
-def test_other_methods_are_refused_because_no_rule_would_change_them(name: str) -> None:
+def test_methods_without_guards_are_refused_and_unchanged_by_a_rule(name: str) -> None:
     made = setup(name)
     with pytest.raises(AtollError, match=f"--robust median replaces averages .* and {name} declares none") as caught:
         check(made.method, made.pool, name, "loop", "median")
@@ -428,7 +428,7 @@ def test_other_methods_are_refused_because_no_rule_would_change_them(name: str) 
     assert equal(*after_a_round(name, None, "median"))
 
 
-def test_methods_that_average_are_let_through() -> None:
+def test_methods_with_guards_pass_the_compatibility_check() -> None:
     for name in ABLE:
         check(setup(name).method, setup(name).pool, name, "loop", "median")
 
@@ -569,7 +569,7 @@ def test_guards_that_are_no_tuple_are_refused() -> None:
 # -- whole runs -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_follows_its_rule_and_hands_its_notes_on() -> None:
+def test_run_with_a_robust_rule_changes_results_and_collects_notes() -> None:
     plain, by_rule = run("fedproto"), run("fedproto", robust="krum:2")
     assert by_rule.summary["digest"] != plain.summary["digest"]
     assert len([note for note in by_rule.notes if "10 of 10 classes came from too few clients" in note]) == 1
@@ -577,18 +577,18 @@ def test_a_run_follows_its_rule_and_hands_its_notes_on() -> None:
 
 
 @pytest.mark.parametrize("text", RULES)
-def test_with_one_client_every_rule_gives_the_run_without(text: str) -> None:
+def test_every_rule_with_one_client_gives_the_run_without_a_rule(text: str) -> None:
     alone: dict[str, Any] = {"clients": 1, "partition": "iid"}
     assert run("fedavg", **alone, robust=text).summary["digest"] == run("fedavg", **alone).summary["digest"]
 
 
-def test_runs_of_other_methods_are_refused_before_they_start() -> None:
+def test_robust_run_of_a_method_without_guards_is_refused_at_setup() -> None:
     with pytest.raises(AtollError, match="ktpfl declares none"):
         setup("ktpfl", robust="median")
 
 
 @pytest.mark.parametrize("name", [name for name in ABLE if name != "fedfed"])
-def test_every_method_knows_what_clipping_measures_from(name: str) -> None:
+def test_clip_rule_of_every_method_measures_from_its_server_state(name: str) -> None:
     """To a huge norm nothing is clipped; to almost nothing, the average is where the server was."""
     made = without_distillation() if name == "feddf" else setup(name)
     clients = Repeating(made.pool, MemoryStore())
@@ -606,7 +606,7 @@ def without_distillation() -> Setup:
     return replace(made, method=make("feddf", {"steps": 0}, optimiser=made.config.optimiser_options))
 
 
-def test_clipping_is_refused_at_once_where_the_server_starts_without_what_clients_send() -> None:
+def test_clip_rule_is_refused_if_the_server_starts_without_the_clients_tensors() -> None:
     """FedFed's clients make up their first autoencoders themselves."""
     with pytest.raises(AtollError, match="the server does not hold the same tensors"):
         setup("fedfed", robust="clip:1")

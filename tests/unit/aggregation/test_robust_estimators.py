@@ -36,7 +36,7 @@ def test_weighted_median() -> None:
     assert median(x, w).tolist() == [9, -7]
 
 
-def test_median_between_two() -> None:
+def test_median_of_a_tie_is_the_midpoint() -> None:
     """Of 1, 2, 4, 9, alike: between 2 and 4. With weights 1, 2, 3, 0 half is 3, reached exactly at 2: the next is 4."""
     x = doubles([[9.0], [1], [4], [2]])
     assert median(x, ones(4)).tolist() == [3]
@@ -44,12 +44,12 @@ def test_median_between_two() -> None:
     assert median(x, doubles([5, 0, 0, 5])).tolist() == [5.5]  # between 2 and 9: what has no weight is not there
 
 
-def test_trimmed_mean_of_equals() -> None:
+def test_trimmed_mean_with_equal_weights_drops_both_ends() -> None:
     """A fifth of five is one at either end: (2 + 3 + 10) / 3 = 5."""
     assert trimmed_mean(doubles([[-100.0], [2], [10], [3], [50]]), ones(5), 0.2).tolist() == pytest.approx([5])
 
 
-def test_trimmed_mean_by_mass() -> None:
+def test_trimmed_mean_cuts_weights_at_the_boundary() -> None:
     """Weights 1, 2, 5 at 1, 2, 9; a quarter of 8 is 2 at either end.
 
     Below, 1 goes whole and 2 by half; above, 9 loses 2 of 5. So (1 * 2 + 3 * 9) / 4 = 29/4.
@@ -66,13 +66,13 @@ def test_trimmed_outliers_leave_no_rounding_residue(at: float) -> None:
 
 
 @pytest.mark.parametrize("height", [1, 10, 1e6, 1e30])
-def test_geometric_median_is_fermats_point(height: float) -> None:
+def test_geometric_median_of_a_triangle_is_its_fermat_point(height: float) -> None:
     """Of (-1, 0), (1, 0), (0, h): sides are seen from it at 120 degrees, so it is (0, tan 30), however large h is."""
     z = geometric_median(doubles([[-1, 0], [1, 0], [0, height]]), ones(3))
     assert z.tolist() == pytest.approx([0, 1 / sqrt(3)], abs=1e-9)
 
 
-def test_geometric_median_on_a_row_stays_or_leaves() -> None:
+def test_geometric_median_that_starts_on_a_row_leaves_it_if_needed() -> None:
     """The search starts at the median, which is a row in both cases.
 
     On a line, with weights 1, 1, 1, it is the middle row. In a right angle it is Fermat's point: by symmetry (t, 1 - t)
@@ -84,7 +84,7 @@ def test_geometric_median_on_a_row_stays_or_leaves() -> None:
     assert geometric_median(doubles([[0, 0], [0, 1], [1, 1]]), ones(3)).tolist() == pytest.approx([t, 1 - t], abs=1e-9)
 
 
-def test_a_step_from_a_row_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weiszfeld_step_from_a_row_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     """From (0, 1), above: both others are 1 away and pull towards (1/2, 1/2), with a force of 2 / sqrt(2).
 
     The row itself holds with its weight of 1, which leaves 1 - 1 / sqrt(2) of the way.
@@ -94,13 +94,13 @@ def test_a_step_from_a_row_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None
     assert geometric_median(doubles([[0, 0], [0, 1], [1, 1]]), ones(3)).tolist() == pytest.approx([t, 1 - t], abs=1e-12)
 
 
-def test_geometric_median_with_weights() -> None:
+def test_geometric_median_is_the_row_with_most_of_the_weight() -> None:
     """A row with more than half of the weight is the median, wherever the others are."""
     x = doubles([[0, 0], [4, 0], [0, 3]])
     assert geometric_median(x, doubles([5, 2, 2])).tolist() == pytest.approx([0, 0], abs=1e-9)
 
 
-def test_krum_chooses_by_scores() -> None:
+def test_krum_selects_rows_with_the_lowest_scores() -> None:
     """Of 0, 1, 3, 4.5, 100 with one attacker, scores are sums over the 5 - 1 - 2 = 2 nearest.
 
     0: 1 + 9 = 10; 1: 1 + 4 = 5; 3: 4 + 2.25 = 6.25; 4.5: 2.25 + 12.25 = 14.5; 100: above 9000.

@@ -51,7 +51,7 @@ def test_malformed_rule_message_shows_the_syntax(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_no_weight_counts_above_the_median() -> None:
+def test_cap_weights_limits_weights_to_the_median_of_positive_ones() -> None:
     """Of 1, 3, 4, 9 the lower median is 3; who claims nothing does not lower it, and a lie does not raise it."""
     assert cap_weights(doubles([9, 1, 4, 3])).tolist() == [3, 1, 3, 3]
     assert cap_weights(doubles([0, 0, 0, 5, 2, 7])).tolist() == [0, 0, 0, 5, 2, 5]
@@ -60,8 +60,8 @@ def test_no_weight_counts_above_the_median() -> None:
 
 
 @pytest.mark.parametrize("clients", range(1, 30))
-def test_claims_give_no_more_than_twice_the_share(clients: int) -> None:
-    """Whoever they are, and whatever they claim."""
+def test_capped_weights_give_byzantine_clients_at_most_twice_their_share(clients: int) -> None:
+    """For any number of byzantine clients that claim huge weights."""
     for seed in range(20):
         honest = uniform(key(seed, clients), clients).double() * 100
         for byzantine in range(1, clients + 1):
@@ -71,24 +71,25 @@ def test_claims_give_no_more_than_twice_the_share(clients: int) -> None:
 
 # -- the synthetic table ----------------------------------------------------------------------------------------------
 
-CLIENTS, LIARS, WIDTH = 20, 4, 64
+CLIENTS, BYZANTINE, WIDTH = 20, 4, 64
 
 
 def sketches(attack: str, seed: int) -> tuple[Tensor, Tensor]:
     """Prototypes of one class [20, 64] and the mean of the 16 honest ones: unit vectors with a spread of 0.3.
 
-    Liars send minus ten times theirs, the prototype of another class, or their mean less 1.5 standard deviations.
+    Byzantine clients send minus ten times theirs, the prototype of another class, or their mean less 1.5 standard
+    deviations.
     """
     k = key(seed, "sketch")
     truth = torch.nn.functional.normalize(normal(fold(k, 0), 2, WIDTH).double(), dim=1)
     x = truth[0] + 0.3 / sqrt(WIDTH) * normal(fold(k, 1), CLIENTS, WIDTH).double()
-    honest = x[LIARS:].mean(0)
+    honest = x[BYZANTINE:].mean(0)
     if attack == "signflip":
-        x[:LIARS] *= -10
+        x[:BYZANTINE] *= -10
     elif attack == "swap":
-        x[:LIARS] += truth[1] - truth[0]
+        x[:BYZANTINE] += truth[1] - truth[0]
     else:
-        x[:LIARS] = x[:LIARS].mean(0) - 1.5 * x[:LIARS].std(0, correction=0)
+        x[:BYZANTINE] = x[:BYZANTINE].mean(0) - 1.5 * x[:BYZANTINE].std(0, correction=0)
     return x, honest
 
 

@@ -86,13 +86,13 @@ def test_every_field_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_an_option_sets_its_field_and_no_other(name: str) -> None:
+def test_option_sets_its_field_and_no_other(name: str) -> None:
     words, value = GIVEN[name]
     assert getattr(Config(), name) != value
     assert parsed(words) == replace(Config(), **{name: value})
 
 
-def test_without_options_everything_is_as_by_default() -> None:
+def test_run_without_options_has_all_defaults() -> None:
     assert parsed([]) == Config()
 
 
@@ -126,14 +126,14 @@ def test_yaml_lists_every_field() -> None:
     assert list(yaml.safe_load(Config().to_yaml())) == [f.name for f in fields(Config)]
 
 
-def test_the_command_line_overrules_the_file_and_settings_are_joined(tmp_path: Path) -> None:
+def test_options_override_the_file_and_settings_are_merged(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("method: ditto\nrounds: 9\nseed: 4\nsettings: {lam: 0.5, optim.lr: 0.1}\n")
     config = parsed(["--config", str(tmp_path / "c.yaml"), "--rounds", "2", "--set", "lam=0.7"])
     assert (config.method, config.rounds, config.seed) == ("ditto", 2, 4)
     assert config.settings == {"lam": "0.7", "optim.lr": 0.1}
 
 
-def test_words_of_a_file_may_be_written_as_people_do() -> None:
+def test_yaml_values_of_other_types_are_converted() -> None:
     config = from_dict({"models": "mlp,linear", "proxy": 8, "terms": "dw:mu=0.1,form=ata", "rounds": 5.0, "lr": "1e-3"})
     assert config.models == ("mlp", "linear")
     assert config.proxy == "8"
@@ -161,7 +161,7 @@ def test_large_seeds_keep_every_digit() -> None:
         ("rounds: !!set {1}", "--rounds must be a whole number"),
     ],
 )
-def test_files_that_cannot_be_read_say_why(text: str, said: str, tmp_path: Path) -> None:
+def test_unreadable_configuration_file_error_gives_the_reason(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
     with pytest.raises(AtollError, match=said.replace("?", r"\?")) as caught:
@@ -170,7 +170,7 @@ def test_files_that_cannot_be_read_say_why(text: str, said: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["missing", "a folder", "not text"])
-def test_files_that_are_none_say_so(kind: str, tmp_path: Path) -> None:
+def test_configuration_path_that_is_no_text_file_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     if kind == "a folder":
         path.mkdir()
@@ -231,13 +231,13 @@ def test_files_that_are_none_say_so(kind: str, tmp_path: Path) -> None:
         ("global_test", "perhaps", "--global-test must be true or false"),
     ],
 )
-def test_wrong_values_name_the_option(name: str, value: Any, said: str) -> None:
+def test_wrong_value_error_names_the_option(name: str, value: Any, said: str) -> None:
     with pytest.raises(AtollError) as caught:
         from_dict({name: value})
     assert said in str(caught.value)
 
 
-def test_a_number_too_large_for_a_float_is_still_a_number() -> None:
+def test_number_too_large_for_a_float_is_refused_without_a_crash() -> None:
     with pytest.raises(AtollError, match="--lr must be a number"):
         from_dict({"lr": 10**400})
 
@@ -245,18 +245,18 @@ def test_a_number_too_large_for_a_float_is_still_a_number() -> None:
 # -- what decides the numbers -----------------------------------------------------------------------------------------
 
 
-def test_the_identity_leaves_out_what_does_not_change_the_numbers() -> None:
+def test_identity_excludes_options_that_do_not_change_results() -> None:
     assert set(Config().identity()) == {f.name for f in fields(Config)} - NEUTRAL
     for name, (_, value) in GIVEN.items():
         changed = replace(Config(), **{name: value})
         assert (changed.identity() == Config().identity()) == (name in NEUTRAL)
 
 
-def test_optimiser_options_are_those_that_were_given() -> None:
+def test_optimiser_options_contain_only_given_ones() -> None:
     assert Config().optimiser_options == {}
     assert Config(lr=0.1, epochs=2).optimiser_options == {"lr": 0.1, "epochs": 2}
 
 
-def test_none_is_a_choice_where_it_is_listed_and_nothing_elsewhere() -> None:
+def test_word_none_is_a_choice_where_listed_and_null_elsewhere() -> None:
     assert (Config(cov_source="none").cov_source, Config(cov_source=None).cov_source) == ("none", None)
     assert Config(dp="none").dp is None

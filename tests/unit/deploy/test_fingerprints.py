@@ -102,7 +102,7 @@ def test_an_edited_file_of_an_installed_method_changes_its_digest(module: str, l
 def test_a_method_file_has_the_same_digest_wherever_it_lies(tmp_path: Path) -> None:
     text = PACKAGE["base"]
     digests = []
-    for place, source in (("server", text), ("site", text), ("stranger", text + "\nMORE = 1\n")):
+    for place, source in (("server", text), ("site", text), ("edited", text + "\nMORE = 1\n")):
         (tmp_path / place).mkdir()
         (tmp_path / place / "mine.py").write_text(source)
         digests.append(method_digest(make(str(tmp_path / place / "mine.py"))))

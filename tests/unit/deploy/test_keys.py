@@ -59,7 +59,7 @@ def handshake(server: pki.Pair, authority: bytes, name: str) -> None:
     assert here.version() == "TLSv1.3"
 
 
-def test_a_client_trusts_the_server_by_every_name_that_it_has() -> None:
+def test_certificate_is_valid_for_every_name_of_the_server() -> None:
     authority = pki.make_authority("ours")
     server = pki.make_server(authority, ["server.example.org", "10.0.0.7", "::1"], 30)
     for name in ("server.example.org", "10.0.0.7", "::1"):
@@ -68,20 +68,20 @@ def test_a_client_trusts_the_server_by_every_name_that_it_has() -> None:
         handshake(server, authority.public, "elsewhere.example.org")
 
 
-def test_a_server_of_another_authority_is_not_trusted() -> None:
+def test_certificate_of_another_authority_is_not_trusted() -> None:
     ours, theirs = pki.make_authority("ours"), pki.make_authority("ours")  # the name alone proves nothing
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(pki.make_server(theirs, ["localhost"], 30), ours.public, "localhost")
 
 
-def test_a_certificate_that_has_expired_is_not_trusted() -> None:
+def test_expired_certificate_is_not_trusted() -> None:
     authority = pki.make_authority("ours")
     old = pki.make_server(authority, ["localhost"], 30, start=datetime.now(UTC) - timedelta(days=31))
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
         handshake(old, authority.public, "localhost")
 
 
-def test_a_servers_certificate_cannot_sign_others() -> None:
+def test_server_certificate_cannot_sign_others() -> None:
     """A stolen server key must not make new servers: CA:FALSE for the server, path length 0 for the authority."""
     authority = pki.make_authority("ours")
     stolen = pki.make_server(authority, ["localhost"], 30)
@@ -94,24 +94,24 @@ def test_a_servers_certificate_cannot_sign_others() -> None:
     assert not own.value.ca
 
 
-def test_expiry_is_so_many_days_from_now() -> None:
+def test_certificate_expires_after_the_given_days() -> None:
     authority = pki.make_authority("ours", days=10)
     left = pki.expiry(authority.public) - datetime.now(UTC)
     assert timedelta(days=9, hours=23) < left <= timedelta(days=10)
 
 
-def test_a_sites_key_is_what_flower_wants() -> None:
+def test_key_of_a_site_has_the_form_that_flower_reads() -> None:
     pair = pki.make_site()
     key = load_ssh_private_key(pair.private, None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     assert key.curve.name == "secp384r1"
     assert pki.public_of(pair.private) == pair.public
-    told = load_pem_public_key(base64.b64decode(pki.header(pair.public)))
-    assert isinstance(told, ec.EllipticCurvePublicKey)
-    assert told.public_numbers() == key.public_key().public_numbers()
+    sent = load_pem_public_key(base64.b64decode(pki.header(pair.public)))
+    assert isinstance(sent, ec.EllipticCurvePublicKey)
+    assert sent.public_numbers() == key.public_key().public_numbers()
 
 
-def test_a_fingerprint_is_that_of_ssh_keygen() -> None:
+def test_fingerprint_equals_that_of_ssh_keygen() -> None:
     """SHA-256 over the second word of the public line, in base64 without padding."""
     public = pki.make_site().public
     digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
@@ -122,12 +122,12 @@ def test_a_fingerprint_is_that_of_ssh_keygen() -> None:
 # -- folders ----------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_else_can_read_anything(home: FederationDir) -> None:
+def test_files_of_a_federation_are_private(home: FederationDir) -> None:
     for path in (home.path, *home.path.rglob("*")):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_a_sites_folder_has_what_it_needs_and_nothing_of_others(home: FederationDir) -> None:
+def test_folder_of_a_site_contains_only_its_own_files(home: FederationDir) -> None:
     files = {path.name for path in home.site("north").iterdir()}
     assert files == {"ca.crt", "site.key", "site.yaml", "gate.yaml"}
     site = SiteFolder(home.site("north"))
@@ -139,26 +139,26 @@ def test_a_sites_folder_has_what_it_needs_and_nothing_of_others(home: Federation
 
 
 @pytest.mark.parametrize("name", ["0", "no", "null", "1e5"])
-def test_names_that_yaml_would_read_as_something_else(tmp_path: Path, name: str) -> None:
+def test_site_names_that_yaml_reads_as_other_types_stay_text(tmp_path: Path, name: str) -> None:
     home = FederationDir(tmp_path / "f")
     home.create([name], ["localhost"], 8443, 30)
     assert SiteFolder(home.site(name)).name() == name
     assert list(home.read().sites) == [name]
 
 
-def test_the_servers_certificate_is_also_for_the_loopback(home: FederationDir) -> None:
+def test_server_certificate_includes_the_loopback(home: FederationDir) -> None:
     """The gate speaks to Flower there, and checks whom it speaks to."""
     assert pki.names_of(home.cert.read_bytes()) == ["server.example.org", "10.0.0.7", "localhost", "127.0.0.1"]
 
 
-def test_a_federation_is_never_overwritten(home: FederationDir) -> None:
+def test_create_refuses_an_existing_federation(home: FederationDir) -> None:
     before = {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()}
     with pytest.raises(AtollError, match="already holds a federation"):
         home.create(["north"], ["localhost"], 8443, 30)
     assert {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()} == before
 
 
-def test_a_revoked_key_is_not_accepted_until_it_is_reissued(home: FederationDir) -> None:
+def test_revoked_key_is_refused_until_reissued(home: FederationDir) -> None:
     old = home.read().sites["north"].key
     home.revoke("north")
     assert set(home.read().accepted()) == {"south"}
@@ -171,7 +171,7 @@ def test_a_revoked_key_is_not_accepted_until_it_is_reissued(home: FederationDir)
     assert pki.public_of((home.site("north") / "site.key").read_bytes()).decode() == home.read().sites["north"].key
 
 
-def test_a_key_is_not_accepted_after_its_last_day(home: FederationDir) -> None:
+def test_expired_key_is_refused(home: FederationDir) -> None:
     site = home.read().sites["north"]
     assert site.refusal(datetime.now(UTC) + timedelta(days=29)) is None
     assert "expired" in (site.refusal(datetime.now(UTC) + timedelta(days=31)) or "")
@@ -208,20 +208,20 @@ def test_settings_are_changed_without_losing_comments(home: FederationDir) -> No
 
 
 @pytest.mark.parametrize("place", [".", "site.key"])
-def test_a_site_does_not_start_with_a_key_that_others_can_read(home: FederationDir, place: str) -> None:
+def test_site_with_a_readable_key_is_refused(home: FederationDir, place: str) -> None:
     site = SiteFolder(home.site("north"))
     (site.path / place).chmod(0o750)
     with pytest.raises(AtollError, match="chmod"):
         site.check()
 
 
-def test_a_folder_that_was_open_is_closed(tmp_path: Path) -> None:
+def test_private_folder_removes_access_of_others(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir(mode=0o755)
     FederationDir(tmp_path / "f").create(["north"], ["localhost"], 8443, 30)
     check_private(tmp_path / "f")
 
 
-def test_private_files_are_private_whatever_was_there(tmp_path: Path) -> None:
+def test_write_private_replaces_a_readable_file(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_bytes(b"old")
     path.chmod(0o644)
@@ -231,7 +231,7 @@ def test_private_files_are_private_whatever_was_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a b", ".hidden", "-x", "é", "x" * 64, "a.b"])
-def test_names_that_could_be_paths_are_refused(tmp_path: Path, name: str) -> None:
+def test_site_names_that_could_be_paths_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(AtollError):
         FederationDir(tmp_path / "f").create([name], ["localhost"], 8443, 30)
     assert not (tmp_path / "f" / "federation.yaml").exists()
@@ -240,7 +240,7 @@ def test_names_that_could_be_paths_are_refused(tmp_path: Path, name: str) -> Non
 # -- commands ---------------------------------------------------------------------------------------------------------
 
 
-def test_init_shows_who_and_until_when(atoll: Atoll) -> None:
+def test_init_prints_members_with_fingerprints_and_expiry(atoll: Atoll) -> None:
     shown = atoll("deploy", "init", "fed", "--sites", "a, b", "--days", 10).stdout
     assert {"authority", "server", "site a", "site b"} <= {
         line.split("  ")[0].split(" localhost")[0] for line in shown.splitlines()
@@ -251,7 +251,7 @@ def test_init_shows_who_and_until_when(atoll: Atoll) -> None:
     assert pki.fingerprint(FederationDir(Path("fed")).ca.read_bytes()) in shown
 
 
-def test_members_come_and_go_by_commands(atoll: Atoll, refused: Refused) -> None:
+def test_add_revoke_and_reissue_change_the_members(atoll: Atoll, refused: Refused) -> None:
     atoll("deploy", "init", "fed", "--sites", "a")
     atoll("deploy", "add", "fed", "b")
     atoll("deploy", "revoke", "fed", "a")
@@ -263,7 +263,7 @@ def test_members_come_and_go_by_commands(atoll: Atoll, refused: Refused) -> None
     assert set(FederationDir(Path("fed")).read().accepted()) == {"a", "b"}
 
 
-def test_mistakes_are_told_in_words(atoll: Atoll, refused: Refused) -> None:
+def test_wrong_deploy_commands_give_clear_errors(atoll: Atoll, refused: Refused) -> None:
     assert "no federation" in refused("deploy", "server", "nowhere")
     assert "not a site's folder" in refused("deploy", "client", "nowhere", "--data", "x.npz")
     atoll("deploy", "init", "fed", "--sites", "a", "--server-name", "10.255.255.1")

@@ -47,7 +47,7 @@ class Behind:
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if self.away:
-            raise httpx.ConnectError("nobody there")
+            raise httpx.ConnectError("refused")
         self.seen.append(request)
         self.bodies.append(await request.aread())
         headers = {"content-type": "application/x-protobuf", "server": "secret"}

@@ -33,7 +33,7 @@ from atoll.errors import AtollError
 # -- frames -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_frame_comes_back_as_it_was() -> None:
+def test_unpack_inverts_pack_of_a_frame() -> None:
     frame = Frame("upload", {"kind": 1, "score": {"accuracy": 0.1, "val": None}}, b"\0\xff" * 100)
     assert unpack(pack(frame)) == frame
 
@@ -54,7 +54,7 @@ def test_a_frame_comes_back_as_it_was() -> None:
         struct.pack(">4sIQ", b"ATL1", 8, 0) + b'["x", 1]',
     ],
 )
-def test_bytes_that_are_no_frame_are_refused(data: bytes, tmp_path: Path) -> None:
+def test_malformed_frames_are_refused(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(ProtocolError):
         unpack(data)
     answer = local(Sites(tmp_path, small_runs.setup("fedavg", **SMALL)).site("0"))
@@ -71,13 +71,13 @@ def test_bytes_that_are_no_frame_are_refused(data: bytes, tmp_path: Path) -> Non
     ],
 )
 @pytest.mark.parametrize("kind", ["exchange", "finish", "assess", "end", "begin", "hello", "dance"])
-def test_requests_that_make_no_sense_end_with_a_code(kind: str, head: dict[str, Any], tmp_path: Path) -> None:
+def test_malformed_requests_get_an_error_code(kind: str, head: dict[str, Any], tmp_path: Path) -> None:
     answer = local(Sites(tmp_path, small_runs.setup("fedavg", **SMALL)).site("0"))
     assert unpack(answer(pack(Frame(kind, head)))).code in protocol.CODES
     assert not list((tmp_path / "0" / "state").glob("runs/*/0*"))
 
 
-def test_codes_of_strangers_are_not_repeated() -> None:
+def test_unknown_error_code_becomes_failed() -> None:
     assert Frame("error", {"code": "rm -rf"}).code == "failed"
     assert Frame("error", {}).code == "failed"
 
@@ -85,7 +85,7 @@ def test_codes_of_strangers_are_not_repeated() -> None:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_shelf_keeps_what_is_asked_for_and_notices_changes(tmp_path: Path) -> None:
+def test_exchange_store_keeps_needed_states_and_detects_changes(tmp_path: Path) -> None:
     exchanges = ExchangeStore(tmp_path, "ab" * 8)
     tags = []
     for t in range(3):
@@ -119,7 +119,7 @@ def site_with(folder: Path, data: str, **values: Any) -> Any:
     return read_site(folder)
 
 
-def test_a_site_divides_its_own_rows_unless_they_are_divided(tmp_path: Path) -> None:
+def test_site_splits_its_rows_unless_the_file_is_split(tmp_path: Path) -> None:
     x, y = np.arange(200, dtype=np.float32).reshape(50, 4), np.arange(50) % 2
     np.savez(tmp_path / "plain.npz", x=x, y=y)
     np.savez(tmp_path / "two.npz", x_train=x, y_train=y, x_test=x[:10], y_test=y[:10])
@@ -140,7 +140,7 @@ def test_a_site_reads_tables_with_the_classes_of_the_federation(tmp_path: Path) 
     assert site_with(tmp_path, "rows.csv").card(Config())["classes"] == 1
 
 
-def test_cut_rows_come_back_just_so(tmp_path: Path) -> None:
+def test_exported_rows_are_read_back_unchanged(tmp_path: Path) -> None:
     setup = small_runs.setup("fedmd", **SMALL)
     sites = Sites(tmp_path, setup)
     for at, name in enumerate(sites.names):
@@ -163,13 +163,13 @@ def test_cut_rows_come_back_just_so(tmp_path: Path) -> None:
         ({"name": "a", "data": "b", "methods": "mine.py"}, "list of Python files"),
     ],
 )
-def test_mistakes_in_site_yaml_are_told(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_wrong_site_yaml_error_names_the_entry(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(json.dumps(values))
     with pytest.raises(AtollError, match=message):
         read_site(tmp_path)
 
 
-def test_rows_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_missing_data_of_a_site_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AtollError, match="no file or folder"):
         read_rows(str(tmp_path / "none.npz"))
 
@@ -177,7 +177,7 @@ def test_rows_that_are_not_there_are_told(tmp_path: Path) -> None:
 # -- jobs and apps ----------------------------------------------------------------------------------------------------
 
 
-def test_mistakes_in_a_job_are_told(tmp_path: Path) -> None:
+def test_wrong_job_file_error_names_the_entry(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     for values, message in (
         ({"run_dir": "r", "config": {}, "sites": {}}, "needs sites"),
@@ -191,11 +191,11 @@ def test_mistakes_in_a_job_are_told(tmp_path: Path) -> None:
             read_job(path)
 
 
-def test_deployments_make_a_checkpoint_every_round() -> None:
+def test_deployed_run_writes_a_checkpoint_every_round() -> None:
     assert DeploymentJob("r", Config(rounds=9).to_dict(), {"a": {}}).configured().checkpoint_every == 1
 
 
-def test_the_app_for_flower_holds_no_code(tmp_path: Path) -> None:
+def test_flower_app_contains_no_code(tmp_path: Path) -> None:
     folder = flower.write_app(tmp_path / "app")
     assert [path.name for path in folder.rglob("*")] == ["pyproject.toml"]
     assert 'clientapp = "atoll.deploy.site.app:app"' in (folder / "pyproject.toml").read_text()
@@ -260,7 +260,7 @@ def test_workers_behind_sockets_give_the_bits_of_the_simulation(workers: tuple[S
     assert digest == small_runs.run("ditto", **SMALL, wait_free=True).summary["digest"]
 
 
-def test_a_worker_is_for_its_owner_alone_and_bears_with_strangers(workers: tuple[Sites, Start]) -> None:
+def test_worker_socket_is_private_and_survives_malformed_input(workers: tuple[Sites, Start]) -> None:
     sites, start = workers
     process, place = start("0"), sites.site("0").socket
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
@@ -272,9 +272,7 @@ def test_a_worker_is_for_its_owner_alone_and_bears_with_strangers(workers: tuple
     assert process.is_alive()
 
 
-def test_an_upload_leaves_before_personal_training(
-    workers: tuple[Sites, Start], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upload_is_sent_before_personal_training(workers: tuple[Sites, Start], monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that never comes to the end of its personal training has sent its upload all the same."""
     sites, start = workers
     line, site = sites.line(), sites.site("0")
@@ -291,7 +289,7 @@ def test_an_upload_leaves_before_personal_training(
     assert unpack(call(site.socket, pack(Frame("name", {})), timeouts=0.2)).code == "worker"  # it is busy
 
 
-def test_cutting_from_the_command_line(atoll: Any, tmp_path: Path) -> None:
+def test_data_cut_writes_a_file_for_each_client(atoll: Any, tmp_path: Path) -> None:
     result = atoll("data", "cut", "digits", tmp_path / "cut", "--clients", 3, "--public", 20)
     assert [Path(line).name for line in result.stdout.splitlines()] == ["0.npz", "1.npz", "2.npz", "public.npz"]
     setup = small_runs.setup("fedmd", clients=3, public=20)

@@ -67,7 +67,7 @@ def wait(test: Callable[[], Any], seconds: float = 15) -> None:
         time.sleep(0.02)
 
 
-def test_what_dies_is_started_again() -> None:
+def test_ended_process_is_restarted() -> None:
     said: list[str] = []
     short = child("short", "print('once more', flush=True)")
     run_until(Supervisor([[short]], said.append), lambda: len(said) >= 3)
@@ -76,7 +76,7 @@ def test_what_dies_is_started_again() -> None:
     assert Path("short.log").read_text().count("once more") >= 3
 
 
-def test_the_pause_grows_while_it_fails_at_once_and_is_short_again_when_it_held(
+def test_pause_grows_with_failures_and_resets_after_a_steady_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failing, keeper = child("failing", ""), Supervisor([], lambda text: None)
@@ -92,7 +92,7 @@ def test_the_pause_grows_while_it_fails_at_once_and_is_short_again_when_it_held(
     assert pauses == [2, 4, 4, 4, 1]
 
 
-def test_members_of_a_group_die_together() -> None:
+def test_group_restarts_together_if_one_member_dies() -> None:
     first, second, apart = child("first", SLEEPER), child("second", SLEEPER), child("apart", SLEEPER)
     seen: list[tuple[int, ...]] = []
 
@@ -111,7 +111,7 @@ def test_members_of_a_group_die_together() -> None:
     assert all(gone(pid) for pid in (*before, *after))
 
 
-def test_nothing_is_started_before_it_is_ready() -> None:
+def test_process_starts_only_once_it_is_ready() -> None:
     reasons, said = ["", "", "no road"], list[str]()
     waiting = child("waiting", SLEEPER)
     waiting.ready = lambda: reasons.pop(0) if reasons else None
@@ -119,7 +119,7 @@ def test_nothing_is_started_before_it_is_ready() -> None:
     assert said == ["waiting waits: no road", "Ending."]
 
 
-def test_a_refusal_ends_everything() -> None:
+def test_error_in_ready_ends_all_processes() -> None:
     other, refused = child("other", SLEEPER), child("refused", SLEEPER)
 
     def refuse() -> str | None:
@@ -135,7 +135,7 @@ def test_a_refusal_ends_everything() -> None:
     assert gone(pids[0])
 
 
-def test_who_does_not_listen_is_killed() -> None:
+def test_process_that_ignores_sigterm_is_killed() -> None:
     deaf = child(
         "deaf", "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     )
@@ -150,7 +150,7 @@ def test_who_does_not_listen_is_killed() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_children_end_with_their_keeper_however_it_dies(number: int) -> None:
+def test_children_end_with_a_killed_supervisor(number: int) -> None:
     keeper = subprocess.Popen([sys.executable, "-c", KEEPER.format(sleeper=SLEEPER)])
     wait(lambda: Path("pid").exists())
     pid = int(Path("pid").read_text())
@@ -160,7 +160,7 @@ def test_children_end_with_their_keeper_however_it_dies(number: int) -> None:
     wait(lambda: gone(pid))
 
 
-def test_a_lock_is_for_one_and_falls_with_its_process(tmp_path: Path) -> None:
+def test_lock_is_exclusive_until_released(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert not is_held(path)
     with alone(path, "busy"):
@@ -170,7 +170,7 @@ def test_a_lock_is_for_one_and_falls_with_its_process(tmp_path: Path) -> None:
     assert not is_held(path)
 
 
-def test_a_lock_is_not_inherited(tmp_path: Path) -> None:
+def test_lock_is_not_inherited_by_children(tmp_path: Path) -> None:
     """A child that outlives its keeper for a moment must not keep the next one out."""
     with alone(tmp_path / "lock", "busy"):
         sleeper = child("sleeper", SLEEPER)
@@ -179,7 +179,7 @@ def test_a_lock_is_not_inherited(tmp_path: Path) -> None:
     sleeper.stop()
 
 
-def test_a_port_is_waited_for() -> None:
+def test_wait_for_port_waits_and_gives_up() -> None:
     said: list[str] = []
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -192,7 +192,7 @@ def test_a_port_is_waited_for() -> None:
     assert len(said) == 1
 
 
-def test_long_logs_are_turned_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_log_is_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "LOG_LIMIT", 10)
     talker = child("talker", "print('a long line of text')")
     for _ in range(2):
@@ -203,7 +203,7 @@ def test_long_logs_are_turned_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path("talker.log.1").read_text() == Path("talker.log").read_text()
 
 
-def test_a_tail_tells_whole_lines_once_and_begins_again_with_a_new_file(tmp_path: Path) -> None:
+def test_tail_yields_complete_lines_once_and_restarts_with_a_new_file(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     tail = Tail(path)
     assert list(tail.fresh()) == []

@@ -32,12 +32,12 @@ def said(names: list[str], values: dict[str, Any], seeds: Any = (0,)) -> str:
     return str(caught.value)
 
 
-def nobody(done: int, line: Any) -> None:
+def silent(done: int, line: Any) -> None:
     """A watch that does not look."""
 
 
 def go(planned: list[Config], **options: Any) -> Outcome:
-    return run_all(planned, [nobody] * len(planned), **options)
+    return run_all(planned, [silent] * len(planned), **options)
 
 
 def digests(planned: list[Config]) -> list[str]:
@@ -47,11 +47,11 @@ def digests(planned: list[Config]) -> list[str]:
 # -- what is run ------------------------------------------------------------------------------------------------------
 
 
-def test_without_seeds_the_shared_one_counts() -> None:
+def test_plan_without_seeds_uses_the_shared_seed() -> None:
     assert [c.seed for c in plan_configs(["fedavg", "local"], {**SMALL, "seed": "4"})] == [4, 4]
 
 
-def test_methods_by_seeds() -> None:
+def test_plan_has_one_run_for_each_method_and_seed() -> None:
     planned = plan_configs(["fedavg", "dcpfl:no-al"], SMALL, [0, 5])
     assert [(c.method, c.seed) for c in planned] == [
         ("fedavg", 0), ("fedavg", 5), ("dcpfl:no-al", 0), ("dcpfl:no-al", 5)
@@ -59,7 +59,7 @@ def test_methods_by_seeds() -> None:
     assert {(c.clients, c.rounds) for c in planned} == {(3, 2)}
 
 
-def test_a_method_may_bring_its_own_regularisers() -> None:
+def test_plan_reads_regularisers_from_names_and_options() -> None:
     (one,) = plan_configs(["fedavg+dw:mu=0.1+proximal"], SMALL)
     (two,) = plan_configs(["fedavg"], {**SMALL, "terms": ["dw"]})
     assert (one.method, one.terms) == ("fedavg", ("dw:mu=0.1", "proximal"))
@@ -98,7 +98,7 @@ def test_settings_of_a_method_in_a_file(tmp_path: Path) -> None:
         (["ditto"], {"lam": "x"}, "Setting ditto.lam must be a number"),
     ],
 )
-def test_settings_that_nobody_has(names: list[str], settings: dict[str, Any], message: str) -> None:
+def test_setting_that_no_method_has_is_refused(names: list[str], settings: dict[str, Any], message: str) -> None:
     with pytest.raises(AtollError) as caught:
         go(assign_directories(plan_configs(names, {**SMALL, "settings": settings}, [0]), Path("runs")))
     assert message in str(caught.value)
@@ -116,11 +116,11 @@ def test_shared_values_of_wrong_types_are_refused(values: dict[str, Any]) -> Non
     said(["fedavg"], values)
 
 
-def test_a_regulariser_written_as_one_word_is_one() -> None:
+def test_single_regulariser_may_be_written_as_text() -> None:
     assert plan_configs(["fedavg"], {"terms": "dw"}, [0])[0].terms == ("dw",)
 
 
-def test_the_method_of_a_file_does_not_matter_where_methods_are_named() -> None:
+def test_named_methods_override_the_method_of_a_file() -> None:
     assert plan_configs(["ditto"], {**SMALL, "method": "fedavg"}, [0])[0].method == "ditto"
 
 
@@ -145,7 +145,7 @@ def test_the_same_run_twice_is_refused(names: list[str], seeds: list[int]) -> No
 
 
 @pytest.mark.parametrize("text", ["../../x", "/etc/x", "a/../b", "é:x", "..", "a b"])
-def test_no_name_leads_out_of_the_directory(text: str) -> None:
+def test_run_names_cannot_leave_the_directory(text: str) -> None:
     name = to_file_name(text)
     assert "/" not in name
     assert (Path("root") / f"{name}-seed0").resolve().parent == Path("root").resolve()
@@ -180,7 +180,7 @@ def test_a_comparison_resumes_what_is_missing(tmp_path: Path) -> None:
     assert (tmp_path / "local-seed0" / "metrics.jsonl").read_bytes() == before
 
 
-def test_one_run_that_is_there_stops_all_before_any_starts(tmp_path: Path) -> None:
+def test_existing_run_stops_a_comparison_before_any_run_starts(tmp_path: Path) -> None:
     planned = assign_directories(plan_configs(["local", "fedavg"], SMALL, [0]), tmp_path)
     go(planned[1:])
     with pytest.raises(AtollError, match="already holds a run"):
@@ -201,7 +201,7 @@ def test_one_run_that_is_there_stops_all_before_any_starts(tmp_path: Path) -> No
         (["local", "nobody.py"], {}, "no method file"),
     ],
 )
-def test_a_method_that_does_not_fit_stops_all_before_any_starts(
+def test_unfit_method_stops_a_comparison_before_any_run_starts(
     names: list[str], options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     rows = "".join(f"{at},{at * at % 7},{at % 3}\n" for at in range(90))
@@ -223,7 +223,9 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("threads")
-def test_a_failure_in_a_worker_is_told_without_noise(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_error_in_a_worker_process_is_raised_without_other_output(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The second directory cannot be made, which only the worker finds out."""
     planned = assign_directories(plan_configs(["local"], SMALL, [0, 1]), tmp_path / "root")
     (tmp_path / "root").mkdir()
@@ -234,7 +236,7 @@ def test_a_failure_in_a_worker_is_told_without_noise(tmp_path: Path, capfd: pyte
 
 
 @pytest.mark.usefixtures("threads")
-def test_a_worker_that_is_killed_is_told_with_the_remedy(
+def test_killed_worker_error_gives_a_remedy(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dies(*_: Any) -> None:
@@ -246,7 +248,7 @@ def test_a_worker_that_is_killed_is_told_with_the_remedy(
     assert capfd.readouterr().err == ""
 
 
-def test_the_word_all_means_every_method_with_public_rows_for_those_that_need_them() -> None:
+def test_all_plans_every_method_and_sets_public_rows_aside() -> None:
     """A tenth of the 1442 training rows of digits is less than 100 of each class; so is a tenth of 500."""
     for given, public in (({}, 144), ({"rows": 500}, 50), ({"public": 70}, 70)):
         planned = plan_configs(["all"], {**SMALL, **given})
@@ -255,7 +257,7 @@ def test_the_word_all_means_every_method_with_public_rows_for_those_that_need_th
     assert {c.public for c in plan_configs(["fedavg"], SMALL)} == {0}
 
 
-def test_the_word_all_leaves_out_what_does_not_fit() -> None:
+def test_all_leaves_out_methods_that_do_not_fit() -> None:
     """On two widths everything goes that asks neither for one architecture nor for one width."""
     planned = [c.method for c in plan_configs(["all"], {**SMALL, "models": ("mlp:hidden=8", "mlp:hidden=16")})]
     unfit = {Need.SAME_ARCHITECTURE, Need.SAME_WIDTH}
@@ -265,7 +267,7 @@ def test_the_word_all_leaves_out_what_does_not_fit() -> None:
 
 
 def test_a_worker_ends_with_its_parent() -> None:
-    """A process starts a worker, tells its number and is killed; within seconds the worker is gone as well."""
+    """A process starts a worker, prints its number and is killed; within seconds the worker is gone as well."""
     reading, writing = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -316,7 +318,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_single_run_is_set_up_and_read_once(tmp_path: Path, built: list[str], read: list[str]) -> None:
     (planned,) = plan_configs(["fedavg"], {**SMALL, "out": str(tmp_path / "one")})
 
-    outcome = run_one(planned, nobody)
+    outcome = run_one(planned, silent)
 
     assert built == ["fedavg"]
     assert read == ["one"]
@@ -338,11 +340,11 @@ def test_runs_of_a_comparison_are_set_up_and_read_once(
 
 def test_a_finished_run_that_is_resumed_is_only_read(tmp_path: Path, built: list[str], read: list[str]) -> None:
     (planned,) = plan_configs(["local"], {**SMALL, "out": str(tmp_path / "one")})
-    run_one(planned, nobody)
+    run_one(planned, silent)
     (tmp_path / "one" / "report.html").touch()
     before = (tmp_path / "one" / "metrics.jsonl").stat().st_mtime_ns
 
-    outcome = run_one(planned, nobody, resume=True)
+    outcome = run_one(planned, silent, resume=True)
 
     assert outcome.runs[0].label == "local"
     assert (built, read) == (["local"] * 2, ["one"] * 2)

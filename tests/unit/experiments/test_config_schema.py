@@ -35,11 +35,11 @@ def allows(entry: dict[str, Any], value: Any) -> bool:
     return (low is None or value >= low) and (above is None or value > above) and (high is None or value <= high)
 
 
-def test_the_copy_in_the_docs_is_that_of_the_code() -> None:
+def test_schema_in_the_docs_is_up_to_date() -> None:
     assert json.loads((ROOT / "docs" / "config.schema.json").read_text()) == schema()
 
 
-def test_the_command_prints_it(atoll: Atoll) -> None:
+def test_schema_command_prints_the_schema(atoll: Atoll) -> None:
     assert json.loads(atoll("schema").stdout) == schema()
 
 

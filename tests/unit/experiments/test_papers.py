@@ -63,7 +63,7 @@ def test_every_table_of_the_five_papers_has_a_recipe() -> None:
     assert {f"{paper}/table{i}" for paper, count in tables.items() for i in range(1, count + 1)} <= set(RECIPES)
 
 
-def test_all_printed_numbers_are_there() -> None:
+def test_recipes_contain_all_printed_numbers() -> None:
     """As many as the tables of the papers have cells, empty ones included."""
     counts: dict[str, int] = {}
     for recipe in map(papers.read_recipe, RECIPES):
@@ -82,12 +82,12 @@ def test_all_printed_numbers_are_there() -> None:
         ("scd/table4", Cell("5 epochs, to 40 %", "Ditto w/ WF", "speedup"), 2.87),
     ],
 )
-def test_some_printed_numbers(name: str, cell: Cell, value: float) -> None:
+def test_printed_numbers_match_the_papers(name: str, cell: Cell, value: float) -> None:
     assert papers.read_recipe(name).printed[cell].value == value
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_can_be_planned_at_every_scale(name: str, tmp_path: Path) -> None:
+def test_recipe_can_be_planned_at_every_scale(name: str, tmp_path: Path) -> None:
     recipe = papers.read_recipe(name)
     assert {"smoke", "full"} <= recipe.scales.keys() <= set(SCALES)
     for scale in recipe.scales.values():
@@ -99,7 +99,7 @@ def test_a_recipe_can_be_planned_at_every_scale(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_is_printed_belongs_to_a_case_and_a_method(name: str) -> None:
+def test_printed_numbers_belong_to_known_cases_and_methods(name: str) -> None:
     recipe = papers.read_recipe(name)
     assert {c.case for c in recipe.printed} <= recipe.cases.keys()
     assert {c.method for c in recipe.printed} <= recipe.methods.keys()
@@ -109,8 +109,8 @@ def test_what_is_printed_belongs_to_a_case_and_a_method(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_no_setting_of_a_recipe_is_lost(name: str) -> None:
-    """A setting goes to the methods that have it; one that nobody has would be a misprint of ours."""
+def test_settings_of_a_recipe_are_known_to_its_methods(name: str) -> None:
+    """A setting goes to the methods that have it; a setting that no method has is a misprint."""
     recipe = papers.read_recipe(name)
     methods = {split_variant(said.run.partition("+")[0])[0] for said in recipe.methods.values()}
     known = {s.name for m in methods for s in settings_of(make(m))}
@@ -140,14 +140,14 @@ def smoke(name: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["dcpfl/table1", "fedpd/table6", "scd/table1"])
-def test_the_smallest_scale_runs(name: str, tmp_path: Path, without_report: None) -> None:
+def test_smoke_scale_of_a_table_runs(name: str, tmp_path: Path, without_report: None) -> None:
     smoke(name, tmp_path)
 
 
 @pytest.mark.parametrize(
     "name", ["dcpfl/figure2", "feddw/figure5", "fedpd/figure2", "pfedes/figure3", "scd/figure2", "scd/figure3"]
 )
-def test_a_recipe_of_a_figure_makes_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_of_a_figure_draws_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): out)
     monkeypatch.setattr(figures, "default_figures", lambda shown: [])
     document = smoke(name, tmp_path)
@@ -184,7 +184,7 @@ def test_every_figure_of_the_papers_has_a_recipe() -> None:
 # -- how a recipe becomes runs -----------------------------------------------------------------------------------------
 
 
-def test_later_options_overrule(tmp_path: Path) -> None:
+def test_later_layers_of_options_override_earlier_ones(tmp_path: Path) -> None:
     recipe = papers.read_recipe("paper/table", shelve(tmp_path))
     planned = {(p.case, p.method, p.config.seed): p.config for p in plan_runs(recipe, recipe.scale("smoke"), tmp_path)}
     assert len(planned) == 2 * 2 * 2
@@ -217,7 +217,7 @@ def test_all_cases_share_one_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert queues == [[c.out for configs in cases.values() for c in configs]]
 
 
-def test_a_case_that_cannot_run_is_named_before_any_runs(tmp_path: Path) -> None:
+def test_case_that_cannot_run_is_named_before_any_run_starts(tmp_path: Path) -> None:
     said = SMALL | {"cases": {"good": {}, "bad": {"partition": "pathological:99"}}}
     recipe = papers.read_recipe("paper/table", shelve(tmp_path, said))
     cases = by_case(plan_runs(recipe, recipe.scale("smoke"), tmp_path / "out"))
@@ -226,7 +226,7 @@ def test_a_case_that_cannot_run_is_named_before_any_runs(tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
-def test_the_bar_counts_rounds_and_runs(tmp_path: Path, without_report: None) -> None:
+def test_progress_bar_counts_rounds_and_runs(tmp_path: Path, without_report: None) -> None:
     recipe = papers.read_recipe("paper/table", shelve(tmp_path))
     planned = plan_runs(recipe, recipe.scale("full"), tmp_path / "out")
     with Progress(disable=True) as bars:
@@ -235,7 +235,7 @@ def test_the_bar_counts_rounds_and_runs(tmp_path: Path, without_report: None) ->
     assert (task.completed, task.total, task.description) == (1, 1, "1 of 1 runs")
 
 
-def test_other_configurations_live_elsewhere(tmp_path: Path) -> None:
+def test_directory_of_a_planned_run_depends_on_its_configuration(tmp_path: Path) -> None:
     recipe = papers.read_recipe("paper/table", shelve(tmp_path))
     scale = recipe.scale("full")
     before, again, other = (
@@ -255,7 +255,7 @@ def test_other_configurations_live_elsewhere(tmp_path: Path) -> None:
         {"cases": {"a": {"date": 1}}},
     ],
 )
-def test_a_misspelt_recipe_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+def test_recipe_with_a_misspelt_entry_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     folder = shelve(tmp_path, SMALL | change)
 
     def planned() -> None:
@@ -266,7 +266,7 @@ def test_a_misspelt_recipe_is_refused(change: dict[str, Any], tmp_path: Path) ->
         planned()
 
 
-def test_an_unknown_recipe_or_scale(tmp_path: Path) -> None:
+def test_unknown_recipe_or_scale_is_refused(tmp_path: Path) -> None:
     folder = shelve(tmp_path)
     with pytest.raises(AtollError, match="paper/table"):
         papers.read_recipe("paper/tabel", folder)
@@ -293,7 +293,7 @@ def test_gaps_are_measured_minus_printed(tmp_path: Path) -> None:
     assert sheet.rows == [["Ours", "77.50 ± 0.50", "75.00 ± 7.07", "-2.50"], ["Alone", "–", "75.00 ± 7.07", "–"]]
 
 
-def test_entries_that_are_no_shares_come_as_they_are() -> None:
+def test_measure_with_an_equals_sign_is_not_scaled_to_percent() -> None:
     stat = paper_comparison.mean_over_seeds([finished(0, 0.5)], "=seconds")
     assert stat is not None
     assert stat.mean == 2.5
@@ -323,7 +323,7 @@ def test_claims_are_judged_by_what_the_recipe_measures(tmp_path: Path) -> None:
     assert math.isnan(verdict.p)
 
 
-def test_the_list_of_recipes() -> None:
+def test_paper_command_lists_all_recipes() -> None:
     shown = CliRunner().invoke(main, ["paper", "--json"])
     assert [r["name"] for r in json.loads(shown.stdout)] == RECIPES
     assert CliRunner().invoke(main, ["paper", "show", "scd/table4"]).exit_code == 0

@@ -218,7 +218,7 @@ def test_head_bias_false_gives_a_head_without_bias():
     assert [key for key, _ in net.named_parameters()] == ["body.fc1.weight", "body.fc1.bias", "head.weight"]
 
 
-def test_the_callers_seed_decides_and_the_catalogue_draws_nothing():
+def test_torch_seed_decides_weights_and_catalogue_draws_no_numbers():
     def weights() -> list[Tensor]:
         torch.manual_seed(3)
         models.catalogue()

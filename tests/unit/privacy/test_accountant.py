@@ -29,7 +29,7 @@ def test_epsilon_and_delta_of_a_shift_agree() -> None:
     assert compute_delta(1000.0, 40.0) <= 1  # no overflow
 
 
-def test_a_planned_budget_is_spent_exactly_and_never_exceeded() -> None:
+def test_planned_budget_is_spent_exactly_and_never_exceeded() -> None:
     for epsilon in (0.5, 1, 4, 8, 20):
         for planned in (1, 3, 50):
             budget = Budget(epsilon, 1e-5, planned)

@@ -19,7 +19,7 @@ from atoll.storage.run_dir import RunDir
 QUICK = ["--clients", 3, "--epochs", 1, "--backend", "loop", "--eval-every", 2, "--quiet"]
 
 
-def test_the_record_says_what_is_guaranteed(tmp_path: Path, atoll: Atoll, without_report: None) -> None:
+def test_summary_records_scope_and_spent_budget(tmp_path: Path, atoll: Atoll, without_report: None) -> None:
     atoll("run", "fedavg", *QUICK, "--rounds", 2, "--dp", "4", "--out", "real")
     found = json.loads(Path("real/summary.json").read_text())["privacy"]
     assert found["dp"]["dp_scope"].startswith("client level")
@@ -76,7 +76,7 @@ def test_releases_survive_loss_of_journal(tmp_path: Path, atoll: Atoll, without_
     assert json.loads(Path("run/summary.json").read_text())["rounds"] == 2
 
 
-def test_a_damaged_journal_stops_the_run(
+def test_run_with_a_damaged_journal_is_refused(
     tmp_path: Path, atoll: Atoll, refused: Callable[..., str], without_report: None
 ) -> None:
     atoll("run", "fedavg", *QUICK, "--rounds", 1, "--dp-rounds", 2, "--dp", "4", "--out", "run")
@@ -100,7 +100,7 @@ def test_release_is_recorded_before_it_happens(tmp_path: Path, monkeypatch: pyte
     assert seen == [(0, 1)] * 5 + [(1, 2)] * 5
 
 
-def test_what_was_spent_survives_kill_9(tmp_path: Path) -> None:
+def test_spent_budget_survives_kill_9(tmp_path: Path) -> None:
     """Killed three times at some moment and resumed: epsilon never decreases, and never exceeds the budget."""
     plain = setup("fedavg", clients=3, rounds=40, eval_every=40, dp="8")
 

@@ -89,7 +89,7 @@ def test_covariances_of_few_rows_are_replaced() -> None:
     assert_same(DisclosureControl(0, "client").filter_upload(up, n, marks), up)
 
 
-def test_the_number_of_all_rows_does_not_give_away_those_kept_back() -> None:
+def test_total_row_count_excludes_withheld_classes() -> None:
     """FedDW sends its number of rows beside the counts of classes: what is left is the sum of those that leave."""
     method = make("feddw")
     plain = setup("feddw")
@@ -245,7 +245,7 @@ def test_dcpfl_uploads_no_covariance_if_the_server_takes_the_means() -> None:
     assert result.summary["bytes"]["up"] < run_experiment(setup("dcpfl")).summary["bytes"]["up"] / 10
 
 
-def test_methods_without_covariances_ignore_where_they_would_come_from() -> None:
+def test_cov_source_has_no_effect_on_methods_without_covariances() -> None:
     plain = run_experiment(setup("fedproto", rounds=1, eval_every=1))
     assert (
         plain.summary["digest"]
@@ -261,7 +261,7 @@ def test_job_is_all_the_gate_asks_for() -> None:
     assert_same(privacy.upload_filter(ClientTask("a", None, None), c, up), up)  # type: ignore[arg-type]
 
 
-def test_the_report_tells_what_is_guaranteed_and_what_is_not(atoll: Atoll) -> None:
+def test_report_states_privacy_guarantees_and_limits(atoll: Atoll) -> None:
     words = ["run", "feddw", "--clients", 3, "--epochs", 1, "--rounds", 1, "--quiet"]
     atoll(*words, "--min-class-count", 12, "--out", "gated")
     page = " ".join(Path("gated/report.html").read_text().split())

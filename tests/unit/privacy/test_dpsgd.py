@@ -19,7 +19,7 @@ from atoll.errors import AtollError
 from atoll.privacy.accountant import compute_noise_multiplier
 
 
-def test_without_noise_or_clipping_a_step_is_that_of_sgd() -> None:
+def test_dpsgd_step_without_noise_and_clipping_equals_sgd() -> None:
     model, b = mlp(), batch([[1.0, 2, 3], [0, 1, 0], [2, 0, 1]], [0, 1, 2])
     plain, _ = gradient(objective(model), model.init(), b)
     private, _ = DPSGD(clip=1e6)._gradient(objective(model), model.init(), b)
@@ -32,7 +32,7 @@ def squares(w: Params, b: Batch) -> Tensor:
     return ((w["w"] - b.x).square().sum(1) * b.w).sum() / 2 / b.w.sum().clamp(min=1)
 
 
-def test_rows_are_clipped_one_by_one() -> None:
+def test_dpsgd_clips_the_gradient_of_every_row() -> None:
     """At w = 0 the gradients are -(3, 4) of norm 5 and -(0.3, 0.4) of norm 0.5.
 
     Clipped to 1 they are -(0.6, 0.8) and -(0.3, 0.4); their mean is -(0.45, 0.6).
@@ -45,7 +45,7 @@ def test_rows_are_clipped_one_by_one() -> None:
     torch.testing.assert_close(found["w"], -torch.tensor([0.45, 0.6]))
 
 
-def test_no_row_moves_the_sum_by_more_than_the_clip() -> None:
+def test_row_changes_the_dpsgd_sum_by_at_most_the_clip() -> None:
     """Whatever stands in a row, NaN included."""
     params, base = {"w": torch.zeros(2)}, [[0.1, 0.2], [5.0, -1.0]]
     for row in ([1e30, 1.0], [math.nan, 0.0], [math.inf, 0.0], [0.0, 0.0], [-3.0, 2.0]):
@@ -54,14 +54,14 @@ def test_no_row_moves_the_sum_by_more_than_the_clip() -> None:
         assert float((3 * full["w"] - 2 * less["w"]).norm()) <= 0.5 + 1e-6
 
 
-def test_noise_of_a_step() -> None:
+def test_noise_of_a_dpsgd_step_has_the_expected_deviation() -> None:
     """Deviation noise * clip / |B| = 1.5 * 2 / 4 in every weight."""
     b, params = batch(torch.zeros(4, 100_000), [0] * 4), {"w": torch.zeros(100_000)}
     found, _ = DPSGD(clip=2.0, noise=1.5)._gradient(squares, params, b)
     assert float(found["w"].std()) == pytest.approx(0.75, rel=0.01)
 
 
-def test_dpsgd_in_a_run() -> None:
+def test_dpsgd_run_counts_one_release_per_epoch() -> None:
     """2 rounds of 3 epochs are 6 releases for a row."""
     plain = setup("fedavg", rounds=2, eval_every=2, dp="8", optimiser="dpsgd", epochs=3, batch_size=128, dp_clip=0.5)
     optim = plain.method.optim  # type: ignore[attr-defined]
@@ -83,9 +83,7 @@ def test_dpsgd_in_a_run() -> None:
         ("fedavg", {"dp": "8", "backend": "vmap"}, "vmap"),
     ],
 )
-def test_dpsgd_is_refused_where_it_could_not_keep_its_promise(
-    method: str, options: dict[str, Any], reason: str
-) -> None:
+def test_dpsgd_is_refused_where_it_gives_no_guarantee(method: str, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(AtollError, match=reason):
         setup(method, optimiser="dpsgd", **options)
 

@@ -170,7 +170,7 @@ def test_weights_are_one_under_dp(left: list[Any]) -> None:
     assert [float(up.n) for up in left] == [1.0] * 8  # 4 clients, 2 rounds
 
 
-def test_a_change_is_clipped_as_it_is_also_under_the_name_of_the_model() -> None:
+def test_change_with_the_name_of_the_model_is_clipped_as_a_change() -> None:
     """A change of 5 in each of 4 numbers has norm 10: clipped to 2, each is 1, whatever the model was."""
     start = Global({"w": torch.full((4,), 100.0)}, {})
     up = Difference({"w": torch.full((4,), 5.0)}, torch.tensor(17.0))
@@ -295,7 +295,7 @@ class Loose:
         (Loose, lambda start, w, c: Loose({"a": torch.ones(3)}), "field h/a of Loose declares no role"),
     ],
 )
-def test_the_gate_refuses_an_upload_that_does_not_say_what_it_holds(kind: Any, made: Made, message: str) -> None:
+def test_gate_refuses_an_upload_without_declared_roles(kind: Any, made: Made, message: str) -> None:
     method = sending(kind, made)
 
     with pytest.raises(Undeclared, match=message):
@@ -304,15 +304,15 @@ def test_the_gate_refuses_an_upload_that_does_not_say_what_it_holds(kind: Any, m
     assert run(method).summary["status"] == "finished"
 
 
-def test_what_is_undeclared_does_not_leave_in_a_later_round_either() -> None:
-    """The rehearsal before the run saw an empty dictionary."""
+def test_gate_refuses_an_undeclared_field_of_later_rounds() -> None:
+    """The dry run before the run saw an empty dictionary."""
     upload = Loose({"a": torch.ones(CLASSES, 2)})
 
     with pytest.raises(Undeclared, match="as many rows as there are classes"):
         DisclosureControl(1).filter_upload(upload, torch.full((CLASSES,), 5.0), declared_constraints(Loose))
 
 
-def test_a_table_without_marker_leaves_without_the_classes_of_few_rows(left: list[Any]) -> None:
+def test_gate_removes_classes_from_a_table_without_marker(left: list[Any]) -> None:
     result = run(sending(Table, lambda start, w, c: Table(w, shares(start, w, c), c.n)), **GATED)
 
     counts = torch.stack([count_by_class(result.pool.client(i)) for i in result.pool.ids])
@@ -339,7 +339,7 @@ def test_tables_in_a_dictionary_and_counts_without_marks_are_covered() -> None:
     assert (float(passed.n), passed.counts.tolist()) == (20, [0, 20])
 
 
-def test_a_field_that_is_declared_other_passes_and_the_record_says_so() -> None:
+def test_field_with_role_other_passes_and_is_recorded() -> None:
     method = sending(Declared, lambda start, w, c: Declared(shares(start, w, c)))
 
     privacy = run(method, **GATED).summary["privacy"]

@@ -19,7 +19,7 @@ TRAINING = {"fedavg", "fedavgm", "fedper", "fedprox", "lgfedavg"}
 
 
 @pytest.mark.parametrize("name", sorted(_registry.methods()))
-def test_a_method_is_covered_or_refused_with_the_reason(name: str) -> None:
+def test_dp_covers_a_method_or_refuses_it_with_the_reason(name: str) -> None:
     """Its uploads pass the server's checks; those of updates are noise around what was received."""
     options = {"rounds": 1, "eval_every": 1, "dp": "8", "dp_seed": 3}
     if name not in UPDATES | STATISTICS:

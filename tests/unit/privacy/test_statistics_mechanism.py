@@ -52,7 +52,7 @@ def test_features_are_clipped_row_by_row() -> None:
 @pytest.mark.parametrize(
     "name", sorted(n for n, cls in _registry.methods().items() if traits_of(cls).bounded_statistics)
 )
-def test_statistics_of_methods_that_say_so_are_of_bounded_features(name: str) -> None:
+def test_methods_with_bounded_statistics_compute_them_from_clipped_features(name: str) -> None:
     """A mean of rows no longer than 0.1 is no longer than 0.1; without the bound the same means are."""
     plain = setup(name, rounds=1, eval_every=1)
     for bound in (0.1, None):
@@ -67,7 +67,7 @@ def test_statistics_of_methods_that_say_so_are_of_bounded_features(name: str) ->
         assert longest <= 0.1 + 1e-6 if bound else longest > 0.1
 
 
-def test_moments_are_those_of_the_rows() -> None:
+def test_moments_equal_sums_over_rows() -> None:
     c = rows(9)
     up = gaussians(c)
     found = moments(up.n, up.mu, up.sigma)
@@ -96,7 +96,7 @@ def test_a_row_moves_the_moments_by_no_more_than_the_sensitivity() -> None:
     assert largest > 0.95 * mechanism.sensitivity(True)
 
 
-def test_without_noise_the_release_is_what_the_client_has() -> None:
+def test_release_without_noise_equals_the_exact_statistics() -> None:
     c = rows(60, bound=100.0)
     up = gaussians(c)
     out = StatisticsMechanism(100.0, 0.0, DisclosureControl()).release(c, up, declared_constraints(Gaussians), silence)
@@ -105,7 +105,7 @@ def test_without_noise_the_release_is_what_the_client_has() -> None:
     torch.testing.assert_close(out.sigma, up.sigma, atol=1e-3, rtol=1e-3)
 
 
-def test_noise_on_moments_is_of_one_size_and_symmetric() -> None:
+def test_noise_on_moments_has_equal_deviation_and_is_symmetric() -> None:
     """For 2,000 classes of width 5: deviation multiplier * sensitivity on counts, sums and second moments."""
     mechanism = StatisticsMechanism(1.0, 2.0, DisclosureControl())
     zero = Moments(torch.zeros(2000), torch.zeros(2000, 5), torch.zeros(2000, 5, 5))
@@ -119,7 +119,7 @@ def test_noise_on_moments_is_of_one_size_and_symmetric() -> None:
     assert float(noisy.n.std()) == pytest.approx(expected, rel=0.06)
 
 
-def test_noisy_covariances_are_usable_and_noisy_counts_are_believed() -> None:
+def test_noisy_statistics_pass_the_checks_of_the_server() -> None:
     plain = setup("dcpfl", rounds=2, eval_every=1, dp="20", dp_clip=3.0, dp_seed=1)
     privacy = Privacy(plain.config, plain.method, plain.pool)
     c = plain.pool.client(plain.pool.ids[0])
@@ -131,12 +131,12 @@ def test_noisy_covariances_are_usable_and_noisy_counts_are_believed() -> None:
     assert float(torch.linalg.eigvalsh(matrix).min()) > -1e-9
 
 
-def test_the_nearest_positive_matrix() -> None:
+def test_positive_returns_the_nearest_psd_matrix() -> None:
     """[[1, 2], [2, 1]] has eigenvalues 3 and -1 along (1, 1) and (1, -1): what is left is 3/2 everywhere."""
     torch.testing.assert_close(positive(torch.tensor([[1.0, 2.0], [2.0, 1.0]])), torch.full((2, 2), 1.5))
 
 
-def test_classes_without_rows_are_told_apart_by_noisy_counts_only() -> None:
+def test_classes_without_rows_are_dropped_by_noisy_counts_only() -> None:
     """With a count far below the noise a class does not leave, and what leaves is marked by the noisy count."""
     c = rows(3, bound=1.0)
     out = StatisticsMechanism(1.0, 50.0, DisclosureControl()).release(

@@ -24,7 +24,7 @@ def pair_of(change: float) -> tuple[Global, Update]:
     return Global(start, {}), Update(moved, torch.tensor(17.0), {})
 
 
-def test_an_update_is_clipped_as_a_whole() -> None:
+def test_update_is_clipped_over_all_tensors_together() -> None:
     """A change of 5 in each of 4 weights has norm 10; clipped to 2, each is 1. One of 0.5 has norm 1 and stays."""
     for change, expected in ((5.0, 1.0), (0.5, 0.5)):
         down, up = pair_of(change)
@@ -34,14 +34,14 @@ def test_an_update_is_clipped_as_a_whole() -> None:
         assert float(out.n) == 1  # all weigh the same
 
 
-def test_clipping_is_never_exceeded() -> None:
+def test_clipped_norm_never_exceeds_the_bound() -> None:
     for seed in range(2000):
         v = {"a": seeded(seed, "a")((7,)) * 10.0 ** (seed % 9 - 4), "b": seeded(seed, "b")((2, 3))}
         out = clip_norm(v, 0.37)
         assert math.sqrt(sum(float(t.square().sum()) for t in out.values())) <= 0.37
 
 
-def test_a_change_that_is_not_finite_counts_as_none() -> None:
+def test_change_with_nan_or_infinity_becomes_zero() -> None:
     down, up = pair_of(math.nan)
     assert torch.equal(
         UpdateMechanism(2.0, 1.0).release(down, up, declared_constraints(Update), silence).params["w"], torch.zeros(3)

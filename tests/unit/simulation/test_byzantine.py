@@ -1,4 +1,4 @@
-"""What liars send: by hand, over all methods, and what it costs the honest."""
+"""Uploads of byzantine clients: computed by hand, over all methods, and their effect on honest clients."""
 
 import importlib.util
 from functools import cache
@@ -29,10 +29,10 @@ from atoll.simulation.faults import Faults, Poison
 from atoll.storage.run_reader import Run
 
 METHODS = sorted(_registry.methods())
-ALONE = [kind for kind, tell in KINDS.items() if tell]
+ALONE = [kind for kind, attack in KINDS.items() if attack]
 
 
-def told(kind: str, upload: Any, download: Any, classes: int = 3) -> Any:
+def corrupted(kind: str, upload: Any, download: Any, classes: int = 3) -> Any:
     return corrupt(kind, upload, download, classes, declared_constraints(type(upload)), key("lie"))
 
 
@@ -49,9 +49,9 @@ LEARNT = update([[2], [3], [4]], [0, 1, 2])
 # -- by hand ----------------------------------------------------------------------------------------------------------
 
 
-def test_models_are_changed_by_their_distance_from_what_was_received() -> None:
+def test_attacks_on_models_change_the_difference_to_the_received_model() -> None:
     """The body went from 3 to 1, by -2: flipped, 3 + 20; scaled, 3 - 20. Heads went from 1 to 2, 3 and 4."""
-    flipped, scaled = (told(kind, LEARNT, START) for kind in ("signflip", "scale"))
+    flipped, scaled = (corrupted(kind, LEARNT, START) for kind in ("signflip", "scale"))
     assert flipped.params["body.weight"].tolist() == [[23]]
     assert flipped.params["head.weight"].tolist() == [[-9], [-19], [-29]]
     assert scaled.params["body.weight"].tolist() == [[-17]]
@@ -60,7 +60,7 @@ def test_models_are_changed_by_their_distance_from_what_was_received() -> None:
 
 
 def test_heads_are_swapped_row_by_row() -> None:
-    swapped = told("swap", LEARNT, START)
+    swapped = corrupted("swap", LEARNT, START)
     assert swapped.params["head.weight"].tolist() == [[4], [2], [3]]
     assert swapped.params["head.bias"].tolist() == [2, 0, 1]
     assert torch.equal(swapped.params["body.weight"], LEARNT.params["body.weight"])
@@ -69,10 +69,10 @@ def test_heads_are_swapped_row_by_row() -> None:
 def test_noise_is_ten_times_as_long_and_follows_from_the_key() -> None:
     learnt = Update({"w": torch.full((10_000,), 2.0)}, torch.tensor(4.0), {})
     start = Global({"w": torch.ones(10_000)}, {})
-    noise = told("random", learnt, start).params["w"] - 1
+    noise = corrupted("random", learnt, start).params["w"] - 1
     assert noise.std().item() == pytest.approx(10, rel=0.02)
     assert noise.mean().item() == pytest.approx(0, abs=0.3)
-    assert equal(told("random", learnt, start), told("random", learnt, start))
+    assert equal(corrupted("random", learnt, start), corrupted("random", learnt, start))
 
 
 def prototypes() -> tuple[Means, Prototypes]:
@@ -83,29 +83,29 @@ def prototypes() -> tuple[Means, Prototypes]:
 
 def test_prototypes_are_changed_by_their_own_values() -> None:
     up, down = prototypes()
-    assert told("signflip", up, down).means.tolist() == [[-10, -20], [0, 0], [-30, -40]]
-    assert told("scale", up, down).means.tolist() == [[10, 20], [0, 0], [30, 40]]
-    assert told("swap", up, down).means.tolist() == [[3, 4], [0, 0], [1, 2]]
-    assert told("random", up, down).means[1].tolist() == [0, 0]
-    assert all(told(kind, up, down).n.tolist() == [5, 0, 6] for kind in ALONE)
+    assert corrupted("signflip", up, down).means.tolist() == [[-10, -20], [0, 0], [-30, -40]]
+    assert corrupted("scale", up, down).means.tolist() == [[10, 20], [0, 0], [30, 40]]
+    assert corrupted("swap", up, down).means.tolist() == [[3, 4], [0, 0], [1, 2]]
+    assert corrupted("random", up, down).means[1].tolist() == [0, 0]
+    assert all(corrupted(kind, up, down).n.tolist() == [5, 0, 6] for kind in ALONE)
 
 
 def test_soft_labels_are_turned_round_and_stay_probabilities() -> None:
     """Of 0.7, 0.1, 0.2 the largest and the smallest change places."""
     up = SoftLabels(torch.tensor([[0.7, 0.1, 0.2], [0.2, 0.3, 0.5], [0, 0, 0]]), torch.tensor([True, True, False]))
-    flipped = told("signflip", up, up).means
+    flipped = corrupted("signflip", up, up).means
     assert torch.allclose(flipped, torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0, 0, 0]]))
-    noise = told("random", up, up).means
+    noise = corrupted("random", up, up).means
     assert noise.min() >= 0
     assert noise.sum(1).tolist() == pytest.approx([1, 1, 0])
-    assert told("swap", up, up).means.tolist() == up.means[[1, 0, 2]].tolist()
+    assert corrupted("swap", up, up).means.tolist() == up.means[[1, 0, 2]].tolist()
 
 
-def test_covariances_stay_what_they_are_and_go_to_other_classes() -> None:
+def test_swap_moves_covariances_and_other_attacks_keep_them() -> None:
     sigma = torch.stack([torch.eye(2), 2 * torch.eye(2), 3 * torch.eye(2)])
     up = Gaussians(torch.tensor([5.0, 5, 5]), torch.ones(3, 2), sigma)
-    assert torch.equal(told("signflip", up, up).sigma, sigma)
-    assert torch.equal(told("swap", up, up).sigma, sigma[[2, 0, 1]])
+    assert torch.equal(corrupted("signflip", up, up).sigma, sigma)
+    assert torch.equal(corrupted("swap", up, up).sigma, sigma[[2, 0, 1]])
 
 
 def outcomes(*values: list[float], n: list[list[float]] | None = None) -> list[ClientUpload]:
@@ -177,7 +177,7 @@ def test_byzantine_clients_are_named_and_honest_clients_scored_apart() -> None:
 
 
 def test_byzantine_clients_train_honestly() -> None:
-    """In the first round everybody starts alike: states are those of a run without lies, the server is not."""
+    """After the first round, states of clients equal those of a run without attack, and the server differs."""
     plain, result = (run("ditto", rounds=1, poison=poison) for poison in (None, "0.4:signflip"))
     assert not equal(plain.server, result.server)
     assert all(equal(plain.state(i), result.state(i)) for i in result.pool.ids)
@@ -187,7 +187,7 @@ def shown(made: Setup, summary: dict[str, Any]) -> Run:
     return Run(Path("r"), summary, (), run("fedavg").table, {}, made.config.to_dict())
 
 
-def test_tables_say_how_many_clients_were_poisoned() -> None:
+def test_tables_show_the_number_of_poisoned_clients() -> None:
     result = run("fedavg", poison="0.4:signflip")
     (row,) = table.rows([shown(result.setup, result.summary)])
     percent = 100 * result.summary["personal_honest"]["best_by_val"]
@@ -208,7 +208,7 @@ def benchmark() -> Any:
     return module
 
 
-def test_opposites_ruin_means_and_not_the_geometric_median(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signflip_ruins_the_mean_but_not_the_geometric_median(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = benchmark()
     monkeypatch.setattr(bench, "honest_accuracy", bench.honest_accuracy.__wrapped__)  # what is cached has another task
     monkeypatch.setattr(bench, "TASK", {**bench.TASK, "rounds": 6, "eval_every": 6, "lr": 0.1, "epochs": 2})
@@ -219,6 +219,6 @@ def test_opposites_ruin_means_and_not_the_geometric_median(monkeypatch: pytest.M
 @pytest.mark.chaos
 @pytest.mark.parametrize("method", ["fedavg", "fedproto"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_honest_lose_at_most_two_points_under_the_geometric_median(method: str, kind: str) -> None:
+def test_honest_clients_lose_at_most_two_points_under_the_geometric_median(method: str, kind: str) -> None:
     points = benchmark().loss(method, [0, 1, 2, 3, 4], kind, "geometric")
     assert points <= 2, points

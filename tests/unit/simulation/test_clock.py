@@ -18,7 +18,7 @@ def round_time(overlap: bool, local: float, personal: float, communication: floa
     ("g", "p", "c", "speedup"),
     [(1, 1, 1, 1.5), (1, 3, 3, 1.75), (1, 5, 5, 11 / 6), (5, 5, 2, 1.2), (2, 0, 3, 1.0), (2, 3, 0, 1.0)],
 )
-def test_overlap_is_worth_what_the_bound_says(g: float, p: float, c: float, speedup: float) -> None:
+def test_speedup_of_overlap_equals_the_bound(g: float, p: float, c: float, speedup: float) -> None:
     """Waiting takes G + P + c a round, overlapping G + max(P, c): for (1, 5, 5) that is 11 against 6."""
     waiting, free = round_time(False, g, p, c), round_time(True, g, p, c)
     assert waiting == pytest.approx(g + p + c)
@@ -27,7 +27,7 @@ def test_overlap_is_worth_what_the_bound_says(g: float, p: float, c: float, spee
     assert waiting / free < 2
 
 
-def test_a_round_with_two_unlike_clients_by_hand() -> None:
+def test_clock_of_a_round_with_two_different_clients() -> None:
     """a: download 1, G 2, P 3, upload 1; b: download 1, G 4, P 1, upload 2; aggregation 1.
 
     Waiting: a sends at 1+2+3+1 = 7, b at 1+4+1+2 = 8, the server is done at 9; personal models at 6 and 6.

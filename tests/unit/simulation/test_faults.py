@@ -47,7 +47,7 @@ TROUBLE: dict[str, Any] = {  # on the clock of digits, an mlp takes about 0.1 s 
 # -- what users write -------------------------------------------------------------------------------------------------
 
 
-def test_faults_are_read() -> None:
+def test_fault_options_are_parsed() -> None:
     assert read_drop("0.3") == read_drop("0.3:after") == Drop(0.3, SILENT)
     assert read_drop("0.3:before") == Drop(0.3, UNREACHED)
     assert read_drop("client:3,b") == Drop(always=("3", "b"))
@@ -74,7 +74,7 @@ def test_faults_are_read() -> None:
         ({"poison": "0.2:signflap"}, "Did you mean 'signflip'?"),
     ],
 )
-def test_faults_that_cannot_be_read_say_how_to_write_them(option: dict[str, Any], said: str) -> None:
+def test_malformed_fault_option_error_shows_the_syntax(option: dict[str, Any], said: str) -> None:
     with pytest.raises(AtollError) as caught:
         Config(**option)
     assert said in str(caught.value)
@@ -85,7 +85,7 @@ def test_share_may_be_given_as_number() -> None:
     assert Config(drop=0.3).drop == "0.3"  # type: ignore[arg-type]
 
 
-def test_faults_are_part_of_what_a_run_is() -> None:
+def test_faults_are_part_of_the_identity_of_a_run() -> None:
     plain = Config().identity()
     for name, value in {
         "drop": "0.3",
@@ -97,7 +97,7 @@ def test_faults_are_part_of_what_a_run_is() -> None:
         assert Config(**{name: value}).identity() != plain
 
 
-def test_a_client_that_is_not_there_cannot_drop_out() -> None:
+def test_unknown_client_for_drop_is_refused() -> None:
     with pytest.raises(AtollError, match="Unknown client for --drop '77'"):
         setup("fedavg", drop="client:77")
 
@@ -185,7 +185,7 @@ def test_a_dropped_client_counts_as_absent(name: str, why: str) -> None:
     assert log.rejected == []
 
 
-def test_the_bytes_of_a_lost_download_are_those_of_one_exchange() -> None:
+def test_lost_download_costs_the_bytes_of_one_exchange() -> None:
     """FedMD has two in a round; a client that is gone does not ask for the second."""
     made = setup("fedmd")
     i = made.pool.ids[0]
@@ -198,7 +198,7 @@ def test_the_bytes_of_a_lost_download_are_those_of_one_exchange() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedproto", "fedmd", "fedkd", "fd"])
-def test_an_empty_round_leaves_everything_as_it_was(name: str) -> None:
+def test_round_without_answers_changes_no_state(name: str) -> None:
     made = setup(name)
     server, log, store = played(made, dict.fromkeys(made.pool.ids, SILENT))
     assert equal(server, made.method.init_server(made.pool.task(), key(0)))
@@ -224,7 +224,7 @@ def test_run_without_any_answer_finishes(name: str, backend: str) -> None:
     assert equal(result.server, result.setup.method.init_server(result.pool.task(), key(0, "init", "server")))
 
 
-def test_a_run_goes_on_after_an_empty_round() -> None:
+def test_run_continues_after_a_round_without_answers() -> None:
     """Of the seeds tried, 0 has such a round among three clients, and not the last."""
     result = run("fedproto", clients=3, drop="0.6", rounds=6, eval_every=1, rows=500)
     empty = [line["generic"] is None for line in result.history]
@@ -248,14 +248,14 @@ def test_drops_are_listed_and_counted() -> None:
     assert all(line["rejected"] == [] for line in result.history)  # no strike
 
 
-def test_whether_the_download_is_lost_too_shows_in_bytes_alone() -> None:
+def test_drop_before_or_after_the_download_differs_in_bytes_only() -> None:
     after, before = run("fedavg", **QUICK, drop="0.3"), run("fedavg", **QUICK, drop="0.3:before")
     assert after.summary["digest"] == before.summary["digest"]
     assert after.summary["bytes"]["down"] > before.summary["bytes"]["down"]
     assert before.summary["dropped"] == {UNREACHED: after.summary["dropped"][SILENT]}
 
 
-def test_a_client_that_never_answers_changes_nothing_for_the_others() -> None:
+def test_client_that_never_answers_has_no_effect_on_others() -> None:
     made = setup("ditto", **QUICK, drop="client:2")
     result = run_experiment(made)
     store = result.backend.store
@@ -314,9 +314,7 @@ def test_copy_of_run_state_shares_no_container() -> None:
     assert [name for name, value in own.items() if copied[name] is value] == []
 
 
-def test_a_round_that_is_interrupted_after_it_was_counted_is_counted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_round_interrupted_after_counting_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients drop out in every round; the second of four is stopped when it has been counted, but not evaluated."""
     made = setup("fedavg", drop="0.6", rounds=4, eval_every=2, rows=500, checkpoint_every=99)
     count, calls = Experiment._count, list[int]()
@@ -369,8 +367,8 @@ def test_evaluating_less_often_gives_the_same_scores(faults: dict[str, Any]) -> 
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_with_a_deadline_waits_until_it_for_clients_it_misses() -> None:
-    """a answers after 1 + 2 + 3 + 4 = 10 s. Nobody missed: 10 s. Somebody missed: 25 s, and 3 s to aggregate."""
+def test_server_with_a_deadline_waits_for_missing_clients_until_then() -> None:
+    """a answers after 1 + 2 + 3 + 4 = 10 s. Without missing clients: 10 s. With one: 25 s, and 3 s to aggregate."""
     times = {"a": Times(local=2, personal=3, upload=4, download=1)}
     assert Clock(overlap=False).arrival("a", times["a"]) == 10
     assert Clock(overlap=True).arrival("a", times["a"]) == 7
@@ -450,7 +448,7 @@ def test_a_state_that_diverges_is_not_kept() -> None:
     assert all(score == score for score in result.table["accuracy"].to_pylist())
 
 
-def test_of_many_clients_that_diverge_a_few_are_named() -> None:
+def test_warning_names_a_few_of_many_diverged_clients() -> None:
     result = run_experiment(broken("fedavg", *range(7), clients=9, rounds=1, eval_every=1, rows=500))
     assert result.notes[0].count("of client") == 5
     assert "and those of 2 more clients" in result.notes[0]
@@ -477,7 +475,7 @@ def test_a_run_may_diverge_after_rounds_that_went_well() -> None:
 
 
 @pytest.mark.usefixtures("without_report")
-def test_the_command_line_says_so_and_keeps_the_files(atoll: Atoll, tmp_path: Path) -> None:
+def test_diverged_run_has_an_exit_code_and_keeps_its_files(atoll: Atoll, tmp_path: Path) -> None:
     words = ("run", "fedavg", "--clients", 3, "--rounds", 3, "--epochs", 1, "--lr", "1e20", "--quiet", "--out", "o")
     result = atoll(*words, code=3)
     assert "Diverged: fedavg with seed 0. In round 1 no client sent a usable upload" in result.stderr
@@ -518,7 +516,7 @@ def lost(method: str, seeds: range, **options: Any) -> float:
     return fmean(losses)
 
 
-def test_a_third_of_missing_answers_costs_little() -> None:
+def test_dropping_a_third_of_answers_costs_little_accuracy() -> None:
     """Few rounds, and few seeds: the chance of two points is that of a few test rows."""
     assert lost("fedavg", range(2), rounds=10, epochs=2, lr=0.1) <= 2
 

@@ -33,7 +33,7 @@ def written(path: Path, records: int = 12) -> Mark:
     return log.mark()
 
 
-def test_a_record_by_hand(tmp_path: Path) -> None:
+def test_audit_record_has_the_documented_form_and_hash(tmp_path: Path) -> None:
     """The hash of a line is that of its JSON without the hash; the next line holds it."""
     log = AuditLog(tmp_path / NAME)
     first = log.add(1, 0, "a", 6, DIGEST)
@@ -95,7 +95,7 @@ def rewritten(lines: list[bytes], dice: Random) -> bytes:
 
 
 @pytest.mark.parametrize("tamper", [edited, without_a_line, swapped, with_a_line, cut_short, rewritten])
-def test_whatever_is_done_to_the_log_of_a_finished_run_shows(
+def test_any_change_of_a_finished_log_is_detected(
     tmp_path: Path, tamper: Callable[[list[bytes], Random], bytes]
 ) -> None:
     """Six kinds of tampering, 1000 edits of one byte and 200 of each other kind: all are noticed."""
@@ -115,7 +115,7 @@ def test_whatever_is_done_to_the_log_of_a_finished_run_shows(
     assert verify(path, end.records, end.head) == end
 
 
-def test_without_its_end_any_byte_still_counts(tmp_path: Path) -> None:
+def test_change_of_any_byte_is_detected_without_the_recorded_end(tmp_path: Path) -> None:
     """Of a run that has not ended the head is unknown: edits of a byte show all the same."""
     path = tmp_path / NAME
     written(path, records=3)
@@ -126,7 +126,7 @@ def test_without_its_end_any_byte_still_counts(tmp_path: Path) -> None:
             verify(path)
 
 
-def test_a_log_goes_on_from_a_mark(tmp_path: Path) -> None:
+def test_log_continues_from_a_mark(tmp_path: Path) -> None:
     path, other = tmp_path / NAME, tmp_path / "whole.jsonl"
     written(other, records=12)
     mark = written(path, records=8)
@@ -142,7 +142,7 @@ def test_a_log_goes_on_from_a_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 5000, None])
-def test_a_log_that_does_not_lead_to_the_mark_is_refused(tmp_path: Path, data: bytes | None) -> None:
+def test_log_without_the_record_at_the_mark_is_refused(tmp_path: Path, data: bytes | None) -> None:
     path = tmp_path / NAME
     mark = written(path)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -151,14 +151,14 @@ def test_a_log_that_does_not_lead_to_the_mark_is_refused(tmp_path: Path, data: b
         AuditLog(path, mark)
 
 
-def test_a_reason_cannot_flood_the_log(tmp_path: Path) -> None:
+def test_long_reasons_are_truncated_in_the_log(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / NAME)
     log.add(1, 0, "a", 1, DIGEST, ("f" * 10**6, "r" * 10**6))
     assert log.mark().size < 2**12
     assert len(list(read(tmp_path / NAME))) == 1
 
 
-def test_the_imprint_is_that_of_the_bytes() -> None:
+def test_recorded_digest_is_that_of_the_uploaded_bytes() -> None:
     data = encode(Nothing())
     assert fingerprint_upload(Nothing()) == fingerprint_bytes(data) == (len(data), sha256(data).hexdigest())
     assert (
@@ -179,7 +179,7 @@ def carried_out(made: Setup, path: Path, resume: bool = False) -> Any:
         return run_experiment(made, folder)
 
 
-def test_a_run_writes_down_every_contribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_records_every_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three clients, three rounds; what is written is what each of them sends."""
     made, sent = setup("fedavg", **SHORT), []
 
@@ -211,7 +211,7 @@ def test_every_backend_writes_the_same_log(name: str, tmp_path: Path) -> None:
     assert phases == ({0, 1} if name == "fedpd" else {0})
 
 
-def test_what_liars_agreed_on_is_written_down_and_not_what_they_learnt(tmp_path: Path) -> None:
+def test_log_records_the_colluded_uploads_of_byzantine_clients(tmp_path: Path) -> None:
     """Their uploads change after workers took the imprints."""
     logs, short = {}, SHORT | {"clients": 5, "workers": 2}
     for name, changes in {"loop": {"backend": "loop"}, "workers": {"backend": "processes"}}.items():
@@ -221,7 +221,7 @@ def test_what_liars_agreed_on_is_written_down_and_not_what_they_learnt(tmp_path:
     assert logs["loop"] == logs["workers"] != (tmp_path / "honest" / NAME).read_bytes()
 
 
-def test_the_chain_goes_on_after_a_resume(tmp_path: Path) -> None:
+def test_hash_chain_continues_after_a_resume(tmp_path: Path) -> None:
     """Ended after round 3, of which the checkpoint of round 2 knows nothing, and lengthened to five."""
     made = setup("fedavg", **SHORT | {"rounds": 5})
     carried_out(made, tmp_path / "whole")
@@ -243,7 +243,7 @@ def test_the_chain_goes_on_after_a_resume(tmp_path: Path) -> None:
     assert verify(tmp_path / "cut" / NAME).head == resumed.summary["audit"]["head"]
 
 
-def test_a_run_does_not_go_on_from_a_log_that_was_cut(tmp_path: Path) -> None:
+def test_resume_with_a_truncated_log_is_refused(tmp_path: Path) -> None:
     made = setup("fedavg", **SHORT)
     carried_out(made, tmp_path)
     lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
@@ -262,7 +262,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_the_command_lists_and_verifies(atoll: Any, refused: Any, run: Path) -> None:
+def test_audit_command_lists_and_verifies_records(atoll: Any, refused: Any, run: Path) -> None:
     listed = json.loads(atoll("audit", run, "--json").stdout)
     assert [record["client"] for record in listed] == list(setup("fedavg", **SHORT).pool.ids)
     shown = atoll("audit", run).stdout
@@ -283,7 +283,7 @@ def test_the_command_lists_and_verifies(atoll: Any, refused: Any, run: Path) -> 
     assert "line 1 was changed" in refused("audit", run, "--verify")
 
 
-def test_a_method_and_a_run_are_told_apart(atoll: Any, refused: Any, run: Path) -> None:
+def test_audit_command_distinguishes_methods_from_run_directories(atoll: Any, refused: Any, run: Path) -> None:
     """A folder that is called like a method needs a path."""
     run.rename(run.with_name("local"))
     assert "Measured in the second round" in atoll("audit", "local", "--rows", 200).stdout

@@ -70,7 +70,7 @@ def content(folder: Path) -> dict[str, bytes]:
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def test_what_was_saved_comes_back(checkpoints: Checkpoints) -> None:
+def test_saved_checkpoint_is_loaded_unchanged(checkpoints: Checkpoints) -> None:
     checkpoints.save(snapshot(checkpoints, 7, a=1.5, b=-2.0))
     assert_holds(checkpoints, 7)
     found = load(checkpoints)
@@ -78,7 +78,7 @@ def test_what_was_saved_comes_back(checkpoints: Checkpoints) -> None:
     assert equal(checkpoints.get_state(found.states["b"]), state(-2.0))
 
 
-def test_without_a_checkpoint_there_is_nothing_to_load(checkpoints: Checkpoints) -> None:
+def test_load_without_checkpoints_returns_none(checkpoints: Checkpoints) -> None:
     assert checkpoints.load(pytest.fail) is None
 
 
@@ -89,13 +89,13 @@ def test_two_checkpoints_are_kept_with_their_states_and_no_others(checkpoints: C
     assert len(list((tmp_path / "objects").iterdir())) == 2
 
 
-def test_rounds_are_in_the_order_of_numbers(checkpoints: Checkpoints) -> None:
+def test_latest_checkpoint_is_found_beyond_a_million_rounds(checkpoints: Checkpoints) -> None:
     for at in (9, 10, 999_999, 1_000_000):
         checkpoints.save(snapshot(checkpoints, at))
         assert_holds(checkpoints, at)
 
 
-def test_a_state_that_did_not_change_is_written_once(
+def test_unchanged_state_is_written_once(
     checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints.save(snapshot(checkpoints, 1, a=1.0, b=1.0, c=3.0))
@@ -139,7 +139,7 @@ def two(checkpoints: Checkpoints) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_is_never_loaded_and_the_checkpoint_before_steps_in(
+def test_checkpoint_with_a_flipped_bit_is_skipped_for_the_one_before(
     name: str, checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
     two(checkpoints)
@@ -157,7 +157,9 @@ def test_a_flipped_bit_is_never_loaded_and_the_checkpoint_before_steps_in(
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("harm", ["empty", "half", "missing", "noise"])
-def test_lost_and_shortened_files_are_noticed(name: str, harm: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+def test_missing_or_truncated_files_are_detected(
+    name: str, harm: str, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
     two(checkpoints)
     path = file_of(tmp_path, 10, name, checkpoints)
     data = path.read_bytes()
@@ -171,7 +173,7 @@ def test_lost_and_shortened_files_are_noticed(name: str, harm: str, checkpoints:
 
 
 @pytest.mark.parametrize("flips", [300, pytest.param(3000, marks=pytest.mark.chaos)])
-def test_not_one_of_many_flipped_bits_is_loaded_silently(flips: int, checkpoints: Checkpoints, tmp_path: Path) -> None:
+def test_random_bit_flips_are_never_loaded_silently(flips: int, checkpoints: Checkpoints, tmp_path: Path) -> None:
     """Anywhere in any file, as often as the file is long."""
     two(checkpoints)
     paths = [file_of(tmp_path, 10, name, checkpoints) for name in FILES]
@@ -189,7 +191,7 @@ def test_not_one_of_many_flipped_bits_is_loaded_silently(flips: int, checkpoints
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_was_cut_anywhere_is_not_loaded(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+def test_file_truncated_anywhere_is_not_loaded(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     two(checkpoints)
     path = file_of(tmp_path, 10, name, checkpoints)
     good = path.read_bytes()
@@ -253,7 +255,9 @@ def test_when_every_checkpoint_is_damaged_nothing_is_deleted(checkpoints: Checkp
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_run_that_fell_back_heals(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+def test_run_that_resumed_from_an_older_checkpoint_replaces_the_damaged_one(
+    name: str, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
     """From round 5 it comes to round 10 again: the damaged file is replaced, and the one after is the last resort."""
     two(checkpoints)
     flip(file_of(tmp_path, 10, name, checkpoints), 100)
@@ -262,7 +266,7 @@ def test_a_run_that_fell_back_heals(name: str, checkpoints: Checkpoints, tmp_pat
         checkpoints.save(snapshot(checkpoints, at, a=float(at), b=0.5))
         assert_holds(checkpoints, at)
     folders = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
-    assert folders == ["round-000006", "round-000007"]  # the damaged one takes nobody's place
+    assert folders == ["round-000006", "round-000007"]  # The damaged one is deleted.
     checkpoints.save(snapshot(checkpoints, 10, a=10.0, b=0.5))
     assert_holds(checkpoints, 10)
 
@@ -310,7 +314,7 @@ def test_a_crash_at_any_step_of_saving_leaves_a_whole_checkpoint(tmp_path: Path)
     assert rounds == {10, 15}
 
 
-def test_what_a_crash_left_behind_can_be_tidied_up(checkpoints: Checkpoints, tmp_path: Path) -> None:
+def test_tidy_removes_files_of_an_interrupted_save(checkpoints: Checkpoints, tmp_path: Path) -> None:
     two(checkpoints)
     for folder in ("new-000015", "round-000003"):
         shutil.copytree(tmp_path / "checkpoints" / "round-000005", tmp_path / "checkpoints" / folder)
@@ -329,7 +333,7 @@ def test_a_half_written_checkpoint_is_ignored(checkpoints: Checkpoints, tmp_path
     assert_holds(checkpoints, 5)
 
 
-def test_when_the_disk_is_full_at_any_step_the_last_checkpoint_stays(tmp_path: Path) -> None:
+def test_full_disk_at_any_step_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     """Nothing can be written from some step on, and what was there can still be removed."""
     for step in range(200):
         checkpoints = Checkpoints(tmp_path / str(step), TYPES)

@@ -1,4 +1,4 @@
-"""Run directories: one run at a time, and nobody's run is lost by accident."""
+"""Run directories: used by one run at a time, and never overwritten by accident."""
 
 import json
 import os
@@ -123,7 +123,7 @@ def finished(tmp_path: Path, atoll: Callable[..., Any]) -> Path:
     return tmp_path / "run"
 
 
-def test_a_run_that_is_there_stays_as_it_is(finished: Path, refused: Callable[..., str]) -> None:
+def test_existing_run_is_not_overwritten(finished: Path, refused: Callable[..., str]) -> None:
     before = content(finished)
     message = refused("run", "fedavg", *QUICK, "--out", finished)
     assert "already holds a run. Add --resume to continue it, --force to replace it" in message
@@ -139,7 +139,7 @@ def test_force_replaces_a_run(finished: Path, atoll: Callable[..., Any]) -> None
     assert (finished / "notes.txt").read_text() == "the user's own"
 
 
-def test_resume_and_force_contradict_each_other(finished: Path, refused: Callable[..., str]) -> None:
+def test_resume_with_force_is_refused(finished: Path, refused: Callable[..., str]) -> None:
     before = content(finished)
     assert "Give one of them" in refused("run", "fedavg", *QUICK, "--out", finished, "--force", "--resume")
     assert content(finished) == before
@@ -170,7 +170,7 @@ def test_a_run_is_not_resumed_with_another_method(finished: Path, refused: Calla
     assert "method: 'fedavg' before, 'local' now" in refused("run", "local", "--resume", finished)
 
 
-def test_what_does_not_change_the_numbers_may_change(finished: Path, atoll: Callable[..., Any]) -> None:
+def test_resume_accepts_changes_of_neutral_options(finished: Path, atoll: Callable[..., Any]) -> None:
     before = outcome(finished)
     more = ("--checkpoint-every", 1, "--store", "disk", "--cache", 1, "--target", 0.5)
     atoll("run", "--resume", finished, *more, "--quiet")
@@ -178,19 +178,19 @@ def test_what_does_not_change_the_numbers_may_change(finished: Path, atoll: Call
 
 
 @pytest.mark.parametrize("words", [("run", "fedavg", "--resume"), ("compare", "fedavg", "local", "--resume")])
-def test_resuming_wants_a_place(words: tuple[str, ...], refused: Callable[..., str]) -> None:
+def test_resume_without_a_directory_is_refused(words: tuple[str, ...], refused: Callable[..., str]) -> None:
     assert "--resume needs a run directory" in refused(*words, *QUICK)
     assert not Path("runs").exists()
 
 
-def test_resuming_what_is_not_there(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_resume_of_a_missing_directory_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
     assert "There is no run directory 'runs/nothing' to resume" in refused("run", "--resume", "runs/nothing")
     (tmp_path / "empty").mkdir()
     assert "There is no configuration file" in refused("run", "--resume", tmp_path / "empty")
     assert list((tmp_path / "empty").iterdir()) == []
 
 
-# -- ends that nobody asked for ---------------------------------------------------------------------------------------
+# -- interrupted processes -------------------------------------------------------------------------------------------
 
 LONG = ("--clients", 4, "--rounds", 12, "--epochs", 1, "--rate", 0.5, "--checkpoint-every", 1, "--eval-every", 2)
 
@@ -217,7 +217,7 @@ def test_a_process_that_is_ended_at_any_moment_can_be_resumed(
     assert outcome(out) == outcome(tmp_path / "whole"), f"killed at the moment of seed {seed}"
 
 
-def test_a_process_without_permission_to_write_says_so(tmp_path: Path) -> None:
+def test_directory_without_write_permission_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     out.write_text("a file in the way")
     with pytest.raises(AtollError, match="Cannot write to the run directory"), RunDir(out):
@@ -227,7 +227,7 @@ def test_a_process_without_permission_to_write_says_so(tmp_path: Path) -> None:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+def test_write_whole_leaves_the_old_or_the_new_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
 
     for _ in crash_points(lambda: write_whole(path, b"new"), lambda: write_whole(path, b"old")):
@@ -253,7 +253,7 @@ def test_metrics_are_one_line_each_and_undefined_numbers_are_null(tmp_path: Path
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
-def test_tables_survive_the_file() -> None:
+def test_tables_are_read_back_from_parquet_unchanged() -> None:
     rows = [{"client": "a", "x": 0.1, "y": None}, {"client": "é/..", "x": 1e-300, "y": 2.0}]
     assert from_parquet(to_parquet(pyarrow.Table.from_pylist(rows))).to_pylist() == rows
     assert from_parquet(to_parquet(pyarrow.table({}))).num_rows == from_parquet(b"").num_rows == 0

@@ -40,7 +40,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Comparison
     return folder, run_compare(["local", "fedavg"], seeds=(0, 1), out=folder, **SHORT)
 
 
-def test_a_result_is_a_line_a_table_and_figures(result: Result) -> None:
+def test_result_has_repr_html_and_figures(result: Result) -> None:
     assert repr(result).startswith("<Result fedavg on digits: personal ")
     table = result.to_table()
     assert table["round"].to_pylist() == [1, 2]
@@ -57,7 +57,7 @@ def test_a_result_is_a_line_a_table_and_figures(result: Result) -> None:
         result.plot("curve")
 
 
-def test_what_a_run_is_made_of_fits_on_a_line(result: Result, tmp_path: Path) -> None:
+def test_parts_of_a_run_have_one_line_reprs(result: Result, tmp_path: Path) -> None:
     federation = result.setup.federation
     rows = [sum(len(part) for part in parts) for parts in (federation.train, federation.val, federation.test)]
     assert repr(federation) == (
@@ -89,18 +89,18 @@ def test_a_comparison_ranks_methods_over_seeds(compared: tuple[Path, Comparison]
         made.plot("lines")
 
 
-def test_without_a_folder_nothing_stays_on_the_disk(tmp_path: Path) -> None:
+def test_comparison_without_out_leaves_no_files(tmp_path: Path) -> None:
     made = run_compare("local", **SHORT)
     assert len(made.rows) == 1
     assert not made.runs[0].path.exists()
     assert list(tmp_path.glob("runs*")) == []
 
 
-def test_a_sweep_chooses_by_validation(tmp_path: Path) -> None:
-    told: list[int] = []
-    made = run_sweep("fedavg", {"lr": [0.01, 0.1]}, watch=lambda done, line: told.append(done), **SHORT)
+def test_sweep_selects_by_validation_accuracy(tmp_path: Path) -> None:
+    rounds: list[int] = []
+    made = run_sweep("fedavg", {"lr": [0.01, 0.1]}, watch=lambda done, line: rounds.append(done), **SHORT)
     assert isinstance(made, Sweep)
-    assert told == [1, 2, 1, 2]
+    assert rounds == [1, 2, 1, 2]
     table = made.to_table().to_pylist()
     assert [row["lr"] for row in table] == ["0.01", "0.1"]
     assert made.best.val == max(row["val"] for row in table)
@@ -113,7 +113,7 @@ def test_a_sweep_chooses_by_validation(tmp_path: Path) -> None:
         run_sweep("fedavg", {"lr": [1]}, by="test")
 
 
-def test_data_frames_are_for_those_who_have_pandas(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_dataframe_without_pandas_names_the_extra(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
     class Table:
         def to_pandas(self) -> str:
             return "a frame"
@@ -125,5 +125,5 @@ def test_data_frames_are_for_those_who_have_pandas(result: Result, monkeypatch: 
         result.to_dataframe()
 
 
-def test_names_with_marks_are_shown_as_they_are() -> None:
+def test_html_escapes_names() -> None:
     assert "<td>a&lt;b&amp;c</td>" in notebook.html("title", ["name"], [["a<b&c"]])

@@ -42,7 +42,7 @@ def test_fields_are_read_in_order_and_optional_ones_may_be_left_out(text: str, v
         ("krum:2:5:7", "M must be a whole number of at least 1"),
     ],
 )
-def test_an_error_says_where_what_and_how_to_write_it(text: str, reason: str) -> None:
+def test_syntax_error_names_option_text_reason_and_form(text: str, reason: str) -> None:
     with pytest.raises(AtollError) as caught:
         RULE.parse("--robust", text, skip=1)
     assert str(caught.value) == f"--robust cannot be {text!r}: {reason}. Write krum:F:M, such as krum:2:5."
@@ -67,7 +67,7 @@ def test_nothing_may_follow_a_name_without_fields() -> None:
         (several(whole("X"), "-"), "a whole number of at least 0, or several joined by '-'"),
     ],
 )
-def test_bounds_are_told_in_words(field: Any, wanted: str) -> None:
+def test_bounds_are_described_in_messages(field: Any, wanted: str) -> None:
     assert field.wanted == wanted
 
 

@@ -24,11 +24,11 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "command", [("run", "local"), ("compare", "local", "fedavg"), ("sweep", "local", "--grid", "lr=0.1,0.2")]
 )
-def test_logs_have_no_bars(command: tuple[str, ...], atoll: Atoll, without_report: None) -> None:
+def test_output_to_a_file_has_no_progress_bars(command: tuple[str, ...], atoll: Atoll, without_report: None) -> None:
     assert "━" not in atoll(*command, *SHORT, "--out", "r").stderr
 
 
-def test_a_terminal_has_bars_for_rounds_and_for_what_goes_on_in_them(
+def test_terminal_shows_bars_for_rounds_and_their_steps(
     atoll: Atoll, without_report: None, at_a_terminal: None
 ) -> None:
     shown = atoll("run", "fedavg", *SHORT, "--out", "r").stderr
@@ -42,7 +42,7 @@ def test_a_terminal_has_bars_for_rounds_and_for_what_goes_on_in_them(
 
 
 @pytest.mark.parametrize("command", [("run", "local"), ("compare", "local"), ("sweep", "local", "--grid", "lr=0.1")])
-def test_quiet_commands_say_nothing(
+def test_quiet_commands_print_nothing(
     command: tuple[str, ...], atoll: Atoll, without_report: None, at_a_terminal: None
 ) -> None:
     done = atoll(*command, *SHORT, "--out", "r", "--quiet")
@@ -50,13 +50,13 @@ def test_quiet_commands_say_nothing(
     assert not progress.is_quiet()  # the next command is not
 
 
-def test_observers_hear_of_every_client_in_turn() -> None:
+def test_observer_is_called_for_every_client() -> None:
     heard: list[tuple[str, int, int]] = []
     with progress.observed(lambda *step: heard.append(step)):
         package.run("fedavg", clients=3, rounds=1, rows=300, epochs=1, backend="loop")
     assert heard == [(what, done, 3) for what in ("clients", "personal models") for done in range(4)]
     assert list(progress.track("x", [1, 2], 2)) == [1, 2]
-    assert len(heard) == 8  # nobody listens any more
+    assert len(heard) == 8  # No observer is set any more.
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def bars(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return drawn
 
 
-def test_downloads_have_bars_at_a_terminal_unless_hushed(
+def test_downloads_show_bars_on_a_terminal_unless_quiet(
     bars: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = downloads.File("x.gz", "https://example.org/x.gz", "0" * 32, 10)
@@ -84,12 +84,12 @@ def test_downloads_have_bars_at_a_terminal_unless_hushed(
     assert bars == [False, True, False]
 
 
-def test_a_sign_of_life_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_working_message_appears_on_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:
     with console.working("thinking"):
         pass
     assert capsys.readouterr().err == ""
 
 
-def test_a_mistake_stands_alone(atoll: Atoll, at_a_terminal: None) -> None:
+def test_error_message_is_shown_without_bars(atoll: Atoll, at_a_terminal: None) -> None:
     done = atoll("run", "fedavg", *SHORT, "--models", "mlp,linear", "--out", "r", code=2)
     assert done.stderr.count("Error: ") == 1

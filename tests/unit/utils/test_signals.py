@@ -1,4 +1,4 @@
-"""Being told to stop: at any moment, and never in the middle of the books."""
+"""Signals to stop: they take effect at any moment except within uninterrupted blocks."""
 
 import json
 import os
@@ -27,14 +27,14 @@ def send(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_raises_with_the_code_that_shells_know(number: signal.Signals, code: int) -> None:
+def test_signal_raises_stopped_with_the_shell_exit_code(number: signal.Signals, code: int) -> None:
     with pytest.raises(Stopped) as stopped, stoppable():
         send(number)
     assert stopped.value.code == code
     assert isinstance(stopped.value, KeyboardInterrupt)
 
 
-def test_a_signal_waits_for_what_must_be_whole() -> None:
+def test_signal_takes_effect_after_an_uninterrupted_block() -> None:
     done: list[str] = []
 
     def act() -> None:
@@ -65,7 +65,7 @@ def test_only_the_first_signal_counts() -> None:
     assert stopped.value.code == 143
 
 
-def test_a_signal_that_was_swallowed_is_heeded_at_the_next_occasion() -> None:
+def test_swallowed_signal_takes_effect_after_the_next_uninterrupted_block() -> None:
     def act() -> None:
         with suppress(KeyboardInterrupt):  # as Python itself does in a destructor
             send(signal.SIGINT)
@@ -76,7 +76,7 @@ def test_a_signal_that_was_swallowed_is_heeded_at_the_next_occasion() -> None:
         act()
 
 
-def test_handlers_are_put_back_and_those_of_others_left_alone() -> None:
+def test_stoppable_restores_handlers_and_keeps_foreign_ones() -> None:
     usual = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with stoppable(), stoppable():
         pass
@@ -92,7 +92,7 @@ def test_handlers_are_put_back_and_those_of_others_left_alone() -> None:
     assert heard == [signal.SIGTERM] * 2
 
 
-def test_other_threads_can_run_too() -> None:
+def test_stoppable_works_outside_of_the_main_thread() -> None:
     ran: list[bool] = []
 
     def act() -> None:
@@ -154,7 +154,7 @@ PLACES = [
 
 @pytest.mark.parametrize("store", ["memory", "disk"])
 @pytest.mark.parametrize(("owner", "name", "often", "method"), PLACES)
-def test_a_round_that_is_broken_off_leaves_no_trace(
+def test_interrupted_round_leaves_no_trace_in_the_run(
     owner: Any, name: str, often: int, method: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in the third round, after its last call but one: the second one is kept, and the end is the same."""
@@ -169,9 +169,7 @@ def test_a_round_that_is_broken_off_leaves_no_trace(
     assert conducted(setup, tmp_path / "run") == whole
 
 
-def test_a_run_that_is_stopped_in_its_first_round_has_nothing_to_keep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_stopped_in_its_first_round_has_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = made("ditto", "memory")
     with monkeypatch.context() as patch:
         stop_at(patch, LoopBackend, "_participate", 2)
@@ -194,7 +192,7 @@ class Chain:
         self.taken.append(stored)
 
 
-def test_others_find_in_a_checkpoint_what_they_were_after_the_last_whole_round(
+def test_checkpoint_of_a_stopped_run_has_extras_of_the_last_whole_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The chain grows by one link for each client; it is stopped in the third round, at its eighth link."""
