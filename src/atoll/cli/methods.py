@@ -5,6 +5,7 @@ from rich.table import Table
 
 from .. import models as zoo
 from ..analysis.communication import ReferenceFederation
+from ..core.hooks import TakesRegularisers
 from ..core.method import traits_of
 from ..core.traits import Need
 from ..errors import AtollError
@@ -53,19 +54,23 @@ def facts(name: str) -> Json:
     """Return the properties of a method for listings."""
     cls = _registry.method(name)
     card = _registry.method_info(cls)
+    traits = traits_of(cls)
     return {
         "name": name,
         "title": card.title,
         "citation": card.citation,
         "url": card.url,
         "year": card.year,
-        "family": traits_of(cls).family,
-        "needs": sorted(traits_of(cls).needs),
-        "heterogeneous": Need.SAME_ARCHITECTURE not in traits_of(cls).needs,
-        "vectorisable": (traits_of(cls).vmap is not False),
-        "wait_free": traits_of(cls).wait_free is not None,
-        "variants": sorted(traits_of(cls).variants),
-        "regularisers": hasattr(cls, "regularisers"),
+        "family": traits.family,
+        "needs": sorted(need.name for need in traits.needs),
+        "heterogeneous": Need.SAME_ARCHITECTURE not in traits.needs,
+        "vectorisable": traits.vmap is not False,
+        "wait_free": traits.wait_free is not None,
+        "server_reads": traits.server_reads.value,
+        "guards": list(traits.guards),
+        "private_training": traits.private_training,
+        "variants": sorted(traits.variants),
+        "regularisers": isinstance(cls(), TakesRegularisers),
     }
 
 
@@ -78,7 +83,7 @@ def _list(nominal: ReferenceFederation, as_json: bool) -> None:
     for head in ("method", "source", "year", "family", "heterogeneous", "vmap", "needs", "bytes down", "bytes up"):
         table.add_column(head, justify="right" if head.startswith("bytes") else "left")
     for fact in listed:
-        needs = ", ".join(n for n in fact["needs"] if n != Need.SAME_ARCHITECTURE)
+        needs = ", ".join(n for n in fact["needs"] if n != Need.SAME_ARCHITECTURE.name)
         flags = ("yes" if fact[name] else "no" for name in ("heterogeneous", "vectorisable"))
         sizes = (_size(fact["bytes"], way) for way in ("down", "up"))
         source = fact["citation"].partition(",")[0]
@@ -115,6 +120,8 @@ def _describe(name: str, as_json: bool) -> None:
     source = ". ".join(filter(None, (card.title, card.citation, card.url)))
     click.echo("\n\n".join(filter(None, (source, card.algorithm))) + "\n")
     click.echo(f"Family: {fact['family']}. Needs: {', '.join(fact['needs']) or 'nothing'}.")
+    guarded = ", ".join(fact["guards"]) or "nothing, so that it is refused"
+    click.echo(f"The server reads {fact['server_reads']}. --robust guards {guarded}.")
     for variant, changes in traits_of(_registry.method(name)).variants.items():
         click.echo(f"Variant {name}:{variant}: {', '.join(f'{k}={v}' for k, v in changes.items())}")
     table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
