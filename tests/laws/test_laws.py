@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from support.paths import TESTS
-from support.small_runs import PERSONAL, PUBLIC, gap, gap_params, made_with, resumed, run, same_models, setup
+from support.small_runs import PERSONAL, gap, gap_params, made_with, resumed, run, same_models, setup
 
 from atoll.backends.loop import LoopBackend
 from atoll.backends.vmap import VmapBackend
@@ -31,6 +31,7 @@ from atoll.engine.round import run_round
 from atoll.engine.setup import Setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
+from benchmarks.digests import PUBLIC
 
 METHODS = sorted(_registry.methods())
 SPECS = METHODS + [f"{name}:{variant}" for name in METHODS for variant in _registry.method(name).variants]

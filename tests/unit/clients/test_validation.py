@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.small_runs import PUBLIC, resumed, setup
+from support.small_runs import resumed, setup
 from torch import Tensor
 
 from atoll.backends.loop import LoopBackend
@@ -36,6 +36,7 @@ from atoll.engine.setup import Setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
 from atoll.methods._factory import make
+from benchmarks.digests import PUBLIC
 
 Damage = Callable[[Any], Any]
 

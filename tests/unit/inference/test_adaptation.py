@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import Atoll
-from support.small_runs import QUICK
 
 import atoll as package
 from atoll.api import run
 from atoll.config import Config
-from atoll.core.method import Need
 from atoll.core.prng import key
 from atoll.core.serialization import digest
 from atoll.data.dataset import Dataset
@@ -25,6 +23,7 @@ from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.inference.adaptation import Adaptation, adapt, open_adapted, read_shots
 from atoll.methods import _registry
+from benchmarks.digests import short_options
 
 SMALL: dict[str, Any] = {
     "clients": 4, "newcomers": 1, "rows": 400, "rounds": 1, "epochs": 1, "models": "mlp:hidden=16", "backend": "loop",
@@ -33,13 +32,10 @@ CLOSED = {"fedmd", "ktpfl"}
 
 
 def short(name: str) -> Result:
-    options = SMALL | QUICK.get(name, {})
+    options = SMALL | short_options(name) | {"models": ("mlp:hidden=16",)}
     if name == "fedfed":  # so that features are shared by the end
         options |= {"settings": {"distil_rounds": 0}}
-    public = 60 if Need.PUBLIC_DATA in _registry.method(name).needs else 0
-    return run_experiment(
-        build_setup(Config(method=name, **{**options, "models": ("mlp:hidden=16",), "public": public}))
-    )
+    return run_experiment(build_setup(Config(method=name, **options)))
 
 
 def predictions(made: Adaptation) -> torch.Tensor:
@@ -76,8 +72,7 @@ def test_newcomers_learn_from_the_server_and_leave_it_as_it_is(name: str) -> Non
     ("name", "reason"), [("fedmd", "consensus"), ("ktpfl", "each client of the run"), ("fedpd:v1", "mean of features")]
 )
 def test_methods_without_lasting_knowledge_say_so(name: str, reason: str) -> None:
-    base = name.partition(":")[0]
-    options = {**SMALL, **QUICK.get(base, {}), "models": ("mlp:hidden=16",), "public": 60}
+    options = SMALL | short_options(name.partition(":")[0]) | {"models": ("mlp:hidden=16",)}
     made = build_setup(Config(method=name, **options))
     with pytest.raises(AtollError, match=f"nothing for clients that come after the run: .*{reason}"):
         adapt(Result(made, {"rounds": 1}, [], None, None, None, None, []))  # type: ignore[arg-type]
