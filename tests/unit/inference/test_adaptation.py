@@ -83,7 +83,7 @@ def test_methods_without_lasting_knowledge_say_so(name: str, reason: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+def host(tmp_path_factory: pytest.TempPathFactory, module_without_report: None) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("host") / "fedavg"
     return folder, run("fedavg", out=folder, **{**SMALL, "clients": 6, "newcomers": 2})
 
@@ -227,7 +227,7 @@ def test_the_command_writes_numbers_a_curve_and_models(host: tuple[Path, Result]
     assert "checked on" in atoll("export", folder, "--client", whose, "--out", tmp_path / "export").stdout
 
 
-def test_prototypes_of_few_rows_predict_the_same_when_opened_again(tmp_path: Path) -> None:
+def test_prototypes_of_few_rows_predict_the_same_when_opened_again(tmp_path: Path, without_report: None) -> None:
     """FedProto asks which classes a client holds: those among the rows that it learnt from."""
     folder = tmp_path / "run"
     run("fedproto", out=folder, **SMALL, settings={"readout": "prototype", "proto_own_classes": True})
