@@ -14,7 +14,7 @@ from atoll.experiments.search import Axis, Grid, Random, parse_axis
 from atoll.experiments.sweep import Trial, best_trial, config_at, is_matrix, run_directory, trial_of
 from atoll.storage.run_reader import Run
 
-QUICK = ["--clients", "4", "--rounds", "2", "--epochs", "1"]
+QUICK = ["--rows", "300", "--clients", "4", "--rounds", "2", "--epochs", "1"]
 
 
 def sweep(*words: str) -> Any:

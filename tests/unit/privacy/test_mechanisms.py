@@ -354,7 +354,7 @@ def test_invalid_dp_options_are_refused(refused: Callable[..., str]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # The budget in a run
 
-QUICK = ["--clients", 3, "--epochs", 1, "--backend", "loop", "--eval-every", 2, "--quiet"]
+QUICK = ["--rows", 300, "--clients", 3, "--epochs", 1, "--backend", "loop", "--eval-every", 2, "--quiet"]
 
 
 def test_the_record_says_what_is_guaranteed(tmp_path: Path, atoll: Atoll, without_report: None) -> None:
