@@ -29,7 +29,8 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "processes": {"backend": "processes", "workers": 2},
     "vmap": {"backend": "vmap"},
 }
-SHORT: dict[str, dict[str, Any]] = {  # settings that keep a method's trial short
+PUBLIC = 60  # Rows, for methods that need some.
+SHORT: dict[str, dict[str, Any]] = {  # Settings that keep a method's trial short; tests use them too.
     "ditto": {"settings": {"personal_optim.epochs": 1}},
     "fedala": {"settings": {"most_passes": 2}},
     "fedavg_ft": {"settings": {"finetune.epochs": 2}},
@@ -66,14 +67,19 @@ OPTIONS: dict[str, dict[str, Any]] = {  # one run for each part of the engine th
 }
 
 
+def short_options(name: str) -> dict[str, Any]:
+    """Return the options that keep a trial of a method short, with public rows if the method needs them."""
+    public = {"public": PUBLIC} if Need.PUBLIC_DATA in traits_of(_registry.method(name)).needs else {}
+    return public | SHORT.get(name, {})
+
+
 def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the options of every run."""
     for name, cls in sorted(_registry.methods().items()):
-        needs = {"public": 60} if Need.PUBLIC_DATA in traits_of(cls).needs else {}
         for spec in (name, *(f"{name}:{variant}" for variant in traits_of(cls).variants)):
             for backend, where in BACKENDS.items():
                 if backend != "vmap" or traits_of(cls).vmap is not False:
-                    yield f"{spec} {backend}", COMMON | needs | SHORT.get(name, {}) | where | {"method": spec}
+                    yield f"{spec} {backend}", COMMON | short_options(name) | where | {"method": spec}
     for name, changes in OPTIONS.items():
         yield f"option {name}", COMMON | {"backend": "loop"} | changes
 

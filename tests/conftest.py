@@ -1,17 +1,16 @@
 """Fixtures that all tests share."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from support.run_files import draw_no_report
 
 from atoll.cli import main
-from atoll.report import figures, html
 
 Atoll = Callable[..., Result]
 
@@ -35,13 +34,16 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than a small run."""
+    """Let runs and comparisons write neither report nor figures."""
+    draw_no_report(monkeypatch)
 
-    def write(runs: Any, path: Path, own: Any = ()) -> Path:
-        return path
 
-    monkeypatch.setattr(html, "write_runs", write)
-    monkeypatch.setattr(figures, "write", lambda drawn, folder: [])
+@pytest.fixture(scope="module")
+def module_without_report() -> Iterator[None]:
+    """Do as ``without_report`` for a whole module, and for its fixtures that ask for this one."""
+    with pytest.MonkeyPatch.context() as patch:
+        draw_no_report(patch)
+        yield
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def survive(name: str, kills: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_run_that_is_killed_ends_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
-    survive(name, 10, tmp_path)
+    survive(name, 4, tmp_path)
 
 
 @pytest.mark.chaos
@@ -229,9 +229,10 @@ def test_a_directory_that_has_become_read_only_is_left_as_it_is(tmp_path: Path) 
 # -- two runs in one directory -----------------------------------------------------------------------------------------
 
 
-def test_one_of_two_wins_and_the_other_is_told_at_once_by_whom(tmp_path: Path) -> None:
-    """Fifty times, both at the same moment; then the winner is killed, and the next one need not wait."""
-    for race in range(50):
+@pytest.mark.parametrize("races", [10, pytest.param(100, marks=pytest.mark.chaos)])
+def test_one_of_two_wins_and_the_other_is_told_at_once_by_whom(races: int, tmp_path: Path) -> None:
+    """Both start at the same moment; then the winner is killed, and the next one need not wait."""
+    for race in range(races):
         out, start = tmp_path / str(race), tmp_path / f"start{race}"
         start.mkdir()
 
@@ -370,15 +371,15 @@ def resumed(after: int, out: Path) -> str:
 def test_there_is_one_digest(length: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = length == "long"
     digests = [digest() for _ in range(4 if long else 2)]
-    digests += [digest(backend="processes", workers=n) for n in ((1, 2, 4, 8) if long else (2, 4))]
+    digests += [digest(backend="processes", workers=n) for n in ((1, 2, 4, 8) if long else (3,))]
     digests += [digest(store="disk", cache=n, out=tmp_path / f"disk{n}") for n in ((1, 2, 99) if long else (1,))]
     digests += [resumed(after, tmp_path / f"after{after}") for after in ((1, 2, 3) if long else (2,))]
-    digests += [hashed(seed) for seed in (range(4) if long else (1, 2))]
+    digests += [hashed(seed) for seed in (range(4) if long else (1,))]
     for seed in range(6 if long else 1):
         with monkeypatch.context() as patch:
             shuffle_completion(patch, seed)
             digests.append(digest(backend="processes", workers=1 + seed % 3 + 1))
-    assert len(digests) == (24 if long else 9)
+    assert len(digests) == (24 if long else 7)
     assert len(set(digests)) == 1
 
 
@@ -407,8 +408,9 @@ def soak(rounds: int, log: Path, out: Path) -> list[dict[str, int]]:
                 print(json.dumps(resources(out)))
 
         setup = small_runs.setup(
-            "ditto", models=("linear",), rounds=rounds, eval_every=25, checkpoint_every=10, store="disk", rows=200
-        )
+            "ditto", models=("linear",), clients=3, rows=120, rounds=rounds, eval_every=25, checkpoint_every=10,
+            store="disk",
+        )  # fmt: skip
         with RunDir(out) as folder:
             run_experiment(replace(setup), folder, watch)
 

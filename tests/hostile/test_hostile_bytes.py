@@ -10,6 +10,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -328,6 +329,7 @@ def faults(tree: ast.AST) -> list[str]:
     return found
 
 
+@cache
 def modules() -> dict[str, ast.AST]:
     return {str(p.relative_to(SOURCE)): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCE.rglob("*.py"))}
 
@@ -361,7 +363,7 @@ def test_the_search_finds(text: str) -> None:
 # -- nonsense ---------------------------------------------------------------------------------------------------------
 
 FIXED = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-SHARE = 5  # one in so many examples is tried each time, all of them (10,000 in this file) with the long tests
+SHARE = 10  # one in so many examples is tried each time, all of them (10,000 in this file) with the long tests
 
 
 def fuzz(examples: int, *strategies: Any) -> Callable[[Any], Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from support import toy_models
-from support.small_runs import PUBLIC, gap_params, made_with, run, same_models, setup
+from support.small_runs import gap_params, made_with, run, same_models, setup
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
@@ -25,6 +25,7 @@ from atoll.errors import AtollError
 from atoll.methods._distillation import imitation_loss, kl_divergence, target_batches
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddf import FedDF, Group, Server, Update
+from benchmarks.digests import PUBLIC
 
 ROWS = normal(key("public"), 10, 3)
 SHARP, FLAT = torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 0.0]])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support import toy_models
-from support.small_runs import PUBLIC, made_with, run, same_models, setup
+from support.small_runs import made_with, run, same_models, setup
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
@@ -24,6 +24,7 @@ from atoll.engine.round import run_round
 from atoll.errors import AtollError
 from atoll.methods.fedhenn import Alignment, FedHeNN, Kernel, Server, cka, gram
 from atoll.methods.local import Local, State
+from benchmarks.digests import PUBLIC
 
 ROWS = normal(key("public"), 10, 3)
 ORDER = torch.tensor([3, 1, 4, 0, 5, 9, 2, 6], dtype=torch.int32)

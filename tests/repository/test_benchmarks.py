@@ -1,14 +1,11 @@
 """Benchmarks run, for a few steps each, and say what they are meant to say."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.paths import ROOT
-
-sys.path.insert(0, str(ROOT))
 
 from benchmarks import __main__ as harness
 from benchmarks import overhead, page, scale, timing

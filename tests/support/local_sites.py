@@ -17,7 +17,7 @@ from atoll.deploy.transport.protocol import Frame, pack, unpack
 from atoll.engine.result import Result
 from atoll.engine.setup import Setup
 
-SMALL = {"clients": 3, "rounds": 2, "rows": 300, "eval_every": 1}
+SMALL = {"clients": 3, "rounds": 2, "rows": 160, "eval_every": 1}
 
 LATE = 1000.0  # seconds: longer than a round may take
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
+import pytest
 import yaml
 from safetensors.numpy import save_file
 
+from atoll.report import figures, html
 from atoll.storage.run_reader import find, load
 
 ACCURACIES = (0.5, 0.7, 0.6)  # personal, by round
@@ -106,6 +108,16 @@ def make_comparison(root: Path, seeds: int = 3) -> list[Any]:
         make_run(root / f"fedavg-seed{seed}", "fedavg", seed, by_val=0.6, generic=0.55, sent=(40_000, 40_000))
         make_run(root / f"local-seed{seed}", "local", seed, by_val=0.65, sent=(0, 0))
     return [load(path) for path in find([root])]
+
+
+def draw_no_report(patch: pytest.MonkeyPatch) -> None:
+    """Let runs and comparisons write neither report nor figures: drawing takes longer than a small run."""
+
+    def write(runs: Any, path: Path, own: Any = ()) -> Path:
+        return path
+
+    patch.setattr(html, "write_runs", write)
+    patch.setattr(figures, "write", lambda drawn, folder: [])
 
 
 def checkpoint(path: Path, tensors: dict[str, Any], round: int = 3) -> Path:

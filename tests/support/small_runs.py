@@ -8,48 +8,30 @@ from typing import Any
 import torch
 
 from atoll.config import Config
-from atoll.core.method import traits_of
 from atoll.core.payloads import pack
-from atoll.core.traits import Need
 from atoll.engine.build import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import Setup, build_setup
-from atoll.methods import _registry
 from atoll.methods._factory import make
 from atoll.storage.run_dir import RunDir
+from benchmarks.digests import short_options
 
-PUBLIC = 60  # rows, for methods that need some
-
-# What keeps a method's trial short. Few steps also keep differences in the last digit from growing.
-QUICK: dict[str, dict[str, Any]] = {
-    "ditto": {"settings": {"personal_optim.epochs": 1}},
-    "fedala": {"settings": {"most_passes": 2}},
-    "fedavg_ft": {"settings": {"finetune.epochs": 2}},
-    "fedbabu": {"settings": {"finetune.epochs": 1}},
-    "fedfed": {"settings": {"distil_rounds": 1}},
-    "fedgen": {"settings": {"teach.epochs": 3}},
-    "feddf": {"settings": {"steps": 3}},
-    "fedmd": {"settings": {"first_epochs": 1}},
-    "fedpd": {"server_model": "mlp_a", "settings": {"server.epochs": 1}},
-    "fedrep": {"settings": {"head_optim.epochs": 1}},
-    "fedtgp": {"settings": {"server.epochs": 2}},
-    "pfedes": {"settings": {"proxy_optim.epochs": 1}},
-    "pfedme": {"settings": {"steps": 2}},
-    "scd": {"settings": {"personal_optim.epochs": 1}},
-}
+# FedAPEN learns the weights of its ensembles on rows set aside: of few rows, a share that still covers the classes.
+FEW_ROWS: dict[str, dict[str, Any]] = {"fedapen": {"settings": {"share": 0.4}}}
 
 
 @cache
 def setup(name: str, **changes: Any) -> Setup:
-    """Five clients with unlike numbers of rows, so that batches are padded under vmap."""
+    """Build a federation of five clients with unlike numbers of rows, so that batches are padded under vmap.
+
+    Few steps keep trials short, and differences in the last digit from growing.
+    """
     options: dict[str, Any] = {
-        "clients": 5, "partition": "dirichlet:0.5", "rounds": 3, "eval_every": 3, "epochs": 1, "batch_size": 16,
-        "backend": "loop",
+        "rows": 300, "clients": 5, "partition": "dirichlet:0.5", "rounds": 3, "eval_every": 3, "epochs": 1,
+        "batch_size": 16, "backend": "loop",
     }  # fmt: skip
     base = name.partition(":")[0]
-    if Need.PUBLIC_DATA in traits_of(_registry.method(base)).needs:
-        options |= {"public": PUBLIC}
-    options |= QUICK.get(base, {})
+    options |= short_options(base) | FEW_ROWS.get(base, {})
     return build_setup(Config(method=name, **options | changes))
 
 

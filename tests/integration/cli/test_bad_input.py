@@ -17,7 +17,7 @@ from atoll.methods.fedavg import FedAvg
 pytestmark = pytest.mark.usefixtures("without_report")
 Atoll = Callable[..., Any]
 Refused = Callable[..., str]
-QUICK = ("--clients", 3, "--rounds", 2, "--epochs", 1)
+QUICK = ("--rows", 300, "--clients", 3, "--rounds", 2, "--epochs", 1)
 TABLE = "a,b,label\n" + "".join(f"{i},{i * i % 7},{i % 3}\n" for i in range(90))
 TEXTS = "text,label\n" + "".join(f"word{i % 5} and word{i % 7},{i % 2}\n" for i in range(60))
 

@@ -14,11 +14,11 @@ from rich.console import Console
 
 from atoll._version import __version__
 from atoll.methods import _registry
-from atoll.report import html
+from atoll.report import figures, html
 
 Atoll = Callable[..., Any]
 Refused = Callable[..., str]
-QUICK = ("--clients", 3, "--rounds", 2, "--epochs", 1)
+QUICK = ("--rows", 300, "--clients", 3, "--rounds", 2, "--epochs", 1)
 COLUMNS = {
     "round": "int64", "client": "string", "model": "string", "n_train": "int64", "n_test": "int64",
     "accuracy": "double", "val": "double", "pre_accuracy": "double", "generic_accuracy": "double",
@@ -29,7 +29,7 @@ COLUMNS = {
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Reports that would have been written."""
+    """Reports that would have been written; of figures there is one."""
     paths: list[Path] = []
 
     def write(runs: Any, path: Path) -> Path:
@@ -37,6 +37,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return path
 
     monkeypatch.setattr(html, "write_runs", write)
+    monkeypatch.setattr(figures, "USUAL", ("curves",))
+    monkeypatch.setattr(figures, "ENDINGS", (".svg",))
     return paths
 
 
@@ -108,7 +110,7 @@ def test_holdings_count_rows_by_client_and_class(atoll: Atoll, drawn: list[Path]
     assert len(holdings["clients"]) == 3
     assert len(holdings["classes"]) == 10
     rows = sum(sum(map(sum, holdings[part])) for part in ("train", "val", "test"))
-    assert rows == 1797
+    assert rows == 300
     table = pq.read_table("run/clients.parquet").to_pylist()
     assert [sum(counts) for counts in holdings["train"]] == [row["n_train"] for row in table[:3]]
 

@@ -17,11 +17,12 @@ from atoll.errors import AtollError
 from atoll.inference import export
 from atoll.inference.models import open_run
 
-SHORT: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1, "models": "mlp:hidden=16"}
+pytestmark = pytest.mark.usefixtures("module_without_report")
+SHORT: dict[str, Any] = {"rows": 300, "clients": 3, "rounds": 2, "epochs": 1, "models": "mlp:hidden=16"}
 
 
 @pytest.fixture(scope="module")
-def ditto(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+def ditto(tmp_path_factory: pytest.TempPathFactory, module_without_report: None) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("use") / "ditto"
     return folder, run("ditto", out=folder, **SHORT)
 

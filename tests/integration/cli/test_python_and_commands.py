@@ -18,8 +18,8 @@ from atoll.experiments import papers, planning, runner
 from atoll.report import figures, pictures
 
 Atoll = Callable[..., Any]
-QUICK: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1, "models": ["mlp:hidden=8"]}
-WORDS = ("--clients", 3, "--rounds", 2, "--epochs", 1, "--models", "mlp:hidden=8", "--quiet")
+QUICK: dict[str, Any] = {"rows": 300, "clients": 3, "rounds": 2, "epochs": 1, "models": ["mlp:hidden=8"]}
+WORDS = ("--rows", 300, "--clients", 3, "--rounds", 2, "--epochs", 1, "--models", "mlp:hidden=8", "--quiet")
 RECIPE = {
     "title": "A table",
     "options": {"data": "digits", "clients": 3, "rounds": 1, "epochs": 1, "models": ["mlp:hidden=8"]},

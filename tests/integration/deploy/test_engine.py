@@ -29,8 +29,6 @@ from atoll.privacy.policy import Privacy
 from atoll.report import html
 from atoll.storage.run_dir import RunDir
 
-FEW = SMALL | {"rows": 160}
-
 
 @cache
 def simulated(name: str, **changes: Any) -> Any:
@@ -188,7 +186,7 @@ def test_a_worker_that_forgets_everything_after_every_answer(tmp_path: Path) -> 
 @pytest.mark.parametrize("method", ["ditto", "fedpd"])
 def test_a_crash_at_any_step_that_touches_a_disk_resumes_to_the_same_end(method: str, tmp_path: Path) -> None:
     """Server and sites go down together, in the middle of writing; then the same job again."""
-    changes = FEW | {"clients": 2, "wait_free": method == "ditto"}
+    changes = SMALL | {"clients": 2, "wait_free": method == "ditto"}
     expected = small_runs.run(method, **changes).summary["digest"]
     whole = Sites(tmp_path / "whole", small_runs.setup(method, **changes))
     with trouble_at(10**6) as steps:

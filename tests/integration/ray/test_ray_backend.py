@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.paths import TESTS
+from support.paths import ROOT, TESTS
 from support.ray_witness import Witness
 from support.small_runs import run, setup
 
@@ -121,7 +121,7 @@ def test_two_nodes_and_the_loss_of_one(tmp_path: Path) -> None:
     namespace = ["unshare", "-rnpf", "--mount-proc", "--kill-child"]
     ran = subprocess.run(
         ["timeout", "-s", "KILL", "400", *namespace, sys.executable, str(NODES), str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(str(path) for path in (ROOT, TESTS, ROOT / "src"))},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-2000:]

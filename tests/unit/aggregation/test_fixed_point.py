@@ -97,10 +97,11 @@ def test_sum_without_terms_and_of_empty_terms() -> None:
 # -- masks ------------------------------------------------------------------------------------------------------------
 
 
-def test_masked_sums_are_exact_for_any_dropouts() -> None:
-    """1000 cohorts of 2 to 10 clients, of whom up to 30 % send nothing: the sum of the others, to the bit."""
+@pytest.mark.parametrize("cohorts", [150, pytest.param(1000, marks=pytest.mark.chaos)])
+def test_masked_sums_are_exact_for_any_dropouts(cohorts: int) -> None:
+    """Cohorts of 2 to 10 clients, of whom up to 30 % send nothing: the sum of the others, to the bit."""
     exact = 0
-    for trial in range(1000):
+    for trial in range(cohorts):
         dice = Random(trial)
         cohort = [f"client {i}" for i in range(dice.randint(2, 10))]
         away = set(dice.sample(cohort, dice.randint(0, int(0.3 * len(cohort)))))
@@ -110,7 +111,7 @@ def test_masked_sums_are_exact_for_any_dropouts() -> None:
         order = dice.sample(list(sent), len(sent))
         found = unmasked_sum({i: sent[i] for i in order}, cohort, masks)
         exact += torch.equal(found, fixed([values[i] for i in cohort if i not in away]))
-    assert exact == 1000
+    assert exact == cohorts
 
 
 def test_masked_upload_differs_from_the_upload() -> None:

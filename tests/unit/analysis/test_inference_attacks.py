@@ -14,7 +14,7 @@ from atoll.analysis.inference_attacks.run import run_attacks
 from atoll.clients.tasks import no_filter
 from atoll.privacy.policy import Privacy
 
-UNEVEN = {"clients": 6, "partition": "dirichlet:0.3"}  # gives classes of one and of two rows
+UNEVEN = {"rows": None, "clients": 6, "partition": "dirichlet:0.3"}  # gives classes of one and of two rows
 
 
 def figures(name: str, **options: object) -> dict[str, float | None]:

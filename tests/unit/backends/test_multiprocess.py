@@ -2,17 +2,16 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from multiprocessing import parent_process
+from multiprocessing import active_children, parent_process
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.killable_cli import Victim
 
 from atoll.backends.loop import LoopBackend
 from atoll.backends.multiprocess import ProcessBackend
@@ -33,7 +32,7 @@ from atoll.methods.local import State
 
 
 def setup(method: str = "ditto", **changes: Any) -> Setup:
-    options = {"clients": 5, "epochs": 1, "batch_size": 16, "partition": "dirichlet:0.5"} | changes
+    options = {"rows": 400, "clients": 5, "epochs": 1, "batch_size": 16, "partition": "dirichlet:0.5"} | changes
     return build_setup(Config(method=method, **options))
 
 
@@ -266,20 +265,16 @@ def test_close_ends_all_worker_processes() -> None:
     assert not any(process.is_alive() for process in processes)
 
 
-def test_workers_end_after_the_parent_is_killed(tmp_path: Any) -> None:
+def test_workers_end_after_the_parent_is_killed(tmp_path: Path) -> None:
     """The parent prints the ids of its workers and is killed; the workers end within seconds."""
-    script = (
-        "import os, signal, sys, torch\n"
-        "from atoll.engine.setup import build_setup\n"
-        "from atoll.backends.multiprocess import ProcessBackend\n"
-        "from atoll.config import Config\n"
-        "from atoll.clients.state_store import MemoryStore\n"
-        "backend = ProcessBackend(build_setup(Config(clients=3)).pool, MemoryStore(), 2)\n"
-        "print(*(worker.process.pid for worker in backend._workers), flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False)
-    orphans = [int(word) for word in ran.stdout.split()]
+
+    def act() -> None:
+        backend = ProcessBackend(setup().pool, MemoryStore(), 2)
+        print(*(worker.process.pid for worker in backend._workers), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with Victim(act, tmp_path / "log") as parent:
+        orphans = [int(word) for word in parent.finish(code=-signal.SIGKILL).split()]
     assert len(orphans) == 2
     deadline = time.monotonic() + 20
     while any(alive(pid) for pid in orphans) and time.monotonic() < deadline:
@@ -289,21 +284,21 @@ def test_workers_end_after_the_parent_is_killed(tmp_path: Any) -> None:
 
 def test_interrupt_ends_all_workers(tmp_path: Path) -> None:
     """Ctrl-C is sent to the whole process group: the run and its workers stop."""
-    script = (
-        "import atoll, multiprocessing\n"
-        "def watch(t, line):\n"
-        "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
-        "atoll.run(clients=3, rounds=10_000, eval_every=10_000, backend='processes', workers=2, watch=watch)\n"
-    )
-    run = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    assert run.stdout is not None
-    workers = [int(word) for word in run.stdout.readline().split()]
-    os.killpg(run.pid, signal.SIGINT)
-    run.communicate(timeout=60)
-    assert run.returncode != 0
+    before, log = set(active_children()), tmp_path / "log"
+    made = setup("fedavg", rounds=10_000, eval_every=10_000, backend="processes", workers=2)
+
+    def act() -> None:
+        def watch(t: int, line: Any) -> None:
+            print(*(child.pid for child in set(active_children()) - before), flush=True)
+
+        run_experiment(made, watch=watch)
+
+    with Victim(act, log) as run:
+        while not log.exists() or "\n" not in log.read_text():
+            assert run.ended(0.01) is None, log.read_text()
+        workers = [int(word) for word in log.read_text().splitlines()[0].split()]
+        os.killpg(run.pid, signal.SIGINT)
+        assert "stopped by SIGINT" in run.finish(code=70, seconds=60)
     assert len(workers) == 2
     assert not any(alive(pid) for pid in workers)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.small_runs import PUBLIC, resumed, setup
+from support.small_runs import resumed, setup
 from torch import Tensor
 
 from atoll.backends.loop import LoopBackend
@@ -38,6 +38,7 @@ from atoll.errors import AtollError
 from atoll.methods import _registry
 from atoll.methods._factory import make
 from atoll.methods.fedmd import Lesson
+from benchmarks.digests import PUBLIC
 
 Damage = Callable[[Any], Any]
 

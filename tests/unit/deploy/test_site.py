@@ -292,7 +292,7 @@ def test_upload_is_sent_before_personal_training(workers: tuple[Sites, Start], m
 def test_data_cut_writes_a_file_for_each_client(atoll: Any, tmp_path: Path) -> None:
     result = atoll("data", "cut", "digits", tmp_path / "cut", "--clients", 3, "--public", 20)
     assert [Path(line).name for line in result.stdout.splitlines()] == ["0.npz", "1.npz", "2.npz", "public.npz"]
-    setup = small_runs.setup("fedmd", clients=3, public=20)
+    setup = small_runs.setup("fedmd", rows=None, clients=3, public=20)
     assert read_rows(str(tmp_path / "cut" / "1.npz")).given == tuple(
         len(setup.federation.part(part)[1]) for part in ("train", "val", "test")
     )

@@ -11,7 +11,7 @@ from atoll.config import Config
 from atoll.engine import loggers
 from atoll.errors import AtollError
 
-SHORT: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1, "models": "mlp:hidden=16"}
+SHORT: dict[str, Any] = {"rows": 300, "clients": 3, "rounds": 2, "epochs": 1, "models": "mlp:hidden=16"}
 heard: list[Any] = []
 
 

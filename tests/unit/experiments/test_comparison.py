@@ -6,6 +6,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from atoll.methods import _registry
 from atoll.storage import run_reader
 
 pytestmark = pytest.mark.usefixtures("without_report")
-SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1}
+SMALL: dict[str, Any] = {"rows": 300, "clients": 3, "rounds": 2, "epochs": 1}
 
 
 def said(names: list[str], values: dict[str, Any], seeds: Any = (0,)) -> str:
@@ -154,15 +155,19 @@ def test_run_names_cannot_leave_the_directory(text: str) -> None:
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def test_worker_processes_give_what_one_process_gives(tmp_path: Path) -> None:
-    """Two methods by two seeds; the progress of each run reaches its own watch."""
-    one = assign_directories(plan_configs(["local", "fedavg"], SMALL, [0, 1]), tmp_path / "one")
-    two = assign_directories(plan_configs(["local", "fedavg"], SMALL, [0, 1]), tmp_path / "two")
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.chaos)])
+def test_worker_processes_give_what_one_process_gives(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The progress of each run reaches its own watch. Workers that are forked need not import everything again."""
+    monkeypatch.setattr(runner, "get_context", lambda kind: get_context(start))
+    one = assign_directories(plan_configs(["local", "fedavg"], SMALL), tmp_path / "one")
+    two = assign_directories(plan_configs(["local", "fedavg"], SMALL), tmp_path / "two")
     go(one)
-    seen: list[list[tuple[int, Any]]] = [[], [], [], []]
+    seen: list[list[tuple[int, Any]]] = [[], []]
     run_all(two, [lambda done, line, own=own: own.append((done, line)) for own in seen], workers=2)  # type: ignore[misc]
     assert digests(one) == digests(two)
-    assert len(set(digests(one))) == 4
+    assert len(set(digests(one))) == 2
     for own, config in zip(seen, two, strict=True):
         assert [done for done, _ in own] == [1, 2]
         stored = [json.loads(line) for line in (Path(str(config.out)) / "metrics.jsonl").read_text().splitlines()]
@@ -194,7 +199,7 @@ def test_existing_run_stops_a_comparison_before_any_run_starts(tmp_path: Path) -
     ("names", "options", "message"),
     [
         (["local", "fedavg"], {"models": ["mlp:hidden=8", "mlp:hidden=16"]}, "shares whole models"),
-        (["local", "pfedes"], {"data": "table.csv"}, "image"),
+        (["local", "pfedes"], {"data": "table.csv", "rows": None}, "image"),
         (["local", "fedavg+dw:mu=x"], {}, "must be a number"),
         (["local", "fedavg:x"], {}, "variants"),
         (["local", "nobody"], {}, "Unknown method"),
@@ -250,7 +255,7 @@ def test_killed_worker_error_gives_a_remedy(
 
 def test_all_plans_every_method_and_sets_public_rows_aside() -> None:
     """A tenth of the 1442 training rows of digits is less than 100 of each class; so is a tenth of 500."""
-    for given, public in (({}, 144), ({"rows": 500}, 50), ({"public": 70}, 70)):
+    for given, public in (({"rows": None}, 144), ({"rows": 500}, 50), ({"public": 70}, 70)):
         planned = plan_configs(["all"], {**SMALL, **given})
         assert [c.method for c in planned] == list(_registry.methods())
         assert {c.public for c in planned} == {public}

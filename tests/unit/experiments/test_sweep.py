@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from atoll.cli import main
 
-QUICK = ["--clients", "4", "--rounds", "2", "--epochs", "1"]
+QUICK = ["--rows", "300", "--clients", "4", "--rounds", "2", "--epochs", "1"]
 
 
 def sweep(*words: str) -> Any:

@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import Atoll
-from support.small_runs import QUICK
 
 import atoll as package
 from atoll.api import run
 from atoll.config import Config
-from atoll.core.method import traits_of
 from atoll.core.prng import key
 from atoll.core.serialization import digest
 from atoll.core.task import Round
-from atoll.core.traits import Need
 from atoll.data.dataset import Dataset
 from atoll.data.loading import load
 from atoll.engine.build import run_experiment
@@ -29,6 +26,7 @@ from atoll.inference.adaptation import adapt, read_shots
 from atoll.inference.adaptation_files import open_adapted
 from atoll.inference.adaptation_result import Adaptation
 from atoll.methods import _registry
+from benchmarks.digests import short_options
 
 SMALL: dict[str, Any] = {
     "clients": 4, "newcomers": 1, "rows": 400, "rounds": 1, "epochs": 1, "models": "mlp:hidden=16", "backend": "loop",
@@ -37,13 +35,10 @@ CLOSED = {"fedmd", "ktpfl"}
 
 
 def short(name: str) -> Result:
-    options = SMALL | QUICK.get(name, {})
+    options = SMALL | short_options(name) | {"models": ("mlp:hidden=16",)}
     if name == "fedfed":  # so that features are shared by the end
         options |= {"settings": {"distil_rounds": 0}}
-    public = 60 if Need.PUBLIC_DATA in traits_of(_registry.method(name)).needs else 0
-    return run_experiment(
-        build_setup(Config(method=name, **{**options, "models": ("mlp:hidden=16",), "public": public}))
-    )
+    return run_experiment(build_setup(Config(method=name, **options)))
 
 
 def predictions(made: Adaptation) -> torch.Tensor:
@@ -79,9 +74,8 @@ def test_newcomers_use_the_server_state_without_changing_it(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"), [("fedmd", "consensus"), ("ktpfl", "each client of the run"), ("fedpd:v1", "mean of features")]
 )
-def test_methods_that_cannot_serve_newcomers_are_refused_with_the_reason(name: str, reason: str) -> None:
-    base = name.partition(":")[0]
-    options = {**SMALL, **QUICK.get(base, {}), "models": ("mlp:hidden=16",), "public": 60}
+def test_methods_without_lasting_knowledge_say_so(name: str, reason: str) -> None:
+    options = SMALL | short_options(name.partition(":")[0]) | {"models": ("mlp:hidden=16",)}
     made = build_setup(Config(method=name, **options))
     with pytest.raises(AtollError, match=f"nothing for clients that come after the run: .*{reason}"):
         adapt(Result(made, {"rounds": 1}, [], None, None, None, None, []))  # type: ignore[arg-type]
@@ -92,7 +86,7 @@ def test_methods_that_cannot_serve_newcomers_are_refused_with_the_reason(name: s
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+def host(tmp_path_factory: pytest.TempPathFactory, module_without_report: None) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("host") / "fedavg"
     return folder, run("fedavg", out=folder, **{**SMALL, "clients": 6, "newcomers": 2})
 
@@ -236,7 +230,7 @@ def test_command_writes_scores_curve_and_models(host: tuple[Path, Result], atoll
     assert "checked on" in atoll("export", folder, "--client", whose, "--out", tmp_path / "export").stdout
 
 
-def test_reopened_prototype_model_predicts_the_same(tmp_path: Path) -> None:
+def test_prototypes_of_few_rows_predict_the_same_when_opened_again(tmp_path: Path, without_report: None) -> None:
     """FedProto asks which classes a client holds: those among the rows that it learnt from."""
     folder = tmp_path / "run"
     run("fedproto", out=folder, **SMALL, settings={"readout": "prototype", "proto_own_classes": True})

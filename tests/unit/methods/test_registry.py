@@ -119,7 +119,7 @@ def test_an_unknown_method_suggests_the_nearest() -> None:
 def test_a_method_in_a_file_runs_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "my_method.py", WORKING)
     monkeypatch.chdir(tmp_path)
-    small: dict[str, Any] = {"clients": 3, "rounds": 2, "epochs": 1}
+    small: dict[str, Any] = {"rows": 300, "clients": 3, "rounds": 2, "epochs": 1}
     mine, whole, fedavg = (run(name, **small) for name in ("./my_method.py", "./my_method.py:whole", "fedavg"))
     assert mine.summary["digest"] != fedavg.summary["digest"]
     assert whole.summary["digest"] == fedavg.summary["digest"]

@@ -16,7 +16,7 @@ from atoll.privacy.budget import Budget, Journal
 from atoll.privacy.policy import Privacy
 from atoll.storage.run_dir import RunDir
 
-QUICK = ["--clients", 3, "--epochs", 1, "--backend", "loop", "--eval-every", 2, "--quiet"]
+QUICK = ["--rows", 300, "--clients", 3, "--epochs", 1, "--backend", "loop", "--eval-every", 2, "--quiet"]
 
 
 def test_summary_records_scope_and_spent_budget(tmp_path: Path, atoll: Atoll, without_report: None) -> None:

@@ -55,7 +55,7 @@ def sending(kind: type[Any], made: Made) -> Any:
 
 
 def run(method: Any, **options: Any) -> Result:
-    return atoll.run(method, clients=4, partition="dirichlet:0.5", rounds=2, backend="loop", **options)
+    return atoll.run(method, rows=400, clients=4, partition="dirichlet:0.5", rounds=2, backend="loop", **options)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from support.run_files import draw_no_report
 
 from atoll.analysis.class_relations import Relations, WeightNorms, correlate_norms, relations, weight_norms
 from atoll.analysis.embeddings import Features, embed, features, separation
@@ -31,7 +32,14 @@ from atoll.storage.run_reader import Run, load
 
 CLASSES = [str(i) for i in range(10)]
 ANY = np.random.default_rng(0)
-TINY: dict[str, Any] = {"data": "digits", "clients": 3, "rounds": 1, "epochs": 1, "models": ("mlp:hidden=8",)}
+TINY: dict[str, Any] = {
+    "data": "digits",
+    "rows": 400,
+    "clients": 3,
+    "rounds": 1,
+    "epochs": 1,
+    "models": ("mlp:hidden=8",),
+}
 
 
 def make_stored_run(
@@ -330,16 +338,13 @@ def test_schedule_of_rounds_matches_hand_computed_times() -> None:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Small runs with their models."""
     root = tmp_path_factory.mktemp("ran")
-    keep = html.write
-    html.write = lambda folders, out, figures=(): out  # type: ignore[assignment]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        draw_no_report(patch)
         for name, changes in {
             "dw": {"method": "fedavg", "terms": ("dw:mu=0",)}, "local": {"method": "local"},
             "pfedes": {"method": "pfedes"}, "scd": {"method": "scd", "wait_free": True},
         }.items():  # fmt: skip
             run_config(Config(**TINY | changes, out=str(root / name)))
-    finally:
-        html.write = keep
     return {path.name: path for path in root.iterdir()}
 
 
@@ -516,6 +521,6 @@ def test_a_comparison_leaves_figures(tmp_path: Path, atoll: Any, monkeypatch: py
     monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): out)
     monkeypatch.setattr(figures, "DEFAULT_KINDS", ("curves", "holdings"))
     monkeypatch.setattr(figures, "ENDINGS", (".svg",))
-    words = ("--clients", 3, "--rounds", 1, "--epochs", 1, "--models", "mlp:hidden=8", "--quiet")
+    words = ("--rows", 300, "--clients", 3, "--rounds", 1, "--epochs", 1, "--models", "mlp:hidden=8", "--quiet")
     atoll("compare", "local", "fedavg", *words, "--out", tmp_path / "c")
     assert {path.name for path in (tmp_path / "c" / "figures").iterdir()} == {"curves.svg", "holdings.svg"}

@@ -57,7 +57,7 @@ def test_a_target_that_was_never_reached_is_an_error() -> None:
 
 
 def test_the_command_prints_both_clocks(tmp_path: Path) -> None:
-    run("ditto", clients=3, rounds=2, epochs=1, out=str(tmp_path / "run"))
+    run("ditto", rows=300, clients=3, rounds=2, epochs=1, out=str(tmp_path / "run"))
     made = load(tmp_path / "run")
     target = made.metrics[-1]["personal"]["post"][
         "weighted"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+from support import killable_cli
 from support.disk_crashes import crash_points
 
 from atoll.config import Config
@@ -23,12 +24,11 @@ from atoll.storage.run_dir import RunDir, from_parquet, to_parquet
 from atoll.utils.files import write_whole
 
 pytestmark = pytest.mark.usefixtures("without_report")
-QUICK = ("--clients", 3, "--rounds", 2, "--epochs", 1)
+QUICK = ("--rows", 300, "--clients", 3, "--rounds", 2, "--epochs", 1)
 HOLD = (
     "import os, sys, fcntl; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); "
     "print(os.getpid(), file=f, end='', flush=True); print('held', flush=True); input()"
 )
-MAIN = "from atoll.cli import main; main()"
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -56,14 +56,6 @@ def started(*words: object) -> Iterator["subprocess.Popen[str]"]:
             yield process
         finally:
             process.kill()
-
-
-def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
-    limit = time.monotonic() + 60
-    while not condition():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 # -- one run at a time ------------------------------------------------------------------------------------------------
@@ -192,7 +184,10 @@ def test_resume_of_a_missing_directory_is_refused(refused: Callable[..., str], t
 
 # -- interrupted processes -------------------------------------------------------------------------------------------
 
-LONG = ("--clients", 4, "--rounds", 12, "--epochs", 1, "--rate", 0.5, "--checkpoint-every", 1, "--eval-every", 2)
+LONG = (
+    "--rows", 300, "--clients", 4, "--rounds", 12, "--epochs", 1, "--rate", 0.5, "--checkpoint-every", 1,
+    "--eval-every", 2, "--quiet",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
@@ -203,16 +198,17 @@ def test_a_process_that_is_ended_at_any_moment_can_be_resumed(
     out, seed = tmp_path / "broken", random.randrange(10**6)
     moment = random.Random(seed)
     last, pause = out / "checkpoints" / f"round-{moment.randrange(1, 8):06d}", moment.random() * 0.1
-    with started("-c", MAIN, "run", "ditto", *LONG, "--store", "disk", "--out", out, "--quiet") as process:
-        atoll("run", "ditto", *LONG, "--out", tmp_path / "whole", "--quiet")  # meanwhile
-        wait_for(lambda: last.exists() or (out / "summary.json").exists(), process)
-        time.sleep(pause)
-        process.send_signal(ending)
-        said, complained = process.communicate(timeout=30)
-    assert said == ""
-    if ending == signal.SIGINT and not (out / "summary.json").exists():
-        assert process.returncode == 130, complained
-        assert complained == f"Interrupted. The last finished round is saved in {out}: continue with --resume.\n"
+    log = tmp_path / "log"
+    with killable_cli.atoll("run", "ditto", *LONG, "--store", "disk", "--out", out, log=log) as victim:
+        while not last.exists() and victim.ended(0.002) is None:
+            pass
+        if victim.ended(pause) is None:
+            victim.send(ending)
+        code = victim.ended(30)
+    assert code in (0, -signal.SIGKILL if ending == signal.SIGKILL else 130), log.read_text()
+    if code == 130 and not (out / "summary.json").exists():
+        assert log.read_text() == f"Interrupted. The last finished round is saved in {out}: continue with --resume.\n"
+    atoll("run", "ditto", *LONG, "--out", tmp_path / "whole")
     atoll("run", "--resume", out, "--quiet")
     assert outcome(out) == outcome(tmp_path / "whole"), f"killed at the moment of seed {seed}"
 

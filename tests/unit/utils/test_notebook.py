@@ -1,7 +1,6 @@
 """Results as notebooks show them: short texts, small tables, figures, data frames."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,18 +14,10 @@ from atoll.errors import AtollError
 from atoll.experiments.comparison import Comparison, open_compare, run_compare
 from atoll.experiments.sweep import Sweep, run_sweep
 from atoll.inference.models import open_run
-from atoll.report import html
 from atoll.utils import notebook
 
+pytestmark = pytest.mark.usefixtures("module_without_report")
 SHORT: dict[str, Any] = {"clients": 3, "rounds": 2, "rows": 300, "epochs": 1, "models": "mlp:hidden=8"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_report() -> Iterator[None]:
-    """Drawing takes longer than a small run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(html, "write", lambda folders, path: path)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +26,7 @@ def result() -> Result:
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Comparison]:
+def compared(tmp_path_factory: pytest.TempPathFactory, module_without_report: None) -> tuple[Path, Comparison]:
     folder = tmp_path_factory.mktemp("compared") / "both"
     return folder, run_compare(["local", "fedavg"], seeds=(0, 1), out=folder, **SHORT)
 
