@@ -8,7 +8,7 @@ import torch
 from ..core.hooks import KeepsStatePerClient
 from ..core.method import AnyMethod
 from ..core.payloads import Payload
-from ..core.prng import key
+from ..core.prng import Key, key
 from ..core.task import Reply, Round, Task
 from ..core.tree import to_contiguous
 from ..typing import ClientId
@@ -31,6 +31,7 @@ class ServerSideStates:
         self._task = task
         self._seed = seed
         self._store = store
+        self._broadcast: tuple[Round, Key] | None = None  # the key of the exchange, which all clients share
 
     def get(self, i: ClientId) -> Payload | None:
         """Return the server's state for client ``i``, or None if the method keeps none."""
@@ -43,8 +44,9 @@ class ServerSideStates:
 
     def download(self, server: Payload, to: ClientId, r: Round) -> Payload:
         """Make the server's message to client ``to``."""
-        k = key(self._seed, "broadcast", *r, to)
-        return method_calls.download(self._method, server, self.get(to), to, self._task, r, k)
+        if self._broadcast is None or self._broadcast[0] != r:
+            self._broadcast = r, key(self._seed, "broadcast", *r)
+        return method_calls.download(self._method, server, self.get(to), to, self._task, r, self._broadcast[1])
 
     def serve_replies(self, server: Payload, replies: Iterator[Reply[Payload]], r: Round) -> Iterator[Reply[Payload]]:
         """Run the server's work for each client and yield the replies that ``aggregate`` receives."""

@@ -1,10 +1,12 @@
-"""Define the optional functions of a method. A method has a hook if it defines the functions of the protocol.
+"""Define the optional functions of a method. A method has a hook if it defines the functions of the hook's class.
 
-The names of the arguments are those of :class:`atoll.core.Method`.
+``isinstance(method, HasClientState)`` asks for a hook. No method inherits from these classes. Arguments have the names
+of those in :class:`atoll.core.Method`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from ..typing import ClientId
 from .client import Client
@@ -18,120 +20,139 @@ from .regularisers import Regularisers
 from .task import Reply, Round, Task
 
 
-@runtime_checkable
-class HasClientState(Protocol):
+class Hook(ABC):  # noqa: B024
+    """Base of the hooks. A class has a hook if it defines all functions and fields that the hook declares.
+
+    Abstract base classes remember their answers by class, which structural protocols do not: hooks are asked for
+    several times for each client.
+    """
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        wanted = {name for hook in cls.__mro__ for name in _declared(hook)}
+        return wanted <= {name for base in other.__mro__ for name in _declared(base)}
+
+
+def _declared(cls: type) -> set[str]:
+    """Return the public names that a class itself defines or annotates."""
+    return {name for name in (*vars(cls), *vars(cls).get("__annotations__", {})) if not name.startswith("_")}
+
+
+class HasClientState(Hook):
     """Clients keep a state between rounds. Without this hook the state is ``Nothing``."""
 
+    @abstractmethod
     def init_client(self, client: Client, k: Key) -> Any:
         """Return a client's state before its first round."""
 
 
-@runtime_checkable
-class TrainsAfterUpload(Protocol):
+class TrainsAfterUpload(Hook):
     """Clients go on training while the upload is sent and aggregated."""
 
+    @abstractmethod
     def after_upload(self, down: Any, up: Any, state: Any, client: Client, r: Round, k: Key) -> Any:
         """Return the client's next state. ``k`` is the key of ``client_update``: fold it for further random numbers."""
 
 
-@runtime_checkable
-class PredictsOtherwise(Protocol):
+class PredictsOtherwise(Hook):
     """A client predicts by more than its own model."""
 
+    @abstractmethod
     def personal_predictor(self, down: Any, up: Any, state: Any, client: Client) -> Predictor:
         """Return the client's predictor, before training (``up`` is None) or after it."""
 
 
-@runtime_checkable
-class HasGenericModel(Protocol):
+class HasGenericModel(Hook):
     """The server has a model that works for every client."""
 
+    @abstractmethod
     def generic_predictor(self, server: Any, task: Task) -> Predictor | None:
         """Return the predictor of the server's model, None if these settings give none."""
 
 
-@runtime_checkable
-class AdaptsNewClients(Protocol):
+class AdaptsNewClients(Hook):
     """The method has its own rule for clients that join after a run. Other methods train them as in a round."""
 
+    @abstractmethod
     def adapt(self, server: Any, client: Client, k: Key) -> Any:
         """Return the state of a new client."""
 
 
-@runtime_checkable
-class ClosedToNewClients(Protocol):
+class ClosedToNewClients(Hook):
     """A client that joins after a run cannot use the server's state, at least with some settings."""
 
+    @abstractmethod
     def why_closed(self) -> str | None:
         """Return the reason as part of a sentence, None if these settings admit new clients."""
 
 
-@runtime_checkable
-class KeepsStatePerClient(Protocol):
+class KeepsStatePerClient(Hook):
     """The server keeps a state for every client, such as a model. Only the state in use is in memory."""
 
+    @abstractmethod
     def init_per_client(self, task: Task, of: ClientId, k: Key) -> Any:
         """Return the server's first state for client ``of``."""
 
 
-@runtime_checkable
-class ServesEachClient(KeepsStatePerClient, Protocol):
+class ServesEachClient(KeepsStatePerClient):
     """The functions of a round with one exchange, for a server that keeps a state for every client.
 
     ``broadcast_per_client`` takes the place of ``broadcast``.
     """
 
+    @abstractmethod
     def broadcast_per_client(self, server: Any, per_client: Any, to: ClientId, task: Task, r: Round, k: Key) -> Payload:
         """Return the download of client ``to``, given the server's state ``per_client`` for it."""
 
+    @abstractmethod
     def serve_client(
         self, server: Any, per_client: Any, reply: Reply[Any], task: Task, r: Round, k: Key
     ) -> tuple[Any, Any]:
         """Process one reply, and return what ``aggregate`` gets in place of the upload, and the new ``per_client``."""
 
 
-@runtime_checkable
-class HasExchanges(Protocol):
+class HasExchanges(Hook):
     """A round consists of several exchanges, each with functions and payload classes of its own.
 
     The functions of the exchanges take the place of ``broadcast``, ``client_update`` and ``aggregate``.
     """
 
+    @abstractmethod
     def exchanges(self) -> Sequence[Exchange]:
         """Return the exchanges of a round, in order."""
 
 
-@runtime_checkable
-class ShapesHeads(Protocol):
+class ShapesHeads(Hook):
     """The method decides whether the last layers of models have a bias."""
 
+    @abstractmethod
     def bias_free(self) -> bool:
         """Return True if the heads of models must have no bias."""
 
 
-@runtime_checkable
-class Reduces(Protocol):
+class Reduces(Hook):
     """Some settings reduce the method to a simpler one."""
 
+    @abstractmethod
     def reduces_to(self) -> str | None:
         """Return a sentence if these settings do, otherwise None."""
 
 
-@runtime_checkable
-class TakesRegularisers(Protocol):
+class TakesRegularisers(Hook):
     """Users can add terms to the local loss by ``--with``."""
 
     regularisers: Regularisers
 
+    @abstractmethod
     def terms(self) -> Regularisers:
         """Return the regularisers that apply: those of the user and those of the method itself."""
 
+    @abstractmethod
     def bind_terms(self, down: Any, client: Client) -> Sequence[Term]:
         """Return the terms of a client's loss, made from what the server sent for them."""
 
 
-@runtime_checkable
-class HasOptimiser(Protocol):
+class HasOptimiser(Hook):
     """Local training has an optimiser that users can set by ``--lr``, ``--epochs`` and their like."""
 
     optim: Optimiser

@@ -42,7 +42,7 @@ class Method(Generic[ServerT, StateT, DownT, UpT]):
         raise NotImplementedError
 
     def broadcast(self, server: ServerT, to: ClientId, task: Task, r: Round, k: Key) -> DownT:
-        """Return the download of client ``to``."""
+        """Return the download of client ``to``. All clients of an exchange share ``k``: fold it for each of them."""
         raise NotImplementedError
 
     def client_update(self, down: DownT, state: StateT, client: Client, r: Round, k: Key) -> tuple[UpT, StateT]:
