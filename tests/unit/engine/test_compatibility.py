@@ -130,7 +130,7 @@ class Pooled(FedFed):
         return server
 
 
-def test_reasons_end_there_as_well() -> None:
+def test_declared_reasons_are_not_inherited_by_overriding_subclass() -> None:
     assert declared(FedFed, "as_sent")
     assert declared(Pooled, "as_sent") is None
     assert declared(Pooled, "not_a_sum") is None
