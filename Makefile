@@ -30,7 +30,7 @@ test: check
 	$(BIN)/python -m pytest -n 2
 
 # The inner loop while writing code, under a minute: arithmetic, methods by hand, layers; neither style nor types.
-FAST := tests/unit/core tests/unit/aggregation tests/unit/data/test_partition.py tests/unit/utils/test_parsing.py \
+FAST := tests/unit/core tests/unit/aggregation/test_fixed_point.py tests/unit/data/partition tests/unit/utils/test_parsing.py \
 	tests/unit/test_import_layers.py tests/unit/config/test_config.py tests/unit/clients/test_evaluation.py \
 	tests/unit/clients/test_state_store.py tests/unit/simulation/test_clock.py tests/methods
 

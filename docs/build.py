@@ -520,7 +520,7 @@ SPECS = [
 
 
 def traffic_row(spec: str) -> list[str]:
-    sign = "~" if _registry.method(spec.partition(":")[0]).varying_bytes else ""
+    sign = "~" if traits_of(_registry.method(spec.partition(":")[0])).varying_bytes else ""
     return [code(spec), *(f"{sign}{size:,}" for nominal in (TEN, HUNDRED) for size in nominal.traffic(spec))]
 
 

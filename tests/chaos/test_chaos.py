@@ -124,13 +124,13 @@ def survive(name: str, kills: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_run_that_is_killed_ends_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
+def test_resume_after_kill_gives_same_files(name: str, tmp_path: Path) -> None:
     survive(name, 4, tmp_path)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_hundred_kills(name: str, tmp_path: Path) -> None:
+def test_resume_after_a_hundred_kills_gives_same_files(name: str, tmp_path: Path) -> None:
     survive(name, 100, tmp_path)
 
 
@@ -152,7 +152,7 @@ def conducted(setup: Setup, out: Path, resume: bool = False) -> None:
 
 
 @pytest.mark.chaos
-def test_a_crash_at_every_single_step_resumes_to_the_same_end(tiny: Setup, tmp_path: Path) -> None:
+def test_resume_after_crash_at_every_disk_step_gives_same_files(tiny: Setup, tmp_path: Path) -> None:
     places = [tmp_path / "whole"]
     conducted(tiny, places[0])
     whole, points = everything(places[0]), 0
@@ -179,7 +179,7 @@ def full_at(step: int, tiny: Setup, out: Path) -> bool:
 
 
 @pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.chaos)])
-def test_a_disk_that_fills_up_at_any_step_costs_nothing_but_time(stride: int, tiny: Setup, tmp_path: Path) -> None:
+def test_resume_after_full_disk_gives_same_files(stride: int, tiny: Setup, tmp_path: Path) -> None:
     conducted(tiny, tmp_path / "whole")
     whole, step = everything(tmp_path / "whole"), 0
     while full_at(step, tiny, out := tmp_path / str(step)):
@@ -189,7 +189,7 @@ def test_a_disk_that_fills_up_at_any_step_costs_nothing_but_time(stride: int, ti
     assert step > 80
 
 
-def test_a_limit_on_file_sizes_ends_a_run_with_a_message_and_its_last_checkpoint(tmp_path: Path) -> None:
+def test_file_size_limit_stops_run_with_message_and_resumable_checkpoint(tmp_path: Path) -> None:
     """The table of results grows with the rounds, so that the limit strikes late."""
     out, log, command = tmp_path / "run", tmp_path / "log", ("run", "feddw", *SMALL)
     with killable_cli.atoll(*command, "--out", tmp_path / "whole", log=log) as whole:
@@ -210,7 +210,7 @@ def test_a_limit_on_file_sizes_ends_a_run_with_a_message_and_its_last_checkpoint
     assert differing(everything(out), everything(tmp_path / "whole")) == []
 
 
-def test_a_directory_that_has_become_read_only_is_left_as_it_is(tmp_path: Path) -> None:
+def test_read_only_run_directory_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     out, log, command = tmp_path / "run", tmp_path / "log", ("run", "feddw", *SMALL)
     with killable_cli.atoll(*command, "--out", out, log=log) as first:
         first.finish()
@@ -230,7 +230,7 @@ def test_a_directory_that_has_become_read_only_is_left_as_it_is(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("races", [10, pytest.param(100, marks=pytest.mark.chaos)])
-def test_one_of_two_wins_and_the_other_is_told_at_once_by_whom(races: int, tmp_path: Path) -> None:
+def test_second_run_in_a_directory_is_refused_with_id_of_the_first(races: int, tmp_path: Path) -> None:
     """Both start at the same moment; then the winner is killed, and the next one need not wait."""
     for race in range(races):
         out, start = tmp_path / str(race), tmp_path / f"start{race}"
@@ -272,7 +272,7 @@ STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 @pytest.mark.parametrize("number", STOPS)
 @pytest.mark.parametrize("backend", ["loop", "processes"])
-def test_a_run_that_is_told_to_stop_keeps_its_last_whole_round(
+def test_run_stopped_by_signal_saves_last_finished_round(
     number: signal.Signals, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In its third round clients take for ever, and no checkpoint was due so far."""
@@ -310,7 +310,7 @@ def test_a_run_that_is_told_to_stop_keeps_its_last_whole_round(
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("number", STOPS)
-def test_a_comparison_that_is_told_to_stop_keeps_every_run(number: signal.Signals, tmp_path: Path) -> None:
+def test_comparison_stopped_by_signal_saves_checkpoint_of_every_run(number: signal.Signals, tmp_path: Path) -> None:
     """A signal to the whole group, as a terminal or a scheduler sends it; and nobody is left."""
     out, log = tmp_path / "runs", tmp_path / "log"
     command = ("compare", "fedavg", "ditto", *SMALL, "--rounds", 4000, "--checkpoint-every", 3999, "--workers", 2)
@@ -368,7 +368,9 @@ def resumed(after: int, out: Path) -> str:
 
 
 @pytest.mark.parametrize("length", ["brief", pytest.param("long", marks=pytest.mark.chaos)])
-def test_there_is_one_digest(length: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_is_the_same_for_all_backends_stores_resumes_and_hash_seeds(
+    length: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = length == "long"
     digests = [digest() for _ in range(4 if long else 2)]
     digests += [digest(backend="processes", workers=n) for n in ((1, 2, 4, 8) if long else (3,))]
@@ -419,7 +421,7 @@ def soak(rounds: int, log: Path, out: Path) -> list[dict[str, int]]:
 
 
 @pytest.mark.parametrize("rounds", [100, pytest.param(1000, marks=pytest.mark.chaos)])
-def test_a_long_run_needs_no_more_than_a_short_one(rounds: int, tmp_path: Path) -> None:
+def test_memory_and_open_files_do_not_grow_with_rounds(rounds: int, tmp_path: Path) -> None:
     early, late = soak(rounds, tmp_path / "log", tmp_path / "run")
     whole, after = early.pop("memory"), late.pop("memory")
     drift = late.pop("own") - early.pop("own")

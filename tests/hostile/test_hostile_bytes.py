@@ -106,7 +106,7 @@ SIXTEEN_MB = Limits(size=2**24)
 
 
 @pytest.mark.parametrize("kind", claims())
-def test_what_is_too_much_is_refused_before_it_is_made(kind: str) -> None:
+def test_oversized_messages_are_refused_before_allocation(kind: str) -> None:
     """Within 100 ms and 64 MB, in a process that has decoded something before."""
     data = claims()[kind]()
     decode(Nothing, encode(Nothing()))
@@ -121,7 +121,7 @@ def test_what_is_too_much_is_refused_before_it_is_made(kind: str) -> None:
     assert peak() - before < 64 * 2**20
 
 
-def test_a_triangle_without_numbers_costs_nothing() -> None:
+def test_empty_triangle_is_refused_before_allocation() -> None:
     """Side 20,000, in 400 bytes: its indices alone would be 3.2 GB, and usual limits would let that pass."""
     forget_peak()
     before = peak()
@@ -130,7 +130,7 @@ def test_a_triangle_without_numbers_costs_nothing() -> None:
     assert peak() - before < 64 * 2**20
 
 
-def test_limits_leave_room_for_large_models() -> None:
+def test_decode_limits_accept_large_models() -> None:
     """2,000 tensors with long names; a server that keeps one for each of 10,000 clients reads its own files."""
     wide: Params = {f"body.layer{i}.block.conv.weight.of.some.length": torch.zeros(1) for i in range(2000)}
     large = Mixed(wide, torch.zeros(2, 2), None, "warm", 3, 0.5, True)
@@ -142,7 +142,7 @@ def test_limits_leave_room_for_large_models() -> None:
     assert equal(decode(Mixed, encode(own), OWN), own)
 
 
-def test_a_byte_of_a_flag_is_0_or_1() -> None:
+def test_decode_refuses_flag_bytes_other_than_0_and_1() -> None:
     """Packed flags travel as labels; a plain field of flags does not."""
     p = mixed(torch.tensor([True, False, True]))
     data = bytearray(encode(p))
@@ -153,7 +153,7 @@ def test_a_byte_of_a_flag_is_0_or_1() -> None:
         decode(Mixed, bytes(data))
 
 
-def test_an_unreadable_upload_says_why() -> None:
+def test_undecodable_upload_is_rejected_with_the_reason() -> None:
     assert decode_upload(Nothing, encode(Nothing())) is not None
     found = decode_upload(Table, b"nonsense")
     assert isinstance(found, Unreadable)
@@ -201,7 +201,7 @@ def saved(value: Any) -> bytes:
     return sink.getvalue()
 
 
-def test_no_trap_goes_off_in_a_message(canary: Path) -> None:
+def test_pickle_in_a_message_is_not_executed(canary: Path) -> None:
     trap = pickle.dumps(Canary(canary))
     text = trap.decode("latin1")
     raw = {"__metadata__": ours(["n"]), "n": entry(len(trap), dtype="U8", size=len(trap))}
@@ -219,7 +219,7 @@ def test_no_trap_goes_off_in_a_message(canary: Path) -> None:
     assert not canary.exists()
 
 
-def test_no_trap_goes_off_in_a_data_set(canary: Path, tmp_path: Path) -> None:
+def test_pickle_in_a_data_set_is_not_executed(canary: Path, tmp_path: Path) -> None:
     trap = npy([Canary(canary)] * 2)
     for name, data in {
         "a.npz": npz(x=trap, y=trap),
@@ -243,7 +243,7 @@ YAML_TRAPS = (
 )
 
 
-def test_no_trap_goes_off_in_a_configuration(canary: Path, tmp_path: Path) -> None:
+def test_code_in_a_configuration_is_not_executed(canary: Path, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     yaml.unsafe_load(YAML_TRAPS[0].format(tmp_path / "second proof"))
     assert (tmp_path / "second proof").is_dir()
@@ -254,7 +254,7 @@ def test_no_trap_goes_off_in_a_configuration(canary: Path, tmp_path: Path) -> No
     assert not canary.exists()
 
 
-def test_a_few_lines_of_yaml_cannot_stand_for_more_than_fits_in_memory(tmp_path: Path) -> None:
+def test_yaml_aliases_that_expand_beyond_memory_are_refused(tmp_path: Path) -> None:
     """Nine lists of nine aliases each: 9^9 values if they were written out."""
     path = tmp_path / "config.yaml"
     path.write_text("a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)))
@@ -281,7 +281,7 @@ def put_in(folder: Path, part: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("part", ["server.safetensors", "progress.json", "states.json", "manifest.json"])
-def test_no_trap_goes_off_in_a_checkpoint(part: str, canary: Path, tmp_path: Path) -> None:
+def test_pickle_in_a_checkpoint_is_not_executed(part: str, canary: Path, tmp_path: Path) -> None:
     made = checkpoint(tmp_path)
     for trap in (pickle.dumps(Canary(canary)), saved(Canary(canary)), npy([Canary(canary)])):
         put_in(tmp_path, part, trap)
@@ -334,11 +334,11 @@ def modules() -> dict[str, ast.AST]:
     return {str(p.relative_to(SOURCE)): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCE.rglob("*.py"))}
 
 
-def test_nothing_in_the_package_runs_what_it_reads() -> None:
+def test_package_uses_no_function_that_executes_input() -> None:
     assert {(name, fault) for name, tree in modules().items() for fault in faults(tree)} == ALLOWED
 
 
-def test_only_our_own_workers_are_spoken_to_through_pipes() -> None:
+def test_only_worker_modules_import_multiprocessing() -> None:
     users = {
         name
         for name, tree in modules().items()
@@ -356,7 +356,7 @@ def test_only_our_own_workers_are_spoken_to_through_pipes() -> None:
         "exec(code)", "subprocess.run(x, shell=True)",
     ],
 )  # fmt: skip
-def test_the_search_finds(text: str) -> None:
+def test_search_finds_functions_that_execute_input(text: str) -> None:
     assert faults(ast.parse(text))
 
 
@@ -413,12 +413,12 @@ def has_nan(p: Any) -> bool:
 
 
 @fuzz(3000, st.integers(0, len(PAYLOADS) - 1), EDITS, st.integers(0, 3))
-def test_damaged_messages(which: int, edits: list[tuple[int, int]], cut: int) -> None:
+def test_edited_messages_decode_or_raise_wire_error(which: int, edits: list[tuple[int, int]], cut: int) -> None:
     decoded(type(PAYLOADS[which]), edited(BYTES[which], edits, cut))
 
 
 @fuzz(1000, st.integers(0, 2), st.binary(max_size=120))
-def test_any_messages(which: int, data: bytes) -> None:
+def test_random_bytes_decode_or_raise_wire_error(which: int, data: bytes) -> None:
     decoded(type(PAYLOADS[which + 1]), data)
     decoded(Table, message(data))
 
@@ -441,7 +441,7 @@ HEADS = st.fixed_dictionaries(
 
 
 @fuzz(1500, st.dictionaries(NAMES, ENTRIES | JUNK, max_size=4), HEADS | JUNK, st.integers(0, 64))
-def test_strange_headers(entries: dict[str, Any], head: Any, size: int) -> None:
+def test_random_headers_decode_or_raise_wire_error(entries: dict[str, Any], head: Any, size: int) -> None:
     header = entries | {"__metadata__": {"atoll": json.dumps(head)}}
     decoded(Table, message(header, bytes(size)))
 
@@ -457,7 +457,9 @@ VALUES = st.lists(st.floats(width=32) | st.just(-0.0), max_size=6)
     st.floats(),
     st.integers(),
 )
-def test_there_and_back_to_the_bit(values: list[float], counts: list[float], word: str, x: float, i: int) -> None:
+def test_decode_restores_random_payloads_bit_for_bit(
+    values: list[float], counts: list[float], word: str, x: float, i: int
+) -> None:
     """NaN, infinities and minus zero included; numbers too large for a scalar's text are the only thing refused."""
     params = {"b": torch.tensor(values), "a": torch.tensor([values]).double()}
     p = Mixed(params, torch.eye(2), torch.tensor([i % 7]), word, i, x, i % 2 == 0)
@@ -479,7 +481,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @fuzz(900, EDITS, st.integers(0, 3), st.binary(max_size=40) | JUNK.map(lambda v: json.dumps(v).encode() + b"\n"))
-def test_damaged_audit_logs(log: Path, edits: list[tuple[int, int]], cut: int, more: bytes) -> None:
+def test_edited_audit_log_is_verified_or_refused(
+    log: Path, edits: list[tuple[int, int]], cut: int, more: bytes
+) -> None:
     path, whole = log.with_name("damaged.jsonl"), log.read_bytes()
     for data in (edited(whole, edits, cut), whole + more, more):
         path.write_bytes(data)
@@ -504,7 +508,9 @@ def saved_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Checkpoin
 )
 @example("manifest.json", [(0, 0)], {"../../../secret": ""})
 @example("states.json", [(0, 0)], {"a": "../../config.yaml"})
-def test_damaged_checkpoints(saved_run: Any, part: str, edits: list[tuple[int, int]], junk: Any) -> None:
+def test_edited_checkpoint_is_loaded_or_refused(
+    saved_run: Any, part: str, edits: list[tuple[int, int]], junk: Any
+) -> None:
     """With a manifest that fits what was written, as only somebody who means it would leave it."""
     folder, made, parts = saved_run
     (latest,) = (folder / "checkpoints").iterdir()
@@ -520,7 +526,7 @@ def test_damaged_checkpoints(saved_run: Any, part: str, edits: list[tuple[int, i
 @example({"robust": "krum:1:99999999999999999999999"})
 @example({"lr": float("nan"), "rate": float("nan")})
 @example({"models": [["a"]], "settings": {"a": [[]]}})
-def test_any_values_of_a_configuration(values: dict[str, Any]) -> None:
+def test_random_configuration_values_are_read_or_refused(values: dict[str, Any]) -> None:
     with suppress(AtollError):
         config = from_dict(values)
         assert from_dict(yaml.safe_load(config.to_yaml())) == config or "nan" in repr(config)
@@ -540,7 +546,7 @@ YAML = st.text(alphabet=":-[]{}!&*|>'\"%@#? \n\tabc019.,~\\\x00é", max_size=40)
 @example("<<: 3")
 @example("!!set {a, b}")
 @example("= : =")
-def test_any_text_as_a_configuration(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_random_configuration_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(text, encoding="utf-8")
     with suppress(AtollError):
@@ -564,7 +570,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, small: Dataset) -> Path:
 @fuzz(400, EDITS, JUNK, st.sampled_from(["clients", "public", "version", "digest", "notes", "name"]))
 @example([(0, 0)], {"id": "a"}, "clients")
 @example([(0, 0)], [[{"id": "a", "train": [2**70]}]], "clients")
-def test_damaged_partition_files(
+def test_edited_partition_files_are_read_or_refused(
     small: Dataset, exported: Path, edits: list[tuple[int, int]], junk: Any, place: str
 ) -> None:
     whole, path = exported.read_bytes(), exported.with_name("damaged.json")
@@ -590,7 +596,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     EDITS,
     JUNK,
 )
-def test_damaged_files_of_a_run(finished: Path, name: str, edits: list[tuple[int, int]], junk: Any) -> None:
+def test_edited_run_files_are_read_or_refused(
+    finished: Path, name: str, edits: list[tuple[int, int]], junk: Any
+) -> None:
     whole = (finished / name).read_bytes()
     try:
         for data in (edited(whole, edits), json.dumps(junk).encode()):

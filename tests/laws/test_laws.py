@@ -77,12 +77,12 @@ def assert_vmap_agrees(made: Setup) -> None:
 
 
 @pytest.mark.parametrize("name", VECTORISABLE)
-def test_vmap_gives_what_the_loop_gives(name: str) -> None:
+def test_vmap_backend_agrees_with_loop_up_to_rounding(name: str) -> None:
     assert_vmap_agrees(setup(name))
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_clients_may_run_in_any_order(name: str) -> None:
+def test_order_of_clients_in_a_round_changes_no_bit(name: str) -> None:
     made = setup(name)
     task, forwards = made.pool.task(), made.pool.ids
     outcomes = []
@@ -104,7 +104,7 @@ def test_clients_may_run_in_any_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_store_on_disk_with_room_for_one_gives_the_same(name: str, tmp_path: Path) -> None:
+def test_disk_store_with_cache_for_one_client_gives_same_states(name: str, tmp_path: Path) -> None:
     made = setup(name)
     kept = []
     types = contract(made.method)
@@ -139,7 +139,7 @@ def everything(made: Setup, backend: LoopBackend, per_client_states: Store) -> l
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_worker_processes_give_the_bits_of_the_loop(name: str) -> None:
+def test_process_backend_gives_same_digest_as_loop(name: str) -> None:
     assert run(name, backend="processes", workers=2).summary["digest"] == run(name).summary["digest"]
 
 
@@ -147,7 +147,7 @@ def test_worker_processes_give_the_bits_of_the_loop(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_resuming_after_any_round_changes_nothing(name: str, tmp_path: Path) -> None:
+def test_resume_from_checkpoint_gives_same_digest(name: str, tmp_path: Path) -> None:
     made = setup(name, rate=0.6)
     whole = run_experiment(made)
     assert resumed(made, tmp_path).summary["digest"] == whole.summary["digest"]
@@ -194,7 +194,7 @@ def exchange(name: str) -> Exchanged:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_packing_loses_nothing(name: str) -> None:
+def test_packed_and_encoded_payloads_are_restored_bit_for_bit(name: str) -> None:
     sent, *kept = exchange(name)
     for p in (p for p in chain(*sent, kept) if p is not None):
         assert equal(unpack(type(p), *pack(p)), p)
@@ -204,7 +204,7 @@ def test_packing_loses_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_method_sends_what_it_declares(name: str) -> None:
+def test_messages_and_states_have_the_declared_payload_classes(name: str) -> None:
     found, types = exchange(name), contract(setup(name).method)
     assert [(type(down), type(up)) for down, up in found.sent] == list(types.exchanges)
     assert (type(found.state), type(found.server)) == (types.state, types.server)
@@ -215,7 +215,7 @@ def test_a_method_sends_what_it_declares(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_inputs_stay_bit_identical(name: str) -> None:
+def test_method_functions_do_not_modify_their_inputs(name: str) -> None:
     made = setup(name)
     method: Method[Any, Any, Any, Any] = made.method
     task, i = made.pool.task(), made.pool.ids[0]
@@ -242,7 +242,7 @@ def encode_rows(client: Client) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_nothing_draws_from_the_global_generator(name: str) -> None:
+def test_run_neither_reads_nor_advances_the_global_generator(name: str) -> None:
     torch.manual_seed(1)
     first = run(name).summary["digest"]
     torch.manual_seed(2)
@@ -254,11 +254,11 @@ def test_nothing_draws_from_the_global_generator(name: str) -> None:
 # -- law 5: degenerate hyper-parameters give the simpler method, bit for bit ------------------------------------------
 
 
-def test_fedprox_without_pull_is_fedavg() -> None:
+def test_fedprox_with_mu_zero_equals_fedavg() -> None:
     assert equal(made_with("fedprox", mu=0.0).server, run("fedavg").server)
 
 
-def test_feddw_without_term_is_fedavg_with_a_bias_free_head() -> None:
+def test_feddw_with_mu_zero_equals_fedavg_with_bias_free_head() -> None:
     dw = made_with("feddw", mu=0.0)
     plain = run_experiment(replace(setup("fedavg"), pool=setup("feddw").pool))
     assert gap_params(dw.server.params, plain.server.params) == 0
@@ -267,7 +267,7 @@ def test_feddw_without_term_is_fedavg_with_a_bias_free_head() -> None:
 @pytest.mark.parametrize(
     "host", [name for name in METHODS if hasattr(_registry.method(name), "regularisers") and name != "feddw"]
 )
-def test_a_dw_term_of_weight_zero_changes_nothing_in_its_host(host: str) -> None:
+def test_dw_regulariser_of_weight_zero_leaves_the_method_unchanged(host: str) -> None:
     with_dw = setup(host, terms=("dw:mu=0",))
     plain = run_experiment(replace(setup(host), pool=with_dw.pool))
     assert gap_params(run_experiment(with_dw).server.params, plain.server.params) == 0
@@ -282,42 +282,42 @@ def test_a_dw_term_of_weight_zero_changes_nothing_in_its_host(host: str) -> None
         ("scd", {"lam_g": 0.0}),
     ],
 )
-def test_a_term_of_weight_zero_leaves_fedavg(name: str, off: dict[str, float]) -> None:
+def test_method_with_loss_weight_zero_equals_fedavg(name: str, off: dict[str, float]) -> None:
     assert gap_params(made_with(name, **off).server.params, run("fedavg").server.params) == 0
 
 
-def test_scd_without_its_personal_term_has_local_personal_models() -> None:
+def test_scd_with_lam_p_zero_has_local_personal_models() -> None:
     apart = made_with("scd", lam_p=0.0, **PERSONAL)
     assert same_models(apart, run("local"))
     assert same_models(made_with("scd:no-both", **PERSONAL), apart)
 
 
-def test_fedproto_without_pull_is_local() -> None:
+def test_fedproto_with_lam_zero_equals_local() -> None:
     assert same_models(made_with("fedproto", lam=0.0), run("local"))
 
 
-def test_ditto_without_pull_has_local_personal_models_and_always_fedavgs_global_one() -> None:
+def test_ditto_without_proximal_term_has_local_personal_models_and_fedavg_global_model() -> None:
     assert same_models(made_with("ditto", lam=0.0, **PERSONAL), run("local"))
     assert equal(run("ditto").server, run("fedavg").server)
 
 
-def test_dcpfl_without_its_two_calibrations_is_fedgh_by_client() -> None:
+def test_dcpfl_without_calibrations_equals_fedgh_with_per_client_means() -> None:
     bare = made_with("dcpfl", lam=0.0, virtual=0)
     fedgh = made_with("fedgh", server_mode="per_client_mean")
     assert gap_params(bare.server.head, fedgh.server.head) == 0
     assert same_models(bare, fedgh)
 
 
-def test_fedavg_and_local_agree_on_a_single_client() -> None:
+def test_fedavg_equals_local_with_a_single_client() -> None:
     alone = {"clients": 1, "partition": "iid"}
     assert same_models(run("fedavg", **alone), run("local", **alone))
 
 
-def test_pfedes_with_neither_branch_nor_proxy_training_is_local() -> None:
+def test_pfedes_with_mu_zero_equals_local() -> None:
     assert same_models(made_with("pfedes", mu=0.0), run("local"))
 
 
-def test_fedpd_without_pull_is_local() -> None:
+def test_fedpd_with_lam_zero_equals_local() -> None:
     assert same_models(made_with("fedpd", lam=0.0), run("local", public=PUBLIC))
 
 
@@ -325,7 +325,7 @@ def test_fedpd_without_pull_is_local() -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_what_travels_is_what_the_golden_file_says(name: str) -> None:
+def test_messages_have_the_schema_of_the_golden_file(name: str) -> None:
     phases = [{"down": schema(down), "up": schema(up)} for down, up in exchange(name).sent]
     found = phases[0] if len(phases) == 1 else phases
     golden = WIRE / f"{name.replace(':', '-')}.json"
@@ -337,7 +337,7 @@ def test_what_travels_is_what_the_golden_file_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if n != "local"])  # local uploads nothing that could break
-def test_a_broken_upload_leaves_the_run_as_if_the_client_were_absent(name: str) -> None:
+def test_invalid_upload_changes_nothing_but_the_absence_of_its_client(name: str) -> None:
     made = setup(name)
     task, bad = made.pool.task(), made.pool.ids[2]
 
@@ -385,7 +385,7 @@ def poisoned(upload: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_unlike_models_work_or_are_refused_with_the_reason(name: str) -> None:
+def test_heterogeneous_models_run_or_are_refused_with_the_reason(name: str) -> None:
     mixed = {"models": ("mlp:hidden=32", "mlp:hidden=64"), "width": 24}
     if Need.SAME_ARCHITECTURE in traits_of(_registry.method(name)).needs:
         with pytest.raises(AtollError, match="one architecture"):

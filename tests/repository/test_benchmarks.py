@@ -35,7 +35,7 @@ def test_every_benchmark_gives_its_figures(name: str, monkeypatch: pytest.Monkey
     assert all(value > 0 for key, value in figures.items() if key != "idle_kb_per_client")
 
 
-def test_ours_are_all_found() -> None:
+def test_harness_finds_all_benchmarks() -> None:
     assert OWN.keys() <= harness.benchmarks().keys()
 
 
@@ -59,7 +59,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_one_table_and_one_flat_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_harness_prints_a_table_and_writes_a_flat_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     harness.main(["--out", str(tmp_path / "build" / "bench.json")])
     assert json.loads((tmp_path / "build" / "bench.json").read_text()) == {"overhead.local": 1.5, "other": 4.0}
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "overhead.local" in line]
@@ -67,7 +67,7 @@ def test_one_table_and_one_flat_file(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("fakes")
-def test_a_part_that_is_run_again_leaves_the_others(tmp_path: Path) -> None:
+def test_single_benchmark_keeps_figures_of_the_others(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     out.write_text('{"other": 1.0, "overhead.local": 9.0}')
     harness.main(["--only", "a", "--out", str(out)])
@@ -78,14 +78,14 @@ def test_quick_figures_do_not_replace_real_ones() -> None:
     assert harness._options(["--quick"]).out != harness._options([]).out == harness.BUILD
 
 
-def test_medians_are_taken_without_the_turn_that_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_median_leaves_out_the_warm_up_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns of 9, 1, 2 and 6 seconds: the first does not count, and the median of the others is 2."""
     took = iter([9.0, 1.0, 2.0, 6.0])
     monkeypatch.setattr(timing, "seconds", lambda work: next(took))
     assert timing.interleaved({"a": lambda: None}, 3) == {"a": 2.0}
 
 
-def test_targets() -> None:
+def test_target_lookup_and_comparison() -> None:
     assert target("vmap_speedup.W3") == Target(">=", 20)
     assert target("vmap_speedup.W3_E5") is None
     assert target("vs_plain.W1s_B64_E5") == Target("<=", 0.9)
@@ -97,21 +97,21 @@ def test_targets() -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_shows_what_was_measured_last() -> None:
+def test_performance_page_shows_latest_figures() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.filled(text) == text
     figures = json.loads(page.MEASURED.read_text(encoding="utf-8"))["figures"]
     assert all(f"`{name}`" in text for name in figures)
 
 
-def test_the_page_says_why_a_method_costs_more_than_its_own_work() -> None:
+def test_performance_page_explains_every_overhead_above_target() -> None:
     figures = json.loads(page.MEASURED.read_text(encoding="utf-8"))["figures"]
     above = [name.removeprefix("overhead.") for name, v in figures.items() if name.startswith("overhead.") and v > 1.3]
     reasons = page.PLACE.sub("", page.PAGE.read_text(encoding="utf-8"))
     assert [name for name in above if f"`{name}`" not in reasons] == []
 
 
-def test_writing_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_performance_page_is_written_from_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "MEASURED", tmp_path / "bench.json")
     monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
     page.PAGE.write_text("Before.\n<!-- figures -->\nold\n<!-- end of figures -->\nAfter.\n")
@@ -126,7 +126,7 @@ def test_writing_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 # -- scale -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_trial_apart_is_the_one_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scale_trial_in_a_new_process_gives_same_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process gives the digest that this one gives."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     there, here = scale.apart(scale.QUICK), scale.measure(scale.QUICK)

@@ -94,7 +94,7 @@ def all_commands() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", names(PAGES))
-def test_links_lead_to_something_in_the_repository(name: str) -> None:
+def test_links_of_a_page_have_targets_in_the_repository(name: str) -> None:
     page = ROOT / name
     for link in LINK.findall(prose(page)):
         if link.startswith("http"):
@@ -119,7 +119,7 @@ def all_text(folder: str, pattern: str) -> str:
 
 
 @pytest.mark.parametrize("name", names(PAGES))
-def test_nothing_outside_the_product_is_mentioned(name: str) -> None:
+def test_pages_have_neither_absolute_paths_nor_unknown_hosts(name: str) -> None:
     """No absolute paths, and no addresses but those that the code, the licence or a data set gives."""
     text = (ROOT / name).read_text(encoding="utf-8")
     assert re.findall(r"(?:^|[\s`'\"(=])/[a-z]\w*", text) == []
@@ -129,7 +129,7 @@ def test_nothing_outside_the_product_is_mentioned(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names(PAGES))
-def test_what_is_quoted_exists(name: str) -> None:
+def test_quoted_files_tests_options_and_names_exist(name: str) -> None:
     """Files of the repository, tests, options and names of the package, wherever they stand in back-quotes."""
     tests = all_text("tests", "test_*.py")
     for quoted in re.findall(r"`([^`\n]+)`", prose(ROOT / name)):
@@ -164,7 +164,7 @@ def every_option(group: click.Group = main) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "command"), all_commands())
-def test_commands_can_be_read(name: str, command: str) -> None:
+def test_commands_of_a_page_parse(name: str, command: str) -> None:
     """Options exist, values have the right form, settings belong to the methods; nothing is run."""
     context = parsed(command)
     values = dict(context.params)
@@ -206,7 +206,7 @@ def page_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.parametrize("name", names(PAGES))
-def test_blocks_run(
+def test_code_and_commands_of_a_page_run(
     name: str, page_module: ModuleType, atoll: Callable[..., Any], without_report: None, capsys: Any
 ) -> None:
     done = set[str]()
@@ -271,7 +271,7 @@ def test_the_page_of_the_python_interface_has_every_exported_name() -> None:
     assert missing == ["__version__"]
 
 
-def test_no_text_of_a_picture_leaves_it() -> None:
+def test_text_of_pictures_stays_inside_their_width() -> None:
     for file, svg in builder().pictures().items():
         width = int(re.search(r'viewBox="0 0 (\d+)', svg)[1])  # type: ignore[index]
         for x, more, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+" fill="#\w+"(.*?)>(.*?)</text>', svg):
@@ -291,7 +291,7 @@ def test_the_readme_lists_every_method_in_its_family() -> None:
     }
 
 
-def test_the_page_of_bytes_has_every_method_and_the_rows_tried_here() -> None:
+def test_communication_page_has_every_method_and_current_sample_rows() -> None:
     """All rows would take too long; they come out of the same two lines of code."""
     made = builder()
     page = (DOCS / "ref-communication.md").read_text(encoding="utf-8")
@@ -343,7 +343,7 @@ def test_the_site_has_every_page(site: dict[Path, Reader]) -> None:
     assert "index.html" in names
 
 
-def test_links_of_the_site_lead_somewhere(site: dict[Path, Reader]) -> None:
+def test_links_of_the_site_have_targets(site: dict[Path, Reader]) -> None:
     """Pages, sources and anchors; the page for addresses that do not exist has absolute links to a host of its own."""
     for page, found in site.items():
         for link in found.links if page.name != "404.html" else ():
@@ -355,7 +355,7 @@ def test_links_of_the_site_lead_somewhere(site: dict[Path, Reader]) -> None:
             assert not anchor or anchor in site[target].targets, f"{page.name}: {link}"
 
 
-def test_the_site_asks_no_other_host(site: dict[Path, Reader]) -> None:
+def test_site_loads_nothing_from_other_hosts(site: dict[Path, Reader]) -> None:
     """Nor does it have what would make the theme's script ask one: diagrams, and a repository whose stars it counts."""
     for page, found in site.items():
         assert [address for address in found.fetched if re.match(r"(https?:)?//", address)] == [], page.name

@@ -37,7 +37,7 @@ def _sources() -> list[Path]:
     return [path for path in (ROOT / "src" / "atoll").rglob("*.py") if "__pycache__" not in path.parts]
 
 
-def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+def test_wheel_has_name_version_licence_and_entry_point(wheel: Path) -> None:
     kept = zipfile.ZipFile(wheel)
     about = Parser().parsestr(kept.read(f"atoll-{atoll.__version__}.dist-info/METADATA").decode())
     assert (about["Name"], about["Version"], about["License-Expression"]) == ("atoll", atoll.__version__, "Apache-2.0")
@@ -46,7 +46,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert "atoll = atoll.cli:main" in scripts
 
 
-def test_the_wheel_works_without_a_clone(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_runs_without_the_repository(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(

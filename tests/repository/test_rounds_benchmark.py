@@ -21,12 +21,12 @@ def rounds() -> ModuleType:
     return module
 
 
-def test_the_works_are_those_that_are_named(rounds: ModuleType) -> None:
+def test_rounds_benchmark_has_models_of_the_stated_sizes(rounds: ModuleType) -> None:
     sizes = [sum(p.numel() for p in rounds.build(work).parameters()) for work in rounds.WORKS]
     assert sizes == [80_202, 80_202, 582_026, 2_621_558]
 
 
-def test_both_sides_do_the_same_and_are_timed(rounds: ModuleType) -> None:
+def test_compared_implementations_take_the_same_steps_and_are_timed(rounds: ModuleType) -> None:
     """What is compared has done the same steps: otherwise ``compared`` raises."""
     work = rounds.replace(rounds.WORKS[0], clients=4, sampled=2, rows=20)
     times = rounds.compared(work, 1, ("tuned", "plain"))
@@ -34,7 +34,7 @@ def test_both_sides_do_the_same_and_are_timed(rounds: ModuleType) -> None:
     assert all(time.wall > 0 and time.cpu > 0 for taken in times.values() for time in taken)
 
 
-def test_other_work_is_noticed(rounds: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_of_different_work_is_detected(rounds: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "LR", 0.05)
     work = rounds.replace(rounds.WORKS[0], clients=4, sampled=2, rows=20)
     setup = rounds.prepared(work)

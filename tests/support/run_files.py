@@ -10,7 +10,6 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
-from atoll.report import figures, html
 from atoll.storage.run_reader import find, load
 
 ACCURACIES = (0.5, 0.7, 0.6)  # personal, by round
@@ -112,6 +111,7 @@ def make_comparison(root: Path, seeds: int = 3) -> list[Any]:
 
 def draw_no_report(patch: pytest.MonkeyPatch) -> None:
     """Let runs and comparisons write neither report nor figures: drawing takes longer than a small run."""
+    from atoll.report import figures, html  # Imported here: every process of every test run reads this module.
 
     def write(runs: Any, path: Path, own: Any = ()) -> Path:
         return path

@@ -68,7 +68,7 @@ def content(folder: Path) -> dict[str, bytes]:
         (["fedavg", "--models", "mlp:hidden=0"], "hidden"),
         (["fedavg", "--models", "mlp:hidden"], "--models cannot be 'mlp:hidden': 'hidden' has no name and '='"),
         (["fedavg", "--models", ","], "--models must be a list of names"),
-        (["fedavg", "--models", "mlp,linear"], "fedavg shares whole models"),
+        (["fedavg", "--models", "mlp,linear"], "For fedavg, all clients need one architecture"),
         (["fedproto", "--models", "lenet,cnn1"], "one feature width"),
         (["pfedes", "--proxy", "eight"], "--proxy cannot be 'eight': FILTERS must be a whole number of at least 1"),
         (["pfedes", "--proxy", "0"], "--proxy cannot be '0'"),

@@ -37,7 +37,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return path
 
     monkeypatch.setattr(html, "write_runs", write)
-    monkeypatch.setattr(figures, "USUAL", ("curves",))
+    monkeypatch.setattr(figures, "DEFAULT_KINDS", ("curves",))
     monkeypatch.setattr(figures, "ENDINGS", (".svg",))
     return paths
 

@@ -11,6 +11,7 @@ from support.local_sites import SMALL, Sites, Wire, personal
 from support.paths import ROOT
 
 from atoll.config import Config
+from atoll.core.contract import contract
 from atoll.core.serialization import decode
 from atoll.deploy.server.job import DeploymentJob
 from atoll.deploy.site.config import read_site
@@ -109,7 +110,7 @@ def test_the_floor_of_a_site_holds_whatever_the_server_says(tmp_path: Path) -> N
     result = sites.run(line)
     assert result.summary["digest"] == small_runs.run("fedproto", **SMALL, **GATED).summary["digest"]
     upload = next(reply for reply in map(unpack, replies) if reply.kind == "upload")
-    held = decode(sites.setup.method.local.__annotations__["return"].__args__[0], upload.body).n
+    held = decode(contract(sites.setup.method).exchanges[0].upload, upload.body).n
     rows = sites.setup.pool.client("0").members().sum(0)
     assert ((rows > 0) & (rows < 10)).any()
     assert ((held > 0) == (rows >= 10)).all()

@@ -25,12 +25,14 @@ class Weights:
         ("cuda", "loop", True, "cuda"),
     ],
 )
-def test_who_decides(asked: str, backend: str, there: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_follows_option_backend_and_available_hardware(
+    asked: str, backend: str, there: bool, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     assert _resolve_device(Config(device=asked, backend=backend)) == taken
 
 
-def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(AtollError, match="finds no CUDA device here"):
         build_setup(Config(device="cuda"))
@@ -42,16 +44,16 @@ def test_worker_processes_are_refused_on_cuda(monkeypatch: pytest.MonkeyPatch) -
         build_setup(Config(device="cuda", backend="processes"))
 
 
-def test_the_choice_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_automatic_device_is_resolved_in_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert build_setup(Config()).config.device == "cpu"
 
 
-def test_runs_from_before_the_choice_were_on_the_cpu() -> None:
+def test_automatic_device_has_the_identity_of_cpu() -> None:
     assert Config(device="auto").identity() == Config(device="cpu").identity() != Config(device="cuda").identity()
 
 
-def test_messages_arrive_where_new_tensors_are_made() -> None:
+def test_decoded_tensors_are_on_the_default_device() -> None:
     data = encode(Weights({"w": torch.ones(2)}))
     with torch.device("meta"):
         assert decode(Weights, data).params["w"].is_meta

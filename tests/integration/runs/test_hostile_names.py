@@ -94,7 +94,7 @@ def listing(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["natural", "file"])
-def test_clients_of_any_name_stay_inside(kind: str, tmp_path: Path) -> None:
+def test_client_names_cannot_leave_the_run_directory(kind: str, tmp_path: Path) -> None:
     """States on disk have a file for each client."""
     ids = [i for i in NASTY if not i.endswith("\0")]  # numpy takes zeros off the end of texts
     data, file = owned(ids), tmp_path / "partition.json"
@@ -113,13 +113,13 @@ def test_clients_of_any_name_stay_inside(kind: str, tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} <= {"run", "log", "cache", "partition.json"}
 
 
-def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_client_names_with_lone_surrogates_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AtollError, match=r"client '\\ud800'"):
         run("local", owned(["a", "\ud800"]), partition="natural", rounds=1, out=tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", NASTY)
-def test_data_sets_and_methods_of_any_name_give_one_directory(name: str, tmp_path: Path) -> None:
+def test_any_data_set_and_method_name_gives_one_directory(name: str, tmp_path: Path) -> None:
     for text in (name, f"x/{name}", f"{name}.py"):
         part = to_file_name(text)
         assert len(part.encode()) <= 240
@@ -131,7 +131,7 @@ def test_data_sets_and_methods_of_any_name_give_one_directory(name: str, tmp_pat
         inside.mkdir(exist_ok=True)  # the file system takes it
 
 
-def test_a_data_set_of_any_name_stays_inside(tmp_path: Path) -> None:
+def test_data_set_names_cannot_leave_the_run_directory(tmp_path: Path) -> None:
     data = owned(["a", "b"])
 
     def act(out: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_data_set_of_any_name_stays_inside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_a_link_in_a_run_directory_is_refused_and_what_it_leads_to_stays(name: str, tmp_path: Path) -> None:
+def test_symlink_in_run_directory_is_refused_and_its_target_unchanged(name: str, tmp_path: Path) -> None:
     out, outside = tmp_path / "run", tmp_path / "outside"
     out.mkdir()
     outside.mkdir()
@@ -159,7 +159,7 @@ def test_a_link_in_a_run_directory_is_refused_and_what_it_leads_to_stays(name: s
 
 
 @pytest.mark.parametrize("name", ["config.yaml.new", "metrics.jsonl.new", "checkpoints/new-000001", "objects/x.new"])
-def test_a_link_in_place_of_a_draft_is_not_followed(name: str, tmp_path: Path) -> None:
+def test_symlink_at_temporary_file_is_not_followed(name: str, tmp_path: Path) -> None:
     out, outside = tmp_path / "run", tmp_path / "outside"
     (out / name).parent.mkdir(parents=True)
     outside.mkdir()
@@ -175,7 +175,7 @@ def test_a_link_in_place_of_a_draft_is_not_followed(name: str, tmp_path: Path) -
     assert (outside / "precious").read_text() == "mine"
 
 
-def test_a_run_directory_may_itself_be_reached_by_a_link(tmp_path: Path) -> None:
+def test_run_directory_behind_a_symlink_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "large disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "large disk")
     run("local", owned(["a", "b"]), partition="natural", rounds=1, out=tmp_path / "run")
@@ -183,13 +183,13 @@ def test_a_run_directory_may_itself_be_reached_by_a_link(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("out", ["n" * 300, "a\0b", "\ud800"])
-def test_a_directory_that_cannot_be_is_refused(out: str) -> None:
+def test_run_directory_that_cannot_be_created_is_refused(out: str) -> None:
     with pytest.raises(AtollError, match="Cannot write to the run directory"), RunDir(Path(out)):
         pass
     assert listing(Path()) == []
 
 
-def test_the_watch_sees_what_it_should(tmp_path: Path) -> None:
+def test_watched_file_operations_outside_the_folder_are_found(tmp_path: Path) -> None:
     """Or else it could not tell anything of the others."""
 
     def act(out: Path) -> None:

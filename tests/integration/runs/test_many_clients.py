@@ -53,7 +53,7 @@ def cohort(setup: Setup, t: int) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "backend"), [("ditto", "loop"), ("ditto", "vmap"), ("fedrep", "loop")])
-def test_the_room_of_the_cache_decides_nothing(name: str, backend: str, tmp_path: Path) -> None:
+def test_cache_size_changes_no_digest(name: str, backend: str, tmp_path: Path) -> None:
     places: list[dict[str, Any]] = [{"cache": 1}, {"cache": ALL}, {"store": "memory"}]
     results = [
         conducted(few_of_many(name, backend=backend, eval_every=ROUNDS, **place), tmp_path / str(at))
@@ -63,7 +63,7 @@ def test_the_room_of_the_cache_decides_nothing(name: str, backend: str, tmp_path
     assert len({repr(result.clients) for result in results}) == 1
 
 
-def test_what_the_server_keeps_of_clients_comes_back_from_the_disk_too(tmp_path: Path) -> None:
+def test_per_client_server_state_is_restored_from_disk(tmp_path: Path) -> None:
     digests = {
         conducted(few_of_many("fedpd", eval_every=ROUNDS, rounds=2, cache=cache), tmp_path / str(cache)).summary[
             "digest"
@@ -141,7 +141,9 @@ def _from_the_first_round(spy: Spy, experiment: Experiment, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("name", "backend"), [("ditto", "loop"), ("ditto", "vmap"), ("fedavg", "loop")])
-def test_a_round_touches_its_cohort_alone(name: str, backend: str, spied: Callable[[Setup], Spy]) -> None:
+def test_round_reads_and_writes_states_of_its_cohort_only(
+    name: str, backend: str, spied: Callable[[Setup], Spy]
+) -> None:
     """Rounds are evaluated and saved, each of them; the first examines everybody else once, the only time."""
     setup = few_of_many(name, backend=backend)
     spy = spied(setup)
@@ -151,7 +153,7 @@ def test_a_round_touches_its_cohort_alone(name: str, backend: str, spied: Callab
     assert spy.examined == Counter(set(setup.pool.ids) - cohort(setup, 0))
 
 
-def test_before_the_first_evaluation_nobody_else_is_touched(spied: Callable[[Setup], Spy]) -> None:
+def test_absent_clients_are_not_read_before_the_first_evaluation(spied: Callable[[Setup], Spy]) -> None:
     setup = few_of_many(eval_every=ROUNDS)
     spy = spied(setup)
     for t in range(ROUNDS - 1):
@@ -160,7 +162,7 @@ def test_before_the_first_evaluation_nobody_else_is_touched(spied: Callable[[Set
     assert spy.examined == Counter(set(setup.pool.ids) - took_part)
 
 
-def test_only_those_who_took_part_have_files(tmp_path: Path) -> None:
+def test_only_participants_have_state_files(tmp_path: Path) -> None:
     setup = few_of_many(cache=1)
     conducted(setup, tmp_path)
     took_part = set().union(*(cohort(setup, t) for t in range(ROUNDS)))
@@ -185,7 +187,7 @@ def test_rows_of_results_share_the_columns_that_never_change() -> None:
     assert second.drop_columns(list(same)).nbytes == 13 * 8 * REGISTERED
 
 
-def test_shares_are_the_accuracies_of_clients_one_by_one() -> None:
+def test_hit_rates_equal_accuracy_of_each_client() -> None:
     """To the last bit; the third of these clients has no row, so its accuracy is undefined."""
     sizes = [3, 7, 0, 1, 11]
     y = torch.arange(22) % 3
@@ -207,7 +209,7 @@ def test_rows_of_some_clients_are_padded_with_zeros() -> None:
     assert y.tolist() == [[6, 0], [1, 2]]
 
 
-def test_a_server_that_has_not_changed_is_not_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_server_model_is_not_evaluated_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made, seen = small_runs.setup("fedavg"), list[int]()
     real = evaluator.predict
     monkeypatch.setattr(evaluator, "predict", lambda f, x: seen.append(len(x)) or real(f, x))
@@ -229,7 +231,7 @@ def examined(made: Setup, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, list
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 @pytest.mark.parametrize(("name", "times"), [("ditto", 4), ("local", 4), ("fedavg", 6), ("fedper", 6)])
-def test_a_model_that_a_client_kept_is_not_examined_again(
+def test_unchanged_personal_model_is_not_evaluated_again(
     name: str, times: int, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three rounds, each evaluated before and after training: what was kept since the last round is known by then."""
@@ -242,7 +244,7 @@ def test_a_model_that_a_client_kept_is_not_examined_again(
     assert [line["personal"] for line in anew.history] == [line["personal"] for line in result.history]
 
 
-def test_who_trained_unexamined_is_examined_before_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_trained_without_evaluation_is_evaluated_before_it_trains_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluated after rounds 2 and 4: before them the last scores are those of older models."""
     made = small_runs.setup("ditto", eval_every=2, rounds=4, clients=3, rows=240)
     _, seen = examined(made, monkeypatch)

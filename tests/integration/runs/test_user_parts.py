@@ -78,7 +78,7 @@ def network(name: str, **options: Any) -> Any:
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
-def test_models_of_a_file_are_taken_apart_by_themselves(here: Path) -> None:
+def test_models_from_a_file_are_split_automatically(here: Path) -> None:
     wide = network("./nets.py:Wide")
     assert wide.head.weight.shape == (10, 12)
     assert network("./nets.py:Wide:hidden=20").head.weight.shape == (10, 20)
@@ -89,7 +89,7 @@ def test_models_of_a_file_are_taken_apart_by_themselves(here: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(wide.parameters(), same.parameters(), strict=True))  # by the seed
 
 
-def test_a_run_with_models_of_a_file(here: Path, atoll: Atoll, without_report: None) -> None:
+def test_models_from_a_file_run(here: Path, atoll: Atoll, without_report: None) -> None:
     options = ["--clients", "4", "--rounds", "1", "--rows", "300", "--epochs", "1", "--backend", "processes"]
     models = "./nets.py:Wide,./nets.py:Wide:hidden=20"
     told = atoll("run", "lgfedavg", "--models", models, "--width", "8", *options, "--out", here / "r", "--json")
@@ -109,7 +109,7 @@ def test_a_run_with_models_of_a_file(here: Path, atoll: Atoll, without_report: N
         ("./missing.py:Wide", "no model file"),
     ],
 )
-def test_models_that_do_not_fit_say_why(name: str, reason: str, here: Path) -> None:
+def test_unsuitable_models_are_refused_with_the_reason(name: str, reason: str, here: Path) -> None:
     with pytest.raises(AtollError, match=reason):
         network(name)
 
@@ -130,7 +130,7 @@ class Classified(nn.Module):
         return out
 
 
-def test_names_of_timm_and_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timm_and_torchvision_models_are_created_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand-ins with the two functions that are called: create_model of timm and get_model of torchvision.models."""
     asked: list[tuple[str, dict[str, Any]]] = []
 
@@ -195,7 +195,7 @@ def test_a_metric_of_a_file_is_in_tables_summary_and_report(
     assert sheet.rows[0][sheet.columns.index(f"{table.OWN}: calibration")] == f"{sum(each) / 3:.4g}"
 
 
-def test_metrics_that_do_not_work_say_why(here: Path) -> None:
+def test_failing_metric_is_refused_with_the_reason(here: Path) -> None:
     with pytest.raises(AtollError, match="Metric 'broken' failed on logits"):
         run("local", metric="./scores.py:broken", **SHORT)
     with pytest.raises(AtollError, match="cannot be called 'val'"):
@@ -248,7 +248,7 @@ def test_a_broken_package_is_told_and_left_out(plugin: Callable[[str], None]) ->
 # -- regularisers -----------------------------------------------------------------------------------------------------
 
 
-def test_a_regulariser_of_a_file(here: Path) -> None:
+def test_regulariser_from_a_file_is_used(here: Path) -> None:
     term = "from dataclasses import dataclass\nfrom atoll.core.regularisers import Regulariser\n"
     term += "@dataclass(frozen=True)\nclass Shrink(Regulariser):\n    mu: float = 1.0\n"
     (here / "term.py").write_text(term)
@@ -263,7 +263,7 @@ def test_a_regulariser_of_a_file(here: Path) -> None:
 # -- divisions of FL-bench --------------------------------------------------------------------------------------------
 
 
-def test_a_division_of_fl_bench(tmp_path: Path) -> None:
+def test_fl_bench_partition_file_is_read(tmp_path: Path) -> None:
     """Rows are counted through training and test part; a client without training rows is none."""
     count = len(load("digits").y_train)
     rows = [
@@ -281,7 +281,7 @@ def test_a_division_of_fl_bench(tmp_path: Path) -> None:
     assert [part.tolist() for part in made.test] == [[6], [count - 1]]
 
 
-def test_pickles_of_other_things_are_refused(tmp_path: Path) -> None:
+def test_partition_pickle_with_other_classes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "partition.pkl").write_bytes(pickle.dumps({"data_indices": [Path("x")]}))
     with pytest.raises(AtollError, match=r"no partition\.pkl of FL-bench"):
         build_setup(Config(partition="file:partition.pkl"))

@@ -54,6 +54,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "dp_seed": (["--dp-seed", "1"], 1),
     "optimiser": (["--optimiser", "adam"], "adam"),
     "lr": (["--lr", "0.2"], 0.2),
+    "lr_schedule": (["--lr-schedule", "cosine:10"], "cosine:10"),
     "epochs": (["--epochs", "4"], 4),
     "batch_size": (["--batch-size", "8"], 8),
     "settings": (["--set", "lam=0.5", "--set", "optim.momentum=0"], {"lam": "0.5", "optim.momentum": "0"}),

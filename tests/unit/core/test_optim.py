@@ -82,7 +82,9 @@ def drop_model(p: float = 0.5) -> Model:
 
 @pytest.mark.parametrize("build", [toy_models.mlp, norm_model])
 @pytest.mark.parametrize(("optimiser", "make", "options"), OPTIMISERS)
-def test_every_step_is_that_of_torch(build: Any, optimiser: Optimiser, make: Any, options: dict[str, Any]) -> None:
+def test_optimiser_steps_equal_those_of_torch(
+    build: Any, optimiser: Optimiser, make: Any, options: dict[str, Any]
+) -> None:
     """Weights and running statistics after 1, 2, ... steps; the clip of 0.3 bites in some and not in others."""
     c = toy_models.random_client(12, 1, build())
     batches = list(c.batches(key(3), 2, 4))
@@ -164,7 +166,7 @@ def test_corrections_change_each_gradient() -> None:
 
 @pytest.mark.parametrize("optimiser", [toy_models.RICH, Adam(0.02, **SMALL)])
 @pytest.mark.parametrize("functional", [False, True])
-def test_inputs_are_left_alone(optimiser: Optimiser, functional: bool) -> None:
+def test_inputs_are_not_modified(optimiser: Optimiser, functional: bool) -> None:
     c = toy_models.random_client(8, 1, norm_model())
     params = c.model.init()
     before = toy_models.snapshot((params, c.x, c.y))
@@ -179,7 +181,7 @@ def test_inputs_are_left_alone(optimiser: Optimiser, functional: bool) -> None:
     assert not any(v.requires_grad for v in out.values())
 
 
-def test_no_epoch_changes_nothing() -> None:
+def test_zero_epochs_change_no_weight() -> None:
     c = toy_models.random_client(8, 1, toy_models.mlp())
     out = replace(toy_models.RICH, epochs=0).fit(objective(c.model), c.model.init(), c, key(0))
     toy_models.assert_near(out, c.model.init(), 0)

@@ -157,7 +157,7 @@ def test_vmap_maps_over_tensors_and_leaves_scalars_alone() -> None:
     assert out.maybe is None
 
 
-def test_a_payload_is_a_tree() -> None:
+def test_payload_is_a_pytree() -> None:
     leaves = pytree.tree_leaves(mixed(torch.zeros(1)))
     assert len(leaves) == 5
     assert all(isinstance(leaf, Tensor) for leaf in leaves)

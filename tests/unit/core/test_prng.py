@@ -57,7 +57,7 @@ def test_every_part_changes_the_key() -> None:
     assert len({k.item() for k in keys}) == len(keys)
 
 
-def test_folds_differ() -> None:
+def test_fold_of_different_values_gives_different_keys() -> None:
     k = key(0)
     folded = [fold(k, i).item() for i in range(-1, 1000)] + [
         fold(fold(k, i), j).item() for i in range(30) for j in range(30)
@@ -79,7 +79,7 @@ def test_streams_are_independent() -> None:
 
 
 @pytest.mark.parametrize("draw", [bits, uniform, normal])
-def test_prefixes_are_stable(draw: object) -> None:
+def test_longer_draws_begin_with_shorter_ones(draw: object) -> None:
     k = key(3)
     assert torch.equal(draw(k, 50)[:20], draw(k, 20))  # type: ignore[operator]
     assert torch.equal(draw(k, 50, 4)[:20], draw(k, 20, 4))  # type: ignore[operator]
@@ -95,12 +95,12 @@ def test_prefixes_are_stable(draw: object) -> None:
         lambda k: permutation(k, 9, 6),
     ],
 )
-def test_vmap_draws_the_same(draw: object) -> None:
+def test_draws_under_vmap_equal_draws_without(draw: object) -> None:
     keys = torch.stack([key(i) for i in range(4)])
     assert torch.equal(vmap(draw)(keys), torch.stack([draw(k) for k in keys]))  # type: ignore[operator,arg-type]
 
 
-def test_drawing_changes_nothing() -> None:
+def test_draw_leaves_the_key_unchanged_and_repeats() -> None:
     k = key(0)
     before, first = k.clone(), uniform(k, 3)
     assert torch.equal(k, before)
@@ -150,7 +150,7 @@ def test_permutation_puts_padding_last_and_keeps_the_order_of_rows(size: int, mo
     assert padded[size:].tolist() == list(range(size, size + more))
 
 
-def test_several_keys_give_what_each_gives() -> None:
+def test_batched_draws_equal_draws_of_each_key() -> None:
     """Streams, draws and orders come in front of what is drawn, also where clients have rows of unlike number."""
     ks, n = torch.stack([key(i) for i in range(3)]), torch.tensor([5, 2, 4])
     each = list(zip(ks, n, strict=True))
@@ -177,7 +177,7 @@ def test_seeds_fit_other_libraries() -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 1000))
 @settings(max_examples=50, deadline=None)
-def test_arrays_give_what_tensors_give(k: int, i: int) -> None:
+def test_numpy_keys_give_the_draws_of_tensor_keys(k: int, i: int) -> None:
     tensor, array = torch.tensor([k, 5]), np.array([k, 5])
     for f in (
         lambda k: fold(k, i),
@@ -191,7 +191,7 @@ def test_arrays_give_what_tensors_give(k: int, i: int) -> None:
     assert permutation(array, 9, sizes).tolist() == permutation(tensor, 9, torch.tensor(sizes)).tolist()
 
 
-def test_keys_of_several_are_those_of_each() -> None:
+def test_batched_keys_equal_single_keys() -> None:
     names = ["a", "b", "", "c1"]
     assert keys(0, "local", 3, each=names).tolist() == [int(key(0, "local", 3, name)) for name in names]
     assert keys(each=names).tolist() == [int(key(name)) for name in names]

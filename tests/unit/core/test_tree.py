@@ -39,7 +39,7 @@ def test_stack_and_unstack() -> None:
         assert all(equal(one, other) for one, other in zip(notes, back, strict=True))
 
 
-def test_what_is_the_same_in_all_is_stacked_without_a_copy() -> None:
+def test_stack_of_identical_tensors_makes_no_copy() -> None:
     p = note(1)
     both = stack([p, note(2, params=p.params)])
     assert all(v.stride(0) == 0 for v in both.params.values())

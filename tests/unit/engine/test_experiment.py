@@ -117,7 +117,7 @@ def test_clients_that_never_took_part_are_scored_with_the_model_they_start_from(
         assert row["generic_accuracy"] > row["accuracy"] + 0.2  # the server has learnt meanwhile
 
 
-def test_only_the_models_that_are_reported_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_reported_models_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four clients in each of three rounds, evaluated after the last: once before and once after for each client."""
     exams: list[ClientId] = []
     evaluate = LoopBackend.evaluate
@@ -175,13 +175,13 @@ def test_without_a_server_model_the_average_of_the_personal_ones_is_the_generic_
     assert run("fedavg", **SMALL).summary["generic"]["source"] == "server"
 
 
-def test_unlike_models_have_no_average() -> None:
+def test_heterogeneous_models_have_no_average_model() -> None:
     result = run("local", **SMALL, models=("mlp:hidden=8", "mlp:hidden=16"))
     assert result.summary["generic"] is None
     assert result.history[-1]["generic"] is None
 
 
-def test_a_wait_free_run_learns_the_same_sooner() -> None:
+def test_wait_free_run_has_same_scores_at_earlier_simulated_time() -> None:
     waiting, free = (run("ditto", **SMALL, wait_free=flag) for flag in (False, True))
     assert waiting.summary["digest"] == free.summary["digest"]
     assert free.summary["clock"]["seconds"] == waiting.summary["clock"]["wait_free"]
@@ -189,12 +189,12 @@ def test_a_wait_free_run_learns_the_same_sooner() -> None:
     assert free.summary["clock"]["seconds"] < waiting.summary["clock"]["seconds"]
 
 
-def test_nothing_to_train_while_waiting_is_refused() -> None:
+def test_wait_free_without_personal_training_is_refused() -> None:
     with pytest.raises(AtollError, match=r"fedavg trains no personal model .* one of: .*scd"):
         run("fedavg", **SMALL, wait_free=True)
 
 
-def test_a_clock_that_is_measured_runs() -> None:
+def test_measured_clock_advances() -> None:
     clock = run("ditto", **SMALL, clock="compute=measured,communication=fixed,seconds=0").summary["clock"]
     assert 0 < clock["wait_free"] <= clock["waiting"] < 60
 
@@ -230,14 +230,14 @@ def test_fewer_rows_keep_the_mix_of_classes() -> None:
         build_setup(Config(**SMALL | {"rows": 5}))
 
 
-def test_personal_models_on_everybodys_rows() -> None:
+def test_global_test_scores_personal_models_on_all_test_rows() -> None:
     result = run("local", **{**SMALL, "rounds": 1}, global_test=True)
     pool = result.pool
     by_hand = [accuracy(result.personal(i)(pool.test.all.x), pool.test.all.y) for i in pool.ids]
     assert result.history[0]["personal"]["post"]["global"] == pytest.approx(np.mean(by_hand))
 
 
-def test_a_target_reports_what_it_took() -> None:
+def test_target_reports_round_and_bytes_when_reached() -> None:
     result = run(**SMALL | {"lr": 0.1}, target=0.3)
     first = next(line for line in result.history if line["personal"]["post"]["accuracy"] >= 0.3)
     reached = result.summary["target"]["reached"]
@@ -271,7 +271,7 @@ def test_the_operations_of_one_round_by_hand() -> None:
     assert result.summary["flops"] == {"clients": rows * 2 * 2 * (2 * 64 * 10), "server": 0}
 
 
-def test_operations_are_counted_for_those_who_take_part() -> None:
+def test_operations_are_counted_for_participants_only() -> None:
     result = run(**{**SMALL, "rounds": 1}, rate=0.5, models="linear")
     (line,) = result.history
     rows = sum(row["n_train"] for row in result.clients if row["client"] in line["participants"])
@@ -309,7 +309,7 @@ def victim(setup: Setup) -> tuple[ClientId, float]:
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 @pytest.mark.parametrize("rate", [1.0, 0.75])
-def test_a_client_that_always_sends_nan_might_as_well_be_absent(
+def test_client_that_always_uploads_nan_equals_absent_client(
     backend: str, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"clients": 4, "rounds": 4, "rate": rate, "backend": backend}
@@ -346,7 +346,7 @@ def test_a_run_without_a_single_good_upload_ends_as_diverged(eval_every: int, tm
     assert json.dumps(again.summary) == json.dumps(result.summary)
 
 
-def test_refused_uploads_of_rounds_without_evaluation_are_told_by_the_next_line(tmp_path: Path) -> None:
+def test_rejections_of_unevaluated_rounds_are_in_the_next_metrics_line(tmp_path: Path) -> None:
     k, rows = victim(build_setup(Config(clients=4)))
     options: dict[str, Any] = {"clients": 4, "eval_every": 3, "strikes": 0}
     long = run(Poisoned(OPTIM, bad=rows), rounds=6, **options)
@@ -358,7 +358,7 @@ def test_refused_uploads_of_rounds_without_evaluation_are_told_by_the_next_line(
     assert without_seconds(resumed.history) == without_seconds(long.history)
 
 
-def test_a_client_that_breaks_when_its_examination_comes_up_is_scored_as_it_is_now(
+def test_client_rejected_in_evaluated_round_is_scored_with_current_server_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was fine in round 1, after which nobody asked; in round 2, which is evaluated, its upload is refused.
@@ -453,7 +453,7 @@ class Afterwards(TwoExchanges):
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_what_follows_the_upload_is_done_before_the_next_round(backend: str) -> None:
+def test_after_upload_training_finishes_before_next_round(backend: str) -> None:
     """Round 1: the state is 1, then 1 * 100 + 2. Round 2 begins with 102 * 10 + 1, and the upload is 3."""
     result = run(Afterwards(), clients=2, rounds=2, partition="iid", backend=backend)
     assert float(result.server.v) == 3
@@ -522,7 +522,7 @@ def test_resuming_without_validation_rows(tmp_path: Path) -> None:
     assert without_seconds(resumed.history) == without_seconds(whole.history)
 
 
-def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+def test_resume_of_finished_run_changes_no_file(tmp_path: Path) -> None:
     run("ditto", **SMALL, out=tmp_path)
     before = outcome(tmp_path)
     run("ditto", **SMALL, out=tmp_path, resume=True)

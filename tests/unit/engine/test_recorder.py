@@ -28,7 +28,7 @@ class Number:
 UPLOAD = ClientUpload("a", Number(torch.ones(())))
 
 
-def test_line_leaves_out_what_is_empty() -> None:
+def test_metrics_line_has_no_empty_optional_fields() -> None:
     run_state = RunState()
     run_state.totals.up = 5
     line = make_metrics_line(

@@ -49,7 +49,7 @@ class Deaf(FedAvg):
 
 
 @pytest.mark.parametrize("term", ["proximal:mu=100", "dw"])
-def test_a_method_with_its_own_client_update_that_forgets_the_terms_is_refused(term: str, tmp_path: Path) -> None:
+def test_overridden_client_update_without_regularisers_is_refused(term: str, tmp_path: Path) -> None:
     (tmp_path / "deaf.py").write_text(DEAF)
     name = term.partition(":")[0]
 
@@ -88,7 +88,7 @@ class OwnTerms(FedAvg):
         return Regularisers([Proximal(1.0)])
 
 
-def test_a_term_of_the_methods_own_does_not_stand_for_one_that_was_given() -> None:
+def test_own_regulariser_of_a_method_does_not_replace_a_given_one() -> None:
     with pytest.raises(AtollError, match="OwnTerms does not use the regulariser lengths"):
         run(OwnTerms(regularisers=Regularisers([Lengths()])), **QUICK)
 

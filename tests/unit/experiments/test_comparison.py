@@ -198,7 +198,7 @@ def test_existing_run_stops_a_comparison_before_any_run_starts(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
-        (["local", "fedavg"], {"models": ["mlp:hidden=8", "mlp:hidden=16"]}, "shares whole models"),
+        (["local", "fedavg"], {"models": ["mlp:hidden=8", "mlp:hidden=16"]}, "all clients need one architecture"),
         (["local", "pfedes"], {"data": "table.csv", "rows": None}, "image"),
         (["local", "fedavg+dw:mu=x"], {}, "must be a number"),
         (["local", "fedavg:x"], {}, "variants"),

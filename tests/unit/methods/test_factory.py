@@ -51,12 +51,12 @@ def test_settings_may_have_their_types_already() -> None:
 
 
 @pytest.mark.parametrize("word", ["true", "True", "yes", "1", True, 1])
-def test_words_for_true(word: Any) -> None:
+def test_words_for_true_are_parsed(word: Any) -> None:
     assert make("dcpfl", {"virtual_relu": word}) == DCPFL(virtual_relu=True)
 
 
 @pytest.mark.parametrize("word", ["false", "FALSE", "no", "0", False, 0])
-def test_words_for_false(word: Any) -> None:
+def test_words_for_false_are_parsed(word: Any) -> None:
     assert make("dcpfl", {"virtual_relu": word}) == DCPFL(virtual_relu=False)
 
 
@@ -98,7 +98,7 @@ def test_a_setting_overrules_a_shared_option() -> None:
         (SGD(), Optimiser, SGD()),
     ],
 )
-def test_values_that_can_be_read(value: Any, kind: Any, read: Any) -> None:
+def test_convert_gives_value_of_the_requested_type(value: Any, kind: Any, read: Any) -> None:
     found = convert(value, kind, "here")
     assert found == read
     assert type(found) is type(read)
@@ -133,17 +133,17 @@ def test_values_that_can_be_read(value: Any, kind: Any, read: Any) -> None:
         ({"optim.beta1": 1}, "Unknown setting of dcpfl.optim 'beta1'"),  # it is Adam's, not SGD's
     ],
 )
-def test_wrong_settings_say_what_is_wrong(settings: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_refused_with_the_reason(settings: dict[str, Any], message: str) -> None:
     assert message in said("dcpfl", settings)
 
 
 @pytest.mark.parametrize("text", ["lam", "=1", "", "lam:1"])
-def test_a_setting_without_name_or_sign_is_refused(text: str) -> None:
+def test_setting_without_name_or_equals_sign_is_refused(text: str) -> None:
     with pytest.raises(AtollError, match=r"--set cannot be .* Write NAME=VALUE"):
         parse_pair("--set", text)
 
 
-def test_a_value_may_hold_the_sign() -> None:
+def test_setting_value_may_contain_an_equals_sign() -> None:
     assert parse_pair("--set", "a=b=c") == ("a", "b=c")
 
 
@@ -162,13 +162,13 @@ def test_every_variant_differs_from_its_method(name: str) -> None:
         assert make(f"{name}:{variant}") != make(name)
 
 
-def test_names_and_variants() -> None:
+def test_method_name_is_split_from_its_variant() -> None:
     assert split_variant("dcpfl:no-al") == ("dcpfl", "no-al")
     assert split_variant("dcpfl") == ("dcpfl", None)
     assert split_variant("dcpfl:") == ("dcpfl", None)
 
 
-def test_unknown_variants() -> None:
+def test_unknown_variant_is_refused() -> None:
     assert "Unknown variant of dcpfl 'no-la'. Did you mean 'no-al'?" in said("dcpfl:no-la")
     assert "local has no variants" in said("local:x")
 
@@ -209,7 +209,7 @@ def test_regularisers_join_those_of_the_method() -> None:
         ("feddw", ["dw"], "the same regulariser twice"),
     ],
 )
-def test_regularisers_that_do_not_fit(name: str, terms: list[str], message: str) -> None:
+def test_unsuitable_regularisers_are_refused(name: str, terms: list[str], message: str) -> None:
     assert message in said(name, terms=terms)
 
 
@@ -251,7 +251,7 @@ def test_every_setting_says_what_it_means_and_where_its_default_comes_from(name:
         ("calibrate.lr", "1", 1.0),
     ],
 )
-def test_a_setting_is_recorded_as_what_it_came_to_be(path: str, written: str, value: object) -> None:
+def test_recorded_setting_has_its_converted_value(path: str, written: str, value: object) -> None:
     recorded = build_setup(Config(method="dcpfl", settings={path: written})).config.settings[path]
     assert recorded == value
     assert type(recorded) is type(value)

@@ -184,7 +184,7 @@ from atoll.methods.fedavg import Averaging, FedAvg
         ),
     ],
 )
-def test_a_broken_file_says_what_is_wrong(text: str, said: str, tmp_path: Path) -> None:
+def test_broken_method_file_is_refused_with_the_reason(text: str, said: str, tmp_path: Path) -> None:
     name = written(tmp_path / "broken.py", text)
     before = set(sys.modules)
     for _ in range(2):  # the second time too
@@ -201,7 +201,7 @@ def test_a_method_of_the_package_defines_all_that_a_method_needs(name: str) -> N
 
 
 @pytest.mark.parametrize("function", ["init_server", "broadcast", "client_update", "aggregate", "personal_params"])
-def test_a_function_that_is_not_defined_is_named(function: str, tmp_path: Path) -> None:
+def test_missing_method_function_is_named_in_the_error(function: str, tmp_path: Path) -> None:
     text = dedent(WORKING) + f"\n\nHalved.{function} = Method.{function}\n"
     name = written(tmp_path / "m.py", text.replace("import Client", "import Client, Method"))
 
@@ -210,7 +210,7 @@ def test_a_function_that_is_not_defined_is_named(function: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("function", ["init_per_client", "broadcast_per_client", "serve_client"])
-def test_a_method_with_desks_needs_their_functions_instead_of_broadcast(function: str) -> None:
+def test_method_with_per_client_state_needs_serve_functions_instead_of_broadcast(function: str) -> None:
     class Desked(FD):
         broadcast = Method.broadcast
 
@@ -260,12 +260,12 @@ def test_the_download_of_a_method_may_have_any_name(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["nowhere.py", "./nowhere/at_all.py"])
-def test_a_missing_file_says_so(name: str) -> None:
+def test_missing_method_file_is_refused(name: str) -> None:
     with pytest.raises(AtollError, match="no method file"):
         _registry.method(name)
 
 
-def test_a_folder_is_no_method(tmp_path: Path) -> None:
+def test_folder_as_method_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.py").mkdir()
     with pytest.raises(AtollError, match="no method file"):
         _registry.method(str(tmp_path / "m.py"))
@@ -319,6 +319,6 @@ def test_a_broken_package_is_told_and_left_out(value: str, plugin: Callable[[str
     assert "fedavg" in known
 
 
-def test_nobody_replaces_a_method_of_ours(plugin: Callable[[str], None]) -> None:
+def test_plugin_cannot_replace_a_built_in_method(plugin: Callable[[str], None]) -> None:
     plugin("[atoll.methods]\nfedavg = other_package:Stronger\n")
     assert _registry.method("fedavg").__module__ == "atoll.methods.fedavg"

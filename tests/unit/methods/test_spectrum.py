@@ -58,7 +58,7 @@ def test_spectra_by_hand(v: list[float], bins: list[float]) -> None:
     torch.testing.assert_close(spectrum(torch.tensor(v).double()), torch.tensor(bins).double(), rtol=0, atol=1e-6)
 
 
-def test_parseval() -> None:
+def test_spectrum_fulfils_parsevals_theorem() -> None:
     """sum_k s_k^2 = d sum_j w_j^2: 100 + 8 + 4 + 8 = 120 = 4 * 30."""
     assert float(spectrum(ONE["w"]).square().sum()) == pytest.approx(120)
 
@@ -175,7 +175,7 @@ def test_differences_of_a_millionth_survive_single_precision() -> None:
 @pytest.mark.parametrize(
     "pair", [([1, 1, 1, 1], [1, 2, 3, 4]), ([1, 2, 3, 4], [1, 1, 1, 1]), ([0, 0, 0, 0], [1, 2, 3, 4])]
 )
-def test_empty_bins(divergence: str, pair: tuple[list[float], list[float]]) -> None:
+def test_divergence_of_empty_frequency_bins_is_finite(divergence: str, pair: tuple[list[float], list[float]]) -> None:
     """Constant weights have one bin that is not 0; 0 log 0 counts as 0."""
     student, teacher = (row(*values) for values in pair)
     assert torch.isfinite(torch.tensor(apart(student, teacher, divergence)))
@@ -210,7 +210,7 @@ def test_layers_by_hand() -> None:
     assert apart(PAIR, OTHER, tau=0.5, scope="layer") == pytest.approx(0.001838, abs=1e-6)
 
 
-def test_the_order_is_that_of_the_names() -> None:
+def test_spectral_distance_follows_the_given_order_of_names() -> None:
     """Of three tensors: two that change places only turn the vector, which magnitudes do not notice."""
     student, teacher = ({n: normal(key(n, i), 4).double() for n in "abc"} for i in range(2))
     swapped = {n: student[n] for n in "cba"}

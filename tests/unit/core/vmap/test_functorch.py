@@ -67,7 +67,7 @@ class Scaled:
     none: Tensor | None = about("perhaps something")
 
 
-def test_one_call_for_all_clients() -> None:
+def test_batched_call_maps_over_clients_and_passes_scalars() -> None:
     """As torch's own vmap: clients in front, also in what does not depend on them; scalars are left alone."""
     p = Scaled({"a": torch.arange(6.0).view(3, 2)}, 2, None)
 
