@@ -416,8 +416,8 @@ def setup(**changes: Any) -> Setup:
     """Four clients with two unlike models of unlike widths, of whom three take part in a round."""
     options: dict[str, Any] = {
         "method": "fedpd", "rows": 200, "clients": 4, "rounds": 3, "rate": 0.75, "eval_every": 3, "epochs": 2,
-        "batch_size": 16, "models": ("mlp:hidden=12", "mlp:hidden=20"), "public": 30, "server_model": "mlp_a", "backend": "loop",
-        "settings": {"server.epochs": 2}, "checkpoint_every": 1,
+        "batch_size": 16, "models": ("mlp:hidden=12", "mlp:hidden=20"), "public": 30, "server_model": "mlp_a",
+        "backend": "loop", "settings": {"server.epochs": 2}, "checkpoint_every": 1,
     }  # fmt: skip
     return build_setup(Config(**options | changes))
 
