@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from support import toy_models
-from support.small_runs import gap, made_with, run, same_models, setup
+from support.small_runs import made_with, run, same_models, setup
 from torch import Tensor, nn
 
 from atoll.backends.loop import LoopBackend
@@ -22,6 +22,7 @@ from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import run_round
+from atoll.engine.vmap_trial import largest_gap
 from atoll.errors import AtollError
 from atoll.methods._distillation import imitation_loss
 from atoll.methods.fedmd import DISTANCES, FedMD, Lesson, Question, Scores, Server
@@ -218,7 +219,7 @@ def test_newcomers_and_old_hands_train_side_by_side() -> None:
             mixed = {bool(met[t][task.clients.index(i)]) for i in log.cohort}
             assert t != 1 or mixed == {True, False}
         kept.append([backend.state(made.method, 0, i) for i in made.pool.ids])
-    assert max(gap(a, b) for a, b in zip(*kept, strict=True)) < 1e-3
+    assert max(largest_gap(a, b) for a, b in zip(*kept, strict=True)) < 1e-3
 
 
 def test_unlike_models_of_unlike_widths_and_what_they_exchange() -> None:

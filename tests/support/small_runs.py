@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from atoll.config import Config
-from atoll.core.payloads import pack
 from atoll.engine.build import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import Setup, build_setup
@@ -47,14 +46,6 @@ def resumed(made: Setup, folder: Path, done: int = 1) -> Result:
         run_dir.start(short.config, resume=False, force=False)
         run_experiment(short, run_dir)
         return run_experiment(made, run_dir)
-
-
-def gap(a: Any, b: Any) -> float:
-    """The largest difference between two payloads of the same form, relative to values above 1."""
-    p, q = pack(a).tensors, pack(b).tensors
-    assert p.keys() == q.keys()
-    pairs = [(p[n].double(), q[n].double()) for n in p if p[n].numel()]
-    return max((float(((x - y) / x.abs().clamp(min=1)).abs().max()) for x, y in pairs), default=0.0)
 
 
 def predictions_of(result: Result) -> dict[str, Any]:

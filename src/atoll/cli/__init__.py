@@ -22,6 +22,7 @@ COMMANDS = {
         "List the tables and figures of papers, run one, and compare with the printed numbers.",
     ),
     "methods": ("methods", "methods", "List the methods, or show one."),
+    "check": ("check", "check", "Check that METHOD, or the method in a file, obeys the laws of methods."),
     "audit": ("audit", "audit", "Show what leaves a client in one round of METHOD, or what the clients of a run sent."),
     "attack": ("attack", "attack", "Show what a curious server can infer from one round of METHOD."),
     "models": ("methods", "models", "List the architectures."),

@@ -34,6 +34,7 @@ from ..simulation.faults import Faults, read_faults
 from ..typing import ClientId
 from . import compatibility
 from .model_factory import ModelFactory, build_proxy_model, from_modules
+from .vmap_trial import find_vmap_problem, is_tried, two_clients
 
 NAMED = ("natural", "file:")  # partitions that determine the clients themselves
 DEFAULT_CLIENTS = 10
@@ -51,6 +52,7 @@ class Setup:
         pool: the clients.
         devices: simulated devices of the clients.
         newcomers: clients that take no part in the run, for an evaluation of new clients.
+        notes: sentences for the user on choices that were made.
     """
 
     config: Config
@@ -59,6 +61,7 @@ class Setup:
     pool: ClientPool
     devices: Devices = Devices()
     newcomers: FederatedDataset | None = None
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Setup {self.config.label}, {', '.join(self.pool.architectures())} on {self.federation!r}>"
@@ -103,17 +106,18 @@ def build_setup(
     transform = preset(config.transform, data.name, data.shape)
     pool = _pool(config, method, federation, transform, nets)
     pool = replace(pool, metrics=load_metrics(config.metric, RESERVED_NAMES) if measures is None else measures)
+    backend, notes = _backend(method, pool, config.device) if config.backend == "auto" else (config.backend, ())
     config = replace(
         config,
         models=tuple(pool.architectures()) if not config.models else config.models,
-        backend=_backend(method, pool, config.device) if config.backend == "auto" else config.backend,
+        backend=backend,
         settings={path: setting_value(method, path) for path in config.settings},
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
-    return Setup(config, method, federation, pool, devices, newcomers)
+    return Setup(config, method, federation, pool, devices, newcomers, notes)
 
 
 def build_method(config: Config) -> AnyMethod:
@@ -194,15 +198,24 @@ def _resolve_device(config: Config) -> str:
     return "cuda" if has_cuda and config.backend not in ("processes", "ray") else "cpu"
 
 
-def _backend(method: AnyMethod, pool: ClientPool, device: str) -> str:
-    """Choose the backend: vmap for small networks without convolutions, by a fixed rule and not by measured time."""
+def _backend(method: AnyMethod, pool: ClientPool, device: str) -> tuple[str, tuple[str, ...]]:
+    """Choose the backend by a fixed rule and not by measured time, and return it with notes for the user.
+
+    Small networks without convolutions are batched by vmap. A method from outside the package that does not say
+    whether it can be batched is tried on two clients.
+    """
     built = {pool.models[i].name: pool.models[i] for i in pool.ids}.values()
+    unbatched = "processes" if device == "cpu" else "loop"
     can_batch = (
         (traits_of(method).vmap is not False)
         and not needs_row_gradients(method)
         and all(model.vectorisable and _is_overhead_bound(model.net) for model in built)
     )
-    return "vmap" if can_batch else "processes" if device == "cpu" else "loop"
+    if not can_batch:
+        return unbatched, ()
+    if is_tried(method) and (problem := find_vmap_problem(method, two_clients(method, pool))):
+        return unbatched, (f"--backend auto took {unbatched} for {type(method).__name__}: {problem}",)
+    return "vmap", ()
 
 
 def _is_overhead_bound(net: nn.Module) -> bool:
