@@ -12,6 +12,8 @@ from ..methods._factory import convert
 NEUTRAL = frozenset({"rounds", "target", "data_dir", "out", "store", "cache", "checkpoint_every", "workers", "track"})
 
 
+COMMAS = frozenset({"models", "adapter"})  # lists that may be one text with commas
+
 # Groups of options in help texts and editors.
 DATA = "Data and clients"
 MODELS = "Models"
@@ -70,7 +72,7 @@ def read_value(value: Any, f: Field[Any], kind: Any, where: str) -> object:
     choices = f.metadata.get("choices", ())
     if value in choices:  # The word "none" may be a choice, and must not be read as None.
         return value
-    made = _convert(value, kind, where, commas=f.name == "models")
+    made = _convert(value, kind, where, commas=f.name in COMMAS)
     if choices and made is not None and made not in choices:
         raise unknown(where, str(made), choices)
     return made

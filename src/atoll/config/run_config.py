@@ -8,6 +8,7 @@ import yaml
 
 from ..aggregation.fixed_point import SUMS
 from ..aggregation.robust_rules import parse as parse_rule
+from ..core.adapted_model import parse_adapter
 from ..methods._factory import OPTIMISERS
 from ..privacy.disclosure import COV_SOURCES
 from ..privacy.options import parse_target
@@ -72,6 +73,12 @@ class Config:
     )
     width: int | None = option(
         None, "project the features of all models to this width with a linear layer", group=MODELS, least=1
+    )
+    adapter: tuple[str, ...] = option(
+        (),
+        "train low-rank adapters in place of whole models: lora:RANK or lora:RANK:ALPHA, assigned to clients in turn",
+        group=MODELS,
+        check=lambda adapters: [parse_adapter(text) for text in adapters],
     )
     proxy: str = option("8", "proxy extractor: hidden filters, such as 8 or 8-16:kernel=5&activation=elu", group=MODELS)
     shared_model: str | None = option(

@@ -1,6 +1,7 @@
 """Run a network as pure functions of its parameters."""
 
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from .batch import Batch, Step
 from .functional_network import FunctionalNetwork
 from .layers import noise
-from .params import BUFFERS
+from .params import BUFFERS, weights
 from .payloads import Params
 
 Predictor = Callable[[Tensor], Tensor]
@@ -23,6 +24,7 @@ class Model:
     Args:
         net: a module with children ``body`` and ``head``; a proxy needs neither.
         name: name of the architecture; clients whose models have the same name can be batched.
+        adapter: what is trained in place of the whole network; None if all of it is.
         vectorisable: whether vmap can run the network for many clients at once.
 
     Example:
@@ -30,8 +32,9 @@ class Model:
         >>> logits = model(model.init(), x)
     """
 
-    def __init__(self, net: nn.Module, name: str = "model", vectorisable: bool = True):
-        self.name = name
+    def __init__(self, net: nn.Module, name: str = "model", vectorisable: bool = True, adapter: str | None = None):
+        self.architecture = name
+        self.name = name if adapter is None else f"{name}+{adapter}"
         self.vectorisable = vectorisable
         self.has_buffers = any(True for _ in net.buffers())
         self._run = FunctionalNetwork(net)
@@ -45,6 +48,15 @@ class Model:
         """Return copies of the initial values. Names of buffers have the prefix ``BUFFERS``."""
         params = {name: v.clone() for name, v in self.net.named_parameters()}
         return params | {BUFFERS + name: v.clone() for name, v in self.net.named_buffers()}
+
+    @cached_property
+    def weight_names(self) -> tuple[str, ...]:
+        """Names of the params without buffers, in the order of the model, which payloads need not follow."""
+        return tuple(weights(self.init()))
+
+    def network_params(self, params: Params) -> Params:
+        """Return the tensors of the network for these params: the params themselves, unless they are adapters."""
+        return params
 
     def to(self, device: str) -> None:
         """Move the network to a device. Call this before the first forward pass."""

@@ -43,7 +43,7 @@ def _different_architectures(task: Task) -> str | None:
     names = list(dict.fromkeys(model.name for model in task.models.values()))
     if len(names) < 2:
         return None
-    return f"all clients need one architecture, but --models gives {', '.join(names)}. Give one model."
+    return f"all clients need one architecture, but --models and --adapter give {', '.join(names)}. Give one of each."
 
 
 def _different_widths(task: Task) -> str | None:

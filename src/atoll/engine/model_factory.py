@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .. import models
 from ..config import Config
+from ..core.adapted_model import AdaptedModel
 from ..core.model import Model
 from ..core.params import trainable
 from ..core.prng import key, seed_of
@@ -44,7 +45,7 @@ class ModelFactory:
     shape: tuple[int, ...]
 
     def assign(self, clients: Sequence[ClientId], bias: bool) -> dict[ClientId, Model]:
-        """Assign the models of the configuration to clients in turn.
+        """Assign the models and adapters of the configuration to clients in turn.
 
         Clients with the same model share its initial weights, unless ``--init per_client`` is set.
 
@@ -53,13 +54,22 @@ class ModelFactory:
             bias: whether heads have a bias.
         """
         names = self.config.models or (default_model(self.data),)
+        adapters = self.config.adapter or (None,)
 
         @cache
-        def build(name: str, owner: ClientId | None) -> Model:
-            return self._build(name, bias, owner)
+        def build(name: str, adapter: str | None, owner: ClientId | None) -> Model:
+            return self._build(name, bias, owner, adapter)
 
         own = self.config.init == "per_client"
-        return {i: build(names[at % len(names)], i if own else None) for at, i in enumerate(clients)}
+        if own and self.config.adapter:
+            raise AtollError(
+                "--adapter and --init per_client exclude each other: adapters belong to one network, and each client "
+                "would have another. Leave out one of them."
+            )
+        return {
+            i: build(names[at % len(names)], adapters[at % len(adapters)], i if own else None)
+            for at, i in enumerate(clients)
+        }
 
     def build_proxy(self, needs: Collection[Need], assign: Mapping[ClientId, Model]) -> Model | None:
         """Build the model that clients exchange in place of their own models, if the method needs one."""
@@ -88,7 +98,7 @@ class ModelFactory:
             return self._build(self.config.shared_model, bias=True, owner=None)
         return min(assign.values(), key=lambda model: trainable(model.init()))
 
-    def _build(self, name: str, bias: bool, owner: ClientId | None) -> Model:
+    def _build(self, name: str, bias: bool, owner: ClientId | None, adapter: str | None = None) -> Model:
         base, options = _split_name(name)
         if unfit := {"width", "head_bias"} & options.keys():
             raise AtollError(
@@ -107,7 +117,7 @@ class ModelFactory:
                 net = models.foreign(base, self.shape, classes, self._sample(), bias, width, options)
             else:
                 net = models.build(base, self.shape, classes, head_bias=bias, width=width, **options)
-        return Model(net, name, _is_vectorisable(net))
+        return _make(net, name, adapter, self.config.seed)
 
     def _sample(self) -> Tensor:
         """Make two rows of the data's shape, to probe the layers of an external network."""
@@ -122,12 +132,20 @@ def _split_name(name: str) -> tuple[str, dict[str, Any]]:
     return ":".join(words[:count]), parse_options("--models", name, ":".join(words[count:]), MODEL_FORM)
 
 
-def from_modules(nets: Sequence[nn.Module], federation: FederatedDataset) -> dict[ClientId, Model]:
-    """Assign the user's own networks to clients in turn.
+def _make(net: nn.Module, name: str, adapter: str | None, seed: int) -> Model:
+    """Return the model of a network: of the whole network, or of its adapters."""
+    if adapter is None:
+        return Model(net, name, _is_vectorisable(net))
+    return AdaptedModel(net, name, adapter, key(seed, "adapter", name), _is_vectorisable(net))
+
+
+def from_modules(nets: Sequence[nn.Module], federation: FederatedDataset, config: Config) -> dict[ClientId, Model]:
+    """Assign the user's own networks, and the adapters of the configuration, to clients in turn.
 
     Args:
         nets: networks with parts called ``body`` and ``head``.
         federation: the clients and their data.
+        config: configuration of the run.
 
     Raises:
         AtollError: a network lacks these parts, or has another number of outputs than the data have classes.
@@ -136,8 +154,13 @@ def from_modules(nets: Sequence[nn.Module], federation: FederatedDataset) -> dic
         _check_module(net, federation.dataset)
     titles = [type(net.body).__name__ for net in nets]
     names = [title + (f"-{at}" if titles.count(title) > 1 else "") for at, title in enumerate(titles)]
-    built = [Model(net, name, _is_vectorisable(net)) for net, name in zip(nets, names, strict=True)]
-    return {i: built[at % len(built)] for at, i in enumerate(federation.clients)}
+    adapters = config.adapter or (None,)
+
+    @cache
+    def build(at: int, adapter: str | None) -> Model:
+        return _make(nets[at], names[at], adapter, config.seed)
+
+    return {i: build(at % len(nets), adapters[at % len(adapters)]) for at, i in enumerate(federation.clients)}
 
 
 def build_proxy_model(config: Config, shape: tuple[int, ...]) -> Model:

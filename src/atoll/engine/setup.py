@@ -109,7 +109,7 @@ def build_setup(
     backend, notes = _backend(method, pool, config.device) if config.backend == "auto" else (config.backend, ())
     config = replace(
         config,
-        models=tuple(pool.architectures()) if not config.models else config.models,
+        models=config.models or tuple(dict.fromkeys(pool.models[i].architecture for i in pool.ids)),
         backend=backend,
         settings={path: setting_value(method, path) for path in config.settings},
     )
@@ -230,7 +230,9 @@ def _pool(
     shape = tuple(rows.train.all.x.shape[1:])  # a transform may pad images
     networks = ModelFactory(config, federation.dataset, shape)
     models = (
-        from_modules(nets, federation) if nets else networks.assign(federation.clients, not has_bias_free_heads(method))
+        from_modules(nets, federation, config)
+        if nets
+        else networks.assign(federation.clients, not has_bias_free_heads(method))
     )
     public = load_public_rows(config, federation)
     return build_pool(

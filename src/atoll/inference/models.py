@@ -96,8 +96,10 @@ class TrainedModels(ABC):
                 f"A client of {type(method).__name__} does not predict by its own model alone, so there is no single "
                 "model to export. Use `atoll predict`, which predicts as the method does."
             )
-        net = copy.deepcopy(self.pool.models[i].net).eval()
-        net.load_state_dict({name.removeprefix(BUFFERS): v for name, v in self.params(i).items()})
+        model = self.pool.models[i]
+        net = copy.deepcopy(model.net).eval()
+        trained = {name.removeprefix(BUFFERS): v for name, v in model.network_params(self.params(i)).items()}
+        net.load_state_dict(net.state_dict() | trained)
         return net
 
     def prepared(self, rows: Array) -> Tensor:

@@ -81,10 +81,7 @@ class SCD(Averaging[State]):
         """Return the term that pulls spectra to the teacher's spectrum, which is computed once, here."""
         if lam == 0:
             return []
-        names = [
-            name for name, _ in client.model.net.named_parameters()
-        ]  # In the order of the model, which payloads need not follow.
-        apart = spectral_distance(teacher, names, self.div, tau, self.scope, self.pad)
+        apart = spectral_distance(teacher, client.model.weight_names, self.div, tau, self.scope, self.pad)
 
         def term(s: Step) -> Tensor:
             return lam * apart(s.params)

@@ -178,7 +178,7 @@ def announcement(setup: Setup, run: str, public: Array | None) -> dict[ClientId,
         "protocol": VERSION,
         "run": run,
         "config": setup.config.to_dict(),
-        "models": {i: model.name for i, model in pool.models.items()},
+        "models": {i: model.architecture for i, model in pool.models.items()},
     }
     contract, shown = (
         method_digest(method),
