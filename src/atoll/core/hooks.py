@@ -158,6 +158,18 @@ class HasOptimiser(Hook):
     optim: Optimiser
 
 
+class ChoosesCovariances(Hook):
+    """The server uses covariances of features, and can compute them from class means if clients must not send any."""
+
+    cov_source: str  # "means" if no client sends a covariance
+
+
+class DropsSmallClasses(Hook):
+    """Clients leave out classes with few rows, by their exact counts."""
+
+    min_count: int
+
+
 HOOKS = (
     HasClientState,
     TrainsAfterUpload,

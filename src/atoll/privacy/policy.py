@@ -11,7 +11,6 @@ from ..core.client import Client
 from ..core.contract import contract, exchanges_of
 from ..core.method import AnyMethod, traits_of
 from ..core.optim.base import no_training
-from ..core.optim.dpsgd import DPSGD
 from ..core.payloads import Role
 from ..core.schema import constraints_at, constraints_of, field_of, tensors_of
 from ..typing import ClientId
@@ -30,7 +29,7 @@ from .disclosure import (
     totals,
 )
 from .options import PrivacyOptions
-from .setup import build_budget, build_gate, releases_per_exchange
+from .setup import build_budget, build_gate, needs_row_gradients, releases_per_exchange
 from .statistics_mechanism import StatisticsMechanism
 from .update_mechanism import UpdateMechanism
 
@@ -67,9 +66,8 @@ class Privacy:
         self.kind: str | None = None
         self.budget: Budget | None = None
         if config.dp is not None:
-            optim = getattr(method, "optim", None)
             statistics = "statistics" if traits_of(method).bounded_statistics else "updates"
-            self.kind = "training" if isinstance(optim, DPSGD) else statistics
+            self.kind = "training" if needs_row_gradients(method) else statistics
             self.budget = build_budget(config, method)
         self._journal = Journal(folder if self.budget else None)
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..core.contract import exchanges_of
-from ..core.hooks import HasOptimiser, TakesRegularisers
+from ..core.hooks import ChoosesCovariances, DropsSmallClasses, HasOptimiser, TakesRegularisers
 from ..core.method import AnyMethod, traits_of
 from ..core.optim.base import no_training
 from ..core.optim.dpsgd import DPSGD
@@ -25,7 +25,7 @@ def build_gate(config: PrivacyOptions, method: AnyMethod) -> DisclosureControl:
 
     With ``--min-class-count``, covariances of few rows are not sent either, unless ``--cov-source`` is given.
     """
-    guarded = "means" if hasattr(method, "cov_source") else "none"
+    guarded = "means" if isinstance(method, ChoosesCovariances) else "none"
     return DisclosureControl(
         config.min_class_count, config.cov_source or (guarded if config.min_class_count else "client")
     )
@@ -60,7 +60,7 @@ def _without_covariances(config: PrivacyOptions, method: AnyMethod) -> AnyMethod
     """Return the method with covariances from means, if the options say so and the method uses covariances."""
     if build_gate(config, method).cov_source != "means" or not sends_covariances(method):
         return method
-    if not hasattr(method, "cov_source"):
+    if not isinstance(method, ChoosesCovariances):
         raise AtollError(f"{config.method} cannot do without covariances of clients. Use --cov-source diag or none.")
     changed: AnyMethod = replace(cast(Any, method), cov_source="means")
     return changed
@@ -68,7 +68,9 @@ def _without_covariances(config: PrivacyOptions, method: AnyMethod) -> AnyMethod
 
 def sends_covariances(method: AnyMethod) -> bool:
     """Return True if covariances of features may be in an upload."""
-    return getattr(method, "cov_source", "client") != "means" and any(m.psd for m in constraints_of(method).values())
+    if isinstance(method, ChoosesCovariances) and method.cov_source == "means":
+        return False
+    return any(m.psd for m in constraints_of(method).values())
 
 
 def _mechanism(config: PrivacyOptions, method: AnyMethod, pool: ClientPool, private: list[str]) -> str:
@@ -91,7 +93,7 @@ def _mechanism(config: PrivacyOptions, method: AnyMethod, pool: ClientPool, priv
         raise AtollError(
             f"--dp cannot cover {config.method}: {reason}. Leave it out, or take another method."
         ) from None
-    if getattr(method, "min_count", 1) > 1:
+    if isinstance(method, DropsSmallClasses) and method.min_count > 1:
         raise AtollError(
             f"--dp cannot cover {config.method} with min_count above 1: that goes by counts without noise. "
             "Use --min-class-count, which goes by noisy ones."
