@@ -6,7 +6,6 @@ unknown version of Flower gives an error message at the start instead of a failu
 """
 
 import os
-import re
 import sys
 from functools import cache
 from importlib import import_module
@@ -22,8 +21,18 @@ TRIED = ("1.41", "1.42")  # minor versions of Flower that Atoll was tested with
 
 # -- the interface between nodes and SuperLink, as the proxy sees it --------------------------------------------------
 
-OPERATION = re.compile(r"/v1/fleet/([a-z]+(?:-[a-z]+)*)")  # paths of the operations of nodes
-NODE_MANAGEMENT = frozenset({"register-node", "unregister-node"})  # only the server may register nodes
+_FLEET = "/v1/fleet/"
+PUSH_MESSAGES = _FLEET + "push-messages"
+# The paths of the operations that sites need. Only the server may register nodes.
+OPERATIONS = frozenset(
+    _FLEET + name
+    for name in (
+        "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run",
+        "get-fab", "push-object", "pull-object", "confirm-message-received",
+    )
+)  # fmt: skip
+_NODE_MESSAGES = "flwr.proto.fleet_pb2"
+SERVER_NODE = 1  # the number under which messages reach the server
 HEALTH = "/health"
 PUBLIC_KEY_HEADER = "flwr-public-key"
 HEADER_PREFIXES = ("flwr-", "x-flwr-")
@@ -33,6 +42,23 @@ HEADER_PREFIXES = ("flwr-", "x-flwr-")
 LOST_CODES = frozenset({3, 4, 5, 8})  # error codes of messages and nodes that are gone, and of apps that crashed
 CONNECTED = "SuperNode ID:"  # a SuperNode writes this to its log once the SuperLink has accepted it
 STILL_CONNECTED = "[code: 2004]"  # the SuperLink refuses a node whose last connection has not expired
+
+
+def are_replies(body: bytes) -> bool:
+    """Return True if all messages of a push are replies of the sender to the server.
+
+    Flower takes a message that replies to nothing for an order of the server, whoever sends it.
+    """
+    request = import_module(_NODE_MESSAGES).PushMessagesRequest()
+    try:
+        request.ParseFromString(body)
+    except Exception:  # The library has no public class for what it raises.
+        return False
+    told = [message.metadata for message in request.messages_list]
+    return all(
+        m.reply_to_message_id and m.src_node_id == request.node.node_id and m.dst_node_id == SERVER_NODE for m in told
+    )
+
 
 # -- programs and their environment -----------------------------------------------------------------------------------
 
@@ -117,6 +143,7 @@ def check() -> None:
 
 def _missing_names() -> list[str]:
     places = [*_PLACES.items(), *((name, _REQUESTS) for name in _REQUEST_NAMES)]
+    places.append(("PushMessagesRequest", _NODE_MESSAGES))
     missing = [f"{place}.{name}" for name, place in places if not _has(place, name)]
     if missing:
         return missing

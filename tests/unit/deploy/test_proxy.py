@@ -5,13 +5,14 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from atoll.deploy import pki
 from atoll.deploy.federation_dir import FederationDir
-from atoll.deploy.server import access, http_connection, proxy
+from atoll.deploy.server import access, http_connection, places, proxy
 
 OPERATION = "/v1/fleet/pull-messages"
 
@@ -226,7 +227,7 @@ def test_request_smuggled_in_a_body_is_not_run(home: FederationDir) -> None:
 
 
 def test_silent_connection_is_closed_after_the_time_limit(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(proxy, "FIRST_SECONDS", 0.3)
     assert say_raw(home) == b""
     assert say_raw(home, b"GET /health HT") == b""
 
@@ -240,9 +241,84 @@ def test_incomplete_body_ends_the_request_after_the_time_limit(
 
 
 def test_connections_beyond_the_limit_are_closed(home: FederationDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "MAX_CONNECTIONS", 0)
+    monkeypatch.setattr(places, "MAX_STRANGERS", 0)
     with suppress(ConnectionError):  # as good an answer
         assert say_raw(home, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n") == b""
+
+
+def test_sites_get_through_while_a_stranger_holds_connections(home: FederationDir) -> None:
+    """With 600 idle connections of one address, which is also that of the site."""
+
+    async def scene() -> tuple[int, float]:
+        async with opened(home, Behind()) as port:
+            context = ssl.create_default_context(cafile=str(home.ca))
+            plain = [asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+            held = await asyncio.gather(*plain, return_exceptions=True)
+            secure = [asyncio.open_connection("localhost", port, ssl=context) for _ in range(20)]
+            held += await asyncio.gather(*secure, return_exceptions=True)
+            started = asyncio.get_running_loop().time()
+            while True:  # A site tries again: the places of strangers are free after three seconds at the latest.
+                with suppress(httpx.HTTPError):
+                    async with visiting(home, port) as client:
+                        answer = await client.post(OPERATION, headers={"flwr-public-key": key_of(home, "north")})
+                        return answer.status_code, asyncio.get_running_loop().time() - started
+                await asyncio.sleep(0.1)
+
+    status, seconds = asyncio.run(asyncio.wait_for(scene(), 30))
+    assert status == 200
+    assert seconds < http_connection.FIRST_SECONDS + 3
+
+
+def test_strangers_of_one_address_leave_places_for_other_addresses() -> None:
+    held = places.Places()
+    assert [held.enter("stranger") for _ in range(9)] == [True] * 8 + [False]
+    assert held.enter("site")
+    assert held.recognise("site")
+    held.leave("stranger", known=False)
+    assert held.enter("stranger")
+
+
+def test_places_of_strangers_are_limited_in_all_and_freed_when_a_key_is_shown() -> None:
+    held = places.Places()
+    assert sum(held.enter(f"address {n}") for n in range(places.MAX_STRANGERS + 5)) == places.MAX_STRANGERS
+    assert held.recognise("address 0")
+    assert held.enter("one more")
+    held.leave("address 0", known=True)
+    assert not held.enter("another")
+
+
+def push(node: int, **metadata: Any) -> bytes:
+    """A list of one message, as a site pushes it."""
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+
+    request = PushMessagesRequest()
+    request.node.node_id = node
+    told = {"src_node_id": node, "dst_node_id": 1, "reply_to_message_id": "m"} | metadata
+    message = request.messages_list.add()
+    for name, value in told.items():
+        setattr(message.metadata, name, value)
+    return bytes(request.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (push(5), 200),
+        (push(5, reply_to_message_id=""), 403),  # an order
+        (push(5, src_node_id=1), 403),  # in the server's name
+        (push(5, src_node_id=6), 403),  # in another site's name
+        (push(5, dst_node_id=6), 403),  # to another site
+        (b"\xff" * 50, 403),
+        (bytes(2**20 + 1), 413),
+    ],
+)
+def test_only_replies_of_the_sender_to_the_server_pass(home: FederationDir, body: bytes, status: int) -> None:
+    async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
+        headers = {"flwr-public-key": key_of(home, "north")}
+        answer = await client.post("/v1/fleet/push-messages", content=body, headers=headers)
+        assert answer.status_code == status
+
+    assert try_out(home, steps).bodies == ([body] if status == 200 else [])
 
 
 def test_request_without_tls_gets_no_answer(home: FederationDir) -> None:

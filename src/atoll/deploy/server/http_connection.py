@@ -16,7 +16,8 @@ from .access import Refusal
 
 MAX_BODY = 64 * 2**20  # Flower sends in pieces of 5 MB.
 MAX_HEAD = 16 * 2**10
-HEAD_SECONDS = 20.0  # until the head of a request has arrived; also the life of an idle connection
+FIRST_SECONDS = 3.0  # until the head of the first request has arrived
+HEAD_SECONDS = 20.0  # until the head of a later request has arrived: the life of an idle connection
 BODY_SECONDS = 120.0  # for a whole request body
 CHUNK = 2**16
 
@@ -52,11 +53,18 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        self.known = False  # True once the connection has shown a key of the federation
 
-    async def head(self) -> Head | None:
+    @property
+    def address(self) -> str:
+        """Return the network address of the peer."""
+        found = self._writer.get_extra_info("peername")
+        return str(found[0]) if found else ""
+
+    async def head(self, seconds: float) -> Head | None:
         """Return the head of the next request, or None if the peer has closed the connection."""
         try:
-            async with asyncio.timeout(HEAD_SECONDS):
+            async with asyncio.timeout(seconds):
                 event = await self._event()
         except h11.RemoteProtocolError as reason:
             await self.answer(reason.error_status_hint, "not understood")

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import signal
 import ssl
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,11 +20,13 @@ import httpx
 from ...errors import AtollError
 from ..addresses import is_loopback
 from ..federation_dir import FederationDir
-from ..flower_adapter import PUBLIC_KEY_HEADER
+from ..flower_adapter import PUBLIC_KEY_HEADER, PUSH_MESSAGES, are_replies
 from .access import AnyKey, KeyChecker, Refusal, check_path
-from .http_connection import BODY_SECONDS, UP, Connection, Head, check_length, passing
+from .http_connection import BODY_SECONDS, FIRST_SECONDS, HEAD_SECONDS, UP, Connection, Head, check_length, passing
+from .places import MAX_CONNECTIONS, Places
 
-MAX_CONNECTIONS = 512
+MAX_PUSH = 2**20  # bytes of a list of messages, whose contents follow in pieces
+HANDSHAKE_SECONDS = 3.0  # for TLS, before a connection is counted
 ANSWER_SECONDS = 120.0  # until Flower's answer is complete
 
 
@@ -33,27 +36,27 @@ class ReverseProxy:
     def __init__(self, key_checker: KeyChecker, upstream: httpx.AsyncClient):
         self._key_checker = key_checker
         self._upstream = upstream
-        self._open = 0  # number of open connections
+        self._places = Places()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it is closed."""
-        if self._open >= MAX_CONNECTIONS:
+        connection = Connection(reader, writer)
+        if not self._places.enter(connection.address):
             writer.transport.abort()
             return
-        self._open += 1
         try:
-            await self._talk(Connection(reader, writer))
+            await self._talk(connection)
         except (TimeoutError, OSError, h11.ProtocolError, ssl.SSLError):
             pass  # The client has left, sends nothing or does not speak HTTP, so an answer would not arrive.
         finally:
-            self._open -= 1
+            self._places.leave(connection.address, connection.known)
             writer.transport.abort() if writer.is_closing() else writer.close()
 
     async def _talk(self, connection: Connection) -> None:
-        while (head := await connection.head()) is not None:
+        while (head := await connection.head(HEAD_SECONDS if connection.known else FIRST_SECONDS)) is not None:
             try:
                 check_path(head.method, head.target)
-                self._key_checker.check_key(head.target, head.headers.get(PUBLIC_KEY_HEADER))
+                self._check_key(head, connection)
                 check_length(head)
                 await self._forward(head, connection)
             except Refusal as refusal:
@@ -65,12 +68,36 @@ class ReverseProxy:
             if not connection.next():
                 return
 
+    def _check_key(self, head: Head, connection: Connection) -> None:
+        """Raise Refusal unless the key is accepted; a connection that shows such a key gets a site's place."""
+        key = head.headers.get(PUBLIC_KEY_HEADER)
+        self._key_checker.check_key(head.target, key)
+        if key is not None and not connection.known:
+            if not self._places.recognise(connection.address):
+                raise Refusal(503, "too many connections")
+            connection.known = True
+
+    async def _content(self, head: Head, connection: Connection) -> bytes | AsyncIterator[bytes] | None:
+        """Return the body to pass on. A list of messages is read whole, because only replies may pass."""
+        if head.method != "POST":
+            return None
+        if head.target != PUSH_MESSAGES:
+            return connection.body()
+        body = b""
+        async for piece in connection.body():
+            body += piece
+            if len(body) > MAX_PUSH:
+                raise Refusal(413, "too large")
+        if not are_replies(body):
+            raise Refusal(403, "sites send replies only")
+        return body
+
     async def _forward(self, head: Head, connection: Connection) -> None:
         request = self._upstream.build_request(
             head.method,
             head.target,
             headers=passing(head.headers, UP),
-            content=connection.body() if head.method == "POST" else None,
+            content=await self._content(head, connection),
         )
         async with asyncio.timeout(BODY_SECONDS + ANSWER_SECONDS):
             answer = await self._upstream.send(request, stream=True)
@@ -97,7 +124,10 @@ async def run(directory: FederationDir, host: str, port: int, upstream: int, ins
     base = f"{scheme}://127.0.0.1:{upstream}"
     async with httpx.AsyncClient(base_url=base, verify=verify, limits=limits, timeout=timeout, trust_env=False) as up:
         proxy = ReverseProxy(AnyKey(directory) if insecure else KeyChecker(directory), up)
-        listener = await asyncio.start_server(proxy.serve, host, port, ssl=context, backlog=128)
+        handshake = None if insecure else HANDSHAKE_SECONDS
+        listener = await asyncio.start_server(
+            proxy.serve, host, port, ssl=context, ssl_handshake_timeout=handshake, backlog=512
+        )
         done = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, done.set)
