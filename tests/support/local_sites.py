@@ -1,5 +1,6 @@
 """Sites of a federation in this process: cut from a simulated one, reached through a line that can be made to fail."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,7 @@ class Sites:
                 model=self.setup.pool.models[name].name,
                 public=self.public,
                 privacy="off",
+                allow={"scores": "exact"},  # to compare with a simulation digit by digit
             )
 
     def write(self, name: str, **values: Any) -> None:
@@ -113,6 +115,12 @@ class Sites:
     def run(self, line: Wire | None = None, **changes: Any) -> Result:
         line = line or self.line()
         return run_deployment(self.job(**changes), line, clock=line.clock)
+
+
+def book(folder: Path, kind: str = "upload") -> list[Any]:
+    """Lines of one kind in a site's own log of everything that was sent."""
+    lines = (folder / "state" / "sent.jsonl").read_text().splitlines()
+    return [entry for entry in map(json.loads, lines) if entry["kind"] == kind]
 
 
 def personal(result: Result) -> str:

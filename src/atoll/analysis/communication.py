@@ -56,7 +56,7 @@ class ReferenceFederation:
         y = torch.arange(len(ids) * self.held).view(len(ids), self.held).repeat(1, ROWS).flatten() % self.classes
         x = torch.rand(len(y), *self.shape, generator=torch.Generator().manual_seed(0))
         shares = ClientRows(x, y, [self.held * ROWS] * len(ids))
-        networks = ModelFactory(Config(models=self.models, server_model="mlp_a"), self._data(), self.shape)
+        networks = ModelFactory(Config(models=self.models, server_model="mlp_a"), self._data(), self.shape, code=None)
         models = networks.assign(ids, not has_bias_free_heads(method))
         public = torch.rand(self.public, *self.shape, generator=torch.Generator().manual_seed(1))
         return build_pool(

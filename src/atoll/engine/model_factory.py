@@ -1,6 +1,6 @@
 """Build the networks of a run: the clients' models, the proxy or shared model, and the server's models."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -30,6 +30,10 @@ PROXY = Spec(
 )
 
 
+class NotAdmitted(AtollError):
+    """Raised for a network that the receiver of a name does not admit."""
+
+
 @dataclass(frozen=True)
 class ModelFactory:
     """Builds networks by name; initial weights follow from the seed and the name.
@@ -38,11 +42,16 @@ class ModelFactory:
         config: configuration of the run.
         data: the data set.
         shape: shape of a row after the transform.
+        code: names of networks outside of the package that may be built, word for word; None for all of them, where
+            every name is the user's own. By default none, because names may come from another machine.
+        most_weights: largest number of weights of a network; None for no limit.
     """
 
     config: Config
     data: Dataset
     shape: tuple[int, ...]
+    code: Collection[str] | None = ()
+    most_weights: int | None = None
 
     def assign(self, clients: Sequence[ClientId], bias: bool) -> dict[ClientId, Model]:
         """Assign the models and adapters of the configuration to clients in turn.
@@ -74,6 +83,7 @@ class ModelFactory:
     def build_proxy(self, needs: Collection[Need], assign: Mapping[ClientId, Model]) -> Model | None:
         """Build the model that clients exchange in place of their own models, if the method needs one."""
         if Need.PROXY in needs:
+            self._check_weights("proxy", lambda: _proxy_network(self.config, self.shape))
             return build_proxy_model(self.config, self.shape)
         return self._shared(assign) if Need.SHARED_MODEL in needs else None
 
@@ -109,6 +119,7 @@ class ModelFactory:
             raise AtollError(
                 f"Model {base!r} cannot read {self.data.kind} data. Models that can: {', '.join(fitting)}."
             )
+        self._check(name, base, options, bias)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(key(self.config.seed, "model", name, owner or "")))
             classes, width = self.data.num_classes, self.config.width
@@ -118,6 +129,25 @@ class ModelFactory:
             else:
                 net = models.build(base, self.shape, classes, head_bias=bias, width=width, **options)
         return _make(net, name, adapter, self.config.seed)
+
+    def _check(self, name: str, base: str, options: dict[str, Any], bias: bool) -> None:
+        """Raise NotAdmitted for a network that may not be built: code from elsewhere, or too many weights."""
+        if not models.is_foreign(base):
+            outputs, width = self.data.num_classes, self.config.width
+            self._check_weights(
+                name, lambda: models.build(base, self.shape, outputs, head_bias=bias, width=width, **options)
+            )
+        elif self.code is not None and name not in self.code:
+            raise NotAdmitted(f"Model {name!r} is code outside of the package, which is not listed here.")
+
+    def _check_weights(self, name: str, build: Callable[[], nn.Module]) -> None:
+        """Raise NotAdmitted for a network with more weights than ``most_weights``."""
+        if self.most_weights is None:
+            return
+        with torch.device("meta"):  # Takes neither memory nor time.
+            found = sum(v.numel() for v in build().parameters())
+        if found > self.most_weights:
+            raise NotAdmitted(f"Model {name!r} has {found:,} weights, and at most {self.most_weights:,} are admitted.")
 
     def _sample(self) -> Tensor:
         """Make two rows of the data's shape, to probe the layers of an external network."""
@@ -165,15 +195,18 @@ def from_modules(nets: Sequence[nn.Module], federation: FederatedDataset, config
 
 def build_proxy_model(config: Config, shape: tuple[int, ...]) -> Model:
     """Build the proxy extractor from a value of ``--proxy``, such as ``8-16:kernel=5&activation=elu``."""
-    filters, *listed = PROXY.parse("--proxy", config.proxy)
-    options = parse_options("--proxy", config.proxy, "".join(listed), PROXY.form)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(key(config.seed, "model", "proxy")))
-        try:
-            net = models.proxy(shape, filters, **options)
-        except TypeError as reason:
-            raise AtollError(f"--proxy {config.proxy}: {reason}. Options: kernel, activation, final_relu.") from reason
-    return Model(net, "proxy")
+        return Model(_proxy_network(config, shape), "proxy")
+
+
+def _proxy_network(config: Config, shape: tuple[int, ...]) -> nn.Module:
+    filters, *listed = PROXY.parse("--proxy", config.proxy)
+    options = parse_options("--proxy", config.proxy, "".join(listed), PROXY.form)
+    try:
+        return models.proxy(shape, filters, **options)
+    except TypeError as reason:
+        raise AtollError(f"--proxy {config.proxy}: {reason}. Options: kernel, activation, final_relu.") from reason
 
 
 def default_model(data: Dataset) -> str:

@@ -228,7 +228,7 @@ def _pool(
 ) -> ClientPool:
     rows = build_row_splits(federation, transform, config.device)
     shape = tuple(rows.train.all.x.shape[1:])  # a transform may pad images
-    networks = ModelFactory(config, federation.dataset, shape)
+    networks = ModelFactory(config, federation.dataset, shape, code=None)
     models = (
         from_modules(nets, federation, config)
         if nets

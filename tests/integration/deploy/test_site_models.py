@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import small_runs
-from support.local_sites import SMALL, Sites, babbling
+from support.local_sites import SMALL, Sites, babbling, book
 
 from atoll.clients.evaluation import accuracy
 from atoll.deploy.site.models import open_site
@@ -86,8 +86,7 @@ def test_the_audit_of_a_deployed_run_lists_what_the_sites_say_they_sent(
     listed = json.loads(atoll("audit", tmp_path / "run", "--json").stdout)
     assert len(listed) == 2 * 2 * 3
     for name in sites.names:
-        lines = (tmp_path / name / "state" / "sent.jsonl").read_text().splitlines()
-        sent = [{k: entry[k] for k in ("round", "phase", "bytes", "sha256")} for entry in map(json.loads, lines)]
+        sent = [{k: entry[k] for k in ("round", "phase", "bytes", "sha256")} for entry in book(tmp_path / name)]
         assert sent == [{k: r[k] for k in ("round", "phase", "bytes", "sha256")} for r in listed if r["client"] == name]
     assert {record["verdict"] for record in listed} == {"accepted"}
     checked = json.loads(atoll("audit", tmp_path / "run", "--verify", "--json").stdout)

@@ -27,7 +27,7 @@ class Deploy(click.Group):
     """Group that imports `run` only when called: `run` needs torch, and the other commands do not."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["init", "server", "client", "run", "status", "stop", "show", "add", "reissue", "revoke"]
+        return ["init", "server", "client", "run", "status", "stop", "show", "add", "reissue", "revoke", "rules"]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name == "run":
@@ -188,6 +188,17 @@ def revoke(folder: Path, name: str) -> None:
     click.echo(
         f"The key of {name} is refused from now on. To let the site in again: atoll deploy reissue --site {name}"
     )
+
+
+@deploy.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="SITE_DIR")
+def rules(folder: Path) -> None:
+    """Show in plain words what a server may ask a site for, and what may leave the site."""
+    from ...deploy.site.config import read_site
+
+    site = read_site(folder)
+    for sentence in (*site.allow.sentences(), *site.privacy.sentences()):
+        click.echo(sentence)
 
 
 def _words(text: str) -> list[str]:

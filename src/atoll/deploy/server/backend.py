@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
-from math import nan
 from typing import NamedTuple
 
-from ...clients.evaluation import DETAILS, Score
+from ...clients.evaluation import Score
 from ...clients.fingerprints import fingerprint_bytes
 from ...clients.state_store import Kept, Store
 from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
@@ -18,10 +17,10 @@ from ...utils.parsing import Json
 from ..site.exchange_store import StateRef
 from ..transport.protocol import Frame, answers
 from ..transport.requests import SiteRequests
+from .reply_checks import BRIEF, BadReply, read_digest, read_score
 
 Needed = Callable[[], Mapping[ClientId, Collection[Kept]]]  # states that a resumed run may start from
 Sizes = Callable[[ClientId, Payload, int], Limits]  # limits of an upload, by client, download and phase
-_BRIEF = ("n", "accuracy", "val")
 
 
 class _Asked(NamedTuple):
@@ -35,7 +34,15 @@ class SiteBackend:
     """Runs clients at sites. The store holds references to the last accepted states, not the states."""
 
     def __init__(
-        self, caller: SiteRequests, run: str, store: Store, types: Contract, least: int, needed: Needed, sizes: Sizes
+        self,
+        caller: SiteRequests,
+        run: str,
+        store: Store,
+        types: Contract,
+        least: int,
+        needed: Needed,
+        sizes: Sizes,
+        test_rows: Mapping[ClientId, int],
     ):
         self.caller = caller
         self.run = run
@@ -44,6 +51,7 @@ class SiteBackend:
         self._least = least
         self._needed = needed
         self._sizes = sizes
+        self._test_rows = test_rows
         self._asked: dict[ClientId, _Asked] = {}
         self._replies: dict[ClientId, Frame] = {}
         self._last = 0  # last phase of a round
@@ -85,10 +93,30 @@ class SiteBackend:
             return ClientUpload(job.client, LostClient(f"site {job.client} answered {reply.code}", reply.code))
         if reply.kind == "flawed":  # The site found that its upload cannot be used.
             return ClientUpload(job.client, None, fingerprint=fingerprint_bytes(b""))
+        try:
+            before = self._before(reply, job)
+            self._results_of(reply, job)
+        except BadReply as reason:
+            return ClientUpload(job.client, LostClient(f"site {job.client} sent nonsense: {reason}", "failed"))
         self._replies[job.client] = reply._replace(body=b"")
         upload = self._stray(reply, job) or self._read(reply, job)
-        before = _score(reply.head.get("before"), _BRIEF) if job.evaluate and job.round.exchange == 0 else None
         return ClientUpload(job.client, upload, before, fingerprint_bytes(reply.body))
+
+    def _before(self, reply: Frame, job: ClientTask) -> Score | None:
+        """Return the score before training, if one was requested."""
+        if not job.evaluate or job.round.exchange > 0:
+            return None
+        return read_score(reply.head.get("before"), self._test_rows[job.client], BRIEF)
+
+    def _results_of(self, reply: Frame, job: ClientTask) -> ClientResult | None:
+        """Return the result that a reply holds; None if personal training goes on after the upload."""
+        if "state" not in reply.head:
+            return None
+        kept = Kept(job.round.t, job.round.exchange, read_digest(reply.head["state"]))
+        after = None
+        if job.evaluate and job.round.exchange == self._last:
+            after = read_score(reply.head.get("after"), self._test_rows[job.client])
+        return ClientResult(job.client, kept, after, bool(reply.head.get("spoilt")))
 
     def _stray(self, reply: Frame, job: ClientTask) -> Unreadable | None:
         """Return an error if the reply belongs to another request: another run, site, round or phase."""
@@ -110,10 +138,12 @@ class SiteBackend:
             least = min(self._least, len(waiting))
             self._replies |= dict(self.caller.ask(waiting, least, _title(first)))
         for i, (job, _) in asked.items():
-            head = self._replies[i].head
-            if isinstance(digest := head.get("state"), str):
-                after = _score(head.get("after")) if job.evaluate and job.round.exchange == self._last else None
-                yield ClientResult(i, Kept(job.round.t, job.round.exchange, digest), after, bool(head.get("spoilt")))
+            try:
+                result = self._results_of(self._replies[i], job)
+            except BadReply as reason:
+                result = ClientResult(i, LostClient(f"site {i} sent nonsense: {reason}", "failed"))
+            if result is not None:
+                yield result
         self._replies = {}
 
     def commit(self, results: ClientResult) -> None:
@@ -129,7 +159,10 @@ class SiteBackend:
         """Ask the site for its score. All values are NaN if the site does not answer."""
         request = Frame("assess", {"run": self.run, "base": self._base(i)}, encode(download))
         ((_, reply),) = self.caller.ask({i: request}, 0, "The evaluation")
-        return _score(reply.head.get("score"))
+        try:
+            return read_score(reply.head.get("score"), self._test_rows[i])
+        except BadReply:
+            return read_score(None, self._test_rows[i])
 
     def close(self) -> None:
         """Do nothing: the backend holds no processes or files."""
@@ -152,10 +185,3 @@ def _state_ref(kept: Kept) -> StateRef:
 
 def _title(job: ClientTask) -> str:
     return f"Round {job.round.t + 1}"
-
-
-def _score(values: object, names: Sequence[str] = (*_BRIEF, *DETAILS)) -> Score:
-    """Return a score that a site sent: all entries of a score and no others, NaN where a number is missing."""
-    sent = values if isinstance(values, dict) else {}
-    score = {name: float(v) if isinstance(v := sent.get(name), int | float) else nan for name in names}
-    return score | {"n": score["n"] if score["n"] >= 0 else 0.0}

@@ -46,6 +46,7 @@ class Sites:
             self._least,
             partial(_needed_states, inputs.checkpoints),
             inputs.checks.limits,
+            {i: inputs.setup.pool.test.size(at) for at, i in enumerate(inputs.setup.pool.ids)},
         )
         return self._backend
 

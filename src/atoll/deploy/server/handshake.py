@@ -31,10 +31,20 @@ from ...typing import ClientId
 from ...utils.files import to_json
 from ...utils.parsing import Json
 from ..fingerprints import method_digest, models_digest, rows_digest
+from ..received_names import ForeignName, check_name
 from ..transport.protocol import VERSION, Frame
 
 MOST_ROWS = 10**12
-SIMULATED = ("drop", "slow", "stragglers", "deadline", "poison")
+MOST_WEIGHTS = 10**9  # of a model that a site names
+DTYPES = frozenset(f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)) | {
+    "float16",
+    "float32",
+    "float64",
+}
+SIMULATED = {
+    **dict.fromkeys(("drop", "slow", "stragglers", "deadline", "poison"), "sites fail by themselves"),
+    "dp_seed": "sites draw their noise themselves, and do not tell how",
+}
 _COMMON = {  # entries that must be equal at all sites, and the remedy if they differ
     "kind": "Give all sites data of one kind.",
     "shape": "Give all sites rows of one shape.",
@@ -91,7 +101,7 @@ def read_description(site: ClientId, values: Json) -> SiteDescription:
             and len(description.rows) == 3
             and all(type(n) is int and 0 <= n < MOST_ROWS for n in description.rows)
             and description.rows[0] > 0
-            and np.dtype(description.dtype).kind in "uif"
+            and description.dtype in DTYPES
         )
     except TypeError:
         sound = False
@@ -123,9 +133,26 @@ def compare(descriptions: Sequence[SiteDescription]) -> None:
                 )
 
 
+def check_models(config: Config, descriptions: Sequence[SiteDescription]) -> None:
+    """Raise AtollError for a site whose model is neither a registered name nor one that ``--models`` lists.
+
+    The name comes from another machine: a file or a package that it names would be code of that machine's choice.
+    """
+    for description in descriptions:
+        try:
+            check_name("model", description.model, config.models)
+        except ForeignName as reason:
+            raise AtollError(
+                f"Site {description.site!r} names the model {description.model[:200]!r}, which is no registered one. "
+                "If you have the same code here and trust it, list this very text in --models."
+            ) from reason
+
+
 def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], public: Array | None) -> Setup:
     """Build the server's setup of a run from the descriptions of its sites."""
     compare(descriptions)
+    check_models(config, descriptions)
+    trusted = config.models
     _check_options(config)
     config = replace(
         config,
@@ -138,7 +165,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
     data = _blank(config.data, descriptions[0])
     transform = preset(config.transform, config.data, data.shape)
     row = transform.prepare(data.x_train)
-    networks = ModelFactory(config, data, tuple(row.shape[1:]))
+    networks = ModelFactory(config, data, tuple(row.shape[1:]), code=trusted, most_weights=MOST_WEIGHTS)
     rows = RowSplits(
         *(_placeholder_rows(row, [description.rows[part] for description in descriptions]) for part in range(3))
     )
@@ -165,9 +192,9 @@ def _check_options(config: Config) -> None:
             "--global-test needs the test rows of all clients in one place, and here they stay at the sites. "
             "Leave it out."
         )
-    for name in SIMULATED:
+    for name, why in SIMULATED.items():
         if getattr(config, name) is not None:
-            raise AtollError(f"{flag(name)} is for simulations: sites fail by themselves. Leave it out.")
+            raise AtollError(f"{flag(name)} is for simulations: {why}. Leave it out.")
 
 
 def announcement(setup: Setup, run: str, public: Array | None) -> dict[ClientId, Frame]:

@@ -5,6 +5,7 @@
     model: cnn1                # architecture, with options as for --models; default: one that suits the data
     public: public.npz         # for methods that distil: the same file at all sites and at the server
     methods: [mine.py]         # methods of your own that the server may ask for
+    allow: {rounds: 200}       # what a server may ask for: see rules.py
     privacy: {min_class_count: 10}  # what may leave: see privacy_rules.py; off: no limits of the site
 
 An .npz file with x_train, y_train, x_test, y_test and perhaps x_val, y_val is used as it is divided. So is other data
@@ -34,6 +35,7 @@ from ...typing import ClientId
 from ..fingerprints import rows_digest, words_digest
 from ..transport.protocol import VERSION
 from .privacy_rules import SitePrivacyRules, read_rules
+from .rules import SiteRules, read_site_rules
 
 NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 PARTS = ("train", "val", "test")
@@ -50,6 +52,7 @@ class SiteConfig:
     public: str = ""
     methods: tuple[str, ...] = ()
     privacy: SitePrivacyRules = SitePrivacyRules()
+    allow: SiteRules = SiteRules()
 
     @property
     def state(self) -> Path:
@@ -79,6 +82,11 @@ class SiteConfig:
     def federation(self, config: Config) -> FederatedDataset:
         """Return a federated data set with the site as its only client."""
         return self.rows.divided(self.name, config)
+
+    @property
+    def method_names(self) -> set[str]:
+        """Return the names of the site's own method files, without folders."""
+        return {Path(path).name for path in self.methods}
 
     def method_file(self, name: str) -> Path | None:
         """Return the site's own copy of a method file."""
@@ -126,7 +134,10 @@ def read_site(folder: Path) -> SiteConfig:
         raise AtollError(f"{str(path)!r}: 'methods' is a list of Python files.")
     texts = {name: str(values.get(name) or "") for name in ("model", "public")}
     rules = read_rules(values.get("privacy"), repr(str(path)))
-    return SiteConfig(folder, values["name"], values["data"], **texts, methods=tuple(methods), privacy=rules)
+    allow = read_site_rules(values.get("allow"), repr(str(path)))
+    return SiteConfig(
+        folder, values["name"], values["data"], **texts, methods=tuple(methods), privacy=rules, allow=allow
+    )
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

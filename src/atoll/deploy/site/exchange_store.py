@@ -110,9 +110,16 @@ class ExchangeStore:
             raise Refusal("request", f"{run!r} is not the name of a run.")
         self.folder = folder / "runs" / run
 
+    @property
+    def begun(self) -> bool:
+        """Return True if the site knows the run."""
+        return (self.folder / "begin.json").exists()
+
     def begin(self, document: Json) -> None:
         """Store the server's announcement of the run."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.begun:
+            (self.folder / "first").touch()  # Its time is that of the begin; later announcements leave it.
         write_whole(self.folder / "begin.json", to_json(document, indent=1).encode())
         sync_folder(self.folder)
 
@@ -122,6 +129,28 @@ class ExchangeStore:
             return dict(json.loads((self.folder / "begin.json").read_bytes()))
         except (OSError, ValueError) as reason:
             raise Refusal("run") from reason
+
+    def count_request(self, kind: str, of: str, digest: str, most: int) -> None:
+        """Count a request that is not the repetition of an earlier one.
+
+        Args:
+            kind: kind of the request.
+            of: the exchange or the state that the request is about.
+            digest: identifies the content of the request.
+            most: number of different requests of this kind for one exchange or state.
+
+        Raises:
+            Refusal: if there were as many different requests before.
+        """
+        path = self.folder / "requests.json"
+        known: dict[str, list[str]] = json.loads(path.read_bytes()) if path.exists() else {}
+        digests = known.setdefault(f"{kind} {of}", [])
+        if digest in digests:
+            return
+        if len(digests) >= most:
+            raise Refusal("rules", f"The server sent {most + 1} different requests ({kind}) for one step of a run.")
+        digests.append(digest)
+        write_whole(path, to_json(known).encode())
 
     def entry(self, round: int, phase: int, key: str) -> StoredExchange:
         """Return the place of an exchange, whether or not it is stored."""

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from math import isfinite
 
 from ...backends.loop import LoopBackend
 from ...clients.evaluation import Score
@@ -22,7 +21,7 @@ from ...core.serialization import OWN, WireError, decode, encode
 from ...core.task import Round
 from ...core.traits import Need
 from ...data.transforms import preset
-from ...engine.model_factory import ModelFactory
+from ...engine.model_factory import ModelFactory, NotAdmitted
 from ...engine.setup import apply_privacy, build_row_splits
 from ...errors import AtollError
 from ...privacy.disclosure import Undeclared
@@ -33,7 +32,11 @@ from ..transport.protocol import Frame, Refusal, answers, pack, unpack
 from .config import SiteConfig
 from .exchange_store import ExchangeStore, StateRef, StoredExchange
 from .run_checks import config_of, load_method
+from .score_release import Released, release_score
 
+# A resumed run may repeat a round with another model, because other sites were absent. More often than this, a server
+# tries out models.
+MOST_REPEATS = 3
 Afterwards = Callable[[], None]  # personal training that goes on after an upload
 
 
@@ -55,15 +58,19 @@ class Participation:
     def __init__(self, site: SiteConfig, document: Json):
         try:
             self.run = str(document["run"])
-            self.roster = dict(document["models"])
-            self._expected = document["expect"]
+            self.roster = {str(i): str(name) for i, name in dict(document["models"]).items()}
+            self._expected = dict(document["expect"])
+            self.roster[site.name]
         except (KeyError, TypeError, ValueError) as reason:
             raise Refusal("request") from reason
         self.site = site
-        self.config = config_of(document)
+        self.config = config_of(document, site)
         self.exchanges = ExchangeStore(site.state, self.run)
         method = load_method(self.config, site)
-        self.config, self.method, self.pool = apply_privacy(self.config, method, self._pool(method))
+        try:
+            self.config, self.method, self.pool = apply_privacy(self.config, method, self._pool(method))
+        except NotAdmitted as reason:
+            raise Refusal("rules", str(reason)) from reason
         self.types = contract(self.method)
         rules = site.privacy.combined(self.config, self.method)
         try:
@@ -80,7 +87,13 @@ class Participation:
         rows = build_row_splits(site.federation(config), transform)
         shared = Need.SHARED_MODEL in traits_of(method).needs and not config.shared_model
         roster = self.roster if shared else {name: site.architecture}
-        networks = ModelFactory(replace(config, models=tuple(roster.values())), data, tuple(rows.train.all.x.shape[1:]))
+        networks = ModelFactory(
+            replace(config, models=tuple(roster.values()), adapter=config.adapter if shared else self._adapter()),
+            data,
+            tuple(rows.train.all.x.shape[1:]),
+            code=(*site.allow.code, site.architecture),
+            most_weights=site.allow.weights,
+        )
         return build_pool(
             method,
             networks,
@@ -91,6 +104,13 @@ class Participation:
             public=None if site.public_rows is None else transform.prepare(site.public_rows),
             augment=transform.augmentation,
         )
+
+    def _adapter(self) -> tuple[str, ...]:
+        """Return the adapter of this site: adapters are assigned to sites in turn, in the order of the roster."""
+        if not self.config.adapter:
+            return ()
+        position = list(self.roster).index(self.site.name)
+        return (self.config.adapter[position % len(self.config.adapter)],)
 
     def compare(self) -> None:
         """Raise Refusal unless method, model and rows are those that the server expects."""
@@ -137,9 +157,12 @@ class Participation:
 
     def assess(self, request: Frame) -> Frame:
         """Evaluate the personal model without training."""
-        loop = self._loop(_state_ref(request.head["base"]), [])
+        base = _state_ref(request.head.get("base"))
+        self.exchanges.count_request("assess", str(base), sha256(request.body).hexdigest(), most=1)
+        loop = self._loop(base, [])
         download = decode(self.types.exchanges[0].download, request.body)
-        return Frame("score", {"score": _plain(loop.assess(self.method, self.config.seed, self.site.name, download))})
+        score = loop.assess(self.method, self.config.seed, self.site.name, download)
+        return Frame("score", {"score": self._released(score)})
 
     def end(self, request: Frame) -> Frame:
         """End the run: keep the state that the server names as the result, and delete all others."""
@@ -169,7 +192,13 @@ class Participation:
             raise Refusal("request") from reason
         if request.body and sha256(request.body).hexdigest() != download:
             raise Refusal("request", "The digest of a message does not match its content.")
+        if round < 0 or not 0 <= phase < len(self.types.exchanges):
+            raise Refusal("rules", f"There is no exchange {phase} of round {round + 1} in this run.")
+        if round >= self.config.rounds:
+            # A run that was extended is announced again, and the rules decide about its new length.
+            raise Refusal("run", f"The run was announced with {self.config.rounds} rounds.")
         key = sha256(f"{base} {download} {bool(head['examine'])}".encode()).hexdigest()
+        self.exchanges.count_request("exchange", f"{round}-{phase}", key, most=MOST_REPEATS)
         return self.exchanges.entry(round, phase, key)
 
     def _carry_out(
@@ -185,7 +214,7 @@ class Participation:
             raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
         entry.begin(data, encode(made[0]))
         asked = answers(self.run, self.site.name, request.head["round"], request.head["phase"])
-        head: Json = asked | {"before": _plain(outcome.before)}
+        head: Json = asked | {"before": self._released(outcome.before)}
         conclude = partial(self._conclude, loop, entry)
         if not isinstance(self.method, TrainsAfterUpload):
             conclude()
@@ -197,7 +226,12 @@ class Participation:
     def _conclude(self, loop: LoopBackend, entry: StoredExchange) -> None:
         if not entry.concluded:
             (rest,) = loop.results()
-            entry.conclude(encode(rest.state), {"after": _plain(rest.after), "spoilt": not is_finite(rest.state)})
+            notes = {"after": self._released(rest.after), "spoilt": not is_finite(rest.state)}
+            entry.conclude(encode(rest.state), notes)
+
+    def _released(self, score: Score | None) -> Released | None:
+        """Return the form of a score that may leave the site."""
+        return release_score(score, self.site.allow.scores, self.pool.val.size(0))
 
     def _conclude_again(self, entry: StoredExchange) -> None:
         """Repeat an exchange after a crash between upload and personal training, from the stored request."""
@@ -247,8 +281,3 @@ def _state_ref(value: Sequence[int | str] | None) -> StateRef | None:
         return None if value is None else StateRef(int(value[0]), int(value[1]), str(value[2]))
     except (TypeError, ValueError, IndexError) as reason:
         raise Refusal("request") from reason
-
-
-def _plain(score: Score | None) -> dict[str, float | None] | None:
-    """Return a score for JSON, with null for undefined values."""
-    return None if score is None else {name: v if isfinite(v) else None for name, v in score.items()}

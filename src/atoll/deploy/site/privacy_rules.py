@@ -29,6 +29,16 @@ class SitePrivacyRules(NamedTuple):
         strict = max(asked.cov_source, own.cov_source, key=STRICTNESS.index)
         return replace(config, min_class_count=max(asked.least, own.least), cov_source=strict)
 
+    def sentences(self) -> list[str]:
+        """Return the rules in plain words."""
+        if self == OFF:
+            return ["Privacy rules are off: whatever a method declares to send leaves the site."]
+        return [
+            f"Statistics of a class leave the site only if it has at least {self.min_class_count} rows there.",
+            f"In place of covariances of features: {self.cov_source or 'as strict as the method can be'}.",
+            "What a method does not declare does not leave the site.",
+        ]
+
     def check(self, config: Config, method: AnyMethod) -> None:
         """Raise AtollError for a run whose server needs what the site's rules withhold."""
         wanted, asked = self.combined(config, method).cov_source, build_gate(config, method).cov_source

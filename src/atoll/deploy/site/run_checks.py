@@ -2,24 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
 
 from ..._version import __version__
-from ...config import Config, from_dict
+from ...config import Config
 from ...core.method import AnyMethod
 from ...engine.setup import build_method
 from ...errors import AtollError
 from ...utils.parsing import Json
+from ..received_names import TOLD
 from ..transport.protocol import VERSION, Refusal
 from .config import SiteConfig
 
 
-def config_of(document: Mapping[str, object]) -> Config:
-    """Return the configuration in a request; raise Refusal if it is missing or wrong."""
-    try:
-        return from_dict(cast(Json, document["config"]))
-    except (AtollError, KeyError, TypeError) as reason:
-        raise Refusal("request", str(reason)) from reason
+def config_of(document: Mapping[str, object], site: SiteConfig) -> Config:
+    """Return the configuration in a request, with registered names alone; raise Refusal if the rules forbid it."""
+    return site.allow.read_config(document.get("config"), site.method_names)
 
 
 def check_version(document: Mapping[str, object]) -> None:
@@ -31,6 +28,21 @@ def check_version(document: Mapping[str, object]) -> None:
 def check_rules(site: SiteConfig, config: Config) -> None:
     """Raise Refusal if the site's own privacy rules forbid the run."""
     site.privacy.check(config, load_method(config, site))
+
+
+def check_unchanged(begun: Json, again: Json) -> None:
+    """Raise Refusal unless a second announcement of a run equals the first one; only rounds may be added.
+
+    Otherwise a server could weaken the noise of a run, or reopen a budget that is spent.
+    """
+    if _lasting(begun) != _lasting(again):
+        raise Refusal("rules", "The server announces a run again with other options than at its begin.")
+
+
+def _lasting(document: Json) -> Json:
+    """Return the entries of an announcement that stay the same through a run."""
+    config = {name: v for name, v in dict(document["config"]).items() if name in TOLD and name != "rounds"}
+    return {"config": config, "models": document["models"], "expect": document["expect"]}
 
 
 def load_method(config: Config, site: SiteConfig) -> AnyMethod:

@@ -22,10 +22,11 @@ from ..transport.protocol import Frame, ProtocolError, Refusal, error, pack, rec
 from .config import SiteConfig, read_site
 from .exchange_store import ExchangeStore
 from .participation import Afterwards, Flawed, Participation
-from .run_checks import check_rules, check_version, config_of
+from .run_checks import check_rules, check_unchanged, check_version, config_of
 
 REQUEST_SECONDS = 60.0  # within which a request must arrive after the connection is open
 BACKLOG = 16
+DAY = 86400.0  # seconds
 
 
 class Answer(NamedTuple):
@@ -65,24 +66,35 @@ class RequestHandler:
                 return Answer(pack(Frame("name", {"site": self.site.name})))
             case "hello":
                 check_version(request.head)
-                config = config_of(request.head)
+                config = config_of(request.head, self.site)
                 check_rules(self.site, config)
-                return Answer(pack(Frame("card", self.site.card(config))))
+                return self._answer("", request, Frame("card", self.site.card(config)))
             case "begin":
                 return self._begin(request.head)
             case "exchange":
                 return self._exchange(request, data)
-            case "finish":
-                return Answer(pack(self._participation(request).finish(request)))
-            case "assess":
-                return Answer(pack(self._participation(request).assess(request)))
-            case "end":
-                return Answer(pack(self._participation(request).end(request)))
+            case "finish" | "assess" | "end":
+                participation = self._participation(request)
+                carry_out = {"finish": participation.finish, "assess": participation.assess, "end": participation.end}
+                return self._answer(participation.run, request, carry_out[request.kind](request))
         raise Refusal("request", f"Requests of kind {request.kind!r} are unknown.")
 
     def _begin(self, head: Json) -> Answer:
+        run = str(head.get("run"))
+        exchanges = ExchangeStore(self.site.state, run)
+        if exchanges.begun:
+            check_unchanged(exchanges.document(), head)
+        else:
+            self._check_number_of_runs()
         self._take_part(head).exchanges.begin(head)
-        return Answer(pack(Frame("ready", {})))
+        return self._answer(run, Frame("begin", head), Frame("ready", {}))
+
+    def _check_number_of_runs(self) -> None:
+        """Raise Refusal if as many runs began within a day as the site's rules admit."""
+        documents = (self.site.state / "runs").glob("*/first")
+        begun = sum(time.time() - path.stat().st_mtime < DAY for path in documents)
+        if begun >= self.site.allow.runs_per_day:
+            raise Refusal("rules", f"{begun} runs began within a day, and site.yaml admits no more.")
 
     def _take_part(self, document: Json) -> Participation:
         check_version(document)
@@ -99,32 +111,38 @@ class RequestHandler:
             reply, again, afterwards = participation.exchange(request, data)
         except Flawed as reason:
             _log(str(reason))
-            return Answer(pack(Frame("flawed", {})))
-        self._record(participation, request, reply, again)
-        return Answer(pack(reply), afterwards)
+            return self._answer(participation.run, request, Frame("flawed", {}))
+        privacy = participation.account()
+        answer = self._answer(participation.run, request, reply, {"again": again, "privacy": privacy})
+        return answer._replace(afterwards=afterwards)
 
     def _participation(self, request: Frame) -> Participation:
         run = str(request.head.get("run"))
         return self._participations.get(run) or self._take_part(ExchangeStore(self.site.state, run).document())
 
-    def _record(self, participation: Participation, request: Frame, reply: Frame, again: bool) -> None:
-        """Add an upload to the site's own log of everything that was sent."""
-        scores = {name: reply.head[name] for name in ("before", "after") if reply.head.get(name)}
-        line = {
+    def _answer(self, run: str, request: Frame, reply: Frame, more: Json | None = None) -> Answer:
+        """Pack a reply, after a line for it in the site's own log of everything that is sent."""
+        scores = {name: reply.head[name] for name in ("before", "after", "score") if reply.head.get(name)}
+        line: Json = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "run": participation.run,
-            "round": request.head["round"] + 1,
-            "phase": request.head["phase"],
+            "kind": reply.kind,
+            "run": run,
+            **_position(request.head),
             "bytes": len(reply.body),
             "sha256": sha256(reply.body).hexdigest(),
-            "again": again,
             "scores": scores,
-            "privacy": participation.account(),
+            **(more or {}),
         }
         with (self.site.state / "sent.jsonl").open("a") as log:
             log.write(to_json(line) + "\n")
             log.flush()
             os.fsync(log.fileno())
+        return Answer(pack(reply))
+
+
+def _position(head: Json) -> Json:
+    """Return round, counted from 1, and phase of a request that belongs to an exchange."""
+    return {"round": head["round"] + 1, "phase": head["phase"]} if "round" in head else {}
 
 
 def local(site: SiteConfig) -> Callable[[bytes], bytes]:

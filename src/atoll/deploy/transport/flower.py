@@ -52,8 +52,11 @@ def wrapped(data: bytes) -> Any:
 
 
 def unwrapped(content: Any) -> bytes:
-    """Return the packed frame in the content of a Flower message."""
-    return bytes(content[RECORD][RECORD].data)
+    """Return the packed frame in the content of a Flower message; no bytes, which are no frame, if there is none."""
+    try:
+        return bytes(content[RECORD][RECORD].data)
+    except (KeyError, TypeError, AttributeError, IndexError):
+        return b""
 
 
 class FlowerTransport:

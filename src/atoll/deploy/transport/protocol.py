@@ -44,6 +44,9 @@ CODES = {
         "keeps uploads to itself whose fields do not say what they hold, by its own rules. Declare a role for every "
         "field of the method's upload; the log there names the field"
     ),
+    "rules": (
+        "does not admit this by its own rules, which `atoll deploy rules` shows there. The log there says which rule"
+    ),
     "budget": "has spent the privacy budget of this run",
     "failed": "failed in its part of the method. The log there says why",
 }

@@ -1,0 +1,289 @@
+"""What a hostile server asks a site for: names that are code, other noise, many models, rounds that do not exist."""
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import small_runs
+from support.local_sites import SMALL, Sites, book
+
+from atoll.core.serialization import decode, encode
+from atoll.deploy.site.worker import local
+from atoll.deploy.transport.protocol import Frame, pack, unpack
+from atoll.methods.fedavg import Global
+
+Site = Callable[[Frame], Frame]
+
+CODE = """
+from pathlib import Path
+Path({marker!r}).write_text("code from the server ran")
+def f(**options):
+    raise ValueError
+"""
+
+
+def federation(folder: Path, method: str = "fedavg", **changes: Any) -> Sites:
+    sites = Sites(folder, small_runs.setup(method, **SMALL | {"clients": 2} | changes))
+    for name in sites.names:
+        sites.write(name, privacy=None, allow=None)
+    return sites
+
+
+def recorded(sites: Sites, **job: Any) -> list[Frame]:
+    """The requests of an honest run to site 0."""
+    line = sites.line()
+    sites.run(line, **job)
+    return [frame for site, frame in line.asked if site == "0"]
+
+
+class Victim:
+    """A fresh copy of site 0, and the honest requests of a run that it has not seen."""
+
+    def __init__(self, folder: Path, method: str = "fedavg", **changes: Any):
+        self.frames = recorded(federation(folder / "elsewhere", method, **changes))
+        self.sites = federation(folder / "victim", method, **changes)
+        self.folder = self.sites.folder / "0"
+        self._answer = local(self.sites.site("0"))
+
+    def first(self, kind: str) -> Frame:
+        return next(frame for frame in self.frames if frame.kind == kind)
+
+    def ask(self, frame: Frame) -> Frame:
+        return unpack(self._answer(pack(frame)))
+
+    def begin(self, **config: Any) -> Frame:
+        head = self.first("begin").head
+        return self.ask(Frame("begin", head | {"config": head["config"] | config}))
+
+    def restart(self) -> None:
+        self._answer = local(self.sites.site("0"))
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    return tmp_path / "marker"
+
+
+@pytest.fixture
+def evil(tmp_path: Path, marker: Path) -> str:
+    path = tmp_path / "evil.py"
+    path.write_text(CODE.format(marker=str(marker)))
+    return str(path)
+
+
+# -- names are never code ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", ["terms", "method", "shared_model", "server_model"])
+@pytest.mark.parametrize("kind", ["hello", "begin"])
+def test_name_that_is_a_path_is_refused_and_not_imported(
+    entry: str, kind: str, tmp_path: Path, evil: str, marker: Path
+) -> None:
+    victim = Victim(tmp_path)
+    value: Any = [evil] if entry == "terms" else evil if entry == "method" else f"{evil}:f:command=id"
+    head = victim.first(kind).head
+
+    reply = victim.ask(Frame(kind, head | {"config": head["config"] | {entry: value}}))
+
+    assert reply.code == ("method" if entry == "method" else "rules")
+    assert not marker.exists()
+
+
+def test_roster_with_a_path_is_refused_and_not_imported(tmp_path: Path, evil: str, marker: Path) -> None:
+    victim = Victim(tmp_path, "fml")  # shares the smallest model, so that sites build all models of the roster
+    head = victim.first("begin").head
+
+    reply = victim.ask(Frame("begin", head | {"models": head["models"] | {"1": f"{evil}:f"}}))
+
+    assert reply.code == "rules"
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("model", ["timm:resnet18", "torchvision:resnet18", "os.py:system:command=id"])
+def test_model_of_another_package_is_refused(model: str, tmp_path: Path) -> None:
+    victim = Victim(tmp_path, "fml")
+    head = victim.first("begin").head
+
+    assert victim.ask(Frame("begin", head | {"models": head["models"] | {"1": model}})).code == "rules"
+
+
+@pytest.mark.parametrize("option", [{"shared_model": "mlp:hidden=3000000"}, {"width": 10**8}])
+def test_model_with_too_many_weights_is_refused_before_it_is_built(option: dict[str, Any], tmp_path: Path) -> None:
+    victim = Victim(tmp_path, "fml")
+
+    assert victim.begin(**option).code == "rules"
+
+
+def test_proxy_with_too_many_weights_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    victim = Victim(tmp_path, "pfedes")
+
+    assert victim.begin(proxy="100000-100000").code == "rules"
+
+
+def test_entries_that_a_site_does_not_need_are_dropped(tmp_path: Path, evil: str, marker: Path) -> None:
+    victim = Victim(tmp_path)
+
+    reply = victim.begin(metric=[f"{evil}:f"], data_dir="/", out="/", track=["mlflow"])
+
+    assert reply.kind == "ready"
+    assert not marker.exists()
+
+
+def test_code_that_the_site_lists_word_for_word_is_admitted(tmp_path: Path) -> None:
+    source = tmp_path / "short.py"
+    source.write_text(
+        "from dataclasses import dataclass\n"
+        "from atoll.core import Regulariser\n"
+        "@dataclass(frozen=True)\n"
+        "class Short(Regulariser):\n"
+        "    def bind(self, sent, anchor, client):\n"
+        "        return lambda step: 0 * step.logits.sum()\n"
+    )
+    sites = Sites(tmp_path / "sites", small_runs.setup("fedavg", **SMALL, terms=(str(source),)))
+    with pytest.raises(Exception, match="does not admit this by its own rules"):
+        sites.run()
+    for name in sites.names:
+        sites.write(name, allow={"code": [str(source)], "scores": "exact"})
+
+    assert sites.run().summary["status"] == "finished"
+
+
+# -- rules of the site ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "config"),
+    [
+        ({"methods": ["local"]}, {}),
+        ({"rounds": 5}, {"rounds": 6}),
+        ({"terms": []}, {"terms": ["proximal:mu=0.1"]}),
+        ({"weights": 100}, {}),
+    ],
+)
+def test_request_beyond_the_rules_of_the_site_is_refused(
+    rules: dict[str, Any], config: dict[str, Any], tmp_path: Path
+) -> None:
+    victim = Victim(tmp_path)
+    victim.sites.write("0", allow=rules)
+    victim.restart()
+
+    assert victim.begin(**config).code == "rules"
+
+
+def test_more_runs_on_a_day_than_the_rules_admit_are_refused(tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    victim.sites.write("0", allow={"runs_per_day": 2})
+    victim.restart()
+    head = victim.first("begin").head
+
+    kinds = [victim.ask(Frame("begin", head | {"run": f"{n:032x}"})) for n in range(3)]
+
+    assert [reply.code or reply.kind for reply in kinds] == ["ready", "ready", "rules"]
+
+
+# -- noise and budget -------------------------------------------------------------------------------------------------
+
+
+def test_seed_of_the_noise_is_refused(tmp_path: Path) -> None:
+    victim = Victim(tmp_path, dp="8")
+
+    assert victim.begin(dp_seed=7).code == "rules"
+
+
+@pytest.mark.parametrize("change", [{"dp": "50"}, {"dp": None}, {"dp_clip": 100.0}, {"method": "local"}, {"lr": 0.5}])
+def test_second_begin_of_a_run_with_other_options_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    victim = Victim(tmp_path, dp="8")
+    assert victim.begin().kind == "ready"
+
+    assert victim.begin(**change).code == "rules"
+    assert victim.begin().kind == "ready"
+
+
+def test_spent_budget_stays_spent_after_a_second_begin(tmp_path: Path) -> None:
+    victim = Victim(tmp_path, dp="8")
+    victim.begin()
+    for frame in victim.frames:
+        if frame.kind == "exchange":
+            assert victim.ask(frame).kind == "upload"
+    victim.begin(rounds=50, dp_rounds=2)
+    again = victim.first("exchange")
+
+    reply = victim.ask(Frame("exchange", again.head | {"round": 2, "base": None}, again.body))
+
+    assert reply.code == "budget"
+
+
+# -- exchanges and scores ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("change", "code"), [({"round": 5}, "run"), ({"round": -1}, "rules"), ({"phase": 3}, "rules")])
+def test_exchange_outside_of_the_run_is_refused(change: dict[str, int], code: str, tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    victim.begin()
+    frame = victim.first("exchange")
+
+    assert victim.ask(Frame("exchange", frame.head | change, frame.body)).code == code
+
+
+def other_model(frame: Frame, value: float) -> Frame:
+    """The same request with a model of the server's choice."""
+    params = {name: torch.full_like(v, value) for name, v in decode(Global, frame.body).params.items()}
+    body = encode(Global(params, {}))
+    return Frame(frame.kind, frame.head | {"download": sha256(body).hexdigest()}, body)
+
+
+def test_many_models_for_one_round_are_refused(tmp_path: Path) -> None:
+    """A resumed run may repeat a round with another model; a server that tries out models is stopped."""
+    victim = Victim(tmp_path)
+    victim.begin()
+    frame = victim.first("exchange")
+
+    replies = [victim.ask(other_model(frame, 0.01 * n)) for n in range(5)]
+
+    assert [reply.code or reply.kind for reply in replies] == ["upload"] * 3 + ["rules"] * 2
+
+
+def test_second_model_to_assess_for_one_state_is_refused(tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    victim.begin()
+    frame = victim.first("exchange")
+    request = Frame("assess", {"run": frame.head["run"], "base": None}, frame.body)
+
+    assert victim.ask(request).kind == "score"
+    assert victim.ask(request).kind == "score"  # the same request again
+    assert victim.ask(other_model(request, 0.5)).code == "rules"
+
+
+def test_scores_of_few_test_rows_are_withheld_by_default(tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    victim.begin()
+    frame = victim.first("exchange")
+    request = Frame("assess", {"run": frame.head["run"], "base": None}, frame.body)
+
+    score = victim.ask(request).head["score"]
+
+    assert score["n"] < 20
+    assert {value for name, value in score.items() if name != "n"} == {None}
+
+
+def test_every_reply_has_a_line_in_the_log_of_the_site(tmp_path: Path) -> None:
+    sites = federation(tmp_path, "ditto", wait_free=True, rate=0.5, clients=2)
+    line = sites.line()
+    sites.run(line)
+
+    asked = [frame.kind for site, frame in line.asked if site == "0"]
+    logged = [json.loads(text)["kind"] for text in (tmp_path / "0" / "state" / "sent.jsonl").read_text().splitlines()]
+    replies = {
+        "hello": "card",
+        "begin": "ready",
+        "exchange": "upload",
+        "finish": "rest",
+        "assess": "score",
+        "end": "ended",
+    }
+    assert logged == [replies[kind] for kind in asked]
+    assert len(book(tmp_path / "0", "card")) == 1

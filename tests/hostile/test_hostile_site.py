@@ -1,0 +1,113 @@
+"""What a hostile site sends to the server: a model that is code, impossible scores, digests that are none."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import small_runs
+from support.local_sites import SMALL, Sites
+
+from atoll.deploy.transport import flower
+from atoll.deploy.transport.protocol import Frame, pack, unpack
+from atoll.errors import AtollError
+
+Change = Callable[[Frame], Frame]
+
+
+def federation(folder: Path, method: str = "fedavg", **changes: Any) -> Sites:
+    return Sites(folder, small_runs.setup(method, **SMALL | {"strikes": 0} | changes))
+
+
+def hostile(sites: Sites, change: Change) -> Any:
+    """A line on which site 1 changes its replies."""
+    line = sites.line()
+    answer = line.sites["1"]
+    line.sites["1"] = lambda data: pack(change(unpack(answer(data))))
+    return line
+
+
+def with_head(kind: str, **values: Any) -> Change:
+    return lambda reply: reply._replace(head=reply.head | values) if reply.kind == kind else reply
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["os.py:system:command=id>marker", "timm:resnet18", "torchvision:resnet18", "mlp:hidden=2000000000", "nonsense"],
+)
+def test_model_on_a_card_that_is_no_registered_name_ends_the_start_of_a_run(model: str, tmp_path: Path) -> None:
+    sites = federation(tmp_path)
+
+    with pytest.raises(AtollError, match=r"Site '1' names the model|weights, and at most"):
+        sites.run(hostile(sites, with_head("card", model=model)))
+
+    assert not (tmp_path / "marker").exists()
+
+
+def test_file_named_on_a_card_is_not_imported(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    source = tmp_path / "evil.py"
+    source.write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\ndef f():\n    pass\n")
+    sites = federation(tmp_path / "sites")
+
+    with pytest.raises(AtollError, match="no registered one"):
+        sites.run(hostile(sites, with_head("card", model=f"{source}:f")))
+
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("dtype", ["(2,", "object", "O", "U8", "float32,float32", "V1000000000"])
+def test_impossible_dtype_on_a_card_gets_a_sentence(dtype: str, tmp_path: Path) -> None:
+    sites = federation(tmp_path)
+
+    with pytest.raises(AtollError, match="impossible values"):
+        sites.run(hostile(sites, with_head("card", dtype=dtype)))
+
+
+SCORES: dict[str, Any] = {
+    "of 400 digits": {"accuracy": 10**400},
+    "of 1e308": {"accuracy": 1e308},
+    "of 7": {"accuracy": 7},
+    "below 0": {"val": -0.5},
+    "that are text": {"accuracy": "0.9"},
+    "that are true": {"accuracy": True},
+}
+
+
+@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("entry", ["before", "after"])
+def test_impossible_scores_make_the_site_absent(kind: str, entry: str, tmp_path: Path) -> None:
+    sites = federation(tmp_path)
+
+    result = sites.run(hostile(sites, with_head("upload", **{entry: SCORES[kind]})), min_clients=1)
+
+    assert result.summary["digest"] == absent("fedavg").summary["digest"]
+    assert result.summary["personal"]["final"] <= 1
+
+
+@pytest.mark.parametrize("digest", ["", "x" * 64, "a" * 900_000, "\ud800" * 64, 7, None, ["a"]])
+def test_digest_that_is_none_makes_the_site_absent(digest: Any, tmp_path: Path) -> None:
+    sites = federation(tmp_path)
+
+    result = sites.run(hostile(sites, with_head("upload", state=digest)), min_clients=1)
+
+    assert result.summary["digest"] == absent("fedavg").summary["digest"]
+
+
+def test_impossible_scores_after_personal_training_keep_the_last_good_state(tmp_path: Path) -> None:
+    sites = federation(tmp_path, "ditto", wait_free=True)
+
+    result = sites.run(hostile(sites, with_head("rest", after={"accuracy": 5})), min_clients=1)
+
+    assert result.summary["status"] == "finished"
+    assert result.summary["personal"]["final"] <= 1
+
+
+def absent(method: str) -> Any:
+    """The same run in which client 1 never answers."""
+    return small_runs.run(method, **SMALL, strikes=0, drop="client:1")
+
+
+@pytest.mark.parametrize("content", [{}, {"other": 1}, None, {flower.RECORD: {}}, {flower.RECORD: {flower.RECORD: 5}}])
+def test_message_without_a_record_holds_no_frame(content: Any) -> None:
+    assert flower.unwrapped(content) == b""
