@@ -28,7 +28,7 @@ def test_rules_are_read_with_defaults_for_the_rest() -> None:
         ({"rounds": 0}, "at least 1"),
         ({"rounds": True}, "at least 1"),
         ({"methods": "fedavg"}, "list of names"),
-        ({"scores": "all"}, "rounded, exact, off"),
+        ({"scores": "all"}, "exact, off, rounded"),
     ],
 )
 def test_malformed_rules_are_refused_with_a_sentence(value: Any, message: str) -> None:
