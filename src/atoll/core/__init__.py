@@ -11,7 +11,7 @@ from .losses import Loss, Term, cross_entropy, objective, wmean
 from .method import Method, StateT
 from .model import CHUNK, Model, Predictor
 from .optim.adam import Adam
-from .optim.base import Optimiser, gradient
+from .optim.base import Optimiser, Trained, gradient
 from .optim.dpsgd import DPSGD
 from .optim.sgd import SGD
 from .params import BUFFERS, add, part, sqnorm, sub, weights, zeros
@@ -57,6 +57,7 @@ __all__ = [
     "Step",
     "Task",
     "Term",
+    "Trained",
     "Traits",
     "about",
     "add",
