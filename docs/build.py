@@ -167,10 +167,14 @@ def options_page() -> str:
             "`atoll schema > atoll.schema.json`, and begin the configuration with this line:",
             "```yaml\n# yaml-language-server: $schema=atoll.schema.json\n```",
             "## Optimisers",
-            "A method that trains locally has a field `optim`; `--optimiser`, `--lr`, `--epochs` and `--batch-size` "
-            "set its parts, and `--set optim.momentum=0.5` sets any of them. Other optimisers of a method (see its "
-            "settings) are reached by their own name, such as `--set calibrate.epochs=2`. What an optimiser remembers "
-            "(momentum, moments) dies with the call that made it.",
+            "A method that trains locally has a field `optim`; `--optimiser`, `--lr`, `--epochs`, `--steps` and "
+            "`--batch-size` set its parts, and `--set optim.momentum=0.5` sets any of them. Other optimisers of a "
+            "method (see its settings) are reached by their own name, such as `--set calibrate.epochs=2`.",
+            "Epochs need not be whole: `--epochs 0.5` is half of the batches of one pass, rounded up, of each client "
+            "by its own number of rows. `--steps 20` is 20 batches of every client: one with few rows goes through "
+            "them again, one with many does not see all. What an optimiser remembers (momentum, moments) dies with "
+            "the call that made it, unless a method hands it on: `optim.train` returns it beside the params and the "
+            "number of steps taken, and takes it back as `memory`.",
             *(part for name in OPTIMISERS for part in _optimiser(name)),
             "## Models",
             "Names for `--models`. Options follow the name and are joined by `&`: `cnn1:native28=true`. The sizes are "

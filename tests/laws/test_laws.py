@@ -143,6 +143,14 @@ def test_process_backend_gives_same_digest_as_loop(name: str) -> None:
     assert run(name, backend="processes", workers=2).summary["digest"] == run(name).summary["digest"]
 
 
+@pytest.mark.parametrize("length", [{"epochs": 0.5}, {"epochs": 1.5}, {"epochs": None, "steps": 5}], ids=str)
+def test_length_of_training_is_the_same_on_every_backend(length: dict[str, Any]) -> None:
+    assert_vmap_agrees(setup("fedavg", **length))
+    alone = run("fedavg", **length).summary["digest"]
+    assert run("fedavg", backend="processes", workers=2, **length).summary["digest"] == alone
+    assert alone != run("fedavg").summary["digest"]
+
+
 # -- law 2: a run through checkpoints equals a run without ------------------------------------------------------------
 
 
