@@ -394,8 +394,10 @@ def poisoned(upload: Any) -> Any:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_heterogeneous_models_run_or_are_refused_with_the_reason(name: str) -> None:
-    mixed = {"models": ("mlp:hidden=32", "mlp:hidden=64"), "width": 24}
-    if Need.SAME_ARCHITECTURE in traits_of(_registry.method(name)).needs:
+    needs = traits_of(_registry.method(name)).needs
+    more = "&norm=true" if Need.BATCH_NORM in needs else ""
+    mixed = {"models": (f"mlp:hidden=32{more}", f"mlp:hidden=64{more}"), "width": 24}
+    if Need.SAME_ARCHITECTURE in needs:
         with pytest.raises(AtollError, match="one architecture"):
             setup(name, **mixed)
     else:

@@ -35,7 +35,7 @@ CLOSED = {"fedmd", "ktpfl"}
 
 
 def short(name: str) -> Result:
-    options = SMALL | short_options(name) | {"models": ("mlp:hidden=16",)}
+    options = SMALL | short_options(name)
     if name == "fedfed":  # so that features are shared by the end
         options |= {"settings": {"distil_rounds": 0}}
     return run_experiment(build_setup(Config(method=name, **options)))

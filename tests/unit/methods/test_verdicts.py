@@ -14,6 +14,7 @@ from atoll.config import Config
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
+from benchmarks.digests import SHORT
 
 RECORDED: dict[str, list[str]] = json.loads((Path(__file__).parents[2] / "verdicts.json").read_text())
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -33,7 +34,9 @@ def accepted(name: str) -> set[str]:
     found = set()
     for option, values in OPTIONS.items():
         try:
-            build_setup(Config(name, clients=3, partition="iid", rounds=2, rows=300, public=50, **values))
+            build_setup(
+                Config(name, **SHORT.get(name, {}) | values, clients=3, partition="iid", rounds=2, rows=300, public=50)
+            )
         except AtollError:
             continue
         found.add(option)
