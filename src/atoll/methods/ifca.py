@@ -49,7 +49,6 @@ class IFCA(Method[Models, Nothing, Models, Update]):
     clusters: int = setting(4, "K, the number of models", "paper, rotated MNIST")
 
     traits: ClassVar[Traits] = Traits(
-        family="clusters",
         needs=frozenset({Need.SAME_ARCHITECTURE}),
         why_uploads="it averages the models of the clients that made the same choice",
         guards=("params",),
