@@ -37,9 +37,9 @@ from atoll.methods.fedproto import FedProto, Means, Prototypes
 METHODS = sorted(_registry.methods())
 ABLE = [
     "apfl", "ditto", "fedadagrad", "fedadam", "fedala", "fedapen", "fedavg", "fedavg_ft", "fedavgm", "fedbabu", "fedbn",
-    "feddc", "feddf", "feddistill", "feddw", "feddyn", "fedfed", "fedgen", "fedhkd", "fedkd", "fednova", "fedper",
-    "fedproto", "fedprox", "fedrep", "fedrod", "feduv", "fedyogi", "fml", "ifca", "lgfedavg", "moon", "perfedavg",
-    "pfedes", "pfedme", "scaffold", "scd",
+    "feddc", "feddf", "feddistill", "feddw", "feddyn", "fedfed", "fedgen", "fedhkd", "fedkd", "fednova", "fedpac",
+    "fedper", "fedproto", "fedprox", "fedrep", "fedrod", "feduv", "fedyogi", "fml", "ifca", "lgfedavg", "moon",
+    "perfedavg", "pfedes", "pfedme", "scaffold", "scd",
 ]  # fmt: skip
 RULES = ("median", "trimmed:0.2", "geometric", "krum:1", "clip:1e6")
 VOTES = RULES[:4]  # those that outvote an attacker; clipping only bounds what it can do

@@ -31,7 +31,7 @@ from benchmarks.digests import short_options
 SMALL: dict[str, Any] = {
     "clients": 4, "newcomers": 1, "rows": 400, "rounds": 1, "epochs": 1, "models": "mlp:hidden=16", "backend": "loop",
 }  # fmt: skip
-CLOSED = {"fedmd", "ktpfl"}
+CLOSED = {"fedamp", "fedmd", "fedpac", "ktpfl"}
 
 
 def short(name: str) -> Result:

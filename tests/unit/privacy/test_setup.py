@@ -11,9 +11,9 @@ from atoll.methods import _registry
 from atoll.privacy.policy import Privacy
 
 UPDATES = {
-    "apfl", "ditto", "fedadagrad", "fedadam", "fedala", "fedapen", "fedavg", "fedavg_ft", "fedavgm", "fedbabu", "fedbn",
-    "feddf", "feddyn", "fedper", "fedprox", "fedrep", "fedrod", "feduv", "fedyogi", "fml", "lgfedavg", "moon",
-    "perfedavg", "pfedes", "pfedme", "scd",
+    "apfl", "ditto", "fedadagrad", "fedadam", "fedala", "fedamp", "fedapen", "fedavg", "fedavg_ft", "fedavgm",
+    "fedbabu", "fedbn", "feddf", "feddyn", "fedper", "fedprox", "fedrep", "fedrod", "feduv", "fedyogi", "fml",
+    "lgfedavg", "moon", "perfedavg", "pfedes", "pfedme", "scd",
 }  # fmt: skip
 STATISTICS = {"dcpfl", "fedgh", "fedproto", "fedtgp"}
 TRAINING = {"fedadagrad", "fedadam", "fedavg", "fedavgm", "fedper", "fedprox", "fedyogi", "lgfedavg"}
