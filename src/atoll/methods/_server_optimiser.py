@@ -23,8 +23,8 @@ class AdaptiveServer(FedAvg):
     """Base of the three: x <- x + eta m / (sqrt(v) + tau). Subclasses say how v follows from the squared change."""
 
     server_lr: float = setting(0.1, "eta, the server's learning rate", "chosen here, from the paper's grid")
-    tau: float = setting(1e-3, "added to the denominator; v starts at its square", "paper, section 5")
-    beta1: float = setting(0.9, "share of the last m that is kept", "paper, section 5")
+    tau: float = setting(1e-3, "added to the denominator; v starts at its square", "paper")
+    beta1: float = setting(0.9, "share of the last m that is kept", "paper")
 
     traits: ClassVar[Traits] = FedAvg.traits
 

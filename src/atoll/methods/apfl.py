@@ -49,7 +49,7 @@ class State:
 @dataclass(frozen=True)
 class APFL(Averaging[State]):
     alpha: float = setting(0.5, "share of the personal model in predictions, at first", "chosen here")
-    adaptive: bool = setting(True, "learn alpha; false keeps it as it is", "paper, section 4")
+    adaptive: bool = setting(True, "learn alpha; false keeps it as it is", "paper")
     alpha_lr: float = setting(0.01, "learning rate of alpha", "chosen here: that of the weights")
 
     traits: ClassVar[Traits] = Averaging.traits._replace(family="dual model")

@@ -18,7 +18,7 @@ from ._server_optimiser import AdaptiveServer
 
 @dataclass(frozen=True)
 class FedAdagrad(AdaptiveServer):
-    beta1: float = setting(0.0, "share of the last m that is kept", "paper, section 5")
+    beta1: float = setting(0.0, "share of the last m that is kept", "paper")
 
     traits: ClassVar[Traits] = AdaptiveServer.traits
 

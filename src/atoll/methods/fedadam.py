@@ -19,7 +19,7 @@ from ._server_optimiser import AdaptiveServer
 
 @dataclass(frozen=True)
 class FedAdam(AdaptiveServer):
-    beta2: float = setting(0.99, "share of the last v that is kept", "paper, section 5")
+    beta2: float = setting(0.99, "share of the last v that is kept", "paper")
 
     traits: ClassVar[Traits] = AdaptiveServer.traits
 

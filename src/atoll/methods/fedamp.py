@@ -60,7 +60,7 @@ class Kept:
 @dataclass(frozen=True)
 class FedAMP(Method[Nothing, State, Cloud, Update]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
-    lam: float = setting(1.0, "strength of the pull to u_k, over alpha", "paper, section 6")
+    lam: float = setting(1.0, "strength of the pull to u_k, over alpha", "chosen here")
     alpha: float = setting(1.0, "step of the server, and divisor of the pull", "chosen here")
     sigma: float = setting(25.0, "scale of squared distances between models", "chosen here")
 

@@ -19,7 +19,7 @@ from ._server_optimiser import AdaptiveServer
 
 @dataclass(frozen=True)
 class FedYogi(AdaptiveServer):
-    beta2: float = setting(0.99, "1 - beta2 is the share of the squared change in a step of v", "paper, section 5")
+    beta2: float = setting(0.99, "1 - beta2 is the share of the squared change in a step of v", "paper")
 
     traits: ClassVar[Traits] = AdaptiveServer.traits
 
