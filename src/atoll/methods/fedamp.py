@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import Any, ClassVar
 
+import torch
+
 from ..core import (
     SGD,
     Client,
@@ -30,6 +32,7 @@ from ..core import (
     Task,
     Traits,
     about,
+    add,
     payload,
     setting,
     sqnorm,
@@ -86,14 +89,16 @@ class FedAMP(Method[Nothing, State, Cloud, Update]):
         self, server: Nothing, states: PerClient[Kept], to: ClientId, task: Task, r: Round, k: Key
     ) -> Cloud:
         own = states.get(to, Kept(weights(task.models[to].init()))).params
-        others = {i: states[i].params for i in states if i != to}
-        shares = {i: self.alpha * self.attention(float(sqnorm(sub(own, w)))) for i, w in others.items()}
-        most = max(1.0, sum(shares.values()))
-        mixed = {name: (1 - sum(shares.values()) / most) * v.double() for name, v in own.items()}
-        for i, w in others.items():
-            for name, v in mixed.items():
-                v.add_(w[name], alpha=shares[i] / most)
-        return Cloud({name: v.to(own[name].dtype) for name, v in mixed.items()})
+        others = {name: torch.zeros_like(v, dtype=torch.double) for name, v in own.items()}
+        total = 0.0
+        for i in states:
+            if i != to:
+                w = states[i].params
+                share = self.alpha * self.attention(float(sqnorm(sub(own, w))))
+                total += share
+                others = add(others, w, share)
+        scale = max(1.0, total)
+        return Cloud({name: ((1 - total / scale) * v + others[name] / scale).to(v.dtype) for name, v in own.items()})
 
     def attention(self, squared: float) -> float:
         """Return A' of a squared distance."""
