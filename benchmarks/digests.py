@@ -35,6 +35,7 @@ SHORT: dict[str, dict[str, Any]] = {  # Settings that keep a method's trial shor
     "fedala": {"settings": {"most_passes": 2}},
     "fedavg_ft": {"settings": {"finetune.epochs": 2}},
     "fedbabu": {"settings": {"finetune.epochs": 1}},
+    "fedbn": {"models": ["mlp:norm=true"]},
     "fedfed": {"settings": {"distil_rounds": 1}},
     "fedgen": {"settings": {"teach.epochs": 3}},
     "feddf": {"settings": {"steps": 3}},

@@ -29,6 +29,7 @@ from atoll.core.payloads import Nothing, Params
 from atoll.core.traits import Need
 from atoll.data.catalogue import KNOWN
 from atoll.data.loading import catalogue
+from atoll.errors import AtollError
 from atoll.experiments.config_schema import schema
 from atoll.methods import _registry
 from atoll.methods._factory import OPTIMISERS, Setting, make, settings_of
@@ -167,10 +168,14 @@ def options_page() -> str:
             "`atoll schema > atoll.schema.json`, and begin the configuration with this line:",
             "```yaml\n# yaml-language-server: $schema=atoll.schema.json\n```",
             "## Optimisers",
-            "A method that trains locally has a field `optim`; `--optimiser`, `--lr`, `--epochs` and `--batch-size` "
-            "set its parts, and `--set optim.momentum=0.5` sets any of them. Other optimisers of a method (see its "
-            "settings) are reached by their own name, such as `--set calibrate.epochs=2`. What an optimiser remembers "
-            "(momentum, moments) dies with the call that made it.",
+            "A method that trains locally has a field `optim`; `--optimiser`, `--lr`, `--epochs`, `--steps` and "
+            "`--batch-size` set its parts, and `--set optim.momentum=0.5` sets any of them. Other optimisers of a "
+            "method (see its settings) are reached by their own name, such as `--set calibrate.epochs=2`.",
+            "Epochs need not be whole: `--epochs 0.5` is half of the batches of one pass, rounded up, of each client "
+            "by its own number of rows. `--steps 20` is 20 batches of every client: one with few rows goes through "
+            "them again, one with many does not see all. What an optimiser remembers (momentum, moments) dies with "
+            "the call that made it, unless a method hands it on: `optim.train` returns it beside the params and the "
+            "number of steps taken, and takes it back as `memory`.",
             *(part for name in OPTIMISERS for part in _optimiser(name)),
             "## Models",
             "Names for `--models`. Options follow the name and are joined by `&`: `cnn1:native28=true`. The sizes are "
@@ -410,7 +415,7 @@ def _rows_of_bytes(name: str) -> list[list[str]]:
     """From the page of bytes as it is: counting them anew for every page would take minutes."""
     page = (FOLDER / "ref-communication.md").read_text(encoding="utf-8")
     lines = re.findall(rf"^\| `{name}(?::[\w-]+)?` \|.*$", page, re.MULTILINE)
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if NONE not in line]
 
 
 def _telling(name: str) -> Iterator[Setting]:
@@ -491,7 +496,8 @@ def communication_page() -> str:
             f"images of 3x32x32. With 10 classes a client holds {TEN.held}, with 100 it holds {HUNDRED.held}; "
             f"every class has two owners, all take part, and {TEN.public} rows are public where a method needs "
             "some (multiply to get the bytes of more rows; FedHeNN's grow with the square). Empty class rows stay "
-            "at home, and covariances travel as triangles. `~` marks sizes that depend on what was learnt. `atoll "
+            "at home, and covariances travel as triangles. `~` marks sizes that depend on what was learnt, "
+            f"{NONE} methods that CNN-1 lacks something for, such as BatchNorm. `atoll "
             "methods --models cnn5 --shape 1x28x28` gives the table for other models, `atoll audit METHOD` every "
             "field.",
             table(
@@ -521,7 +527,11 @@ SPECS = [
 
 def traffic_row(spec: str) -> list[str]:
     sign = "~" if traits_of(_registry.method(spec.partition(":")[0])).varying_bytes else ""
-    return [code(spec), *(f"{sign}{size:,}" for nominal in (TEN, HUNDRED) for size in nominal.traffic(spec))]
+    try:
+        sizes = [size for nominal in (TEN, HUNDRED) for size in nominal.traffic(spec)]
+    except AtollError:
+        return [code(spec), *[NONE] * 4]
+    return [code(spec), *(f"{sign}{size:,}" for size in sizes)]
 
 
 # -- results ----------------------------------------------------------------------------------------------------------

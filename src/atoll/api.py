@@ -99,7 +99,7 @@ def _measures(given: Sequence[str | Metric]) -> dict[str, Metric] | None:
 
 def _check_unused(options: Mapping[str, Any], method: AnyMethod) -> None:
     """Refuse options that a method given as an object would ignore."""
-    for name in ("settings", "terms", "optimiser", "lr", "epochs", "batch_size"):
+    for name in ("settings", "terms", "optimiser", "lr", "epochs", "steps", "batch_size"):
         if name in options:
             raise AtollError(f"{name} would change nothing: set it in {type(method).__name__}(...) instead.")
 

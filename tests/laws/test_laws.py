@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import pytest
 from support.paths import TESTS
@@ -51,6 +52,14 @@ def test_disk_store_with_cache_for_one_client_gives_same_states(name: str) -> No
 @pytest.mark.parametrize("name", METHODS)
 def test_process_backend_gives_same_digest_as_loop(name: str) -> None:
     execution.processes_equal_loop(trial(name))
+
+
+@pytest.mark.parametrize("length", [{"epochs": 0.5}, {"epochs": 1.5}, {"epochs": None, "steps": 5}], ids=str)
+def test_length_of_training_is_the_same_on_every_backend(length: dict[str, Any]) -> None:
+    execution.vmap_equals_loop(Trial(partial(setup, "fedavg", **length)))
+    alone = run("fedavg", **length).summary["digest"]
+    assert run("fedavg", backend="processes", workers=2, **length).summary["digest"] == alone
+    assert alone != run("fedavg").summary["digest"]
 
 
 # -- law 2: a run through checkpoints equals a run without ------------------------------------------------------------
@@ -193,8 +202,10 @@ def test_invalid_upload_changes_nothing_but_the_absence_of_its_client(name: str)
 
 @pytest.mark.parametrize("name", METHODS)
 def test_heterogeneous_models_run_or_are_refused_with_the_reason(name: str) -> None:
-    mixed = {"models": ("mlp:hidden=32", "mlp:hidden=64"), "width": 24}
-    if Need.SAME_ARCHITECTURE in traits_of(_registry.method(name)).needs:
+    needs = traits_of(_registry.method(name)).needs
+    more = "&norm=true" if Need.BATCH_NORM in needs else ""
+    mixed = {"models": (f"mlp:hidden=32{more}", f"mlp:hidden=64{more}"), "width": 24}
+    if Need.SAME_ARCHITECTURE in needs:
         with pytest.raises(AtollError, match="one architecture"):
             setup(name, **mixed)
     else:

@@ -31,6 +31,7 @@ from atoll.cli import main
 from atoll.cli.options import given
 from atoll.config import Config
 from atoll.core.method import traits_of
+from atoll.core.traits import Need
 from atoll.data.partition.specs import parse
 from atoll.experiments.planning import plan_configs
 from atoll.methods import _registry
@@ -289,6 +290,22 @@ def test_the_readme_lists_every_method_in_its_family() -> None:
     assert {n: f for n, f in listed.items() if n not in variants} == {
         n: traits_of(c).family for n, c in _registry.methods().items()
     }
+
+
+def test_numbers_of_methods_in_the_texts_are_those_of_the_registry() -> None:
+    kinds = [cls for cls in _registry.methods().values() if cls.__module__.startswith("atoll.")]
+    unlike = [cls for cls in kinds if Need.SAME_ARCHITECTURE not in traits_of(cls).needs]
+    told = {
+        README: [
+            rf"It has {len(kinds)} methods",
+            rf"\| methods \| {len(kinds)} \|",
+            rf"\| {len(unlike)} of the methods \|",
+        ],
+        README.parent / "CHANGELOG.md": [rf"\*\*Methods\*\*: {len(kinds)},"],
+    }
+    for page, sentences in told.items():
+        for sentence in sentences:
+            assert re.search(sentence, page.read_text(encoding="utf-8")), f"{page.name}: {sentence}"
 
 
 def test_communication_page_has_every_method_and_current_sample_rows() -> None:

@@ -17,6 +17,7 @@ from ..core.optim.base import no_training
 from ..core.payloads import nbytes
 from ..core.traits import Need
 from ..data.dataset import Dataset
+from ..engine.compatibility import check
 from ..engine.model_factory import ModelFactory
 from ..methods._factory import make
 from ..utils.runtime import one_thread
@@ -43,9 +44,14 @@ class ReferenceFederation:
     public: int = 1000
 
     def traffic(self, name: str) -> Traffic:
-        """Count the bytes of the method called ``name`` in a dry run, trained only if sizes depend on training."""
+        """Count the bytes of the method called ``name`` in a dry run, trained only if sizes depend on training.
+
+        Raises:
+            AtollError: if the models lack something that the method needs.
+        """
         method = make(name)
         pool = self._pool(method)
+        check(method, pool, name, "loop")
         with one_thread(), nullcontext() if traits_of(method).varying_bytes else no_training():
             exchanges = list(dry_run(method, pool, 0, rounds=2, clients=pool.clients()))
         seen = [e for e in exchanges if e.round.t == 1 and e.client == pool.ids[0]]

@@ -23,7 +23,7 @@ from .console import console, counted, progress, quiet_option
 )
 @click.option("--shots", default="1,2,5,10,all", show_default=True, help="Training rows of each class.")
 @click.option("--repeats", type=int, default=1, show_default=True, help="Number of draws of rows and orders.")
-@click.option("--epochs", type=int, help="Epochs of the new clients' training.  [default: as in the run]")
+@click.option("--epochs", type=float, help="Epochs of the new clients' training.  [default: as in the run]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a setting of the method.")
 @click.option("--model", help="Architecture of the new clients, if the run has several.  [default: the first]")
 @click.option("--partition", help="Divide the data among several new clients, as in a run.")

@@ -20,6 +20,7 @@ from ..core.model import Predictor
 from ..core.optim.base import Optimiser
 from ..core.optim.schedules import CONSTANT
 from ..core.payloads import Nothing, Payload
+from ..core.per_client import PerClient
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
 from ..errors import AtollError
@@ -59,9 +60,15 @@ def init_per_client(method: AnyMethod, task: Task, of: ClientId, k: Key) -> Payl
 
 
 def download(
-    method: AnyMethod, server: Payload, per_client: Payload | None, to: ClientId, task: Task, r: Round, k: Key
+    method: AnyMethod,
+    server: Payload,
+    per_client: Payload | PerClient[Payload] | None,
+    to: ClientId,
+    task: Task,
+    r: Round,
+    k: Key,
 ) -> Payload:
-    """Make the message for a client, given the state that the server keeps for the client, if any."""
+    """Make the message for a client, given the state that the server keeps for it, or for all clients, if any."""
     broadcast = exchanges_of(method)[r.exchange].broadcast
     states = (server,) if per_client is None else (server, per_client)
     return _checked(broadcast(*states, to, task, r, k), "download", method, broadcast.__name__, r.exchange)

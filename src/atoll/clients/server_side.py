@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import torch
 
-from ..core.hooks import KeepsStatePerClient
+from ..core.hooks import KeepsStatePerClient, ServesFromAll
 from ..core.method import AnyMethod
 from ..core.payloads import Payload
+from ..core.per_client import PerClient
 from ..core.prng import Key, key
 from ..core.task import Reply, Round, Task
 from ..core.tree import to_contiguous
@@ -31,6 +32,7 @@ class ServerSideStates:
         self._task = task
         self._seed = seed
         self._store = store
+        self._all = PerClient[Payload](store.get, store.__iter__)
         self._broadcast: tuple[Round, Key] | None = None  # the key of the exchange, which all clients share
 
     def get(self, i: ClientId) -> Payload | None:
@@ -46,7 +48,8 @@ class ServerSideStates:
         """Make the server's message to client ``to``."""
         if self._broadcast is None or self._broadcast[0] != r:
             self._broadcast = r, key(self._seed, "broadcast", *r)
-        return method_calls.download(self._method, server, self.get(to), to, self._task, r, self._broadcast[1])
+        states = self._all if isinstance(self._method, ServesFromAll) else self.get(to)
+        return method_calls.download(self._method, server, states, to, self._task, r, self._broadcast[1])
 
     def serve_replies(self, server: Payload, replies: Iterator[Reply[Payload]], r: Round) -> Iterator[Reply[Payload]]:
         """Run the server's work for each client and yield the replies that ``aggregate`` receives."""

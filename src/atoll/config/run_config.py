@@ -9,6 +9,7 @@ import yaml
 from ..aggregation.fixed_point import SUMS
 from ..aggregation.robust_rules import parse as parse_rule
 from ..core.adapted_model import parse_adapter
+from ..errors import AtollError
 from ..methods._factory import OPTIMISERS
 from ..privacy.disclosure import COV_SOURCES
 from ..privacy.options import parse_target
@@ -178,7 +179,12 @@ class Config:
         "these joined by commas; default: constant",
         group=METHOD,
     )
-    epochs: int | None = option(None, "local epochs per round", group=METHOD, least=1)
+    epochs: float | None = option(
+        None, "local epochs per round; 0.5 is half of the batches of one, rounded up", group=METHOD, above=0
+    )
+    steps: int | None = option(
+        None, "local steps per round in place of --epochs, whatever a client's number of rows", group=METHOD, least=1
+    )
     batch_size: int | None = option(None, "rows per local step", group=METHOD, least=1)
     settings: dict[str, object] = option(
         {}, "setting of the method, as name=value; may be repeated", flag="set", group=METHOD
@@ -232,11 +238,13 @@ class Config:
             object.__setattr__(self, f.name, read_value(getattr(self, f.name), f, hints[f.name], flag(f.name)))
         for f in fields(self):
             check_value(getattr(self, f.name), f, flag(f.name))
+        if self.epochs is not None and self.steps is not None:
+            raise AtollError("--epochs and --steps exclude each other: both say how long clients train. Give one.")
 
     @property
     def optimiser_options(self) -> dict[str, object]:
         """Options of local training that were given, by name."""
-        names = ("optimiser", "lr", "epochs", "batch_size")
+        names = ("optimiser", "lr", "epochs", "steps", "batch_size")
         given = {name: getattr(self, name) for name in names} | {"schedule": self.lr_schedule}
         return {name: value for name, value in given.items() if value is not None}
 

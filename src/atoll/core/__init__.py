@@ -11,11 +11,12 @@ from .losses import Loss, Term, cross_entropy, objective, wmean
 from .method import Method, StateT
 from .model import CHUNK, Model, Predictor
 from .optim.adam import Adam
-from .optim.base import Optimiser, gradient
+from .optim.base import Optimiser, Trained, gradient
 from .optim.dpsgd import DPSGD
 from .optim.sgd import SGD
 from .params import BUFFERS, add, part, sqnorm, sub, weights, zeros
 from .payloads import Nothing, Params, Payload, Role, about, nbytes, pack, payload, unpack
+from .per_client import PerClient
 from .prng import Key, bits, fold, key, normal, permutation, randint, seed_of, uniform
 from .regularisers import Regulariser, Regularisers
 from .replies import Replies, Reports, with_policy_of
@@ -43,6 +44,7 @@ __all__ = [
     "Optimiser",
     "Params",
     "Payload",
+    "PerClient",
     "Pool",
     "Predictor",
     "Reads",
@@ -57,6 +59,7 @@ __all__ = [
     "Step",
     "Task",
     "Term",
+    "Trained",
     "Traits",
     "about",
     "add",

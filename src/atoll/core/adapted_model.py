@@ -83,11 +83,12 @@ class AdaptedModel(Model):
             found[name + UP] = torch.zeros(outputs, rank)
         return found
 
-    def init(self) -> Params:
-        """Return the first adapters, the head, and the buffers of the network."""
-        whole = super().init()
+    def init(self, k: Key | None = None) -> Params:
+        """Return the first adapters, the head, and the buffers of the network; ``k`` draws other adapters and heads."""
+        whole = super().init(k)
+        adapters = self._first if k is None else self._draw(k)
         buffers = {name: v for name, v in whole.items() if name.startswith(BUFFERS)}
-        return {name: v.clone() for name, v in self._first.items()} | part(whole, "head") | buffers
+        return {name: v.clone() for name, v in adapters.items()} | part(whole, "head") | buffers
 
     def to(self, device: str) -> None:
         super().to(device)

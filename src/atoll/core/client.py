@@ -8,7 +8,7 @@ from torch import Tensor
 
 from . import vmap
 from .batch import Batch
-from .batch_order import draw_epoch
+from .batch_order import count_batches, draw_batches
 from .losses import Loss, Term, objective
 from .memory_layout import take_rows
 from .model import Model, Predictor
@@ -68,24 +68,25 @@ class Client:
         """Return the predictor of the client's own model with these params."""
         return lambda x: self.model(params, x)
 
-    def batches(self, k: Key, epochs: int, size: int) -> Iterator[Batch]:
+    def batches(self, k: Key, epochs: float, size: int, steps: int | None = None) -> Iterator[Batch]:
         """Yield shuffled, augmented batches, whose order is a function of the key alone.
 
         Args:
             k: key of the order, of dropout and of augmentation.
-            epochs: passes over the rows.
+            epochs: passes over the rows. A fraction is a share of the client's own batches, rounded up.
             size: rows of a batch; the last one of an epoch may be shorter.
+            steps: number of batches in place of ``epochs``, however many rows there are: epoch follows upon epoch.
         """
         sizes = self._sizes(size)
         if is_batched():
-            yield from vmap.batches(self, k, epochs, sizes)
+            yield from vmap.batches(self, k, epochs, sizes, steps)
             return
         full = float(self.n) == len(self.x)
-        for epoch in range(epochs):
-            for rows, w, k_dropout, k_augment in draw_epoch(k, self.n, epoch, sizes):
-                x, y = take_rows(self.x, rows), take_rows(self.y, rows)
-                x = x if self.augment is None else self.augment(x, k_augment)
-                yield Batch(x, y, w, k_dropout, {}, full=full)
+        count = count_batches(epochs, len(sizes)) if steps is None else steps
+        for rows, w, k_dropout, k_augment in draw_batches(k, self.n, sizes, count):
+            x, y = take_rows(self.x, rows), take_rows(self.y, rows)
+            x = x if self.augment is None else self.augment(x, k_augment)
+            yield Batch(x, y, w, k_dropout, {}, full=full)
 
     def _sizes(self, size: int) -> list[int]:
         """Return the sizes of an epoch's batches; the last one may be shorter.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from ..errors import AtollError
 from .exchange import Exchange
-from .hooks import HOOKS, HasClientState, HasExchanges, KeepsStatePerClient, ServesEachClient
+from .hooks import HOOKS, HasClientState, HasExchanges, KeepsStatePerClient, ServesEachClient, ServesFromAll
 from .method import AnyMethod, Method
 from .payloads import Nothing, Payload
 
@@ -41,6 +41,8 @@ def exchanges_of(method: AnyMethod) -> Sequence[Exchange]:
     """Return the exchanges of a round: those that the method lists, otherwise one of its own three functions."""
     if isinstance(method, HasExchanges):
         return method.exchanges()
+    if isinstance(method, ServesFromAll):
+        return (Exchange(method.broadcast_from_all, method.client_update, method.aggregate, method.serve_client),)
     if isinstance(method, ServesEachClient):
         return (Exchange(method.broadcast_per_client, method.client_update, method.aggregate, method.serve_client),)
     return (Exchange(method.broadcast, method.client_update, method.aggregate),)
@@ -143,9 +145,10 @@ def check_functions(kind: type[AnyMethod], where: str) -> None:
 def _needed(kind: type[AnyMethod]) -> tuple[str, ...]:
     if issubclass(kind, HasExchanges):
         return "init_server", "exchanges", "personal_params"
-    served = ("init_per_client", "broadcast_per_client", "serve_client")
-    sends = served if any(_provider(kind, name) for name in served) else ("broadcast",)
-    return "init_server", *sends, "client_update", "aggregate", "personal_params"
+    sends = "broadcast_from_all" if _provider(kind, "broadcast_from_all") else "broadcast_per_client"
+    served = ("init_per_client", sends, "serve_client")
+    own = served if any(_provider(kind, name) for name in served) else ("broadcast",)
+    return "init_server", *own, "client_update", "aggregate", "personal_params"
 
 
 def _parameters() -> dict[str, tuple[str, ...]]:

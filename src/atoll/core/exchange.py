@@ -11,7 +11,8 @@ class Exchange(NamedTuple):
 
     Args:
         broadcast: ``(server, to, task, r, k) -> download``; with a state per client on the server
-            ``(server, per_client, to, task, r, k) -> download``.
+            ``(server, per_client, to, task, r, k) -> download``, where ``per_client`` is the client's, or all of
+            them for a method that serves from all.
         client_update: ``(download, state, client, r, k) -> (upload, state)``.
         aggregate: ``(server, replies, task, r, k) -> server``.
         serve_client: ``(server, per_client, reply, task, r, k) -> (reply for aggregate, per_client)``, only with a

@@ -15,6 +15,7 @@ from .losses import Term
 from .model import Predictor
 from .optim.base import Optimiser
 from .payloads import Payload
+from .per_client import PerClient
 from .prng import Key
 from .regularisers import Regularisers
 from .task import Reply, Round, Task
@@ -111,6 +112,25 @@ class ServesEachClient(KeepsStatePerClient):
         """Process one reply, and return what ``aggregate`` gets in place of the upload, and the new ``per_client``."""
 
 
+class ServesFromAll(KeepsStatePerClient):
+    """The functions of a round for a server that makes each client's message from its states of all clients.
+
+    ``broadcast_from_all`` takes the place of ``broadcast``.
+    """
+
+    @abstractmethod
+    def broadcast_from_all(
+        self, server: Any, states: PerClient[Any], to: ClientId, task: Task, r: Round, k: Key
+    ) -> Payload:
+        """Return the download of client ``to``, given the server's states of the clients served in earlier rounds."""
+
+    @abstractmethod
+    def serve_client(
+        self, server: Any, per_client: Any, reply: Reply[Any], task: Task, r: Round, k: Key
+    ) -> tuple[Any, Any]:
+        """Process one reply, and return what ``aggregate`` gets in place of the upload, and the new ``per_client``."""
+
+
 class HasExchanges(Hook):
     """A round consists of several exchanges, each with functions and payload classes of its own.
 
@@ -179,6 +199,7 @@ HOOKS = (
     ClosedToNewClients,
     KeepsStatePerClient,
     ServesEachClient,
+    ServesFromAll,
     HasExchanges,
     ShapesHeads,
     Reduces,

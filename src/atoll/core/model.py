@@ -1,16 +1,19 @@
 """Run a network as pure functions of its parameters."""
 
+import copy
 from collections.abc import Callable
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import AtollError
 from .batch import Batch, Step
 from .functional_network import FunctionalNetwork
 from .layers import noise
 from .params import BUFFERS, weights
 from .payloads import Params
+from .prng import Key, seed_of
 
 Predictor = Callable[[Tensor], Tensor]
 CHUNK = 256  # rows in a forward pass outside training: more only cost memory
@@ -44,10 +47,23 @@ class Model:
         """Return the network with its initial values, in evaluation mode."""
         return self._run.net
 
-    def init(self) -> Params:
-        """Return copies of the initial values. Names of buffers have the prefix ``BUFFERS``."""
-        params = {name: v.clone() for name, v in self.net.named_parameters()}
-        return params | {BUFFERS + name: v.clone() for name, v in self.net.named_buffers()}
+    def init(self, k: Key | None = None) -> Params:
+        """Return copies of the initial values. Names of buffers have the prefix ``BUFFERS``.
+
+        Args:
+            k: draw other initial values from this key, by the rule of each layer (``reset_parameters``).
+
+        Raises:
+            AtollError: if a key is given and a layer has no such rule.
+        """
+        net = self.net if k is None else _drawn_anew(self.net, k)
+        params = {name: v.clone() for name, v in net.named_parameters()}
+        return params | {BUFFERS + name: v.clone() for name, v in net.named_buffers()}
+
+    @property
+    def batch_norms(self) -> frozenset[str]:
+        """Names of the BatchNorm layers."""
+        return frozenset(name for name, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
 
     @cached_property
     def weight_names(self) -> tuple[str, ...]:
@@ -90,6 +106,23 @@ class Model:
             logits = self._run("head", fresh, h, training=True)
         batch.stats.update(stats)
         return Step(params, batch, h, logits)
+
+
+def _drawn_anew(net: nn.Module, k: Key) -> nn.Module:
+    """Return a copy of a network whose layers have drawn their initial values from a key."""
+    net = copy.deepcopy(net)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(k))
+        for name, layer in net.named_modules():
+            rule = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+            if rule is not None:
+                rule()
+            elif next(layer.parameters(recurse=False), None) is not None:
+                raise AtollError(
+                    f"The layer {name or 'of the network'} ({type(layer).__name__}) has weights and no "
+                    "reset_parameters() that draws them, so the model has no second random start. Add one to the layer."
+                )
+    return net
 
 
 def _run_in_chunks(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -68,10 +68,13 @@ def _no_head(task: Task) -> str | None:
 
 
 def _no_batch_norm(task: Task) -> str | None:
-    if all(model.has_buffers for model in task.models.values()):
+    names = dict.fromkeys(model.name for model in task.models.values() if not model.batch_norms)
+    if not names:
         return None
-    names = ", ".join(dict.fromkeys(model.name for model in task.models.values() if not model.has_buffers))
-    return f"every model needs BatchNorm layers, and {names} has none. Choose a model with BatchNorm."
+    return (
+        f"every model needs BatchNorm layers, and {', '.join(names)} has none. Choose a model with BatchNorm, such as "
+        "mlp:norm=true or resnet18."
+    )
 
 
 def _no_public_rows(task: Task) -> str | None:

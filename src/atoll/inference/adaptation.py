@@ -7,7 +7,6 @@ is trained alone on the same rows, with the same number of operations, and with 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -51,7 +50,7 @@ def adapt(
     *,
     shots: str | int | Sequence[int | str] = "all",
     repeats: int = 1,
-    epochs: int | None = None,
+    epochs: float | None = None,
     settings: Mapping[str, object] | None = None,
     model: str | None = None,
     partition: str | None = None,
@@ -84,7 +83,7 @@ def adapt(
         AtollError: an option is wrong, the data do not fit the run, or the method cannot serve new clients.
     """
     source_run = find_source_run(run)
-    changes = dict(settings or {}) | ({} if epochs is None else {_epochs_setting(source_run.setup): epochs})
+    changes = dict(settings or {}) | ({} if epochs is None else _epochs_settings(source_run.setup, epochs))
     named = data if isinstance(data, str) else None
     plan = Plan(named, partition, clients, model, changes, read_shots(shots), repeats, seed)
     if repeats < 1:
@@ -112,9 +111,12 @@ def read_shots(text: str | int | Sequence[int | str]) -> tuple[int | None, ...]:
     return tuple(sorted(found, key=lambda n: math.inf if n is None else n))
 
 
-def _epochs_setting(setup: Setup) -> str:
-    """Return the name of the setting for the number of a newcomer's epochs."""
-    return "adapt_epochs" if isinstance(setup.method, AdaptsNewClients) else "optim.epochs"
+def _epochs_settings(setup: Setup, epochs: float) -> dict[str, object]:
+    """Return the settings for the number of a newcomer's epochs, by name."""
+    if isinstance(setup.method, AdaptsNewClients):
+        return {"adapt_epochs": epochs}
+    by_steps = isinstance(setup.method, HasOptimiser) and setup.method.optim.steps is not None
+    return {"optim.epochs": epochs} | ({"optim.steps": None} if by_steps else {})
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
@@ -175,13 +177,13 @@ def personalise(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, cl
 def _train_alone(method: AnyMethod, client: Client, k: Key, work: int) -> tuple[Predictor, int]:
     """Train the same architecture alone on the same rows, with about ``work`` operations; return it and its epochs."""
     optim = method.optim if isinstance(method, HasOptimiser) else SGD()
-    alone = Local(replace(optim, epochs=1))
+    alone = Local(optim.for_epochs(1))
     nothing = alone.init_server(None, k)  # type: ignore[arg-type]
     first = alone.init_client(client, k)
     with torch.no_grad(), OperationCounter() as one:
         alone.client_update(nothing, first, client, Round(0), k)
     epochs = max(1, round(work / one.total))
-    alone = Local(replace(alone.optim, epochs=epochs))
+    alone = Local(optim.for_epochs(epochs))
     with torch.no_grad():
         _, state = alone.client_update(nothing, first, client, Round(0), k)
     return client.predictor(state.params), epochs

@@ -2,8 +2,9 @@
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -139,17 +140,38 @@ class SavedRun(TrainedModels):
     def source(self, i: ClientId) -> ModelSource:
         i = self.client(i)
         method, pool, seed = self.method, self.pool, self.config.seed
-        kept, own = _checkpoints(self.path, self.setup), MemoryStore()
-        if i in self.per_client_states:
-            own.put(i, kept.get_per_client(self.per_client_states[i]))
+        kept = _checkpoints(self.path, self.setup)
+        server_side = _StoredStates(self.per_client_states, kept.get_per_client)
         client = pool.client(i)
         with torch.no_grad():
             if i in self.states:
                 state = kept.get_state(self.states[i])
             else:
                 state = method_calls.init_client(method, client, key(seed, "init", i))
-            download = ServerSideStates(method, pool.task(), seed, own).download(self.server, i, Round(self.round))
+            download = ServerSideStates(method, pool.task(), seed, server_side).download(
+                self.server, i, Round(self.round)
+            )
         return ModelSource(download, None, state, client)
+
+
+class _StoredStates(MemoryStore):
+    """The server's states for its clients in a checkpoint, each read when it is asked for.
+
+    Args:
+        names: the object that holds the state of each client.
+        read: reads an object.
+    """
+
+    def __init__(self, names: Mapping[ClientId, str], read: Callable[[str], Payload]):
+        super().__init__()
+        self._names = names
+        self._read = read
+
+    def get(self, i: ClientId) -> Any:
+        return self._read(self._names[i]) if i in self._names else None
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(sorted(self._names))
 
 
 def open_run(path: Path | str) -> SavedRun:

@@ -5,11 +5,8 @@ A control variate is a mean gradient, computed from the distance that plain grad
 
 from collections.abc import Iterable, Iterator
 
-import torch
-
 from ..aggregation import mean
 from ..aggregation.policy import sum_for
-from ..core.batch import Batch
 from ..core.client import Client
 from ..core.hyperparams import within
 from ..core.losses import Loss
@@ -44,7 +41,7 @@ def check_plain_sgd(method: object, optim: Optimiser) -> None:
             f"SGD, but optim is {found}. Leave out --optimiser, or use SGD with momentum=0."
         )
     within(optim, 1e-9, "lr")
-    within(optim, 1, "epochs")
+    within(optim, 1e-9, "epochs")
 
 
 def train_corrected(
@@ -53,20 +50,12 @@ def train_corrected(
     """Train with corrected gradients; return the model and the client's new control variate.
 
     The model takes K steps y <- y - eta (grad f(y) - c_k + c) from x; the variate is c_k - c + (x - y) / (K eta).
-    K counts the steps of this client: batches of padding alone do not count.
+    K counts the steps of this client.
     """
-    steps = torch.zeros(())
-
-    def counted() -> Iterator[Batch]:
-        nonlocal steps
-        for batch in client.batches(k, optim.epochs, optim.batch_size):
-            steps = steps + (batch.w.sum() > 0)
-            yield batch
-
     shift = sub(down.variate, own)
-    params = optim.run(loss, down.params, counted(), correct=lambda grads: add(grads, shift))
-    covered = sub(weights(down.params), params)
-    return params, {name: v / (steps * optim.lr) - shift[name] for name, v in covered.items()}
+    trained = optim.train(loss, down.params, client, k, correct=lambda grads: add(grads, shift))
+    covered = sub(weights(down.params), trained.params)
+    return trained.params, {name: v / (trained.steps * optim.lr) - shift[name] for name, v in covered.items()}
 
 
 def merge_updates(variate: Params, replies: Iterable[Reply[Update]], task: Task) -> tuple[Params, Params, float]:

@@ -34,7 +34,7 @@ def target_batches(x: Tensor, y: Tensor, optim: Optimiser, k: Key, steps: int | 
     The batches of an epoch differ in size by one row at most: a last batch of one row would have no statistics.
     """
     pieces = -(-len(x) // optim.batch_size)
-    steps = optim.epochs * pieces if steps is None else steps
+    steps = optim.count(pieces) if steps is None else steps
     for epoch in range(-(-steps // pieces)):
         own = fold(k, epoch)
         batches = permutation(fold(own, 0), len(x)).tensor_split(pieces)
@@ -53,7 +53,7 @@ def batches_with_public(client: Client, optim: Optimiser, k: Key) -> Iterator[Ba
     order = torch.empty(0)
     seen = 0
     window = torch.arange(min(optim.batch_size, len(rows)))
-    for b in client.batches(k, optim.epochs, optim.batch_size):
+    for b in optim.client_batches(client, k):
         epoch, done = divmod(seen, len(client.x))
         own = fold(fold(k, -1), epoch)  # The private rows use the keys of epochs from 0 on.
         if done == 0:

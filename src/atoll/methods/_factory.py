@@ -111,7 +111,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         AtollError: if the value does not fit; ``where`` names the setting in the message.
     """
     if isinstance(kind, types.UnionType):
-        if value in (None, "none", "null"):
+        if str(value).lower() in ("none", "null"):
             return None
         kind = next(k for k in get_args(kind) if k is not type(None))
     try:

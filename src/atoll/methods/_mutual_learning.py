@@ -13,7 +13,7 @@ from ..core.hyperparams import setting
 from ..core.losses import wmean
 from ..core.method import Method, StateT
 from ..core.model import Model, Predictor
-from ..core.optim.base import Optimiser
+from ..core.optim.base import Memory, Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS, part
 from ..core.payloads import Params, Role, about, payload
@@ -85,8 +85,8 @@ def train_both(
         of_own, of_shared = losses(*steps)
         return of_own + of_shared
 
-    batches = client.batches(k, optim.epochs, optim.batch_size)
-    params = _SeparateClipping(each=optim).run(loss, _add_prefix(own, OWN) | _add_prefix(shared, SHARED), batches)
+    start = _add_prefix(own, OWN) | _add_prefix(shared, SHARED)
+    params = _SeparateClipping(each=optim).run(loss, start, optim.client_batches(client, k))
     return _strip_prefix(params, OWN), _strip_prefix(params, SHARED)
 
 
@@ -106,7 +106,7 @@ class _SeparateClipping(Optimiser):
     def _clipped(self, grads: Params) -> Params:
         return self.each._clipped(part(grads, OWN)) | self.each._clipped(part(grads, SHARED))
 
-    def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
+    def _apply(self, params: Params, grads: Params, memory: Memory) -> None:
         self.each._apply(params, grads, memory)
 
 

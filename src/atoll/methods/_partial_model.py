@@ -9,7 +9,7 @@ from torch import Tensor
 from ..aggregation import mean
 from ..core.batch import Batch
 from ..core.client import Client
-from ..core.losses import cross_entropy
+from ..core.losses import Term, cross_entropy
 from ..core.method import Method, StateT
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
@@ -87,9 +87,9 @@ def join_parts(one: Params, other: Params) -> Params:
     return part(both, "body") | part(both, "head")
 
 
-def fit_body(optim: Optimiser, body: Params, head: Params, client: Client, k: Key) -> Params:
-    """Train the body under a fixed head."""
-    joint = client.objective()
+def fit_body(optim: Optimiser, body: Params, head: Params, client: Client, k: Key, *terms: Term) -> Params:
+    """Train the body under a fixed head, with further terms of the loss."""
+    joint = client.objective(*terms)
 
     def loss(params: Params, b: Batch) -> Tensor:
         return joint(params | head, b)

@@ -71,7 +71,7 @@ class FedBABU(Sharing[State]):
         return lambda x: task.model(params, x)
 
     def reduces_to(self) -> str | None:
-        return "With finetune.epochs = 0 all clients use the generic model." if self.finetune.epochs == 0 else None
+        return "With finetune.epochs = 0 all clients use the generic model." if self.finetune.count(1) == 0 else None
 
 
 def _head(model: Model) -> Params:

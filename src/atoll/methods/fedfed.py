@@ -121,8 +121,7 @@ class FedFed(Method[Global, State, Global, Update]):
         """Run step 1: train the model and the autoencoder together."""
         vae, (f, q) = build_autoencoder(tuple(client.x.shape[1:]), down.k), _apart(down.params)
         start = f | {Q + name: v for name, v in (q or vae.init()).items()}
-        batches = client.batches(k, self.distil.epochs, self.distil.batch_size)
-        return self.distil.run(self.distillation(client.model, vae), start, batches)
+        return self.distil.fit(self.distillation(client.model, vae), start, client, k)
 
     def distillation(self, model: Model, vae: Model) -> Loss:
         """Return the loss of step 1. Its noise has the keys -1 and -2, because dropout uses the keys from 0 on."""
@@ -155,7 +154,7 @@ class FedFed(Method[Global, State, Global, Update]):
 
     def _mixed(self, client: Client, pool: Params, k: Key) -> Iterator[Batch]:
         """Yield the batches of step 3: private ones, each with as many rows of either kind from the pool."""
-        batches = client.batches(k, self.optim.epochs, self.optim.batch_size)
+        batches = self.optim.client_batches(client, k)
         if not pool or not len(pool["y"]):
             yield from batches
             return

@@ -30,7 +30,7 @@ from ..core.losses import Loss, Term, wmean
 from ..core.method import Method
 from ..core.model import Predictor
 from ..core.optim.adam import Adam
-from ..core.optim.base import Optimiser
+from ..core.optim.base import Optimiser, check_goes_by_epochs
 from ..core.optim.sgd import SGD
 from ..core.params import part
 from ..core.payloads import Nothing, Params, Role, about, payload
@@ -88,6 +88,7 @@ class FedGen(Method[Global, Nothing, Global, Update]):
         within(self, 0, "alpha", "beta", "eta", "gen_epochs")
         within(self, 0, "fade", high=1)
         within(self, 1, "gen_batch", "hidden", "noise")
+        check_goes_by_epochs(self, self.optim)
 
     def generator(self, of: Client | Task) -> Generator:
         width = of.model.feature_dim
@@ -107,7 +108,7 @@ class FedGen(Method[Global, Nothing, Global, Update]):
     def _batches(self, client: Client, k: Key) -> Iterator[Batch]:
         """Yield the batches of plain training, each with the number of its epoch."""
         rows = 0
-        for b in client.batches(k, self.optim.epochs, self.optim.batch_size):
+        for b in self.optim.client_batches(client, k):
             yield b._replace(extra={"epoch": rows // len(client.x)})
             rows += len(b.x)
 
@@ -155,7 +156,7 @@ class FedGen(Method[Global, Nothing, Global, Update]):
         return Global(params, generator, server.seen | present, server.left * self.fade)
 
     def _labels(self, present: Tensor, task: Task, k: Key) -> Iterator[Batch]:
-        for step in range(self.teach.epochs):
+        for step in range(self.teach.count(1)):
             own = fold(k, step)
             yield self.generator(task).batch(draw_labels(present, self.teach.batch_size, fold(own, 0)), fold(own, 1))
 

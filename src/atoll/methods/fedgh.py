@@ -9,6 +9,7 @@ The released code steps the wrong optimiser, so that its global head never moves
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import ClassVar
 
 import torch
@@ -92,7 +93,7 @@ class FedGH(Method[Head, State, Head, Means]):
         if self.server_mode == "shuffled_batches":
             return self.server.batches(torch.cat([b.x for b in batches]), torch.cat([b.y for b in batches]), k)
         each = batches if self.server_mode == "per_client_mean" else [row for b in batches for row in _rows(b)]
-        return each * self.server.epochs
+        return islice(cycle(each), self.server.count(len(each)))
 
     def personal_params(self, down: Head, up: Means | None, state: State, client: Client) -> Params:
         return state.params if up else state.params | down.head

@@ -11,7 +11,7 @@ statistics follow private batches only.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -107,7 +107,7 @@ class FedMD(Method[Server, State, Payload, Payload]):
     def answer(self, down: Question, state: State, client: Client, r: Round, k: Key) -> tuple[Scores, State]:
         x, params = select_public_rows(client, down.rows), state.params
         if down.first:
-            first = replace(self.optim, epochs=self.first_epochs)
+            first = self.optim.for_epochs(self.first_epochs)
             params = first.fit(client.objective(), params, client, fold(k, -2))
         return Scores(client.model(params, x)), State(params)
 
@@ -142,6 +142,6 @@ class FedMD(Method[Server, State, Payload, Payload]):
         return "the consensus is made anew in every round from what its clients predict, and nobody keeps it"
 
     def reduces_to(self) -> str | None:
-        if self.digest.epochs == 0:
+        if self.digest.count(1) == 0:
             return "With digest.epochs = 0 every client trains alone, as by Local, if first_epochs is 0 as well."
         return None

@@ -30,7 +30,7 @@ from ..core.losses import Loss, cross_entropy
 from ..core.method import Method
 from ..core.model import Model
 from ..core.optim.adam import Adam
-from ..core.optim.base import Optimiser
+from ..core.optim.base import Optimiser, check_goes_by_epochs
 from ..core.optim.sgd import SGD
 from ..core.params import BUFFERS, add, part, sqnorm, sub, weights
 from ..core.payloads import Nothing, Params, Payload, Role, about, payload
@@ -118,6 +118,7 @@ class FedPD(Method[Server, State, Payload, Payload]):
         one_of(self, "knowledge", ("models", "mean"))
         one_of(self, "mean_scope", ("all", "arch"))
         one_of(self, "feature_norm", ("none", "layernorm"))
+        check_goes_by_epochs(self, self.optim)
 
     # -- client -------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,6 @@ class FedRep(Splitting):
         return Update(body, client.n), Kept(head)
 
     def reduces_to(self) -> str | None:
-        if self.head_optim.epochs == 0:
+        if self.head_optim.count(1) == 0:
             return "With head_optim.epochs = 0 heads stay as they start; if they start equal, bodies are FedBABU's."
         return None

@@ -20,7 +20,7 @@ from ..core.batch import Batch, Step
 from ..core.client import Client
 from ..core.hyperparams import setting, within
 from ..core.losses import cross_entropy
-from ..core.optim.base import Optimiser
+from ..core.optim.base import Memory, Optimiser
 from ..core.optim.sgd import SGD
 from ..core.params import add, part, zeros
 from ..core.payloads import Params, about, payload
@@ -74,8 +74,7 @@ class FedRoD(Averaging[State]):
 
         optim = _Both(generic=self.optim, personal=self.personal_optim) if self.interleaved else self.optim
         own = {OWN + name: v for name, v in state.head.items()} if self.interleaved else {}
-        batches = client.batches(k, self.optim.epochs, self.optim.batch_size)
-        params, head = _apart(optim.run(loss, down.params | own, batches))
+        params, head = _apart(optim.run(loss, down.params | own, self.optim.client_batches(client, k)))
         return Update(params, client.n, self.terms().report(params, client)), State(head) if head else state
 
     def _balanced(self, client: Client) -> Callable[[Step], Tensor]:
@@ -121,7 +120,7 @@ class _Both(Optimiser):
         shared, own = _apart(grads)
         return self.generic._clipped(shared) | {OWN + name: g for name, g in self.personal._clipped(own).items()}
 
-    def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
+    def _apply(self, params: Params, grads: Params, memory: Memory) -> None:
         shared, own = _apart(grads)
         self.generic._apply(params, shared, memory)
         self.personal._apply(params, {OWN + name: g for name, g in own.items()}, memory)

@@ -156,7 +156,7 @@ class KTpFL(Method[Server, State, Payload, Payload]):
         )
 
     def reduces_to(self) -> str | None:
-        if self.distil.epochs == 0:
+        if self.distil.count(1) == 0:
             return "With distil.epochs = 0 every client trains alone, as by Local."
         if self.eta == 0 and self.projection == "simplex":
             return "With eta = 0 every client is taught the plain mean of all soft predictions."

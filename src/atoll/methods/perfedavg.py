@@ -63,8 +63,8 @@ class PerFedAvg(Averaging[State]):
     def _triples(self, client: Client, k: Key) -> Iterator[Batch]:
         """Yield the batches of plain training as B', each with the B and, if needed, the B'' of the same step."""
         streams = 3 if self.hessian_free else 2
-        shape = (self.optim.epochs, self.optim.batch_size)
-        for mine, *others in zip(*(client.batches(_stream(k, i), *shape) for i in range(streams)), strict=True):
+        orders = [self.optim.client_batches(client, _stream(k, i)) for i in range(streams)]
+        for mine, *others in zip(*orders, strict=True):
             yield mine._replace(extra={"others": others})
 
     def meta(self, f: Loss) -> Loss:

@@ -11,7 +11,7 @@ of the teacher's (div = raw). Here spectra are divided by their sums, after the 
 distance from the global model acts (prox_beta). Personal models start as the global one, which the paper leaves open.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle
 from typing import ClassVar
 
@@ -93,7 +93,7 @@ class SCD(Averaging[State]):
 
     def adapt(self, server: Global, client: Client, k: Key) -> State:
         """Return the personal model of a client that joins after training: the global one, fine-tuned on its rows."""
-        tune = replace(self.optim, epochs=self.adapt_epochs)
+        tune = self.optim.for_epochs(self.adapt_epochs)
         return State(tune.fit(client.objective(), server.params, client, k))
 
     def reduces_to(self) -> str | None:

@@ -9,12 +9,17 @@ from ..errors import AtollError
 from .registry import Body, Shape, model, named
 
 
-def dense_layers(shape: Shape, hidden: Iterable[int]) -> Body:
-    """Build a body that flattens rows and has a layer with ReLU for each width in ``hidden``."""
+def dense_layers(shape: Shape, hidden: Iterable[int], norm: bool = False) -> Body:
+    """Build a body that flattens rows and has a layer with ReLU for each width in ``hidden``.
+
+    With ``norm``, BatchNorm comes before each ReLU.
+    """
     parts: dict[str, nn.Module] = {"flat": nn.Flatten()}
     width = math.prod(shape)
     for i, wide in enumerate(hidden, 1):
-        parts |= {f"fc{i}": nn.Linear(width, wide), f"relu{i}": nn.ReLU()}
+        parts |= {f"fc{i}": nn.Linear(width, wide)}
+        parts |= {f"bn{i}": nn.BatchNorm1d(wide)} if norm else {}
+        parts |= {f"relu{i}": nn.ReLU()}
         width = wide
     return named(**parts), width
 
@@ -24,12 +29,17 @@ def linear(shape: Shape) -> Body:
     return dense_layers(shape, ())
 
 
-@model("mlp", "Flatten and one layer of 64 with ReLU; other widths by the option hidden", "image", "table")
-def mlp(shape: Shape, *, hidden: int | Sequence[int] = (64,)) -> Body:
+@model(
+    "mlp",
+    "Flatten and one layer of 64 with ReLU; other widths by the option hidden, BatchNorm by the option norm",
+    "image",
+    "table",
+)
+def mlp(shape: Shape, *, hidden: int | Sequence[int] = (64,), norm: bool = False) -> Body:
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
     if any(not isinstance(width, int) or width < 1 for width in widths):
         raise AtollError(f"Model 'mlp': hidden={hidden!r}. Give whole numbers above 0, such as hidden=[128, 64].")
-    return dense_layers(shape, widths)
+    return dense_layers(shape, widths, norm)
 
 
 @model("mlp_a", "MLP-A for FedPD's EMNIST and Fashion-MNIST clients: layers 256, 128", "image", "table")

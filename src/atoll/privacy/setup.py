@@ -1,6 +1,7 @@
 """Apply the privacy options to method and clients before a run, or explain why they cannot be met."""
 
 from dataclasses import fields, replace
+from math import ceil
 from typing import Any, cast
 
 from ..clients.dry_run import dry_run
@@ -134,8 +135,8 @@ def needs_row_gradients(method: AnyMethod) -> bool:
 
 
 def releases_per_exchange(method: AnyMethod) -> int:
-    """Return the number of releases in one exchange: with DPSGD one for each epoch, else one."""
-    return method.optim.epochs if isinstance(method, HasOptimiser) and needs_row_gradients(method) else 1
+    """Return the number of releases in one exchange: with DPSGD one for each epoch, even for a part, else one."""
+    return ceil(method.optim.epochs) if isinstance(method, HasOptimiser) and needs_row_gradients(method) else 1
 
 
 def releases_per_round(method: AnyMethod) -> int:

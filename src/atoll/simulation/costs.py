@@ -1,13 +1,15 @@
 """Measure the cost of a method in a dry run: floating-point operations or seconds.
 
-The cost per row is scaled to every client's rows; work that does not grow with the rows counts once per batch of the
-dry run. Torch counts matrix products and convolutions; element-wise work is left out.
+The cost per row is scaled to the rows that every client visits: its own, or those of its steps or parts of an epoch.
+Work that does not grow with the rows counts once per batch of the dry run. Torch counts matrix products and
+convolutions; element-wise work is left out.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from ..clients.dry_run import dry_run, select_representatives
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
+from ..core.optim.base import Optimiser
 from ..core.task import Round
 from ..core.torch_private import TorchDispatchMode, operator_family
 from ..typing import ClientId
@@ -51,16 +54,30 @@ class Costs(NamedTuple):
     Args:
         per_row: cost per row of one participation before and after the upload, by architecture.
         server: cost of the server in one round.
+        optims: optimisers before and after the upload; None for work in proportion to a client's rows.
     """
 
     per_row: dict[str, tuple[float, float]]
     server: float
+    optims: tuple[Optimiser | None, Optimiser | None] = (None, None)
 
     def of(self, pool: ClientPool, i: ClientId) -> tuple[float, float]:
         """Return the costs of client ``i`` in one round, before and after its upload."""
         local, personal = self.per_row[pool.models[i].name]
         rows = pool.train.size(pool.position(i))
-        return local * rows, personal * rows
+        return local * rows_visited(self.optims[0], rows), personal * rows_visited(self.optims[1], rows)
+
+
+def rows_visited(optim: Optimiser | None, rows: int) -> int:
+    """Return the rows of a client that training visits: its own if that takes whole epochs, however many.
+
+    For steps and parts of epochs all visits count, repeated ones too.
+    """
+    if optim is None or (optim.steps is None and optim.epochs == int(optim.epochs)):
+        return rows
+    per_epoch = ceil(rows / optim.batch_size)
+    epochs, batches = divmod(optim.count(per_epoch), per_epoch)
+    return epochs * rows + min(batches * optim.batch_size, rows)
 
 
 def count_operations(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:
@@ -84,7 +101,7 @@ def measure_seconds(method: AnyMethod, pool: ClientPool, seed: int, cohort: int)
         name: (median(run.per_row[name][0] for run in runs), median(run.per_row[name][1] for run in runs))
         for name in runs[0].per_row
     }
-    return Costs(per_row, median(run.server for run in runs))
+    return Costs(per_row, median(run.server for run in runs), runs[0].optims)
 
 
 def _measure_dry_run(method: AnyMethod, pool: ClientPool, seed: int, cohort: int, timed: bool) -> Costs:
@@ -105,8 +122,12 @@ def _measure_dry_run(method: AnyMethod, pool: ClientPool, seed: int, cohort: int
 
     for _ in dry_run(method, pool, seed, rounds=2, cohort=cohort, meter=meter):
         pass
+    optims = (getattr(method, "optim", None), getattr(method, "personal_optim", None))
     per_row = {
-        pool.models[i].name: (spent[i, "local"] / len(client.y), spent[i, "personal"] / len(client.y))
+        pool.models[i].name: (
+            spent[i, "local"] / rows_visited(optims[0], len(client.y)),
+            spent[i, "personal"] / rows_visited(optims[1], len(client.y)),
+        )
         for i, client in select_representatives(method, pool).items()
     }
-    return Costs(per_row, spent[None, "server"])
+    return Costs(per_row, spent[None, "server"], optims)

@@ -46,7 +46,23 @@ from atoll.methods import _registry
 from atoll.typing import ClientId
 
 METHODS = sorted(_registry.methods())
-UNABLE = {"dcpfl", "fd", "feddf", "fedfed", "fedgen", "fedgh", "fedhkd", "fedkd", "fedpd", "fedtgp", "ktpfl", "local"}
+UNABLE = {
+    "dcpfl",
+    "fd",
+    "fedamp",
+    "feddf",
+    "fedfed",
+    "fedgen",
+    "fedgh",
+    "fedhkd",
+    "fedkd",
+    "fedpac",
+    "fedpd",
+    "fedtgp",
+    "ifca",
+    "ktpfl",
+    "local",
+}
 ABLE = [name for name in METHODS if name not in UNABLE]
 
 

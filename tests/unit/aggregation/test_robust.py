@@ -37,9 +37,10 @@ from atoll.methods.fedproto import FedProto, Means, Prototypes
 
 METHODS = sorted(_registry.methods())
 ABLE = [
-    "ditto", "fedala", "fedapen", "fedavg", "fedavg_ft", "fedavgm", "fedbabu", "feddc", "feddf", "feddistill", "feddw",
-    "feddyn", "fedfed", "fedgen", "fedhkd", "fedkd", "fedper", "fedproto", "fedprox", "fedrep", "fedrod", "feduv",
-    "fml", "lgfedavg", "moon", "perfedavg", "pfedes", "pfedme", "scaffold", "scd",
+    "apfl", "ditto", "fedadagrad", "fedadam", "fedala", "fedapen", "fedavg", "fedavg_ft", "fedavgm", "fedbabu", "fedbn",
+    "feddc", "feddf", "feddistill", "feddw", "feddyn", "fedfed", "fedgen", "fedhkd", "fedkd", "fednova", "fedpac",
+    "fedper", "fedproto", "fedprox", "fedrep", "fedrod", "feduv", "fedyogi", "fml", "ifca", "lgfedavg", "moon",
+    "perfedavg", "pfedes", "pfedme", "scaffold", "scd",
 ]  # fmt: skip
 RULES = ("median", "trimmed:0.2", "geometric", "krum:1", "clip:1e6")
 VOTES = RULES[:4]  # those that outvote an attacker; clipping only bounds what it can do

@@ -28,6 +28,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "public_data": (["--public-data", "mnist"], "mnist"),
     "transform": (["--transform", "none"], "none"),
     "models": (["--models", "mlp,linear"], ("mlp", "linear")),
+    "adapter": (["--adapter", "lora:2,lora:4"], ("lora:2", "lora:4")),
     "width": (["--width", "16"], 16),
     "proxy": (["--proxy", "8-16"], "8-16"),
     "server_model": (["--server-model", "lenet"], "lenet"),
@@ -55,7 +56,8 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "optimiser": (["--optimiser", "adam"], "adam"),
     "lr": (["--lr", "0.2"], 0.2),
     "lr_schedule": (["--lr-schedule", "cosine:10"], "cosine:10"),
-    "epochs": (["--epochs", "4"], 4),
+    "epochs": (["--epochs", "0.5"], 0.5),
+    "steps": (["--steps", "20"], 20),
     "batch_size": (["--batch-size", "8"], 8),
     "settings": (["--set", "lam=0.5", "--set", "optim.momentum=0"], {"lam": "0.5", "optim.momentum": "0"}),
     "terms": (["--with", "dw:mu=0.1,form=ata", "--with", "proximal"], ("dw:mu=0.1,form=ata", "proximal")),
@@ -93,6 +95,11 @@ def test_option_sets_its_field_and_no_other(name: str) -> None:
     assert parsed(words) == replace(Config(), **{name: value})
 
 
+def test_epochs_and_steps_together_are_refused() -> None:
+    with pytest.raises(AtollError, match="--epochs and --steps exclude each other"):
+        Config(epochs=1, steps=5)
+
+
 def test_run_without_options_has_all_defaults() -> None:
     assert parsed([]) == Config()
 
@@ -114,7 +121,7 @@ def test_every_option_is_explained_with_its_default(command: click.Command) -> N
 
 def everything() -> Config:
     values = {name: value for name, (_, value) in GIVEN.items()}
-    return Config(**values)
+    return Config(**values | {"steps": None})  # which epochs exclude
 
 
 @pytest.mark.parametrize("config", [Config(), everything()])
@@ -198,7 +205,8 @@ def test_configuration_path_that_is_no_text_file_is_refused(kind: str, tmp_path:
         ("rounds", -3, "--rounds must be at least 1, not -3"),
         ("clients", 0, "--clients must be at least 1"),
         ("public", -1, "--public must be at least 0"),
-        ("epochs", 0, "--epochs must be at least 1"),
+        ("epochs", 0, "--epochs must be above 0"),
+        ("steps", 0, "--steps must be at least 1"),
         ("batch_size", 0, "--batch-size must be at least 1"),
         ("width", 0, "--width must be at least 1"),
         ("cache", 0, "--cache must be at least 1"),
@@ -255,6 +263,7 @@ def test_identity_excludes_options_that_do_not_change_results() -> None:
 
 def test_optimiser_options_contain_only_given_ones() -> None:
     assert Config().optimiser_options == {}
+    assert Config(steps=3).optimiser_options == {"steps": 3}
     assert Config(lr=0.1, epochs=2).optimiser_options == {"lr": 0.1, "epochs": 2}
 
 

@@ -27,11 +27,13 @@ def said(method: str, **options: Any) -> str:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_that_share_whole_models_want_one_architecture(name: str) -> None:
-    mixed = {"models": ("mlp:hidden=8", "mlp:hidden=16"), "width": 8, "public": 50}
-    if Need.SAME_ARCHITECTURE in traits_of(_registry.method(name)).needs:
+    needs = traits_of(_registry.method(name)).needs
+    models = [f"mlp:hidden={n}{'&norm=true' if Need.BATCH_NORM in needs else ''}" for n in (8, 16)]
+    mixed = {"models": tuple(models), "width": 8, "public": 50}
+    if Need.SAME_ARCHITECTURE in needs:
         message = said(name, **mixed)
         assert f"For {name}, all clients need one architecture" in message
-        assert "mlp:hidden=8, mlp:hidden=16" in message
+        assert ", ".join(models) in message
         assert "local" in message.rpartition(":")[2]  # a method that would run
     else:
         build_setup(Config(name, **SMALL, **mixed))

@@ -31,11 +31,11 @@ from benchmarks.digests import short_options
 SMALL: dict[str, Any] = {
     "clients": 4, "newcomers": 1, "rows": 400, "rounds": 1, "epochs": 1, "models": "mlp:hidden=16", "backend": "loop",
 }  # fmt: skip
-CLOSED = {"fedmd", "ktpfl"}
+CLOSED = {"fedamp", "fedmd", "fedpac", "ktpfl"}
 
 
 def short(name: str) -> Result:
-    options = SMALL | short_options(name) | {"models": ("mlp:hidden=16",)}
+    options = SMALL | short_options(name)
     if name == "fedfed":  # so that features are shared by the end
         options |= {"settings": {"distil_rounds": 0}}
     return run_experiment(build_setup(Config(method=name, **options)))

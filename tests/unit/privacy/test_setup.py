@@ -11,11 +11,12 @@ from atoll.methods import _registry
 from atoll.privacy.policy import Privacy
 
 UPDATES = {
-    "ditto", "fedala", "fedapen", "fedavg", "fedavg_ft", "fedavgm", "fedbabu", "feddf", "feddyn", "fedper",
-    "fedprox", "fedrep", "fedrod", "feduv", "fml", "lgfedavg", "moon", "perfedavg", "pfedes", "pfedme", "scd",
+    "apfl", "ditto", "fedadagrad", "fedadam", "fedala", "fedamp", "fedapen", "fedavg", "fedavg_ft", "fedavgm",
+    "fedbabu", "fedbn", "feddf", "feddyn", "fedper", "fedprox", "fedrep", "fedrod", "feduv", "fedyogi", "fml",
+    "lgfedavg", "moon", "perfedavg", "pfedes", "pfedme", "scd",
 }  # fmt: skip
 STATISTICS = {"dcpfl", "fedgh", "fedproto", "fedtgp"}
-TRAINING = {"fedavg", "fedavgm", "fedper", "fedprox", "lgfedavg"}
+TRAINING = {"fedadagrad", "fedadam", "fedavg", "fedavgm", "fedper", "fedprox", "fedyogi", "lgfedavg"}
 
 
 @pytest.mark.parametrize("name", sorted(_registry.methods()))

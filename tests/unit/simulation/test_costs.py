@@ -1,8 +1,15 @@
 """What a method costs: operations that torch counts."""
 
+import pytest
 import torch
+from support import small_runs
 
-from atoll.simulation.costs import OperationCounter
+from atoll.clients import method_calls
+from atoll.core.optim.sgd import SGD
+from atoll.core.payloads import Nothing
+from atoll.core.prng import key
+from atoll.core.task import Round
+from atoll.simulation.costs import OperationCounter, count_operations, rows_visited
 
 
 def test_operations_of_a_product_and_of_its_gradient() -> None:
@@ -11,3 +18,30 @@ def test_operations_of_a_product_and_of_its_gradient() -> None:
     with OperationCounter() as counter:
         (a @ b).sum().backward()
     assert counter.total == 96
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        ({"epochs": 3}, 70),  # whole epochs: in proportion to the rows
+        ({"epochs": 0.5}, 64),  # two of three batches of 32, 32 and 6 rows
+        ({"epochs": 1.5}, 134),  # 70 and two batches
+        ({"steps": 2}, 64),
+        ({"steps": 7}, 172),  # two epochs and one batch
+    ],
+)
+def test_rows_that_training_visits(length: dict[str, float], expected: int) -> None:
+    assert rows_visited(SGD(batch_size=32, **length), 70) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [{"epochs": 2}, {"epochs": 0.5}, {"epochs": None, "steps": 7}], ids=str)
+def test_operations_told_for_a_client_are_those_of_its_training(length: dict[str, float | None]) -> None:
+    """For clients with more rows than the one batch of the dry run; the mean loss and its like are not counted."""
+    made = small_runs.setup("fedavg", **length)
+    costs = count_operations(made.method, made.pool, 0, 1)
+    server = made.method.init_server(made.pool.task(), key(0))
+    for i in made.pool.ids:
+        client = made.pool.client(i)
+        with torch.no_grad(), OperationCounter() as counted:
+            method_calls.client_update(made.method, Round(0), server, Nothing(), client, key(1))
+        assert costs.of(made.pool, i)[0] == pytest.approx(counted.total, rel=1e-6)

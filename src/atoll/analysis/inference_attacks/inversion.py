@@ -48,7 +48,7 @@ def _invert_clients(upload_filter: UploadFilter, setup: Setup, rows: int) -> Ite
     optim = method.optim if isinstance(method, HasOptimiser) else None
     if isinstance(method, KeepsStatePerClient) or len(exchanges_of(method)) > 1 or not isinstance(optim, SGD):
         return
-    step = replace(optim, epochs=optim.epochs if rows == 1 else 1, batch_size=rows)
+    step = replace(optim.for_epochs(optim.count(1) if rows == 1 else 1), batch_size=rows)
     method = replace(cast(Any, method), optim=step)
     server = method.init_server(pool.task(), key(seed, "init", "server"))
     server_side = ServerSideStates(method, pool.task(), seed, MemoryStore())

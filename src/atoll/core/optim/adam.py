@@ -6,7 +6,7 @@ import torch
 
 from ..hyperparams import setting
 from ..payloads import Params
-from .base import Optimiser
+from .base import Memory, Optimiser
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Adam(Optimiser):
     beta2: float = setting(0.999, "memory of the mean squared gradient", "Kingma and Ba 2015")
     eps: float = setting(1e-8, "added to the denominator", "Kingma and Ba 2015")
 
-    def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
+    def _apply(self, params: Params, grads: Params, memory: Memory) -> None:
         first, second, count = (memory.setdefault(slot, {}) for slot in ("first", "second", "count"))
         for name, g in grads.items():
             g = g.add(params[name], alpha=self.weight_decay) if self.weight_decay else g

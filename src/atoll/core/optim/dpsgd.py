@@ -8,6 +8,7 @@ batches at random is not claimed, because the order of the rows follows from a s
 are data sets in one of which a row counts for nothing; how many rows there are is not hidden.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from torch.func import grad, vmap
 from ...errors import AtollError
 from ...utils.secure_random import Normal, secure, seeded
 from ..batch import Batch
+from ..client import Client
 from ..hyperparams import setting
 from ..losses import Loss
 from ..params import weights
@@ -33,6 +35,11 @@ class DPSGD(SGD):
     clip: float = setting(1.0, "largest norm of a row's gradient", "Abadi et al. 2016 search it; chosen here")
     noise: float = setting(0.0, "noise in units of clip; set by --dp", "follows from the budget")
     seed: int = setting(-1, "of the noise, for tests: then nothing is private; -1: the secure source", "chosen here")
+
+    def client_batches(self, client: Client, k: Key, steps: int | None = None) -> Iterator[Batch]:
+        if steps is not None or self.steps is not None:
+            raise AtollError("dpsgd accounts for passes over the data, not for steps. Set --epochs in place of steps.")
+        return super().client_batches(client, k)
 
     def _gradient(self, loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
         if is_batched():

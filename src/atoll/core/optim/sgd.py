@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from .. import vmap
 from ..hyperparams import setting
 from ..payloads import Params
-from .base import Optimiser
+from .base import Memory, Optimiser
 from .sgd_step import Rates, fused_sgd_step
 
 
@@ -15,7 +15,7 @@ class SGD(Optimiser):
 
     momentum: float = setting(0.9, "share of the last step that is kept", "public code of FedGH and pFedES")
 
-    def _apply(self, params: Params, grads: Params, memory: dict[str, Params]) -> None:
+    def _apply(self, params: Params, grads: Params, memory: Memory) -> None:
         slot = memory.setdefault("velocity", {})
         velocity = [slot[name] for name in grads if name in slot]  # of all of them or, before the first step, of none
         step = vmap.sgd_step if vmap.is_batched() else fused_sgd_step

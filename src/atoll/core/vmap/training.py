@@ -3,13 +3,22 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import compress
+from math import ceil
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..batch import Batch
-from ..batch_order import EpochOrder, draw_epoch, draw_epoch_by_torch
+from ..batch_order import (
+    BatchOrder,
+    EpochOrder,
+    StepOrder,
+    count_batches,
+    draw_epoch,
+    draw_epoch_by_torch,
+    draw_step_by_torch,
+)
 from ..optim import sgd_step as plain
 from ..optim.sgd_step import Rates
 from ..params import weights, zeros
@@ -22,17 +31,23 @@ from .operations import all_clients_have_rows, all_within, copies, norms, on_sta
 if TYPE_CHECKING:
     from ..client import Client
     from ..losses import Loss
-    from ..optim.base import Correct, Optimiser
+    from ..optim.base import Correct, Memory, Optimiser
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor], Rates], list[Tensor]]
 VECTOR = 16  # numbers that a processor can take at a time
 
 
 def run(
-    optimiser: "Optimiser", loss: "Loss", params: Params, batches: Iterable[Batch], correct: "Correct | None"
-) -> Params:
-    """Train many clients, each from its params and on its batches; see ``Optimiser.run``."""
-    memory: dict[str, Params] = {}
+    optimiser: "Optimiser",
+    loss: "Loss",
+    params: Params,
+    batches: Iterable[Batch],
+    correct: "Correct | None",
+    memory: "Memory",
+) -> tuple[Params, "Memory", Tensor]:
+    """Train many clients, each from its params and memory and on its batches; see ``Optimiser.run``."""
+    memory = {slot: copies(values) for slot, values in memory.items()}
+    steps = torch.zeros(())
     for at, batch in enumerate(batches):
         grads, stats = optimiser._gradient(loss, params, batch)
         grads = correct(grads) if correct else grads
@@ -42,13 +57,15 @@ def run(
             with torch.no_grad():
                 optimiser._apply(params, optimiser._clipped(grads), memory)
             params |= stats
+            steps = steps + 1
         else:
             params = _masked_update(optimiser, params, grads, stats, memory, batch)
-    return {name: v.detach().contiguous() for name, v in params.items()}
+            steps = steps + (batch.w.sum() > 0)
+    return {name: v.detach().contiguous() for name, v in params.items()}, memory, steps
 
 
 def _masked_update(
-    optimiser: "Optimiser", params: Params, grads: Params, stats: Params, memory: dict[str, Params], batch: Batch
+    optimiser: "Optimiser", params: Params, grads: Params, stats: Params, memory: "Memory", batch: Batch
 ) -> Params:
     """Take one step that leaves a client whose batch is all padding as it was, momentum included."""
     live = batch.w.sum() > 0
@@ -109,13 +126,46 @@ def _step_stacked(weights: list[Tensor], grads: list[Tensor], velocity: list[Ten
     return [next(others) if it else next(fused) for it in odd]
 
 
-def batches(client: "Client", k: Key, epochs: int, sizes: list[int]) -> Iterator[Batch]:
+def batches(client: "Client", k: Key, epochs: float, sizes: list[int], steps: int | None) -> Iterator[Batch]:
     """Yield the batches of many clients; see ``Client.batches``."""
-    for epoch in range(epochs):
-        for rows, w, k_dropout, k_augment in _draw_epoch(k, client.n, epoch, sizes):
-            x, y = take([client.x, client.y], rows)
-            x = x if client.augment is None else client.augment(x, k_augment)
-            yield Batch(x, y, w, k_dropout, {})
+    for rows, w, k_dropout, k_augment in _order(client, k, epochs, sizes, steps):
+        x, y = take([client.x, client.y], rows)
+        x = x if client.augment is None else client.augment(x, k_augment)
+        yield Batch(x, y, w, k_dropout, {})
+
+
+def _order(client: "Client", k: Key, epochs: float, sizes: list[int], steps: int | None) -> Iterator[BatchOrder]:
+    if steps is None:
+        yield from _epochs(client, k, epochs, sizes)
+    elif client.has_buffers:  # padding would enter batch statistics, so all clients of a call have equally many rows
+        yield from _epochs(client, k, steps / len(sizes), sizes)
+    else:
+        order = StepOrder(sizes)
+        for step in range(steps):
+            if current_clients() is None:
+                yield draw_step_by_torch(k, client.n, step, sizes)
+            else:
+                yield on_stacked(partial(order.draw, step=step), k, client.n)
+
+
+def _epochs(client: "Client", k: Key, epochs: float, sizes: list[int]) -> Iterator[BatchOrder]:
+    """Draw whole epochs of the largest client, and of the last part of one as many batches as each client's share."""
+    for epoch in range(ceil(epochs)):
+        drawn = _draw_epoch(k, client.n, epoch, sizes)
+        if epochs - epoch >= 1:
+            yield from drawn
+            continue
+        share = _share(client.n, epochs - epoch, sizes)
+        for at, batch in enumerate(drawn[: count_batches(epochs - epoch, len(sizes))]):
+            rows, w, k_dropout, k_augment = batch
+            yield rows, w * (at < share), k_dropout, k_augment
+
+
+def _share(n: Tensor, part: float, sizes: list[int]) -> Tensor:
+    """Return the number of batches in a part of an epoch of each client, whose rows are ``n``."""
+    starts = torch.tensor(sizes, device=n.device).cumsum(0) - torch.tensor(sizes, device=n.device)
+    counts = [count_batches(part, batches) for batches in range(len(sizes) + 1)]
+    return torch.tensor(counts, device=n.device).index_select(0, (starts < n).sum().reshape(1))
 
 
 def _draw_epoch(k: Key, n: Tensor, epoch: int, sizes: list[int]) -> EpochOrder:
