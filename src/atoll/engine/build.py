@@ -18,15 +18,19 @@ from ..storage.checkpoint import Checkpoints
 from ..storage.run_dir import RunDir
 from ..utils.runtime import kept_memory, on_device, one_thread
 from ..utils.signals import stoppable
+from .accounting import Accounting
 from .cohort import Cohorts
 from .compatibility import has_effect
+from .ending import Ending
 from .environment import BackendInputs, Environment, Simulation
 from .evaluator import Evaluator
 from .experiment import Experiment, Watch
+from .metrics_writer import MetricsWriter
 from .recorder import NullRecorder, Recorder, RunRecorder
 from .result import Result
 from .resume import Checkpointing, Resumable
 from .round import RoundPolicy
+from .round_runner import RoundRunner
 from .setup import Setup, build_faults
 
 
@@ -79,33 +83,37 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
             checkpoints=checkpoints,
         )
     )
+    timer = RoundTimer(
+        setup.devices,
+        pool,
+        faults,
+        seed=config.seed,
+        deadline=config.deadline,
+        constraints=constraints_of(method),
+    )
+    accounting = Accounting(setup, cohorts, timer, privacy)
+    evaluator = Evaluator(method, pool, backend, config.seed, stores.server_side, byzantine=faults.poisoned)
+    checkpointing = Checkpointing(
+        stores,
+        _extras(privacy, recorder),
+        checkpoints=checkpoints,
+        federation=setup.federation.name,
+        # A round that is repeated after a crash spends its budget again, so every round is saved under a budget.
+        every=1 if privacy.budget else config.checkpoint_every,
+        before_save=recorder.sync,
+    )
     return Experiment(
         setup=setup,
         environment=environment,
         stores=stores,
-        backend=backend,
         privacy=privacy,
-        cohorts=cohorts,
-        timer=RoundTimer(
-            setup.devices,
-            pool,
-            faults,
-            seed=config.seed,
-            deadline=config.deadline,
-            constraints=constraints_of(method),
-        ),
-        policy=policy,
-        evaluator=Evaluator(method, pool, backend, config.seed, stores.server_side, byzantine=faults.poisoned),
+        rounds=RoundRunner(setup, backend, stores.server_side, cohorts, policy, timer, accounting),
+        accounting=accounting,
+        ending=Ending(config, privacy, len(pool.ids)),
+        evaluator=evaluator,
+        metrics=MetricsWriter(evaluator, environment, privacy, recorder, checkpointing, config.strikes),
         recorder=recorder,
-        checkpointing=Checkpointing(
-            stores,
-            _extras(privacy, recorder),
-            checkpoints=checkpoints,
-            federation=setup.federation.name,
-            # A round that is repeated after a crash spends its budget again, so every round is saved under a budget.
-            every=1 if privacy.budget else config.checkpoint_every,
-            before_save=recorder.sync,
-        ),
+        checkpointing=checkpointing,
         notes=notes,
     )
 

@@ -1,0 +1,70 @@
+"""Run the rounds of an experiment, each with its cohort, its faults and the scores known before it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from ..backends.base import Backend
+from ..clients.state_store import Store
+from ..clients.tasks import RoundLog
+from ..simulation.timing import RoundTimer
+from ..typing import ClientId
+from .accounting import Accounting
+from .cohort import Cohorts
+from .resume import Progress
+from .round import RoundPolicy, run_round
+from .setup import Setup
+
+
+@dataclass(eq=False)
+class RoundRunner:
+    """Runs rounds in which the server waits for the whole cohort.
+
+    Args:
+        setup: configuration, method and clients.
+        backend: runs the clients.
+        per_client_states: the server's states for its clients.
+        cohorts: which clients take part in each round.
+        policy: how the server treats uploads; faults and excluded clients are added for each round.
+        timer: simulated times of clients.
+        accounting: the work of a round.
+    """
+
+    setup: Setup
+    backend: Backend
+    per_client_states: Store
+    cohorts: Cohorts
+    policy: RoundPolicy
+    timer: RoundTimer
+    accounting: Accounting
+    _lasting: set[ClientId] = field(init=False, default_factory=set)  # with scores that depend on their states alone
+
+    def run(self, progress: Progress) -> RoundLog:
+        """Run the next round between the server and its cohort, and put the server's new state into ``progress``."""
+        t = progress.run_state.round
+        progress.server, log = run_round(
+            self.setup.method,
+            self.setup.pool.task(),
+            self.backend,
+            progress.server,
+            t=t,
+            seed=self.setup.config.seed,
+            cohort=self.cohorts.sample(t),
+            evaluate=self._to_evaluate(t),
+            per_client_states=self.per_client_states,
+            policy=self._policy(progress),
+            known={i: progress.run_state.after[i] for i in self._lasting},
+        )
+        self._lasting = (self._lasting - set(log.accepted)) | log.lasting
+        return log
+
+    def _to_evaluate(self, t: int) -> Collection[ClientId]:
+        return self.cohorts.to_evaluate(t)
+
+    def _policy(self, progress: Progress) -> RoundPolicy:
+        config, run_state = self.setup.config, progress.run_state
+        clock = run_state.clocks["wait_free" if config.wait_free else "waiting"]
+        return replace(
+            self.policy,
+            excluded=run_state.excluded(config.strikes),
+            faults=self.timer.faults(run_state.round, self.accounting.work, clock),
+        )
