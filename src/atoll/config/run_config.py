@@ -210,6 +210,15 @@ class Config:
         above=0,
         most=1,
     )
+    patience: int | None = option(
+        None,
+        "end the run after N evaluations without a better validation score; default: run all rounds",
+        group=EVALUATION,
+        least=1,
+    )
+    until: float | None = option(
+        None, "end the run when the validation score reaches this value", group=EVALUATION, above=0, most=1
+    )
     eval_every: int = option(
         1, "rounds between evaluations; the last round is always evaluated", group=EVALUATION, least=1
     )

@@ -103,6 +103,16 @@ def check_clock(devices: Devices, deadline: float | None) -> None:
         )
 
 
+def check_stopping(patience: int | None, until: float | None, pool: ClientPool) -> None:
+    """Raise an AtollError if a run is to end by validation scores and no client has validation rows."""
+    given = [name for name, value in (("--patience", patience), ("--until", until)) if value is not None]
+    if given and not any(pool.val.size(at) for at in range(len(pool.ids))):
+        raise AtollError(
+            f"{given[0]} ends a run by scores on validation rows, and no client has any. "
+            "Use --split client_811, or leave it out."
+        )
+
+
 def has_effect(kind: str, method: AnyMethod, pool: ClientPool) -> bool:
     """Return True if an attack of byzantine clients changes an upload of the method's first round.
 

@@ -106,6 +106,7 @@ class Experiment:
         evaluation = self.metrics.evaluate(log, progress) if is_evaluated else None
         run_state.totals.seconds += time.perf_counter() - started
         line = None if evaluation is None else self.metrics.write(log, progress, evaluation, stamps)
+        self.ending.after_evaluation(run_state, log.t + 1)
         self.checkpointing.close_round(progress)
         return line
 

@@ -48,7 +48,7 @@ class RunState:
     """Totals, scores and lines of metrics of a run. A checkpoint holds these besides the server and the clients."""
 
     round: int = 0  # rounds completed
-    status: str = "running"  # then "finished", "diverged" or "exhausted" (no privacy budget left)
+    status: str = "running"  # then "finished", "stopped", "diverged" or "exhausted"
     totals: Totals = field(default_factory=Totals)
     clocks: dict[str, Clock] = field(default_factory=_clocks)  # simulated time, with and without overlap
     before: dict[ClientId, Score] = field(default_factory=dict)  # latest score of each evaluated client

@@ -68,6 +68,8 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "clock": (["--clock", "speed=1e9"], "speed=1e9"),
     "global_test": (["--global-test"], True),
     "target": (["--target", "0.9"], 0.9),
+    "patience": (["--patience", "3"], 3),
+    "until": (["--until", "0.9"], 0.9),
     "eval_every": (["--eval-every", "2"], 2),
     "checkpoint_every": (["--checkpoint-every", "3"], 3),
     "out": (["--out", "o"], "o"),

@@ -153,6 +153,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
         remote=True,
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
+    compatibility.check_stopping(config.patience, config.until, pool)
     config, method, pool = apply_privacy(config, method, pool)
     federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(descriptions))
     return Setup(config, method, federation, pool, fill_from_option(Devices(), config.clock, "--clock"))
