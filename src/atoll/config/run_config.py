@@ -12,6 +12,7 @@ from ..methods._factory import OPTIMISERS
 from ..privacy.disclosure import COV_SOURCES
 from ..privacy.options import parse_target
 from ..simulation.faults import read_drop, read_lag, read_poison
+from ..simulation.schedule import read_schedule
 from .labels import label_of
 from .options import (
     DATA,
@@ -93,6 +94,13 @@ class Config:
         False, "upload before personal training, so that clients train while they wait", group=METHOD
     )
     rate: float = option(1.0, "share of the clients sampled in each round", group=ROUNDS, above=0, most=1)
+    schedule: str = option(
+        "synchronous",
+        "when the server aggregates: synchronous, when the whole cohort has answered; buffered:K, after K uploads "
+        "(FedBuff); asynchronous:ALPHA, after each (FedAsync); with :constant or :polynomial:A for stale uploads",
+        check=read_schedule,
+        group=ROUNDS,
+    )
     strikes: int = option(
         3, "number of rejected uploads after which a client is excluded; 0: never", group=ROBUSTNESS, least=0
     )

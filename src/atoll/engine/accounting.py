@@ -51,7 +51,7 @@ class Accounting:
     def count(self, log: RoundLog, progress: Progress) -> dict[str, Stamp]:
         """Add a round to the totals, advance the clocks, and return the times at which its models are ready."""
         run_state, costs = progress.run_state, self.operations
-        worked = [i for i in log.cohort if not self._cohorts.faults.absence(log.t, i)]
+        worked = [i for i in log.cohort if not self._cohorts.faults.absence(log.version(i), i)]
         client_flops = sum(sum(costs.of(self._setup.pool, i)) for i in worked)
         run_state.add(log, client_flops, 0 if log.is_empty else costs.server)
         progress.changed |= set(log.accepted)

@@ -1,9 +1,11 @@
 """Build the parts of an experiment from its setup, and run it."""
 
 from collections.abc import Callable
+from dataclasses import fields
 
 from ..aggregation.fixed_point import Fixed, largest
 from ..aggregation.robust import guard_for
+from ..aggregation.staleness import is_discounted
 from ..clients.state_store import DiskStore, Kept, MemoryStore, RunStores, Store
 from ..clients.tasks import no_filter
 from ..clients.validation.checks import LARGEST
@@ -13,12 +15,14 @@ from ..core.payloads import Payload
 from ..core.schema import constraints_of
 from ..privacy.policy import Privacy
 from ..simulation.faults import Faults
+from ..simulation.schedule import read_schedule
 from ..simulation.timing import RoundTimer
 from ..storage.checkpoint import Checkpoints
 from ..storage.run_dir import RunDir
 from ..utils.runtime import kept_memory, on_device, one_thread
 from ..utils.signals import stoppable
 from .accounting import Accounting
+from .buffered import BufferedRunner
 from .cohort import Cohorts
 from .compatibility import has_effect
 from .ending import Ending
@@ -107,7 +111,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
         environment=environment,
         stores=stores,
         privacy=privacy,
-        rounds=RoundRunner(setup, backend, stores.server_side, cohorts, policy, timer, accounting),
+        rounds=_runner(setup, RoundRunner(setup, backend, stores.server_side, cohorts, policy, timer, accounting)),
         accounting=accounting,
         ending=Ending(config, privacy, cohorts),
         evaluator=evaluator,
@@ -116,6 +120,13 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
         checkpointing=checkpointing,
         notes=notes,
     )
+
+
+def _runner(setup: Setup, plain: RoundRunner) -> RoundRunner:
+    """Return what runs the rounds of a configuration, with the parts of ``plain``."""
+    parts = {f.name: getattr(plain, f.name) for f in fields(RoundRunner) if f.init}
+    schedule = read_schedule(setup.config.schedule)
+    return plain if schedule.buffer is None else BufferedRunner(**parts, buffer=schedule.buffer)
 
 
 def open_stores(setup: Setup, run_dir: RunDir | None, types: Contract) -> RunStores:
@@ -139,10 +150,17 @@ def _policy(
 ) -> RoundPolicy:
     """Build the server's policy for uploads; ``note`` receives sentences on limits that concern the user."""
     config, method = setup.config, setup.method
+    schedule = read_schedule(config.schedule)
+    if schedule.buffer is not None and not is_discounted(constraints_of(method)):
+        note(
+            f"Uploads of {config.method} declare no model, no change and no counted class table, so that stale ones "
+            "count in full."
+        )
     policy = RoundPolicy(
         checks=checks,
         guard=guard_for(method, config.robust, note) if config.robust else None,
         fixed=Fixed(note) if config.sums == "fixed" else None,
+        staleness=None if schedule.buffer is None else schedule.weight,
         on_upload=recorder.record_upload,
     )
     if (poison := faults.poison) and not has_effect(poison.kind, method, setup.pool):

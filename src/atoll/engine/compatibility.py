@@ -5,7 +5,8 @@ from collections.abc import Callable
 from ..aggregation import robust, robust_rules
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
-from ..core.contract import check_functions
+from ..config import Config
+from ..core.contract import check_functions, exchanges_of
 from ..core.method import AnyMethod, traits_of
 from ..core.optim import base
 from ..core.payloads import equal
@@ -16,6 +17,8 @@ from ..errors import AtollError
 from ..methods import _registry
 from ..simulation.byzantine import ALIE, corrupt, upload_tensors
 from ..simulation.clock import Devices
+from ..simulation.schedule import read_schedule
+from .cohort import cohort_size
 from .regulariser_check import check_terms
 
 DECLARE = "declare this in the `traits` of the class itself, because a subclass inherits no promises"
@@ -100,6 +103,47 @@ def check_clock(devices: Devices, deadline: float | None) -> None:
         raise AtollError(
             "--deadline needs counted operations: with measured seconds, late clients would differ from run to run. "
             "Leave out compute=measured in --clock."
+        )
+
+
+def check_schedule(method: AnyMethod, config: Config, devices: Devices, clients: int) -> None:
+    """Check that a method can run with the schedule of a configuration.
+
+    Args:
+        method: the method.
+        config: the options.
+        devices: simulated devices of the clients.
+        clients: number of clients.
+
+    Raises:
+        AtollError: the method or another option needs synchronous rounds.
+    """
+    buffer = read_schedule(config.schedule).buffer
+    if buffer is None:
+        return
+    given, instead = f"--schedule {config.schedule}", "Use --schedule synchronous"
+    if why := traits_of(method).star_only:
+        raise AtollError(f"{given} cannot run {config.method}: {why}. {instead}.")
+    if len(exchanges_of(method)) > 1:
+        raise AtollError(
+            f"{given} cannot run {config.method}: clients wait for each other between the exchanges of a round. "
+            f"{instead}."
+        )
+    if config.deadline is not None:
+        raise AtollError(
+            f"{given} and --deadline exclude each other: the server waits for uploads and not for clients, so that no "
+            "upload is late. Leave out --deadline."
+        )
+    if devices.compute == "measured":
+        raise AtollError(
+            f"{given} needs counted operations: with measured seconds, uploads would arrive in another order in every "
+            "run. Leave out compute=measured in --clock."
+        )
+    at_work = cohort_size(clients, config.rate)
+    if buffer > at_work:
+        raise AtollError(
+            f"{given} waits for {buffer} uploads, but only {at_work} of {clients} clients work at a time "
+            f"(--rate {config.rate:g}). Give a smaller buffer or a larger rate."
         )
 
 

@@ -1,6 +1,7 @@
 """Evaluate a round, and write its line of metrics and its rows of the table of clients."""
 
 from collections.abc import Mapping
+from statistics import fmean
 from typing import NamedTuple
 
 from ..clients.tasks import RoundLog
@@ -72,6 +73,8 @@ class MetricsWriter:
             optional["excluded"] = excluded
         if self._privacy.on and (spent := self._privacy.progress()):
             optional["privacy"] = spent
+        if log.starts and log.accepted:
+            optional["staleness"] = fmean(log.t - log.version(i) for i in log.accepted)
         line = make_metrics_line(
             log,
             run_state,

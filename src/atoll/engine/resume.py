@@ -37,15 +37,17 @@ class Progress:
         server: the server's state.
         run_state: totals, scores and lines of metrics.
         changed: clients with states that are newer than the last checkpoint.
+        versions: earlier states of the server, by the number of aggregations done, that clients at work started from.
     """
 
     server: Payload
     run_state: RunState = field(default_factory=RunState)
     changed: set[ClientId] = field(default_factory=set)
+    versions: dict[int, Payload] = field(default_factory=dict)
 
     def copy(self) -> "Progress":
         """Copy all containers, so that later rounds do not change the copy."""
-        return Progress(self.server, self.run_state.copy(), set(self.changed))
+        return Progress(self.server, self.run_state.copy(), set(self.changed), dict(self.versions))
 
 
 class Checkpointing:
@@ -133,7 +135,11 @@ class Checkpointing:
         for i, name in found.per_client_states.items():
             self._stores.server_side.put(i, checkpoints.get_per_client(name))
         self._stores.commit()
-        return Progress(found.server, from_json(found.round, found.progress["ledger"], from_parquet(found.rows)))
+        return Progress(
+            found.server,
+            from_json(found.round, found.progress["ledger"], from_parquet(found.rows)),
+            versions={int(version): checkpoints.get_server(name) for version, name in found.servers.items()},
+        )
 
     def open_round(self, progress: Progress) -> None:
         """Remember the progress before a round, for a rollback."""
@@ -190,6 +196,9 @@ class Checkpointing:
                 },
                 rows=to_parquet(run_state.table()),
                 per_client_states=dict(self._per_client_objects),
+                servers={
+                    str(version): self._checkpoints.put_state(state) for version, state in progress.versions.items()
+                },
             )
         )
         self._saved = run_state.round

@@ -1,11 +1,12 @@
 """Run the rounds of an experiment, each with its cohort, its faults and the scores known before it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from ..backends.base import Backend
 from ..clients.state_store import Store
-from ..clients.tasks import RoundLog
+from ..clients.tasks import RoundLog, Start
 from ..simulation.timing import RoundTimer
 from ..typing import ClientId
 from .accounting import Accounting
@@ -41,6 +42,16 @@ class RoundRunner:
     def run(self, progress: Progress) -> RoundLog:
         """Run the next round between the server and its cohort, and put the server's new state into ``progress``."""
         t = progress.run_state.round
+        return self._run_round(progress, self.cohorts.sample(t), self.cohorts.to_evaluate(t))
+
+    def _run_round(
+        self,
+        progress: Progress,
+        cohort: Sequence[ClientId],
+        evaluate: Collection[ClientId],
+        starts: Mapping[ClientId, Start] = MappingProxyType({}),
+    ) -> RoundLog:
+        t = progress.run_state.round
         progress.server, log = run_round(
             self.setup.method,
             self.setup.pool.task(),
@@ -48,23 +59,26 @@ class RoundRunner:
             progress.server,
             t=t,
             seed=self.setup.config.seed,
-            cohort=self.cohorts.sample(t),
-            evaluate=self._to_evaluate(t),
+            cohort=cohort,
+            evaluate=evaluate,
             per_client_states=self.per_client_states,
-            policy=self._policy(progress),
+            policy=self._policy(progress, starts),
             known={i: progress.run_state.after[i] for i in self._lasting},
+            starts=starts,
+            versions=progress.versions,
         )
         self._lasting = (self._lasting - set(log.accepted)) | log.lasting
         return log
 
-    def _to_evaluate(self, t: int) -> Collection[ClientId]:
-        return self.cohorts.to_evaluate(t)
+    @property
+    def _clock(self) -> str:
+        """The clock that the run follows."""
+        return "wait_free" if self.setup.config.wait_free else "waiting"
 
-    def _policy(self, progress: Progress) -> RoundPolicy:
+    def _policy(self, progress: Progress, starts: Mapping[ClientId, Start]) -> RoundPolicy:
         config, run_state = self.setup.config, progress.run_state
-        clock = run_state.clocks["wait_free" if config.wait_free else "waiting"]
         return replace(
             self.policy,
             excluded=run_state.excluded(config.strikes),
-            faults=self.timer.faults(run_state.round, self.accounting.work, clock),
+            faults=self.timer.faults(run_state.round, self.accounting.work, run_state.clocks[self._clock], starts),
         )

@@ -111,6 +111,7 @@ def build_setup(
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)
+    compatibility.check_schedule(method, config, devices, len(pool.ids))
     compatibility.check_stopping(config.patience, config.until, pool)
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)

@@ -6,9 +6,10 @@ dry run. Torch counts matrix products and convolutions; element-wise work is lef
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch.utils.flop_counter import flop_registry
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 from ..clients.dry_run import dry_run, select_representatives
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
+from ..core.payloads import nbytes
 from ..core.task import Round
 from ..core.torch_private import TorchDispatchMode, operator_family
 from ..typing import ClientId
@@ -45,16 +47,25 @@ class OperationCounter(TorchDispatchMode):
         return out
 
 
+class Traffic(NamedTuple):
+    """Bytes that a client sends and receives in one round."""
+
+    up: int = 0
+    down: int = 0
+
+
 class Costs(NamedTuple):
     """Costs of a round.
 
     Args:
         per_row: cost per row of one participation before and after the upload, by architecture.
         server: cost of the server in one round.
+        traffic: bytes of one participation to and from the server, by architecture.
     """
 
     per_row: dict[str, tuple[float, float]]
     server: float
+    traffic: Mapping[str, Traffic] = MappingProxyType({})
 
     def of(self, pool: ClientPool, i: ClientId) -> tuple[float, float]:
         """Return the costs of client ``i`` in one round, before and after its upload."""
@@ -84,7 +95,7 @@ def measure_seconds(method: AnyMethod, pool: ClientPool, seed: int, cohort: int)
         name: (median(run.per_row[name][0] for run in runs), median(run.per_row[name][1] for run in runs))
         for name in runs[0].per_row
     }
-    return Costs(per_row, median(run.server for run in runs))
+    return Costs(per_row, median(run.server for run in runs), runs[0].traffic)
 
 
 def _measure_dry_run(method: AnyMethod, pool: ClientPool, seed: int, cohort: int, timed: bool) -> Costs:
@@ -103,10 +114,14 @@ def _measure_dry_run(method: AnyMethod, pool: ClientPool, seed: int, cohort: int
                 yield
             spent[client, work] += counter.total
 
-    for _ in dry_run(method, pool, seed, rounds=2, cohort=cohort, meter=meter):
-        pass
+    traffic: dict[str, Traffic] = defaultdict(Traffic)
+    for exchange in dry_run(method, pool, seed, rounds=2, cohort=cohort, meter=meter):
+        if exchange.round.t > 0:
+            name = pool.models[exchange.client].name
+            up, down = traffic[name]
+            traffic[name] = Traffic(up + nbytes(exchange.upload), down + nbytes(exchange.download))
     per_row = {
         pool.models[i].name: (spent[i, "local"] / len(client.y), spent[i, "personal"] / len(client.y))
         for i, client in select_representatives(method, pool).items()
     }
-    return Costs(per_row, spent[None, "server"])
+    return Costs(per_row, spent[None, "server"], dict(traffic))

@@ -68,6 +68,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "clock": (["--clock", "speed=1e9"], "speed=1e9"),
     "global_test": (["--global-test"], True),
     "target": (["--target", "0.9"], 0.9),
+    "schedule": (["--schedule", "buffered:2"], "buffered:2"),
     "patience": (["--patience", "3"], 3),
     "until": (["--until", "0.9"], 0.9),
     "eval_every": (["--eval-every", "2"], 2),

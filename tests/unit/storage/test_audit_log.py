@@ -39,7 +39,7 @@ def test_audit_record_has_the_documented_form_and_hash(tmp_path: Path) -> None:
     first = log.add(1, 0, "a", 6, DIGEST)
     second = log.add(1, 1, "b", 0, "", ("payload", "is None"))
     body = (
-        f'{{"seq":1,"round":1,"phase":0,"client":"a","bytes":6,"sha256":"{DIGEST}","verdict":"accepted",'
+        f'{{"seq":1,"round":1,"phase":0,"staleness":0,"client":"a","bytes":6,"sha256":"{DIGEST}","verdict":"accepted",'
         f'"field":null,"reason":null,"previous":"{START}"}}'
     )
     own = sha256(body.encode()).hexdigest()
@@ -76,7 +76,7 @@ def with_a_line(lines: list[bytes], dice: Random) -> bytes:
     at = dice.randrange(len(lines) + 1)
     values = json.loads(lines[at - 1]) if at else None
     head = values.pop("hash") if values else START
-    fresh = line_of(Record(at + 1, 1, 0, "x", 1, DIGEST, "accepted", None, None, head))
+    fresh = line_of(Record(at + 1, 1, 0, 0, "x", 1, DIGEST, "accepted", None, None, head))
     return b"".join([*lines[:at], dice.choice([fresh, dice.choice(lines)]), *lines[at:]])
 
 

@@ -27,6 +27,7 @@ from ...engine.setup import Setup, apply_privacy, build_method
 from ...errors import AtollError
 from ...methods._factory import fill_from_option
 from ...simulation.clock import Devices
+from ...simulation.schedule import read_schedule
 from ...typing import ClientId
 from ...utils.files import to_json
 from ...utils.parsing import Json
@@ -165,6 +166,11 @@ def _check_options(config: Config) -> None:
         raise AtollError(
             "--global-test needs the test rows of all clients in one place, and here they stay at the sites. "
             "Leave it out."
+        )
+    if read_schedule(config.schedule).buffer is not None:
+        raise AtollError(
+            f"--schedule {config.schedule} is for simulations: it follows a simulated clock, and the server of a "
+            "deployed federation waits for its sites. Leave it out."
         )
     for name in SIMULATED:
         if getattr(config, name) is not None:
