@@ -101,6 +101,12 @@ class Config:
         check=read_schedule,
         group=ROUNDS,
     )
+    topology: str = option(
+        "star",
+        "who exchanges uploads: star, all with a server; without a server, clients with their neighbours: ring, "
+        "complete, or a file of edges",
+        group=ROUNDS,
+    )
     strikes: int = option(
         3, "number of rejected uploads after which a client is excluded; 0: never", group=ROBUSTNESS, least=0
     )

@@ -25,6 +25,7 @@ from .accounting import Accounting
 from .buffered import BufferedRunner
 from .cohort import Cohorts
 from .compatibility import has_effect
+from .decentralised import DecentralisedRunner
 from .ending import Ending
 from .environment import BackendInputs, Environment, Simulation
 from .evaluator import Evaluator
@@ -71,7 +72,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
     faults = build_faults(config, pool.ids)
     cohorts = Cohorts(pool.ids, config.rate, config.seed, faults, config.rounds, config.eval_every, config.deadline)
     checks = Validator(method, pool, config.seed, config.max_norm, _largest_value(setup), privacy.spare_rows)
-    checkpoints = Checkpoints(run_dir.path, types, config.identity()) if run_dir else None
+    checkpoints = Checkpoints(run_dir.path, types, setup.identity()) if run_dir else None
     notes: list[str] = []
     recorder = NullRecorder() if run_dir is None else RunRecorder(run_dir, config, environment.holdings())
     policy = _policy(setup, checks, recorder, faults, notes.append)
@@ -102,6 +103,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
         _extras(privacy, recorder),
         checkpoints=checkpoints,
         federation=setup.federation.name,
+        neighbours=setup.neighbours,
         # A round that is repeated after a crash spends its budget again, so every round is saved under a budget.
         every=1 if privacy.budget else config.checkpoint_every,
         before_save=recorder.sync,
@@ -115,7 +117,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
         accounting=accounting,
         ending=Ending(config, privacy, cohorts),
         evaluator=evaluator,
-        metrics=MetricsWriter(evaluator, environment, privacy, recorder, checkpointing, config.strikes),
+        metrics=MetricsWriter(evaluator, environment, privacy, recorder, checkpointing, setup),
         recorder=recorder,
         checkpointing=checkpointing,
         notes=notes,
@@ -126,6 +128,8 @@ def _runner(setup: Setup, plain: RoundRunner) -> RoundRunner:
     """Return what runs the rounds of a configuration, with the parts of ``plain``."""
     parts = {f.name: getattr(plain, f.name) for f in fields(RoundRunner) if f.init}
     schedule = read_schedule(setup.config.schedule)
+    if setup.neighbours is not None:
+        return DecentralisedRunner(**parts, neighbours=setup.neighbours)
     return plain if schedule.buffer is None else BufferedRunner(**parts, buffer=schedule.buffer)
 
 

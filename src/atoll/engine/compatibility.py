@@ -7,6 +7,7 @@ from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..config import Config
 from ..core.contract import check_functions, exchanges_of
+from ..core.hooks import KeepsStatePerClient
 from ..core.method import AnyMethod, traits_of
 from ..core.optim import base
 from ..core.payloads import equal
@@ -18,6 +19,7 @@ from ..methods import _registry
 from ..simulation.byzantine import ALIE, corrupt, upload_tensors
 from ..simulation.clock import Devices
 from ..simulation.schedule import read_schedule
+from ..simulation.topology import STAR
 from .cohort import cohort_size
 from .regulariser_check import check_terms
 
@@ -145,6 +147,23 @@ def check_schedule(method: AnyMethod, config: Config, devices: Devices, clients:
             f"{given} waits for {buffer} uploads, but only {at_work} of {clients} clients work at a time "
             f"(--rate {config.rate:g}). Give a smaller buffer or a larger rate."
         )
+
+
+def check_topology(method: AnyMethod, config: Config) -> None:
+    """Raise an AtollError if a method or an option needs a server and the configuration has none."""
+    if config.topology == STAR:
+        return
+    given, instead = f"--topology {config.topology}", "Use --topology star"
+    if why := traits_of(method).star_only:
+        raise AtollError(f"{given} cannot run {config.method}: {why}. {instead}.")
+    if isinstance(method, KeepsStatePerClient):
+        raise AtollError(
+            f"{given} cannot run {config.method}: its server keeps a state for each client, and every client would "
+            f"keep one for every other. {instead}."
+        )
+    if read_schedule(config.schedule).buffer is not None or config.deadline is not None:
+        other = "--deadline" if config.deadline is not None else f"--schedule {config.schedule}"
+        raise AtollError(f"{given} and {other} exclude each other: there is no server to end a round. Leave out one.")
 
 
 def check_stopping(patience: int | None, until: float | None, pool: ClientPool) -> None:

@@ -57,7 +57,7 @@ class Experiment:
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
-        self.progress = Progress(self.evaluator.first_server())
+        self.progress = Progress(self.rounds.first_server(self.evaluator.first_server()))
 
     def run(self, watch: Watch) -> Result:
         """Run the experiment to the end, from the latest checkpoint if there is one.

@@ -8,10 +8,12 @@ from ..clients.tasks import RoundLog
 from ..privacy.policy import Privacy
 from ..simulation.clock import Stamp
 from ..storage.metrics import GenericScores, OptionalMetrics, PersonalScores, RoundMetrics
+from .decentralised import evaluate_generic
 from .environment import Environment
 from .evaluator import Evaluator
 from .recorder import Recorder, make_metrics_line
 from .resume import Checkpointing, Progress
+from .setup import Setup
 
 
 class Evaluation(NamedTuple):
@@ -31,7 +33,7 @@ class MetricsWriter:
         privacy: adds the budget spent to lines.
         recorder: writes lines.
         checkpointing: knows the clients with saved states.
-        strikes: number of rejected uploads after which a client is excluded.
+        setup: configuration, method and clients.
     """
 
     def __init__(
@@ -41,18 +43,19 @@ class MetricsWriter:
         privacy: Privacy,
         recorder: Recorder,
         checkpointing: Checkpointing,
-        strikes: int,
+        setup: Setup,
     ):
         self._evaluator = evaluator
         self._environment = environment
         self._privacy = privacy
         self._recorder = recorder
         self._checkpointing = checkpointing
-        self._strikes = strikes
+        self._setup = setup
 
     def evaluate(self, log: RoundLog, progress: Progress) -> Evaluation:
         """Evaluate the personal models and the generic model after a round."""
-        generic, accuracies = self._evaluator.evaluate_generic(progress.server, log.t, log.accepted)
+        method, pool = self._setup.method, self._setup.pool
+        generic, accuracies = evaluate_generic(self._evaluator, method, pool, progress.server, log)
         with_state = progress.changed | self._checkpointing.saved_clients
         personal = self._evaluator.evaluate_personal(progress.run_state, progress.server, with_state)
         return Evaluation(personal, generic, accuracies)
@@ -69,7 +72,7 @@ class MetricsWriter:
             stamps: simulated times at which the models are ready.
         """
         run_state, optional = progress.run_state, OptionalMetrics()
-        if excluded := run_state.excluded(self._strikes):
+        if excluded := run_state.excluded(self._setup.config.strikes):
             optional["excluded"] = excluded
         if self._privacy.on and (spent := self._privacy.progress()):
             optional["privacy"] = spent

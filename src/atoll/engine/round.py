@@ -15,7 +15,7 @@ from ..aggregation.staleness import StalenessWeight
 from ..backends.base import Backend
 from ..clients import method_calls
 from ..clients.evaluation import Score
-from ..clients.server_side import ServerSideStates
+from ..clients.server_side import ClientServers, ServerSideStates
 from ..clients.state_store import MemoryStore, Store
 from ..clients.tasks import (
     LATE,
@@ -78,7 +78,7 @@ def run_round(
     method: AnyMethod,
     task: Task,
     backend: Backend,
-    server: Payload,
+    server: Payload | ClientServers,
     *,
     t: int,
     seed: int,
@@ -96,7 +96,7 @@ def run_round(
         method: the method that is run.
         task: what the server knows of the federation.
         backend: runs the clients.
-        server: the server's state before the round.
+        server: the server's state before the round, or those of all clients if there is no server.
         t: the round, counted from 0.
         seed: seed of the run.
         cohort: the clients that were sampled; clients that ``policy`` excludes take no part.
@@ -141,16 +141,35 @@ def run_round(
         first = next(replies, None)
         # Without a single valid upload, the server's state does not change.
         if first is not None:
-            received = Replies(chain([first], replies), AggregationPolicy(policy.guard, policy.fixed, server))
-            with torch.no_grad():
-                server = to_contiguous(
-                    method_calls.aggregate(method, server, received, task, r, key(seed, "server", *r))
-                )
+            server = _aggregate(method, server, chain([first], replies), task, r, seed, policy)
         # A method may ignore replies, but all clients have to run.
         for _ in replies:
             pass
         _commit_results(backend, log)
     return server, log
+
+
+def _aggregate(
+    method: AnyMethod,
+    server: Any,
+    replies: Iterable[Reply[Payload]],
+    task: Task,
+    r: Round,
+    seed: int,
+    policy: RoundPolicy,
+) -> Any:
+    """Aggregate replies into the server's state; without a server, into each client's, from its neighbours' replies."""
+    if isinstance(server, ClientServers):
+        received = list(replies)
+        states = dict(server.states)
+        for i, state in server.states.items():
+            heard = [reply for reply in received if reply.sender == i or reply.sender in server.neighbours[i]]
+            if heard:
+                states[i] = _aggregate(method, state, heard, task, r, seed, policy)
+        return ClientServers(states, server.neighbours)
+    carried = Replies(replies, AggregationPolicy(policy.guard, policy.fixed, server))
+    with torch.no_grad():
+        return to_contiguous(method_calls.aggregate(method, server, carried, task, r, key(seed, "server", *r)))
 
 
 def _upload_check(

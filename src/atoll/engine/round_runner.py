@@ -3,10 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from ..backends.base import Backend
 from ..clients.state_store import Store
 from ..clients.tasks import RoundLog, Start
+from ..core.payloads import Payload
 from ..simulation.timing import RoundTimer
 from ..typing import ClientId
 from .accounting import Accounting
@@ -38,6 +40,10 @@ class RoundRunner:
     timer: RoundTimer
     accounting: Accounting
     _lasting: set[ClientId] = field(init=False, default_factory=set)  # with scores that depend on their states alone
+
+    def first_server(self, server: Payload) -> Any:
+        """Return the state of the run before the first round, given the method's first server state."""
+        return server
 
     def run(self, progress: Progress) -> RoundLog:
         """Run the next round between the server and its cohort, and put the server's new state into ``progress``."""

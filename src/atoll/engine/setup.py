@@ -31,6 +31,7 @@ from ..methods._factory import fill_from_option, make, setting_value
 from ..privacy.setup import needs_row_gradients, prepare
 from ..simulation.clock import Devices
 from ..simulation.faults import Faults, read_faults
+from ..simulation.topology import Neighbours, read_topology
 from ..typing import ClientId
 from . import compatibility
 from .model_factory import ModelFactory, build_proxy_model, from_modules
@@ -51,6 +52,7 @@ class Setup:
         pool: the clients.
         devices: simulated devices of the clients.
         newcomers: clients that take no part in the run, for an evaluation of new clients.
+        neighbours: neighbours of each client in a run without a server; None for a run with one.
     """
 
     config: Config
@@ -59,6 +61,12 @@ class Setup:
     pool: ClientPool
     devices: Devices = Devices()
     newcomers: FederatedDataset | None = None
+    neighbours: Neighbours | None = None
+
+    def identity(self) -> dict[str, object]:
+        """Return what decides the numbers of the run: options, and the edges of a graph that is read from a file."""
+        given = self.config.identity()
+        return given if self.neighbours is None else given | {"neighbours": dict(self.neighbours)}
 
     def __repr__(self) -> str:
         return f"<Setup {self.config.label}, {', '.join(self.pool.architectures())} on {self.federation!r}>"
@@ -112,10 +120,12 @@ def build_setup(
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)
     compatibility.check_schedule(method, config, devices, len(pool.ids))
+    compatibility.check_topology(method, config)
     compatibility.check_stopping(config.patience, config.until, pool)
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
-    return Setup(config, method, federation, pool, devices, newcomers)
+    neighbours = read_topology(config.topology, pool.ids)
+    return Setup(config, method, federation, pool, devices, newcomers, neighbours)
 
 
 def build_method(config: Config) -> AnyMethod:

@@ -48,7 +48,7 @@ class SCAFFOLD(Method[Global, State, Global, Update]):
         needs=frozenset({Need.SAME_ARCHITECTURE}),
         server_reads=Reads.SUMS,
         guards=("params",),
-        star_only="the server keeps the mean of all clients' variates, which move by their whole changes",
+        star_only="its server keeps the mean of all clients' variates, so that every change must reach it in full",
     )
 
     def __post_init__(self) -> None:

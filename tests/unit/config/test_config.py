@@ -69,6 +69,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "global_test": (["--global-test"], True),
     "target": (["--target", "0.9"], 0.9),
     "schedule": (["--schedule", "buffered:2"], "buffered:2"),
+    "topology": (["--topology", "ring"], "ring"),
     "patience": (["--patience", "3"], 3),
     "until": (["--until", "0.9"], 0.9),
     "eval_every": (["--eval-every", "2"], 2),

@@ -179,7 +179,7 @@ def test_no_client_has_two_uploads_in_one_aggregation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("scaffold", {}, "cannot run scaffold: the server keeps the mean of all clients' variates"),
+        ("scaffold", {}, "cannot run scaffold: its server keeps the mean of all clients' variates"),
         ("fedmd", {"public": 60}, "cannot run fedmd: clients wait for each other between the exchanges"),
         ("fedavg", {"deadline": 1.0}, "--deadline exclude each other"),
         ("fedavg", {"clock": "compute=measured"}, "needs counted operations"),

@@ -186,13 +186,13 @@ def test_run_records_every_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     record = RunRecorder.record_upload
 
     def watched(recorder: RunRecorder, r: Any, outcome: Any, flaw: Any) -> None:
-        sent.append((r.t + 1, r.exchange, outcome.sender, *fingerprint_upload(outcome.upload)))
+        sent.append((r.t + 1, r.exchange, 0, outcome.sender, *fingerprint_upload(outcome.upload)))
         record(recorder, r, outcome, flaw)
 
     monkeypatch.setattr(RunRecorder, "record_upload", watched)
     result = carried_out(made, tmp_path)
     records = list(read(tmp_path / NAME))
-    assert [record[1:6] for record in records] == sent
+    assert [record[1:7] for record in records] == sent
     assert [(r.round, r.client) for r in records] == [(t, i) for t in (1, 2, 3) for i in made.pool.ids]
     assert {r.verdict for r in records} == {"accepted"}
     end = result.summary["audit"]

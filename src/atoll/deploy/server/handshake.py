@@ -28,6 +28,7 @@ from ...errors import AtollError
 from ...methods._factory import fill_from_option
 from ...simulation.clock import Devices
 from ...simulation.schedule import read_schedule
+from ...simulation.topology import STAR
 from ...typing import ClientId
 from ...utils.files import to_json
 from ...utils.parsing import Json
@@ -171,6 +172,11 @@ def _check_options(config: Config) -> None:
         raise AtollError(
             f"--schedule {config.schedule} is for simulations: it follows a simulated clock, and the server of a "
             "deployed federation waits for its sites. Leave it out."
+        )
+    if config.topology != STAR:
+        raise AtollError(
+            f"--topology {config.topology} is for simulations: a deployed federation is a star, with its server in the "
+            "middle. Leave it out."
         )
     for name in SIMULATED:
         if getattr(config, name) is not None:
