@@ -48,6 +48,7 @@ class ClientTask(NamedTuple):
         download: the server's message.
         evaluate: whether to score the personal model before and after training.
         known: score of the client's current state, if the state determines the model and was scored before.
+        budget: number of batches of the training after the upload; None for the method's own number.
     """
 
     client: ClientId
@@ -55,6 +56,7 @@ class ClientTask(NamedTuple):
     download: Any  # a Payload; None where a worker receives it by another way
     evaluate: bool = False
     known: Score | None = None
+    budget: int | None = None
 
 
 class Start(NamedTuple):
@@ -164,6 +166,7 @@ class RoundLog:
         default_factory=set
     )  # clients of ``after`` with scores that depend on the state alone
     starts: dict[ClientId, Start] = field(default_factory=dict)  # of clients that started in an earlier round
+    budgets: Mapping[ClientId, int] = field(default_factory=dict)  # batches after the upload, where these are bounded
 
     def version(self, i: ClientId) -> int:
         """Return the version of the server's state that client ``i`` started from."""

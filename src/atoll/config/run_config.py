@@ -93,6 +93,12 @@ class Config:
     wait_free: bool = option(
         False, "upload before personal training, so that clients train while they wait", group=METHOD
     )
+    until_download: bool = option(
+        False,
+        "with --wait-free: train personal models until the next download arrives, by the simulated clock, in place of "
+        "whole epochs",
+        group=METHOD,
+    )
     rate: float = option(1.0, "share of the clients sampled in each round", group=ROUNDS, above=0, most=1)
     schedule: str = option(
         "synchronous",

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
 
+from ..errors import AtollError
 from . import vmap
 from .batch import Batch
 from .batch_order import draw_epoch
@@ -68,20 +70,22 @@ class Client:
         """Return the predictor of the client's own model with these params."""
         return lambda x: self.model(params, x)
 
-    def batches(self, k: Key, epochs: int, size: int) -> Iterator[Batch]:
+    def batches(self, k: Key, epochs: int | None, size: int) -> Iterator[Batch]:
         """Yield shuffled, augmented batches, whose order is a function of the key alone.
 
         Args:
             k: key of the order, of dropout and of augmentation.
-            epochs: passes over the rows.
+            epochs: passes over the rows; None for passes without end.
             size: rows of a batch; the last one of an epoch may be shorter.
         """
         sizes = self._sizes(size)
         if is_batched():
+            if epochs is None:
+                raise AtollError("Clients in one call of vmap cannot train for numbers of batches. Use --backend loop.")
             yield from vmap.batches(self, k, epochs, sizes)
             return
         full = float(self.n) == len(self.x)
-        for epoch in range(epochs):
+        for epoch in count() if epochs is None else range(epochs):
             for rows, w, k_dropout, k_augment in draw_epoch(k, self.n, epoch, sizes):
                 x, y = take_rows(self.x, rows), take_rows(self.y, rows)
                 x = x if self.augment is None else self.augment(x, k_augment)

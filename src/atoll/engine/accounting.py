@@ -6,7 +6,7 @@ from statistics import fmean
 from ..clients.tasks import RoundLog
 from ..privacy.policy import Privacy
 from ..simulation.clock import Stamp
-from ..simulation.costs import Costs, count_operations, measure_seconds
+from ..simulation.costs import Costs, count_batches, count_operations, measure_seconds
 from ..simulation.timing import RoundTimer
 from .cohort import Cohorts
 from .resume import Progress
@@ -42,7 +42,9 @@ class Accounting:
     @cached_property
     def operations(self) -> Costs:
         """Operations of a round, counted in a dry run."""
-        return count_operations(self._setup.method, self._setup.pool, self._setup.config.seed, self._replies)
+        method, pool, config = self._setup.method, self._setup.pool, self._setup.config
+        costs = count_operations(method, pool, config.seed, self._replies)
+        return costs._replace(bounded=count_batches(method, pool, config.seed)) if config.until_download else costs
 
     @cached_property
     def work(self) -> Costs:
@@ -55,7 +57,7 @@ class Accounting:
         """Add a round to the totals, advance the clocks, and return the times at which its models are ready."""
         run_state, costs = progress.run_state, self.operations
         worked = [i for i in log.cohort if not self._cohorts.faults.absence(log.version(i), i)]
-        client_flops = sum(sum(costs.of(self._setup.pool, i)) for i in worked)
+        client_flops = sum(sum(costs.of(self._setup.pool, i, log.budgets.get(i))) for i in worked)
         run_state.add(log, client_flops, 0 if log.is_empty else self._servers * costs.server)
         progress.changed |= set(log.accepted)
         self._privacy.count(log.accepted)

@@ -7,7 +7,7 @@ from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..config import Config
 from ..core.contract import check_functions, exchanges_of
-from ..core.hooks import KeepsStatePerClient
+from ..core.hooks import KeepsStatePerClient, takes_budget
 from ..core.method import AnyMethod, traits_of
 from ..core.optim import base
 from ..core.payloads import equal
@@ -164,6 +164,32 @@ def check_topology(method: AnyMethod, config: Config) -> None:
     if read_schedule(config.schedule).buffer is not None or config.deadline is not None:
         other = "--deadline" if config.deadline is not None else f"--schedule {config.schedule}"
         raise AtollError(f"{given} and {other} exclude each other: there is no server to end a round. Leave out one.")
+
+
+def check_budget(method: AnyMethod, config: Config, devices: Devices) -> None:
+    """Raise an AtollError if personal training cannot be bounded by the arrival of the next download."""
+    if not config.until_download:
+        return
+    if not config.wait_free:
+        raise AtollError("--until-download is for clients that train after their upload. Add --wait-free.")
+    if not takes_budget(type(method)):
+        able = [name for name, cls in _registry.methods().items() if takes_budget(cls)]
+        raise AtollError(
+            f"--until-download cannot bound the personal training of {config.method}: its after_upload() has no "
+            f"parameter `budget`. Leave it out, or take one of: {', '.join(able)}."
+        )
+    conflicts = {
+        "--topology": config.topology != STAR,
+        "--deadline": config.deadline is not None,
+        "compute=measured": devices.compute == "measured",
+    }
+    for other in (name for name, given in conflicts.items() if given):
+        raise AtollError(f"--until-download and {other} exclude each other: the next download has no known time.")
+    if config.backend == "vmap":
+        raise AtollError(
+            "--backend vmap runs clients step by step together, and with --until-download each has its own number of "
+            "steps. Use --backend processes or loop."
+        )
 
 
 def check_stopping(patience: int | None, until: float | None, pool: ClientPool) -> None:

@@ -89,6 +89,7 @@ def run_round(
     known: Mapping[ClientId, Score] = MappingProxyType({}),
     starts: Mapping[ClientId, Start] = MappingProxyType({}),
     versions: Mapping[int, Payload] = MappingProxyType({}),
+    budgets: Mapping[ClientId, int] = MappingProxyType({}),
 ) -> tuple[Any, RoundLog]:
     """Run one round: broadcast, local training, validation, aggregation.
 
@@ -106,12 +107,13 @@ def run_round(
         known: latest scores of clients, valid as long as their states do not change.
         starts: clients of the cohort that started in an earlier round.
         versions: the server's states that these clients started from, by version.
+        budgets: numbers of batches of the training after uploads, where these are bounded.
 
     Returns:
         The server's state after the round, and the record of the round.
     """
     excluded = set(policy.excluded)
-    log = RoundLog(t, [i for i in cohort if i not in excluded])
+    log = RoundLog(t, [i for i in cohort if i not in excluded], budgets=budgets)
     log.starts |= {i: starts[i] for i in log.cohort if i in starts}
     server_side = ServerSideStates(
         method, task, seed, MemoryStore() if per_client_states is None else per_client_states
@@ -121,7 +123,7 @@ def run_round(
         version = log.version(i)
         start = Round(version, r.exchange)
         download = server_side.download(server if version == t else versions[version], i, start)
-        return ClientTask(i, start, download, i in evaluate, known.get(i))
+        return ClientTask(i, start, download, i in evaluate, known.get(i), budgets.get(i))
 
     _drop_absent(log, policy.faults, lambda i: nbytes(server_side.download(server, i, Round(t))))
     for r in (Round(t, at) for at in range(len(exchanges_of(method)))):

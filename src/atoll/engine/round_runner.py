@@ -72,6 +72,7 @@ class RoundRunner:
             known={i: progress.run_state.after[i] for i in self._lasting},
             starts=starts,
             versions=progress.versions,
+            budgets=self._budgets(progress, cohort, starts),
         )
         self._lasting = (self._lasting - set(log.accepted)) | log.lasting
         return log
@@ -80,6 +81,20 @@ class RoundRunner:
     def _clock(self) -> str:
         """The clock that the run follows."""
         return "wait_free" if self.setup.config.wait_free else "waiting"
+
+    def _budgets(
+        self, progress: Progress, cohort: Sequence[ClientId], starts: Mapping[ClientId, Start]
+    ) -> dict[ClientId, int]:
+        """Return the batches that clients train on after their uploads under --until-download."""
+        if not self.setup.config.until_download:
+            return {}
+        run_state = progress.run_state
+        t, clocks = run_state.round, run_state.clocks
+        now = Start(t, {name: clock.server for name, clock in clocks.items()})
+        excluded = set(run_state.excluded(self.setup.config.strikes))
+        working = {i: starts.get(i, now) for i in cohort if i not in excluded}
+        answering = {i: at for i, at in working.items() if not self.cohorts.faults.absence(at.version, i)}
+        return self.timer.budgets(answering, self.accounting.work, self._clock, clocks[self._clock])
 
     def _policy(self, progress: Progress, starts: Mapping[ClientId, Start]) -> RoundPolicy:
         config, run_state = self.setup.config, progress.run_state

@@ -114,13 +114,14 @@ def build_setup(
     config = replace(
         config,
         models=tuple(pool.architectures()) if not config.models else config.models,
-        backend=_backend(method, pool, config.device) if config.backend == "auto" else config.backend,
+        backend=_backend(method, pool, config) if config.backend == "auto" else config.backend,
         settings={path: setting_value(method, path) for path in config.settings},
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)
     compatibility.check_schedule(method, config, devices, len(pool.ids))
     compatibility.check_topology(method, config)
+    compatibility.check_budget(method, config, devices)
     compatibility.check_stopping(config.patience, config.until, pool)
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
@@ -206,15 +207,16 @@ def _resolve_device(config: Config) -> str:
     return "cuda" if has_cuda and config.backend not in ("processes", "ray") else "cpu"
 
 
-def _backend(method: AnyMethod, pool: ClientPool, device: str) -> str:
+def _backend(method: AnyMethod, pool: ClientPool, config: Config) -> str:
     """Choose the backend: vmap for small networks without convolutions, by a fixed rule and not by measured time."""
     built = {pool.models[i].name: pool.models[i] for i in pool.ids}.values()
     can_batch = (
         (traits_of(method).vmap is not False)
+        and not config.until_download
         and not needs_row_gradients(method)
         and all(model.vectorisable and _is_overhead_bound(model.net) for model in built)
     )
-    return "vmap" if can_batch else "processes" if device == "cpu" else "loop"
+    return "vmap" if can_batch else "processes" if config.device == "cpu" else "loop"
 
 
 def _is_overhead_bound(net: nn.Module) -> bool:

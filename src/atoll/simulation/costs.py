@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from torch.utils.flop_counter import flop_registry
 
-from ..clients.dry_run import dry_run, select_representatives
+from ..clients.dry_run import dry_run, first_rows, select_representatives
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
+from ..core.optim.base import Optimiser
 from ..core.payloads import nbytes
 from ..core.task import Round
 from ..core.torch_private import TorchDispatchMode, operator_family
@@ -54,6 +55,13 @@ class Traffic(NamedTuple):
     down: int = 0
 
 
+class BatchCosts(NamedTuple):
+    """Costs of training for a number of batches."""
+
+    start: float  # of the work before the first batch, such as the spectrum of a teacher
+    batch: float  # of a full batch
+
+
 class Costs(NamedTuple):
     """Costs of a round.
 
@@ -61,17 +69,28 @@ class Costs(NamedTuple):
         per_row: cost per row of one participation before and after the upload, by architecture.
         server: cost of the server in one round.
         traffic: bytes of one participation to and from the server, by architecture.
+        bounded: cost of training after the upload by batches, by architecture, where this training is bounded.
     """
 
     per_row: dict[str, tuple[float, float]]
     server: float
     traffic: Mapping[str, Traffic] = MappingProxyType({})
+    bounded: Mapping[str, BatchCosts] = MappingProxyType({})
 
-    def of(self, pool: ClientPool, i: ClientId) -> tuple[float, float]:
-        """Return the costs of client ``i`` in one round, before and after its upload."""
-        local, personal = self.per_row[pool.models[i].name]
+    def of(self, pool: ClientPool, i: ClientId, budget: int | None = None) -> tuple[float, float]:
+        """Return the costs of client ``i`` in one round, before and after its upload.
+
+        Args:
+            pool: the clients.
+            i: the client.
+            budget: number of batches after the upload; None for the method's own number.
+        """
+        name = pool.models[i].name
+        local, personal = self.per_row[name]
         rows = pool.train.size(pool.position(i))
-        return local * rows, personal * rows
+        if budget is None:
+            return local * rows, personal * rows
+        return local * rows, self.bounded[name].start + budget * self.bounded[name].batch
 
 
 def count_operations(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:
@@ -86,6 +105,33 @@ def count_operations(method: AnyMethod, pool: ClientPool, seed: int, cohort: int
         cohort: number of clients in a round.
     """
     return _measure_dry_run(method, pool, seed, cohort, timed=False)
+
+
+def count_batches(method: AnyMethod, pool: ClientPool, seed: int) -> dict[str, BatchCosts]:
+    """Count the operations of training after the upload by batches: those of two batches less those of one.
+
+    Args:
+        method: a method that takes a budget.
+        pool: the clients; one of each architecture is run, with rows for one batch of the largest size.
+        seed: seed of the run.
+    """
+    optims = [value for value in vars(method).values() if isinstance(value, Optimiser)]
+    rows = max(optim.batch_size for optim in optims)
+    clients = {i: first_rows(pool.client(i), rows) for i in select_representatives(method, pool)}
+    spent: dict[tuple[ClientId | None, str, int], float] = defaultdict(float)
+
+    @contextmanager
+    def meter(r: Round, client: ClientId | None, work: str) -> Iterator[None]:
+        with OperationCounter() as counter:
+            yield
+        spent[client, work, budget] += counter.total
+
+    for budget in (1, 2):
+        for _ in dry_run(method, pool, seed, clients=clients, meter=meter, budget=budget):
+            pass
+    one = {i: spent[i, "personal", 1] for i in clients}
+    batch = {i: spent[i, "personal", 2] - one[i] for i in clients}
+    return {pool.models[i].name: BatchCosts(one[i] - batch[i], batch[i]) for i in clients}
 
 
 def measure_seconds(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:

@@ -70,6 +70,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "target": (["--target", "0.9"], 0.9),
     "schedule": (["--schedule", "buffered:2"], "buffered:2"),
     "topology": (["--topology", "ring"], "ring"),
+    "until_download": (["--until-download"], True),
     "patience": (["--patience", "3"], 3),
     "until": (["--until", "0.9"], 0.9),
     "eval_every": (["--eval-every", "2"], 2),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Self
 
 import torch
@@ -97,7 +98,15 @@ class Optimiser:
             return self
         return replace(self, lr=self.lr * factor_at(self.schedule, t), schedule=CONSTANT)
 
-    def fit(self, loss: Loss, params: Params, client: Client, k: Key, correct: Correct | None = None) -> Params:
+    def fit(
+        self,
+        loss: Loss,
+        params: Params,
+        client: Client,
+        k: Key,
+        correct: Correct | None = None,
+        steps: int | None = None,
+    ) -> Params:
         """Train on a client's data.
 
         Args:
@@ -106,11 +115,14 @@ class Optimiser:
             client: the client whose rows are trained on.
             k: key of the training: it decides the order of the rows, dropout and augmentation.
             correct: changes each gradient before it is used.
+            steps: number of batches to train on, through as many epochs as that takes; None for whole ``epochs``.
 
         Returns:
             The trained params.
         """
-        return self.run(loss, params, client.batches(k, self.epochs, self.batch_size), correct)
+        if steps is None:
+            return self.run(loss, params, client.batches(k, self.epochs, self.batch_size), correct)
+        return self.run(loss, params, islice(client.batches(k, None, self.batch_size), steps), correct)
 
     def run(self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None = None) -> Params:
         """Train on given batches, one step for each; see :meth:`fit`."""

@@ -178,6 +178,8 @@ def _check_options(config: Config) -> None:
             f"--topology {config.topology} is for simulations: a deployed federation is a star, with its server in the "
             "middle. Leave it out."
         )
+    if config.until_download:
+        raise AtollError("--until-download is for simulations: it follows a simulated clock. Leave it out.")
     for name in SIMULATED:
         if getattr(config, name) is not None:
             raise AtollError(f"{flag(name)} is for simulations: sites fail by themselves. Leave it out.")
