@@ -155,7 +155,8 @@ def _policy(
     """Build the server's policy for uploads; ``note`` receives sentences on limits that concern the user."""
     config, method = setup.config, setup.method
     schedule = read_schedule(config.schedule)
-    if schedule.buffer is not None and not is_discounted(constraints_of(method)):
+    declared = constraints_of(method)
+    if schedule.buffer is not None and declared and not is_discounted(declared):
         note(
             f"Uploads of {config.method} declare no model, no change and no counted class table, so that stale ones "
             "count in full."

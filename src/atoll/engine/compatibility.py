@@ -5,9 +5,7 @@ from collections.abc import Callable
 from ..aggregation import robust, robust_rules
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
-from ..config import Config
-from ..core.contract import check_functions, exchanges_of
-from ..core.hooks import KeepsStatePerClient, takes_budget
+from ..core.contract import check_functions
 from ..core.method import AnyMethod, traits_of
 from ..core.optim import base
 from ..core.payloads import equal
@@ -18,9 +16,6 @@ from ..errors import AtollError
 from ..methods import _registry
 from ..simulation.byzantine import ALIE, corrupt, upload_tensors
 from ..simulation.clock import Devices
-from ..simulation.schedule import read_schedule
-from ..simulation.topology import STAR
-from .cohort import cohort_size
 from .regulariser_check import check_terms
 
 DECLARE = "declare this in the `traits` of the class itself, because a subclass inherits no promises"
@@ -105,100 +100,6 @@ def check_clock(devices: Devices, deadline: float | None) -> None:
         raise AtollError(
             "--deadline needs counted operations: with measured seconds, late clients would differ from run to run. "
             "Leave out compute=measured in --clock."
-        )
-
-
-def check_schedule(method: AnyMethod, config: Config, devices: Devices, clients: int) -> None:
-    """Check that a method can run with the schedule of a configuration.
-
-    Args:
-        method: the method.
-        config: the options.
-        devices: simulated devices of the clients.
-        clients: number of clients.
-
-    Raises:
-        AtollError: the method or another option needs synchronous rounds.
-    """
-    buffer = read_schedule(config.schedule).buffer
-    if buffer is None:
-        return
-    given, instead = f"--schedule {config.schedule}", "Use --schedule synchronous"
-    if why := traits_of(method).star_only:
-        raise AtollError(f"{given} cannot run {config.method}: {why}. {instead}.")
-    if len(exchanges_of(method)) > 1:
-        raise AtollError(
-            f"{given} cannot run {config.method}: clients wait for each other between the exchanges of a round. "
-            f"{instead}."
-        )
-    if config.deadline is not None:
-        raise AtollError(
-            f"{given} and --deadline exclude each other: the server waits for uploads and not for clients, so that no "
-            "upload is late. Leave out --deadline."
-        )
-    if devices.compute == "measured":
-        raise AtollError(
-            f"{given} needs counted operations: with measured seconds, uploads would arrive in another order in every "
-            "run. Leave out compute=measured in --clock."
-        )
-    at_work = cohort_size(clients, config.rate)
-    if buffer > at_work:
-        raise AtollError(
-            f"{given} waits for {buffer} uploads, but only {at_work} of {clients} clients work at a time "
-            f"(--rate {config.rate:g}). Give a smaller buffer or a larger rate."
-        )
-
-
-def check_topology(method: AnyMethod, config: Config) -> None:
-    """Raise an AtollError if a method or an option needs a server and the configuration has none."""
-    if config.topology == STAR:
-        return
-    given, instead = f"--topology {config.topology}", "Use --topology star"
-    if why := traits_of(method).star_only:
-        raise AtollError(f"{given} cannot run {config.method}: {why}. {instead}.")
-    if isinstance(method, KeepsStatePerClient):
-        raise AtollError(
-            f"{given} cannot run {config.method}: its server keeps a state for each client, and every client would "
-            f"keep one for every other. {instead}."
-        )
-    if read_schedule(config.schedule).buffer is not None or config.deadline is not None:
-        other = "--deadline" if config.deadline is not None else f"--schedule {config.schedule}"
-        raise AtollError(f"{given} and {other} exclude each other: there is no server to end a round. Leave out one.")
-
-
-def check_budget(method: AnyMethod, config: Config, devices: Devices) -> None:
-    """Raise an AtollError if personal training cannot be bounded by the arrival of the next download."""
-    if not config.until_download:
-        return
-    if not config.wait_free:
-        raise AtollError("--until-download is for clients that train after their upload. Add --wait-free.")
-    if not takes_budget(type(method)):
-        able = [name for name, cls in _registry.methods().items() if takes_budget(cls)]
-        raise AtollError(
-            f"--until-download cannot bound the personal training of {config.method}: its after_upload() has no "
-            f"parameter `budget`. Leave it out, or take one of: {', '.join(able)}."
-        )
-    conflicts = {
-        "--topology": config.topology != STAR,
-        "--deadline": config.deadline is not None,
-        "compute=measured": devices.compute == "measured",
-    }
-    for other in (name for name, given in conflicts.items() if given):
-        raise AtollError(f"--until-download and {other} exclude each other: the next download has no known time.")
-    if config.backend == "vmap":
-        raise AtollError(
-            "--backend vmap runs clients step by step together, and with --until-download each has its own number of "
-            "steps. Use --backend processes or loop."
-        )
-
-
-def check_stopping(patience: int | None, until: float | None, pool: ClientPool) -> None:
-    """Raise an AtollError if a run is to end by validation scores and no client has validation rows."""
-    given = [name for name, value in (("--patience", patience), ("--until", until)) if value is not None]
-    if given and not any(pool.val.size(at) for at in range(len(pool.ids))):
-        raise AtollError(
-            f"{given[0]} ends a run by scores on validation rows, and no client has any. "
-            "Use --split client_811, or leave it out."
         )
 
 

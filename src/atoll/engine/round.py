@@ -1,19 +1,15 @@
 """Run one round of federated learning, the same way for every method and every backend."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from ..aggregation import fixed_point, robust
-from ..aggregation.policy import AggregationPolicy
 from ..aggregation.staleness import StalenessWeight
 from ..backends.base import Backend
-from ..clients import method_calls
 from ..clients.evaluation import Score
 from ..clients.server_side import ClientServers, ServerSideStates
 from ..clients.state_store import MemoryStore, Store
@@ -35,13 +31,12 @@ from ..clients.validation.validator import Validator
 from ..core.contract import contract, exchanges_of
 from ..core.method import AnyMethod
 from ..core.payloads import Payload, nbytes
-from ..core.prng import key
-from ..core.replies import Replies
-from ..core.schema import FieldConstraints, UploadError, constraints_of, is_finite
+from ..core.schema import UploadError, constraints_of, is_finite
 from ..core.task import Reply, Round, Task
-from ..core.tree import map_consecutive, to_contiguous
+from ..core.tree import map_consecutive
 from ..typing import ClientId
 from ..utils.progress import track
+from .server_step import aggregate_replies, discount_replies
 
 OnUpload = Callable[[Round, ClientUpload, UploadError | None], None]  # receives every upload, and its error if any
 
@@ -138,40 +133,19 @@ def run_round(
         accepted = _accept(uploads, _upload_check(method, jobs, policy.checks, r.exchange), policy, log, r)
         if policy.staleness is not None:
             now = partial(server_side.download, server, r=r)
-            accepted = _discount(policy.staleness, accepted, jobs, now, constraints_of(method))
+            accepted = discount_replies(policy.staleness, accepted, jobs, now, constraints_of(method))
         replies = server_side.serve_replies(server, accepted, r)
         first = next(replies, None)
         # Without a single valid upload, the server's state does not change.
         if first is not None:
-            server = _aggregate(method, server, chain([first], replies), task, r, seed, policy)
+            server = aggregate_replies(
+                method, server, chain([first], replies), task, r, seed=seed, guard=policy.guard, fixed=policy.fixed
+            )
         # A method may ignore replies, but all clients have to run.
         for _ in replies:
             pass
         _commit_results(backend, log)
     return server, log
-
-
-def _aggregate(
-    method: AnyMethod,
-    server: Any,
-    replies: Iterable[Reply[Payload]],
-    task: Task,
-    r: Round,
-    seed: int,
-    policy: RoundPolicy,
-) -> Any:
-    """Aggregate replies into the server's state; without a server, into each client's, from its neighbours' replies."""
-    if isinstance(server, ClientServers):
-        received = list(replies)
-        states = dict(server.states)
-        for i, state in server.states.items():
-            heard = [reply for reply in received if reply.sender == i or reply.sender in server.neighbours[i]]
-            if heard:
-                states[i] = _aggregate(method, state, heard, task, r, seed, policy)
-        return ClientServers(states, server.neighbours)
-    carried = Replies(replies, AggregationPolicy(policy.guard, policy.fixed, server))
-    with torch.no_grad():
-        return to_contiguous(method_calls.aggregate(method, server, carried, task, r, key(seed, "server", *r)))
 
 
 def _upload_check(
@@ -233,23 +207,6 @@ def _accept(
         if outcome.before is not None:
             log.before.setdefault(outcome.sender, outcome.before)
         yield Reply(outcome.sender, outcome.upload, outcome.staleness)
-
-
-def _discount(
-    weight: StalenessWeight,
-    replies: Iterable[Reply[Payload]],
-    jobs: Sequence[ClientTask],
-    now: Callable[[ClientId], Payload],
-    declared: Mapping[str, FieldConstraints],
-) -> Iterator[Reply[Payload]]:
-    """Yield replies with discounted uploads; ``now`` makes the download that a client would get at present."""
-    then = {job.client: job.download for job in jobs}
-    for reply in replies:
-        if weight.is_full(reply.staleness):
-            yield reply
-        else:
-            upload = weight.discount(reply.upload, reply.staleness, then[reply.sender], now(reply.sender), declared)
-            yield replace(reply, upload=upload)
 
 
 def _commit_results(backend: Backend, log: RoundLog) -> None:

@@ -35,6 +35,7 @@ from ..simulation.topology import Neighbours, read_topology
 from ..typing import ClientId
 from . import compatibility
 from .model_factory import ModelFactory, build_proxy_model, from_modules
+from .round_options import check_round_options
 
 NAMED = ("natural", "file:")  # partitions that determine the clients themselves
 DEFAULT_CLIENTS = 10
@@ -119,10 +120,7 @@ def build_setup(
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)
-    compatibility.check_schedule(method, config, devices, len(pool.ids))
-    compatibility.check_topology(method, config)
-    compatibility.check_budget(method, config, devices)
-    compatibility.check_stopping(config.patience, config.until, pool)
+    check_round_options(method, config, devices, pool)
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
     neighbours = read_topology(config.topology, pool.ids)
@@ -155,6 +153,7 @@ def check_fit(config: Config, pool: ClientPool) -> None:
     if Need.PROXY in traits_of(method).needs:
         build_proxy_model(config, tuple(pool.train.all.x.shape[1:]))
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
+    check_round_options(method, config, fill_from_option(Devices(), config.clock, "--clock"), pool)
     apply_privacy(config, method, pool)
 
 

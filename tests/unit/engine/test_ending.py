@@ -11,10 +11,10 @@ import torch
 from atoll import run
 from atoll.clients.pool import ClientRows
 from atoll.config import Config
-from atoll.engine import compatibility
 from atoll.engine.build import run_experiment
 from atoll.engine.cohort import Cohorts
 from atoll.engine.ending import Ending
+from atoll.engine.round_options import check_stopping
 from atoll.engine.run_state import RunState
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
@@ -107,8 +107,8 @@ def test_without_validation_rows_stopping_by_scores_is_refused() -> None:
     val = made.pool.val
     empty = replace(made.pool, val=ClientRows(val.all.x[:0], val.all.y[:0], [0] * len(made.pool.ids)))
 
-    compatibility.check_stopping(None, None, empty)
+    check_stopping(Config(), empty)
     with pytest.raises(AtollError, match="--patience ends a run by scores on validation rows, and no client has any"):
-        compatibility.check_stopping(3, None, empty)
+        check_stopping(Config(patience=3), empty)
     with pytest.raises(AtollError, match="--until ends a run"):
-        compatibility.check_stopping(None, 0.9, empty)
+        check_stopping(Config(until=0.9), empty)

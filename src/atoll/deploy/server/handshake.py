@@ -23,6 +23,7 @@ from ...data.federated_dataset import FederatedDataset
 from ...data.transforms import preset
 from ...engine import compatibility
 from ...engine.model_factory import ModelFactory
+from ...engine.round_options import check_stopping
 from ...engine.setup import Setup, apply_privacy, build_method
 from ...errors import AtollError
 from ...methods._factory import fill_from_option
@@ -155,7 +156,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
         remote=True,
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
-    compatibility.check_stopping(config.patience, config.until, pool)
+    check_stopping(config, pool)
     config, method, pool = apply_privacy(config, method, pool)
     federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(descriptions))
     return Setup(config, method, federation, pool, fill_from_option(Devices(), config.clock, "--clock"))
