@@ -502,7 +502,9 @@ def saved_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Checkpoin
 
 @fuzz(
     400,
-    st.sampled_from(["manifest.json", "progress.json", "states.json", "desks.json", "server.safetensors"]),
+    st.sampled_from(
+        ["manifest.json", "progress.json", "states.json", "desks.json", "servers.json", "server.safetensors"]
+    ),
     EDITS,
     JUNK,
 )

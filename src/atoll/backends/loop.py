@@ -88,7 +88,7 @@ class LoopBackend:
     def _participate(self, method: AnyMethod, seed: int, job: ClientTask) -> ClientUpload:
         client, state = self.pool.client(job.client), self.state(method, seed, job.client)
         before, k = self._before(method, job, state, client), job_key(seed, job)
-        part = take_part(method, job.round, job.download, state, client, k)
+        part = take_part(method, job.round, job.download, state, client, k, job.budget)
 
         def finish() -> ClientResult:
             return self._result(method, job, part.upload, part.finish(), client)

@@ -54,13 +54,13 @@ class VmapBackend(LoopBackend):
             yield from (group[at * len(group) // count : (at + 1) * len(group) // count] for at in range(count))
 
     def _groups(self, jobs: Sequence[ClientTask]) -> Iterator[list[ClientTask]]:
-        """Yield groups of clients that can share a call: their downloads differ in the values of tensors alone.
+        """Yield groups of clients that can share a call: of one round, with downloads that differ in values alone.
 
         Batch statistics would include padding, so clients whose models have them need equal numbers of rows.
         """
         alike: dict[Any, list[ClientTask]] = defaultdict(list)
         for job, form in zip(jobs, map_consecutive(static_form, [job.download for job in jobs]), strict=True):
-            alike[self.pool.models[job.client].name, form].append(job)
+            alike[self.pool.models[job.client].name, job.round, form].append(job)
         for group in alike.values():
             if self.pool.client(group[0].client).has_buffers:
                 sizes = defaultdict[int, list[ClientTask]](list)

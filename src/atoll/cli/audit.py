@@ -103,11 +103,11 @@ def _show_records(records: Sequence[Record], as_json: bool) -> None:
 
 def _print_table(records: Sequence[Record]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("round", "phase", "client", "bytes", "sha256", "verdict"):
-        table.add_column(head, justify="right" if head in ("round", "phase", "bytes") else "left")
+    for head in ("round", "phase", "stale", "client", "bytes", "sha256", "verdict"):
+        table.add_column(head, justify="right" if head in ("round", "phase", "stale", "bytes") else "left")
     for r in records:
         verdict = r.verdict if r.field is None else f"{r.verdict}: {r.field} {r.reason}"
-        words = (str(r.round), str(r.phase), r.client, f"{r.bytes:,}", r.sha256[:16], verdict)
+        words = (str(r.round), str(r.phase), str(r.staleness), r.client, f"{r.bytes:,}", r.sha256[:16], verdict)
         table.add_row(*(Text(word) for word in words))  # Text, because brackets in what clients sent are no markup.
     console().print(table)
 

@@ -1,11 +1,14 @@
 """``atoll methods`` and ``atoll models``: list methods and architectures."""
 
+from collections.abc import Iterator
+
 import click
 from rich.table import Table
 
 from .. import models as zoo
 from ..analysis.communication import ReferenceFederation
-from ..core.hooks import TakesRegularisers
+from ..core.hooks import TakesRegularisers, takes_budget
+from ..core.limits import why_star, why_synchronous
 from ..core.method import traits_of
 from ..core.traits import Need
 from ..errors import AtollError
@@ -66,6 +69,9 @@ def facts(name: str) -> Json:
         "heterogeneous": Need.SAME_ARCHITECTURE not in traits.needs,
         "vectorisable": traits.vmap is not False,
         "wait_free": traits.wait_free is not None,
+        "until_download": takes_budget(cls),
+        "why_synchronous": why_synchronous(cls()),
+        "why_star": why_star(cls()),
         "server_reads": traits.server_reads.value,
         "guards": list(traits.guards),
         "private_training": traits.private_training,
@@ -122,6 +128,8 @@ def _describe(name: str, as_json: bool) -> None:
     click.echo(f"Family: {fact['family']}. Needs: {', '.join(fact['needs']) or 'nothing'}.")
     guarded = ", ".join(fact["guards"]) or "nothing, so that it is refused"
     click.echo(f"The server reads {fact['server_reads']}. --robust guards {guarded}.")
+    for line in _round_options(fact):
+        click.echo(line)
     for variant, changes in traits_of(_registry.method(name)).variants.items():
         click.echo(f"Variant {name}:{variant}: {', '.join(f'{k}={v}' for k, v in changes.items())}")
     table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
@@ -131,6 +139,15 @@ def _describe(name: str, as_json: bool) -> None:
         table.add_row(s["name"], str(s["default"]), s["meaning"], s["source"])
     click.echo("")
     console().print(table)
+
+
+def _round_options(fact: Json) -> Iterator[str]:
+    """Yield a line for each option of rounds: whether the method allows it, and why not."""
+    options = (("--schedule", "synchronous", "why_synchronous"), ("--topology", "star", "why_star"))
+    for option, only, name in options:
+        yield f"{option}: {only} only, because {fact[name]}." if fact[name] else f"{option}: any."
+    if fact["wait_free"]:
+        yield f"--wait-free: yes, {'also' if fact['until_download'] else 'not'} with --until-download."
 
 
 @click.command()

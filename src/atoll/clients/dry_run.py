@@ -47,7 +47,7 @@ def select_representatives(method: AnyMethod, pool: ClientPool) -> dict[ClientId
     first: dict[str, ClientId] = {}
     for client_id in pool.ids:
         first.setdefault(pool.models[client_id].name, client_id)
-    return {client_id: _first_rows(pool.client(client_id), rows) for client_id in first.values()}
+    return {client_id: first_rows(pool.client(client_id), rows) for client_id in first.values()}
 
 
 def dry_run(
@@ -59,6 +59,7 @@ def dry_run(
     clients: Mapping[ClientId, Client] | None = None,
     meter: Meter = lambda exchange, client, work: nullcontext(),
     guard: robust.RobustAggregation | None = None,
+    budget: int | None = None,
 ) -> Iterator[Exchange]:
     """Run whole rounds in order and yield the exchange of every client. A caller may stop after any exchange.
 
@@ -71,6 +72,7 @@ def dry_run(
         clients: the clients that take part. By default one for each architecture, with one batch of rows.
         meter: opened around each piece of work, to measure its cost.
         guard: robust aggregation in place of means.
+        budget: number of batches of the training after uploads; None for the method's own number.
 
     Yields:
         One exchange for each client, exchange and round.
@@ -86,7 +88,7 @@ def dry_run(
             down = server_side.download(server, i, r)
             k = key(seed, "local", r.t, i)
             with meter(r, i, "local"):
-                part = take_part(method, r, down, states[i], client, k)
+                part = take_part(method, r, down, states[i], client, k, budget)
             with meter(r, i, "personal") if isinstance(method, TrainsAfterUpload) else nullcontext():
                 states[i] = part.finish()
             uploads[i] = part.upload
@@ -97,7 +99,8 @@ def dry_run(
             server = method_calls.aggregate(method, server, replies, task, r, key(seed, "server", *r))
 
 
-def _first_rows(client: Client, count: int) -> Client:
+def first_rows(client: Client, count: int) -> Client:
+    """Return a client with its first rows alone."""
     return replace_rows(client, client.x[:count], client.y[:count])
 
 

@@ -91,12 +91,21 @@ def _with_terms(method: AnyMethod, down: Payload, client: Client) -> Client:
 
 
 def after_upload(
-    method: AnyMethod, r: Round, down: Payload, up: Payload, state: Payload, client: Client, k: Key
+    method: AnyMethod,
+    r: Round,
+    down: Payload,
+    up: Payload,
+    state: Payload,
+    client: Client,
+    k: Key,
+    budget: int | None = None,
 ) -> Payload:
-    """Run a client's training after the upload and return its next state."""
+    """Run a client's training after the upload, of ``budget`` batches if given, and return its next state."""
     method = at_round(method, r)
     assert isinstance(method, TrainsAfterUpload)
-    return _checked(method.after_upload(down, up, state, client, r, k), "state", method, "after_upload", r.exchange)
+    bound = {} if budget is None else {"budget": budget}
+    after = method.after_upload(down, up, state, client, r, k, **bound)
+    return _checked(after, "state", method, "after_upload", r.exchange)
 
 
 def adapt(method: AnyMethod, server: Payload, client: Client, k: Key) -> Payload:

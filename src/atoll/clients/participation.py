@@ -27,7 +27,15 @@ class ClientPart(NamedTuple):
     finish: Callable[[], Payload]
 
 
-def take_part(method: AnyMethod, r: Round, download: Payload, state: Payload, client: Client, k: Key) -> ClientPart:
+def take_part(
+    method: AnyMethod,
+    r: Round,
+    download: Payload,
+    state: Payload,
+    client: Client,
+    k: Key,
+    budget: int | None = None,
+) -> ClientPart:
     """Run a client's work in an exchange up to its upload.
 
     Tensors of the upload and of the state get the memory layout that they have after serialisation, because the layout
@@ -40,6 +48,7 @@ def take_part(method: AnyMethod, r: Round, download: Payload, state: Payload, cl
         state: the client's state after its last exchange.
         client: rows and models of the client.
         k: randomness of the client in this round.
+        budget: number of batches of the training after the upload; None for the method's own number.
 
     Returns:
         The upload, and a function that gives the client's next state. Methods without ``after_upload`` have that
@@ -55,6 +64,6 @@ def take_part(method: AnyMethod, r: Round, download: Payload, state: Payload, cl
 
     def finish() -> Payload:
         with torch.no_grad():
-            return to_contiguous(method_calls.after_upload(method, r, download, upload, trained, client, k))
+            return to_contiguous(method_calls.after_upload(method, r, download, upload, trained, client, k, budget))
 
     return ClientPart(upload, finish)

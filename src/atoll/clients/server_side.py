@@ -1,7 +1,7 @@
 """Keep the states that the server has for each client, for methods with per-client server state."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +15,19 @@ from ..core.tree import to_contiguous
 from ..typing import ClientId
 from . import method_calls
 from .state_store import Store
+
+
+@dataclass(frozen=True)
+class ClientServers:
+    """The server states of a federation without a server.
+
+    Args:
+        states: the server state of each client.
+        neighbours: the clients whose uploads each client receives, besides its own.
+    """
+
+    states: Mapping[ClientId, Payload]
+    neighbours: Mapping[ClientId, Collection[ClientId]]
 
 
 class ServerSideStates:
@@ -44,8 +57,9 @@ class ServerSideStates:
             return stored
         return method_calls.init_per_client(self._method, self._task, i, key(self._seed, "desk", i))
 
-    def download(self, server: Payload, to: ClientId, r: Round) -> Payload:
-        """Make the server's message to client ``to``."""
+    def download(self, server: Payload | ClientServers, to: ClientId, r: Round) -> Payload:
+        """Make the server's message to client ``to``, that of the client's own server state if there is no server."""
+        server = server.states[to] if isinstance(server, ClientServers) else server
         if self._broadcast is None or self._broadcast[0] != r:
             self._broadcast = r, key(self._seed, "broadcast", *r)
         states = self._all if isinstance(self._method, ServesFromAll) else self.get(to)

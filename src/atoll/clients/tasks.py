@@ -48,6 +48,7 @@ class ClientTask(NamedTuple):
         download: the server's message.
         evaluate: whether to score the personal model before and after training.
         known: score of the client's current state, if the state determines the model and was scored before.
+        budget: number of batches of the training after the upload; None for the method's own number.
     """
 
     client: ClientId
@@ -55,6 +56,19 @@ class ClientTask(NamedTuple):
     download: Any  # a Payload; None where a worker receives it by another way
     evaluate: bool = False
     known: Score | None = None
+    budget: int | None = None
+
+
+class Start(NamedTuple):
+    """The beginning of a client's work that ends in a later round.
+
+    Args:
+        version: aggregations that the server had done when it made the client's download.
+        sent: simulated time of the download, by each clock of the run.
+    """
+
+    version: int
+    sent: Mapping[str, float]
 
 
 @dataclass(eq=False)
@@ -81,6 +95,7 @@ class ClientUpload(NamedTuple):
         before: score of the personal model before training.
         fingerprint: fingerprint of the upload as it was sent, if taken by the sender or from received bytes.
         upload_batch: the batch in which the upload was computed. The upload may have been changed since.
+        staleness: aggregations since the server made the download that the upload answers.
     """
 
     sender: ClientId
@@ -88,6 +103,7 @@ class ClientUpload(NamedTuple):
     before: Score | None = None
     fingerprint: Fingerprint | None = None
     upload_batch: UploadBatch | None = None
+    staleness: int = 0
 
 
 class LostClient(NamedTuple):
@@ -149,6 +165,12 @@ class RoundLog:
     lasting: set[ClientId] = field(
         default_factory=set
     )  # clients of ``after`` with scores that depend on the state alone
+    starts: dict[ClientId, Start] = field(default_factory=dict)  # of clients that started in an earlier round
+    budgets: Mapping[ClientId, int] = field(default_factory=dict)  # batches after the upload, where these are bounded
+
+    def version(self, i: ClientId) -> int:
+        """Return the version of the server's state that client ``i`` started from."""
+        return self.starts[i].version if i in self.starts else self.t
 
     @property
     def is_empty(self) -> bool:

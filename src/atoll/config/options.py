@@ -9,7 +9,21 @@ from ..errors import AtollError, unknown
 from ..methods._factory import convert
 
 # Options that decide where and how fast a run happens do not change its results.
-NEUTRAL = frozenset({"rounds", "target", "data_dir", "out", "store", "cache", "checkpoint_every", "workers", "track"})
+NEUTRAL = frozenset(
+    {
+        "rounds",
+        "patience",
+        "until",
+        "target",
+        "data_dir",
+        "out",
+        "store",
+        "cache",
+        "checkpoint_every",
+        "workers",
+        "track",
+    }
+)
 
 
 COMMAS = frozenset({"models", "adapter"})  # lists that may be one text with commas

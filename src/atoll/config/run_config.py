@@ -14,6 +14,7 @@ from ..methods._factory import OPTIMISERS
 from ..privacy.disclosure import COV_SOURCES
 from ..privacy.options import parse_target
 from ..simulation.faults import read_drop, read_lag, read_poison
+from ..simulation.schedule import read_schedule
 from .labels import label_of
 from .options import (
     DATA,
@@ -100,7 +101,26 @@ class Config:
     wait_free: bool = option(
         False, "upload before personal training, so that clients train while they wait", group=METHOD
     )
+    until_download: bool = option(
+        False,
+        "with --wait-free: train personal models until the next download arrives, by the simulated clock, in place of "
+        "whole epochs",
+        group=METHOD,
+    )
     rate: float = option(1.0, "share of the clients sampled in each round", group=ROUNDS, above=0, most=1)
+    schedule: str = option(
+        "synchronous",
+        "when the server aggregates: synchronous, when the whole cohort has answered; buffered:K, after K uploads "
+        "(FedBuff); asynchronous:ALPHA, after each (FedAsync); with :constant or :polynomial:A for stale uploads",
+        check=read_schedule,
+        group=ROUNDS,
+    )
+    topology: str = option(
+        "star",
+        "who exchanges uploads: star, all with a server; without a server, clients with their neighbours: ring, "
+        "complete, or a file of edges",
+        group=ROUNDS,
+    )
     strikes: int = option(
         3, "number of rejected uploads after which a client is excluded; 0: never", group=ROBUSTNESS, least=0
     )
@@ -222,6 +242,15 @@ class Config:
         group=EVALUATION,
         above=0,
         most=1,
+    )
+    patience: int | None = option(
+        None,
+        "end the run after N evaluations without a better validation score; default: run all rounds",
+        group=EVALUATION,
+        least=1,
+    )
+    until: float | None = option(
+        None, "end the run when the validation score reaches this value", group=EVALUATION, above=0, most=1
     )
     eval_every: int = option(
         1, "rounds between evaluations; the last round is always evaluated", group=EVALUATION, least=1

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from ..errors import AtollError
@@ -135,8 +135,10 @@ def check_functions(kind: type[AnyMethod], where: str) -> None:
             raise AtollError(f"{where} defines {name}, which is never called. Is it {close[0]}? Else rename it.")
     for name in known:
         if (provider := _provider(kind, name)) not in (None, Method):
-            given = list(signature(vars(provider)[name]).parameters)[1:]
-            if len(given) != len(known[name]):
+            parameters = list(signature(vars(provider)[name]).parameters.values())[1:]
+            given = [p.name for p in parameters]
+            required = [p.name for p in parameters if p.default is Parameter.empty]
+            if not len(required) <= len(known[name]) <= len(given):
                 raise AtollError(
                     f"{where}.{name} takes ({', '.join(given)}), but is called with ({', '.join(known[name])})."
                 )

@@ -6,6 +6,7 @@ of those in :class:`atoll.core.Method`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 from ..typing import ClientId
@@ -52,7 +53,11 @@ class TrainsAfterUpload(Hook):
 
     @abstractmethod
     def after_upload(self, down: Any, up: Any, state: Any, client: Client, r: Round, k: Key) -> Any:
-        """Return the client's next state. ``k`` is the key of ``client_update``: fold it for further random numbers."""
+        """Return the client's next state. ``k`` is the key of ``client_update``: fold it for further random numbers.
+
+        A function with one more parameter, ``budget: int | None = None``, can be bounded: with ``--until-download`` the
+        budget is the number of batches that fit before the next download arrives, for ``optim.fit(..., steps=budget)``.
+        """
 
 
 class PredictsOtherwise(Hook):
@@ -178,6 +183,12 @@ class HasOptimiser(Hook):
     optim: Optimiser
 
 
+class HasPersonalOptimiser(Hook):
+    """Training after the upload has an optimiser of its own."""
+
+    personal_optim: Optimiser
+
+
 class ChoosesCovariances(Hook):
     """The server uses covariances of features, and can compute them from class means if clients must not send any."""
 
@@ -205,6 +216,11 @@ HOOKS = (
     Reduces,
     TakesRegularisers,
 )
+
+
+def takes_budget(cls: type) -> bool:
+    """Return True if the training of a method class after the upload can be bounded by a number of batches."""
+    return issubclass(cls, TrainsAfterUpload) and "budget" in signature(cls.after_upload).parameters
 
 
 def has_bias_free_heads(method: object) -> bool:

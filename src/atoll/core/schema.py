@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from .tree import flatten_rows
 
 if TYPE_CHECKING:
     from .method import AnyMethod
+
+
+P = TypeVar("P", bound=Payload)
 
 
 class UploadError(NamedTuple):
@@ -85,6 +88,18 @@ def tensors_of(p: Payload) -> Params:
         elif isinstance(value, Tensor):
             found[field_name] = value
     return found
+
+
+def replace_tensors(p: P, new: Params) -> P:
+    """Return a copy of a payload with some tensors replaced, by their names in the packed form."""
+    values: dict[str, object] = {}
+    for f in fields(p):
+        value = getattr(p, f.name)
+        if isinstance(value, dict):
+            values[f.name] = {name: new.get(f"{f.name}/{name}", v) for name, v in value.items()}
+        elif f.name in new:
+            values[f.name] = new[f.name]
+    return replace(p, **values)
 
 
 def static_form(p: Payload) -> tuple[Any, ...]:

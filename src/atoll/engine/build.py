@@ -1,9 +1,11 @@
 """Build the parts of an experiment from its setup, and run it."""
 
 from collections.abc import Callable
+from dataclasses import fields
 
 from ..aggregation.fixed_point import Fixed, largest
 from ..aggregation.robust import guard_for
+from ..aggregation.staleness import is_discounted
 from ..clients.state_store import DiskStore, Kept, MemoryStore, RunStores, Store
 from ..clients.tasks import no_filter
 from ..clients.validation.checks import LARGEST
@@ -13,20 +15,27 @@ from ..core.payloads import Payload
 from ..core.schema import constraints_of
 from ..privacy.policy import Privacy
 from ..simulation.faults import Faults
+from ..simulation.schedule import read_schedule
 from ..simulation.timing import RoundTimer
 from ..storage.checkpoint import Checkpoints
 from ..storage.run_dir import RunDir
 from ..utils.runtime import kept_memory, on_device, one_thread
 from ..utils.signals import stoppable
+from .accounting import Accounting
+from .buffered import BufferedRunner
 from .cohort import Cohorts
 from .compatibility import has_effect
+from .decentralised import DecentralisedRunner
+from .ending import Ending
 from .environment import BackendInputs, Environment, Simulation
 from .evaluator import Evaluator
 from .experiment import Experiment, Watch
+from .metrics_writer import MetricsWriter
 from .recorder import NullRecorder, Recorder, RunRecorder
 from .result import Result
 from .resume import Checkpointing, Resumable
 from .round import RoundPolicy
+from .round_runner import RoundRunner
 from .setup import Setup, build_faults
 
 
@@ -63,7 +72,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
     faults = build_faults(config, pool.ids)
     cohorts = Cohorts(pool.ids, config.rate, config.seed, faults, config.rounds, config.eval_every, config.deadline)
     checks = Validator(method, pool, config.seed, config.max_norm, _largest_value(setup), privacy.spare_rows)
-    checkpoints = Checkpoints(run_dir.path, types, config.identity()) if run_dir else None
+    checkpoints = Checkpoints(run_dir.path, types, setup.identity()) if run_dir else None
     notes = list(setup.notes)
     recorder = NullRecorder() if run_dir is None else RunRecorder(run_dir, config, environment.holdings())
     policy = _policy(setup, checks, recorder, faults, notes.append)
@@ -79,35 +88,49 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
             checkpoints=checkpoints,
         )
     )
+    timer = RoundTimer(
+        setup.devices,
+        pool,
+        faults,
+        seed=config.seed,
+        deadline=config.deadline,
+        constraints=constraints_of(method),
+    )
+    accounting = Accounting(setup, cohorts, timer, privacy)
+    evaluator = Evaluator(method, pool, backend, config.seed, stores.server_side, byzantine=faults.poisoned)
+    checkpointing = Checkpointing(
+        stores,
+        _extras(privacy, recorder),
+        checkpoints=checkpoints,
+        federation=setup.federation.name,
+        neighbours=setup.neighbours,
+        # A round that is repeated after a crash spends its budget again, so every round is saved under a budget.
+        every=1 if privacy.budget else config.checkpoint_every,
+        before_save=recorder.sync,
+    )
     return Experiment(
         setup=setup,
         environment=environment,
         stores=stores,
-        backend=backend,
         privacy=privacy,
-        cohorts=cohorts,
-        timer=RoundTimer(
-            setup.devices,
-            pool,
-            faults,
-            seed=config.seed,
-            deadline=config.deadline,
-            constraints=constraints_of(method),
-        ),
-        policy=policy,
-        evaluator=Evaluator(method, pool, backend, config.seed, stores.server_side, byzantine=faults.poisoned),
+        rounds=_runner(setup, RoundRunner(setup, backend, stores.server_side, cohorts, policy, timer, accounting)),
+        accounting=accounting,
+        ending=Ending(config, privacy, cohorts),
+        evaluator=evaluator,
+        metrics=MetricsWriter(evaluator, environment, privacy, recorder, checkpointing, setup),
         recorder=recorder,
-        checkpointing=Checkpointing(
-            stores,
-            _extras(privacy, recorder),
-            checkpoints=checkpoints,
-            federation=setup.federation.name,
-            # A round that is repeated after a crash spends its budget again, so every round is saved under a budget.
-            every=1 if privacy.budget else config.checkpoint_every,
-            before_save=recorder.sync,
-        ),
+        checkpointing=checkpointing,
         notes=notes,
     )
+
+
+def _runner(setup: Setup, plain: RoundRunner) -> RoundRunner:
+    """Return what runs the rounds of a configuration, with the parts of ``plain``."""
+    parts = {f.name: getattr(plain, f.name) for f in fields(RoundRunner) if f.init}
+    schedule = read_schedule(setup.config.schedule)
+    if setup.neighbours is not None:
+        return DecentralisedRunner(**parts, neighbours=setup.neighbours)
+    return plain if schedule.buffer is None else BufferedRunner(**parts, buffer=schedule.buffer)
 
 
 def open_stores(setup: Setup, run_dir: RunDir | None, types: Contract) -> RunStores:
@@ -131,10 +154,18 @@ def _policy(
 ) -> RoundPolicy:
     """Build the server's policy for uploads; ``note`` receives sentences on limits that concern the user."""
     config, method = setup.config, setup.method
+    schedule = read_schedule(config.schedule)
+    declared = constraints_of(method)
+    if schedule.buffer is not None and declared and not is_discounted(declared):
+        note(
+            f"Uploads of {config.method} declare no model, no change and no counted class table, so that stale ones "
+            "count in full."
+        )
     policy = RoundPolicy(
         checks=checks,
         guard=guard_for(method, config.robust, note) if config.robust else None,
         fixed=Fixed(note) if config.sums == "fixed" else None,
+        staleness=None if schedule.buffer is None else schedule.weight,
         on_upload=recorder.record_upload,
     )
     if (poison := faults.poison) and not has_effect(poison.kind, method, setup.pool):

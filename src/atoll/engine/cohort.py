@@ -1,6 +1,6 @@
 """Sample the clients of each round, and determine which of them answer and are evaluated."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..core.prng import key, permutation
@@ -8,7 +8,9 @@ from ..simulation.faults import Faults
 from ..typing import ClientId
 
 
-def sample_cohort(clients: Sequence[ClientId], rate: float, seed: int, t: int) -> list[ClientId]:
+def sample_cohort(
+    clients: Sequence[ClientId], rate: float, seed: int, t: int, busy: Collection[ClientId] = ()
+) -> list[ClientId]:
     """Sample the clients of round ``t`` without replacement.
 
     Args:
@@ -16,15 +18,22 @@ def sample_cohort(clients: Sequence[ClientId], rate: float, seed: int, t: int) -
         rate: share of clients in a round; at least one client takes part.
         seed: seed of the run.
         t: round, counted from 0.
+        busy: clients of the cohort that are still at work from earlier rounds; others take the places left.
 
     Returns:
         The sampled clients, in the order of ``clients``.
     """
-    count = max(1, round(rate * len(clients)))
+    count = cohort_size(len(clients), rate)
     if count == len(clients):
-        return list(clients)
-    chosen = permutation(key(seed, "sample", t), len(clients))[:count]
-    return [clients[j] for j in sorted(chosen.tolist())]
+        return [i for i in clients if i not in busy]
+    order = permutation(key(seed, "sample", t), len(clients)).tolist()
+    free = [j for j in order if clients[j] not in busy]
+    return [clients[j] for j in sorted(free[: count - len(busy)])]
+
+
+def cohort_size(clients: int, rate: float) -> int:
+    """Return the number of clients that work at a time."""
+    return max(1, round(rate * clients))
 
 
 @dataclass(frozen=True)
@@ -49,9 +58,9 @@ class Cohorts:
     eval_every: int = 1
     deadline: float | None = None
 
-    def sample(self, t: int) -> list[ClientId]:
-        """Return the clients that are asked to take part in round ``t``."""
-        return sample_cohort(self.clients, self.rate, self.seed, t)
+    def sample(self, t: int, busy: Collection[ClientId] = ()) -> list[ClientId]:
+        """Return the clients that are asked to take part in round ``t``, beside those that are ``busy``."""
+        return sample_cohort(self.clients, self.rate, self.seed, t, busy)
 
     def answering(self, t: int) -> set[ClientId]:
         """Return the clients of round ``t`` that do not drop out."""

@@ -158,7 +158,7 @@ class RunRecorder:
 
     def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
         size, sha256 = outcome.fingerprint or fingerprint_upload(outcome.upload, flaw)
-        self.audit.add(r.t + 1, r.exchange, outcome.sender, size, sha256, flaw)
+        self.audit.add(r.t + 1, r.exchange, outcome.sender, size, sha256, flaw, outcome.staleness)
 
     def record_metrics(self, line: RoundMetrics) -> None:
         self._run_dir.append_metrics(line)

@@ -11,10 +11,9 @@ import pyarrow as pa
 from ..backends.base import Backend
 from ..clients import method_calls
 from ..clients.pool import ClientPool
-from ..clients.server_side import ServerSideStates
+from ..clients.server_side import ClientServers, ServerSideStates
 from ..clients.state_store import Store
 from ..core.model import Predictor
-from ..core.payloads import Payload
 from ..core.task import Round
 from ..storage.metrics import RoundMetrics
 from ..storage.run_reader import Run
@@ -40,7 +39,7 @@ class Result:
         summary: content of summary.json.
         history: one entry for each evaluated round.
         table: content of clients.parquet.
-        server: the server's final state.
+        server: the server's final state, or the ``ClientServers`` of a run without a server.
         per_client_states: the server's states for its clients, if the method keeps any.
         backend: holds the states of the clients.
         notes: sentences on the run for the user.
@@ -50,7 +49,7 @@ class Result:
     summary: dict[str, Any]
     history: Sequence[RoundMetrics]
     table: pa.Table
-    server: Payload
+    server: Any
     per_client_states: Store
     backend: Backend
     notes: Sequence[str]
@@ -116,7 +115,9 @@ class Result:
         return method_calls.personal_predictor(method, download, None, self.state(i), self.pool.client(i))
 
     def generic(self) -> Predictor | None:
-        """Return the server's model, or None if the method has none."""
+        """Return the server's model, or None if the method has none or the run had no server."""
+        if isinstance(self.server, ClientServers):
+            return None
         return method_calls.generic_predictor(self.setup.method, self.server, self.pool.task())
 
 

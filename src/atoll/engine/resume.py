@@ -7,9 +7,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..clients.server_side import ClientServers
 from ..clients.state_store import RunStores
 from ..core.payloads import Payload
 from ..errors import AtollError
+from ..simulation.topology import Neighbours
 from ..storage.checkpoint import Checkpoints, Snapshot
 from ..storage.run_dir import from_parquet, to_parquet
 from ..typing import ClientId
@@ -34,18 +36,20 @@ class Progress:
     """The state of a run after a round, apart from the states in the stores.
 
     Args:
-        server: the server's state.
+        server: the server's state, or the ``ClientServers`` of a run without a server.
         run_state: totals, scores and lines of metrics.
         changed: clients with states that are newer than the last checkpoint.
+        versions: earlier states of the server, by the number of aggregations done, that clients at work started from.
     """
 
-    server: Payload
+    server: Any
     run_state: RunState = field(default_factory=RunState)
     changed: set[ClientId] = field(default_factory=set)
+    versions: dict[int, Payload] = field(default_factory=dict)
 
     def copy(self) -> "Progress":
         """Copy all containers, so that later rounds do not change the copy."""
-        return Progress(self.server, self.run_state.copy(), set(self.changed))
+        return Progress(self.server, self.run_state.copy(), set(self.changed), dict(self.versions))
 
 
 class Checkpointing:
@@ -57,6 +61,7 @@ class Checkpointing:
         checkpoints: writes and reads checkpoints; None for a run in memory.
         federation: name of the data of the run; a checkpoint of other data is refused.
         every: rounds between checkpoints.
+        neighbours: neighbours of each client in a run without a server.
         before_save: called before a checkpoint is written, to flush the files that the checkpoint refers to.
     """
 
@@ -68,6 +73,7 @@ class Checkpointing:
         checkpoints: Checkpoints | None = None,
         federation: str = "",
         every: int = 1,
+        neighbours: Neighbours | None = None,
         before_save: Callable[[], None] = lambda: None,
     ):
         self.extras = dict(extras)
@@ -75,6 +81,7 @@ class Checkpointing:
         self._checkpoints = checkpoints
         self._federation = federation
         self._every = every
+        self._neighbours = neighbours
         self._before_save = before_save
         self._entries: dict[str, Any] = {}  # of the extras, after the last whole round
         self._objects: dict[ClientId, str] = {}  # name of each client's state in the last checkpoint
@@ -133,7 +140,11 @@ class Checkpointing:
         for i, name in found.per_client_states.items():
             self._stores.server_side.put(i, checkpoints.get_per_client(name))
         self._stores.commit()
-        return Progress(found.server, from_json(found.round, found.progress["ledger"], from_parquet(found.rows)))
+        run_state = from_json(found.round, found.progress["ledger"], from_parquet(found.rows))
+        further = {name: checkpoints.get_server(held) for name, held in found.servers.items()}
+        if self._neighbours is not None:
+            return Progress(ClientServers(further, self._neighbours), run_state)
+        return Progress(found.server, run_state, versions={int(name): state for name, state in further.items()})
 
     def open_round(self, progress: Progress) -> None:
         """Remember the progress before a round, for a rollback."""
@@ -176,12 +187,16 @@ class Checkpointing:
             changed = ((i, store.get(i)) for i in sorted(progress.changed))
             objects |= {i: self._checkpoints.put_state(state) for i, state in changed if state is not None}
         progress.changed.clear()
-        run_state = progress.run_state
+        run_state, server = progress.run_state, progress.server
+        further = {str(version): state for version, state in progress.versions.items()}
+        if isinstance(server, ClientServers):
+            further = dict(server.states)
+            server = next(iter(further.values()))
         self._before_save()
         self._checkpoints.save(
             Snapshot(
                 round=run_state.round,
-                server=progress.server,
+                server=server,
                 states=dict(self._objects),
                 progress={
                     "ledger": run_state.to_json(),
@@ -190,6 +205,7 @@ class Checkpointing:
                 },
                 rows=to_parquet(run_state.table()),
                 per_client_states=dict(self._per_client_objects),
+                servers={name: self._checkpoints.put_state(state) for name, state in further.items()},
             )
         )
         self._saved = run_state.round

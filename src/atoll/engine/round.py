@@ -2,18 +2,16 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from ..aggregation import fixed_point, robust
-from ..aggregation.policy import AggregationPolicy
+from ..aggregation.staleness import StalenessWeight
 from ..backends.base import Backend
-from ..clients import method_calls
 from ..clients.evaluation import Score
-from ..clients.server_side import ServerSideStates
+from ..clients.server_side import ClientServers, ServerSideStates
 from ..clients.state_store import MemoryStore, Store
 from ..clients.tasks import (
     LATE,
@@ -26,19 +24,19 @@ from ..clients.tasks import (
     Rejection,
     RoundFaults,
     RoundLog,
+    Start,
 )
 from ..clients.validation.checks import find_type_error
 from ..clients.validation.validator import Validator
 from ..core.contract import contract, exchanges_of
 from ..core.method import AnyMethod
 from ..core.payloads import Payload, nbytes
-from ..core.prng import key
-from ..core.replies import Replies
-from ..core.schema import UploadError, is_finite
+from ..core.schema import UploadError, constraints_of, is_finite
 from ..core.task import Reply, Round, Task
-from ..core.tree import map_consecutive, to_contiguous
+from ..core.tree import map_consecutive
 from ..typing import ClientId
 from ..utils.progress import track
+from .server_step import aggregate_replies, discount_replies
 
 OnUpload = Callable[[Round, ClientUpload, UploadError | None], None]  # receives every upload, and its error if any
 
@@ -53,6 +51,7 @@ class RoundPolicy:
         guard: robust aggregation in place of means.
         fixed: sums in fixed point.
         faults: simulated faults.
+        staleness: weight of stale uploads; None uses them as they were sent.
         on_upload: called with every upload that arrives, after validation.
     """
 
@@ -61,6 +60,7 @@ class RoundPolicy:
     guard: robust.RobustAggregation | None = None
     fixed: fixed_point.Fixed | None = None
     faults: RoundFaults = NO_FAULTS
+    staleness: StalenessWeight | None = None
     on_upload: OnUpload | None = None
 
     def report(self, r: Round, upload: ClientUpload, error: UploadError | None) -> None:
@@ -73,7 +73,7 @@ def run_round(
     method: AnyMethod,
     task: Task,
     backend: Backend,
-    server: Payload,
+    server: Payload | ClientServers,
     *,
     t: int,
     seed: int,
@@ -82,6 +82,9 @@ def run_round(
     per_client_states: Store | None = None,
     policy: RoundPolicy = RoundPolicy(),
     known: Mapping[ClientId, Score] = MappingProxyType({}),
+    starts: Mapping[ClientId, Start] = MappingProxyType({}),
+    versions: Mapping[int, Payload] = MappingProxyType({}),
+    budgets: Mapping[ClientId, int] = MappingProxyType({}),
 ) -> tuple[Any, RoundLog]:
     """Run one round: broadcast, local training, validation, aggregation.
 
@@ -89,7 +92,7 @@ def run_round(
         method: the method that is run.
         task: what the server knows of the federation.
         backend: runs the clients.
-        server: the server's state before the round.
+        server: the server's state before the round, or those of all clients if there is no server.
         t: the round, counted from 0.
         seed: seed of the run.
         cohort: the clients that were sampled; clients that ``policy`` excludes take no part.
@@ -97,35 +100,47 @@ def run_round(
         per_client_states: the server's states for its clients, for methods that keep them.
         policy: the server's treatment of clients and uploads.
         known: latest scores of clients, valid as long as their states do not change.
+        starts: clients of the cohort that started in an earlier round.
+        versions: the server's states that these clients started from, by version.
+        budgets: numbers of batches of the training after uploads, where these are bounded.
 
     Returns:
         The server's state after the round, and the record of the round.
     """
     excluded = set(policy.excluded)
-    log = RoundLog(t, [i for i in cohort if i not in excluded])
+    log = RoundLog(t, [i for i in cohort if i not in excluded], budgets=budgets)
+    log.starts |= {i: starts[i] for i in log.cohort if i in starts}
     server_side = ServerSideStates(
         method, task, seed, MemoryStore() if per_client_states is None else per_client_states
     )
+
+    def job(i: ClientId, r: Round) -> ClientTask:
+        version = log.version(i)
+        start = Round(version, r.exchange)
+        download = server_side.download(server if version == t else versions[version], i, start)
+        return ClientTask(i, start, download, i in evaluate, known.get(i), budgets.get(i))
+
     _drop_absent(log, policy.faults, lambda i: nbytes(server_side.download(server, i, Round(t))))
     for r in (Round(t, at) for at in range(len(exchanges_of(method)))):
         # Make every download before any client runs, so that no client sees another one's work in this exchange.
         # A client without an accepted upload in an earlier exchange of the round takes no part in later ones.
         absent = log.absent if r.exchange == 0 else set(log.cohort) - set(log.accepted) | log.absent
         present = [i for i in log.cohort if i not in absent]
-        jobs = [ClientTask(i, r, server_side.download(server, i, r), i in evaluate, known.get(i)) for i in present]
+        jobs = [job(i, r) for i in present]
         for i, size in zip(present, map_consecutive(nbytes, [job.download for job in jobs]), strict=True):
             log.down[i] = log.down.get(i, 0) + size
         uploads = policy.faults.tamper(track("clients", backend.train(method, seed, jobs), len(jobs)))
         accepted = _accept(uploads, _upload_check(method, jobs, policy.checks, r.exchange), policy, log, r)
+        if policy.staleness is not None:
+            now = partial(server_side.download, server, r=r)
+            accepted = discount_replies(policy.staleness, accepted, jobs, now, constraints_of(method))
         replies = server_side.serve_replies(server, accepted, r)
         first = next(replies, None)
         # Without a single valid upload, the server's state does not change.
         if first is not None:
-            received = Replies(chain([first], replies), AggregationPolicy(policy.guard, policy.fixed, server))
-            with torch.no_grad():
-                server = to_contiguous(
-                    method_calls.aggregate(method, server, received, task, r, key(seed, "server", *r))
-                )
+            server = aggregate_replies(
+                method, server, chain([first], replies), task, r, seed=seed, guard=policy.guard, fixed=policy.fixed
+            )
         # A method may ignore replies, but all clients have to run.
         for _ in replies:
             pass
@@ -172,7 +187,8 @@ def _accept(
     r: Round,
 ) -> Iterator[Reply[Payload]]:
     """Yield valid uploads one at a time, and record rejected, late and lost ones."""
-    for outcome in uploads:
+    for arrived in uploads:
+        outcome = arrived._replace(staleness=log.t - log.version(arrived.sender))
         if isinstance(outcome.upload, LostClient):
             log.record_loss(outcome.sender, outcome.upload)
             continue
@@ -190,7 +206,7 @@ def _accept(
         log.up[outcome.sender] = up
         if outcome.before is not None:
             log.before.setdefault(outcome.sender, outcome.before)
-        yield Reply(outcome.sender, outcome.upload)
+        yield Reply(outcome.sender, outcome.upload, outcome.staleness)
 
 
 def _commit_results(backend: Backend, log: RoundLog) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ..clients.evaluation import Score
-from ..clients.tasks import Dropped, Rejection, RoundLog
+from ..clients.tasks import Dropped, Rejection, RoundLog, Start
 from ..simulation.clock import Clock
 from ..storage.metrics import MissedAnswer, PersonalScores, RejectedUpload, RoundMetrics, SpoiltState
 from ..typing import ClientId
@@ -48,7 +48,7 @@ class RunState:
     """Totals, scores and lines of metrics of a run. A checkpoint holds these besides the server and the clients."""
 
     round: int = 0  # rounds completed
-    status: str = "running"  # then "finished", "diverged" or "exhausted" (no privacy budget left)
+    status: str = "running"  # then "finished", "stopped", "diverged" or "exhausted"
     totals: Totals = field(default_factory=Totals)
     clocks: dict[str, Clock] = field(default_factory=_clocks)  # simulated time, with and without overlap
     before: dict[ClientId, Score] = field(default_factory=dict)  # latest score of each evaluated client
@@ -57,6 +57,7 @@ class RunState:
     dropped: list[MissedAnswer] = field(default_factory=list)  # likewise
     spoilt: list[SpoiltState] = field(default_factory=list)  # likewise; states that held NaN or infinity
     strikes: dict[ClientId, int] = field(default_factory=dict)  # number of rejected uploads, of clients with any
+    working: dict[ClientId, Start] = field(default_factory=dict)  # clients at work that started in an earlier round
     lines: list[RoundMetrics] = field(default_factory=list)
     rows: list[pa.Table] = field(default_factory=list)  # a table for each evaluated round, for clients.parquet
 
@@ -101,7 +102,8 @@ class RunState:
         names = ("status", "before", "after", "rejected", "dropped", "spoilt", "strikes", "lines")
         plain = {name: getattr(self, name) for name in names}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
-        return plain | {"totals": asdict(self.totals), "clocks": clocks}
+        working = {i: start._asdict() for i, start in self.working.items()}
+        return plain | {"totals": asdict(self.totals), "clocks": clocks, "working": working}
 
 
 def _rejected(rejection: Rejection) -> RejectedUpload:
@@ -146,6 +148,7 @@ def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
         list(stored.get("dropped", [])),  # absent from checkpoints of older versions
         list(stored.get("spoilt", [])),
         dict(stored.get("strikes", {})),
+        {i: Start(**start) for i, start in stored.get("working", {}).items()},
         [_line(line) for line in stored["lines"]],
         [rows] if rows.num_rows else [],
     )

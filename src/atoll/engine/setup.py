@@ -31,9 +31,11 @@ from ..methods._factory import fill_from_option, make, setting_value
 from ..privacy.setup import needs_row_gradients, prepare
 from ..simulation.clock import Devices
 from ..simulation.faults import Faults, read_faults
+from ..simulation.topology import Neighbours, read_topology
 from ..typing import ClientId
 from . import compatibility
 from .model_factory import ModelFactory, build_proxy_model, from_modules
+from .round_options import check_round_options
 from .vmap_trial import find_vmap_problem, is_tried, two_clients
 
 NAMED = ("natural", "file:")  # partitions that determine the clients themselves
@@ -52,6 +54,7 @@ class Setup:
         pool: the clients.
         devices: simulated devices of the clients.
         newcomers: clients that take no part in the run, for an evaluation of new clients.
+        neighbours: neighbours of each client in a run without a server; None for a run with one.
         notes: sentences for the user on choices that were made.
     """
 
@@ -61,7 +64,13 @@ class Setup:
     pool: ClientPool
     devices: Devices = Devices()
     newcomers: FederatedDataset | None = None
+    neighbours: Neighbours | None = None
     notes: tuple[str, ...] = ()
+
+    def identity(self) -> dict[str, object]:
+        """Return what decides the numbers of the run: options, and the edges of a graph that is read from a file."""
+        given = self.config.identity()
+        return given if self.neighbours is None else given | {"neighbours": dict(self.neighbours)}
 
     def __repr__(self) -> str:
         return f"<Setup {self.config.label}, {', '.join(self.pool.architectures())} on {self.federation!r}>"
@@ -106,7 +115,7 @@ def build_setup(
     transform = preset(config.transform, data.name, data.shape)
     pool = _pool(config, method, federation, transform, nets)
     pool = replace(pool, metrics=load_metrics(config.metric, RESERVED_NAMES) if measures is None else measures)
-    backend, notes = _backend(method, pool, config.device) if config.backend == "auto" else (config.backend, ())
+    backend, notes = _backend(method, pool, config) if config.backend == "auto" else (config.backend, ())
     config = replace(
         config,
         models=config.models or tuple(dict.fromkeys(pool.models[i].architecture for i in pool.ids)),
@@ -115,9 +124,11 @@ def build_setup(
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     compatibility.check_clock(devices, config.deadline)
+    check_round_options(method, config, devices, pool)
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
-    return Setup(config, method, federation, pool, devices, newcomers, notes)
+    neighbours = read_topology(config.topology, pool.ids)
+    return Setup(config, method, federation, pool, devices, newcomers, neighbours, notes)
 
 
 def build_method(config: Config) -> AnyMethod:
@@ -146,6 +157,7 @@ def check_fit(config: Config, pool: ClientPool) -> None:
     if Need.PROXY in traits_of(method).needs:
         build_proxy_model(config, tuple(pool.train.all.x.shape[1:]))
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
+    check_round_options(method, config, fill_from_option(Devices(), config.clock, "--clock"), pool)
     apply_privacy(config, method, pool)
 
 
@@ -198,16 +210,17 @@ def _resolve_device(config: Config) -> str:
     return "cuda" if has_cuda and config.backend not in ("processes", "ray") else "cpu"
 
 
-def _backend(method: AnyMethod, pool: ClientPool, device: str) -> tuple[str, tuple[str, ...]]:
+def _backend(method: AnyMethod, pool: ClientPool, config: Config) -> tuple[str, tuple[str, ...]]:
     """Choose the backend by a fixed rule and not by measured time, and return it with notes for the user.
 
     Small networks without convolutions are batched by vmap. A method from outside the package that does not say
     whether it can be batched is tried on two clients.
     """
     built = {pool.models[i].name: pool.models[i] for i in pool.ids}.values()
-    unbatched = "processes" if device == "cpu" else "loop"
+    unbatched = "processes" if config.device == "cpu" else "loop"
     can_batch = (
         (traits_of(method).vmap is not False)
+        and not config.until_download
         and not needs_row_gradients(method)
         and all(model.vectorisable and _is_overhead_bound(model.net) for model in built)
     )

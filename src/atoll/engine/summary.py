@@ -7,6 +7,7 @@ from typing import Any
 
 from .._version import __version__
 from ..clients.evaluation import find_target_round, select_rounds
+from ..clients.server_side import ClientServers
 from ..clients.state_store import RunStores, state_digest
 from ..config import Config
 from ..core import serialization
@@ -89,9 +90,12 @@ def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:
     }
 
 
-def run_digest(server: Payload, stores: RunStores) -> str:
+def run_digest(server: Payload | ClientServers, stores: RunStores) -> str:
     """Return the SHA-256 over the server's state, every client's state, and the server's state for each client."""
-    whole = sha256(f"server {serialization.digest(server)}\n".encode())
+    states = server.states if isinstance(server, ClientServers) else {"": server}
+    whole = sha256()
+    for i, state in states.items():
+        whole.update(f"server {i}{' ' if i else ''}{serialization.digest(state)}\n".encode())
     for what, store in (("client", stores.clients), ("desk", stores.server_side)):
         for i in store:
             whole.update(f"{what} {i} {state_digest(store.get(i))}\n".encode())

@@ -40,7 +40,7 @@ def plan_configs(names: Sequence[str], values: Mapping[str, object], seeds: Sequ
 
 def _runnable_methods(shared: Config, data: Dataset) -> list[str]:
     """Return the names of the methods that can run on these clients."""
-    plain = replace(shared, method="local", terms=(), settings={}, wait_free=False, robust=None)
+    plain = replace(shared, method="local", terms=(), settings={}, wait_free=False, until_download=False, robust=None)
     pool = build_setup(plain, data).pool
 
     def fits(name: str) -> bool:

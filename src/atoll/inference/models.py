@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..clients import method_calls
 from ..clients.pool import ClientPool
-from ..clients.server_side import ServerSideStates
+from ..clients.server_side import ClientServers, ServerSideStates
 from ..clients.state_store import MemoryStore
 from ..config import Config, from_dict, read_yaml
 from ..core.client import Client
@@ -130,11 +130,17 @@ class SavedRun(TrainedModels):
         self.transform = preset(self.config.transform, self.data.name, self.data.shape)
         self.round = found.round
         self.server = found.server
+        if setup.neighbours is not None:
+            kept = _checkpoints(path, setup)
+            states = {i: kept.get_server(name) for i, name in found.servers.items()}
+            self.server = ClientServers(states, setup.neighbours)
         self.states = found.states
         self.per_client_states = found.per_client_states
 
     def generic(self) -> Predictor | None:
-        """Return the server's model, or None if the method has none."""
+        """Return the server's model, or None if the method has none or the run had no server."""
+        if isinstance(self.server, ClientServers):
+            return None
         return method_calls.generic_predictor(self.method, self.server, self.pool.task())
 
     def source(self, i: ClientId) -> ModelSource:
@@ -191,4 +197,4 @@ def open_run(path: Path | str) -> SavedRun:
 
 
 def _checkpoints(folder: Path, setup: Setup) -> Checkpoints:
-    return Checkpoints(folder, contract(setup.method), setup.config.identity())
+    return Checkpoints(folder, contract(setup.method), setup.identity())

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..clients.pool import ClientPool, replace_clients, replace_rows
+from ..clients.server_side import ClientServers
 from ..core.client import Client
 from ..core.hooks import ClosedToNewClients
 from ..core.method import AnyMethod
@@ -178,7 +179,21 @@ def _warn_if_seen(setup: Setup, federation: FederatedDataset) -> tuple[str, ...]
 
 
 def find_source_run(run: str | Path | Result | SavedRun) -> SourceRun:
-    """Return the run to join: a result in memory, an opened run, or the directory of a run."""
+    """Return the run to join: a result in memory, an opened run, or the directory of a run.
+
+    Raises:
+        AtollError: the run had no server that a new client could ask.
+    """
+    source_run = _source_run(run)
+    if isinstance(source_run.server, ClientServers):
+        raise AtollError(
+            f"The run has no server for new clients to ask (--topology {source_run.setup.config.topology}). "
+            "Join a run with --topology star."
+        )
+    return source_run
+
+
+def _source_run(run: str | Path | Result | SavedRun) -> SourceRun:
     if isinstance(run, Result):
         folder = run.setup.config.out
         return SourceRun(run.setup, run.server, run.summary["rounds"], None if folder is None else Path(folder))

@@ -36,9 +36,11 @@ class Ditto(Averaging[State]):
     def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
         return self.train(down, client, k), state
 
-    def after_upload(self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key) -> State:
+    def after_upload(
+        self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key, budget: int | None = None
+    ) -> State:
         pull = Proximal(self.lam).bind({}, down.params, client)
-        return State(self.personal_optim.fit(client.objective(pull), state.params, client, k))
+        return State(self.personal_optim.fit(client.objective(pull), state.params, client, k, steps=budget))
 
     def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         return state.params

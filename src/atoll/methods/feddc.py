@@ -49,7 +49,10 @@ class FedDC(Method[Server, State, Global, Update]):
     alpha: float = setting(0.01, "strength of the pull to the global model less the drift", "public code, CIFAR-10")
 
     traits: ClassVar[Traits] = Traits(
-        needs=frozenset({Need.SAME_ARCHITECTURE}), server_reads=Reads.SUMS, guards=("params",)
+        needs=frozenset({Need.SAME_ARCHITECTURE}),
+        server_reads=Reads.SUMS,
+        guards=("params",),
+        star_only="its server keeps the mean of all clients' variates, so that every change must reach it in full",
     )
 
     def __post_init__(self) -> None:

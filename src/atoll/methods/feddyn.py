@@ -44,7 +44,9 @@ class State:
 class FedDyn(Averaging[State]):
     alpha: float = setting(0.01, "strength of the dynamic regularisation", "public code")
 
-    traits: ClassVar[Traits] = Averaging.traits
+    traits: ClassVar[Traits] = Averaging.traits._replace(
+        star_only="its server keeps the mean of all clients' memories, so that every change must reach it in full"
+    )
 
     def __post_init__(self) -> None:
         within(self, 1e-6, "alpha")

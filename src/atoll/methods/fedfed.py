@@ -92,6 +92,7 @@ class FedFed(Method[Global, State, Global, Update]):
         family="logits/features",
         needs=frozenset({Need.SAME_ARCHITECTURE}),
         vmap=False,
+        star_only="its rounds are stages, and an upload of one stage is of no use in another",
         why_uploads="the server collects the features that each client shares",
         guards=("params",),
         as_sent="the features that all clients share in one pool",

@@ -45,7 +45,10 @@ class SCAFFOLD(Method[Global, State, Global, Update]):
     server_lr: float = setting(1.0, "eta_g, the server's learning rate", "paper")
 
     traits: ClassVar[Traits] = Traits(
-        needs=frozenset({Need.SAME_ARCHITECTURE}), server_reads=Reads.SUMS, guards=("params",)
+        needs=frozenset({Need.SAME_ARCHITECTURE}),
+        server_reads=Reads.SUMS,
+        guards=("params",),
+        star_only="its server keeps the mean of all clients' variates, so that every change must reach it in full",
     )
 
     def __post_init__(self) -> None:

@@ -71,11 +71,13 @@ class SCD(Averaging[State]):
         pulls = self._pulls(self.lam_g, self.tau, state.params, client, self.optim)
         return self.train(down, client, k, *pulls), state
 
-    def after_upload(self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key) -> State:
+    def after_upload(
+        self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key, budget: int | None = None
+    ) -> State:
         pulls = self._pulls(self.lam_p, 1.0, up.params, client, self.personal_optim)
         if self.prox_beta:
             pulls.append(_near(down.params, self.prox_beta))
-        return State(self.personal_optim.fit(client.objective(*pulls), state.params, client, k))
+        return State(self.personal_optim.fit(client.objective(*pulls), state.params, client, k, steps=budget))
 
     def _pulls(self, lam: float, tau: float, teacher: Params, client: Client, optim: Optimiser) -> list[Term]:
         """Return the term that pulls spectra to the teacher's spectrum, which is computed once, here."""

@@ -6,7 +6,7 @@ a field without a role is refused. The gate prevents exact reconstruction from f
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.client import Client
 from ..core.payloads import Params, Payload, Role, field_types
-from ..core.schema import FieldConstraints, constraints_at, tensors_of
+from ..core.schema import FieldConstraints, constraints_at, replace_tensors, tensors_of
 from ..errors import AtollError
 
 WHERE = "in about(...), or in the marks of a regulariser,"  # where an author declares roles
@@ -193,18 +193,6 @@ def _misdeclared(name: str, declared: Declared, value: Tensor, classes: int) -> 
 def _only(table: Tensor, kept: Tensor) -> Tensor:
     """Set the rows of all other classes to zero or False."""
     return torch.where(kept.reshape(-1, *[1] * (table.ndim - 1)), table, torch.zeros_like(table))
-
-
-def replace_tensors(upload: P, tensors: Params) -> P:
-    """Return a copy of a payload with other tensors under the same names."""
-    values: dict[str, Tensor | Params] = {}
-    for f in fields(upload):
-        value = getattr(upload, f.name)
-        if isinstance(value, dict):
-            values[f.name] = {name: tensors[f"{f.name}/{name}"] for name in value}
-        elif isinstance(value, Tensor):
-            values[f.name] = tensors[f.name]
-    return replace(upload, **values)
 
 
 def find_plain_scalars(upload: Payload) -> list[str]:

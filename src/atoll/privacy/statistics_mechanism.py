@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.client import Client
 from ..core.payloads import Payload, Role
-from ..core.schema import constraints_at, tensors_of
+from ..core.schema import constraints_at, replace_tensors, tensors_of
 from ..errors import AtollError
 from ..utils.secure_random import Normal
 from .disclosure import (
@@ -24,7 +24,6 @@ from .disclosure import (
     P,
     count_by_class,
     find_plain_scalars,
-    replace_tensors,
 )
 
 USABLE = 2.0  # standard deviations of noise that a count must reach for its class to count as held

@@ -11,10 +11,10 @@ import torch
 
 from ..core.params import BUFFERS
 from ..core.payloads import Params, Payload, Role
-from ..core.schema import constraints_at, field_of, tensors_of
+from ..core.schema import constraints_at, field_of, replace_tensors, tensors_of
 from ..errors import AtollError
 from ..utils.secure_random import Normal
-from .disclosure import WHERE, Declared, P, find_plain_scalars, replace_tensors
+from .disclosure import WHERE, Declared, P, find_plain_scalars
 
 
 def find_update_field(download: Payload, upload: Payload, declared: Declared) -> str:

@@ -10,7 +10,7 @@ from ..storage.run_reader import Document, Run, value
 from ..utils.stats import Stat, spread
 
 # Entries of a configuration that leave the numbers alone, or change them by chance only.
-INCIDENTAL = (NEUTRAL - {"rounds"}) | {"seed", "backend"}
+INCIDENTAL = (NEUTRAL - {"rounds", "patience", "until"}) | {"seed", "backend"}
 SETTING = ("data", "partition", "split", "clients")  # accuracies under different ones are not comparable
 LONGEST = 24  # characters of a value in a name
 

@@ -7,7 +7,7 @@ semi-definite are not changed, except that ``swap`` assigns them to other classe
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.payloads import Params, Payload
 from ..core.prng import Key, fold, normal
-from ..core.schema import FieldConstraints, tensors_of
+from ..core.schema import FieldConstraints, replace_tensors, tensors_of
 from ..typing import ClientId
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def corrupt(
     found = [
         p for p in upload_tensors(upload, download, classes, constraints, k) if attack is swap or not p.constraints.psd
     ]
-    return _replace_tensors(upload, {p.name: _allowed(attack(p), p.value, p.held, p.constraints) for p in found})
+    return replace_tensors(upload, {p.name: _allowed(attack(p), p.value, p.held, p.constraints) for p in found})
 
 
 def upload_tensors(
@@ -184,7 +184,7 @@ def _aligned(upload: P, shared: list[Params], constraints: Mapping[str, FieldCon
         if _can_change(name, v, constraints) and not mark.psd:
             peers = [t for t in shared if name in t and t[name].shape == v.shape]
             new[name] = _allowed(_edge(peers, name, mark).to(v.dtype), v, _held(tensors, mark), mark)
-    return _replace_tensors(upload, new)
+    return replace_tensors(upload, new)
 
 
 def _edge(peers: list[Params], name: str, mark: FieldConstraints) -> Tensor:
@@ -196,15 +196,3 @@ def _edge(peers: list[Params], name: str, mark: FieldConstraints) -> Tensor:
     centre = (w * values).sum(0) / n
     spread = ((w * (values - centre).square()).sum(0) / n).sqrt()
     return centre - WITHIN * spread
-
-
-def _replace_tensors(upload: P, new: Params) -> P:
-    """Return a copy of the upload with some tensors replaced, by their names in a packed payload."""
-    values: dict[str, object] = {}
-    for f in fields(upload):
-        value = getattr(upload, f.name)
-        if isinstance(value, dict):
-            values[f.name] = {name: new.get(f"{f.name}/{name}", v) for name, v in value.items()}
-        elif f.name in new:
-            values[f.name] = new[f.name]
-    return replace(upload, **values)

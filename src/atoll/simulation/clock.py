@@ -6,6 +6,7 @@ shared part is trained, and trains its personal part while the network and the s
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..core.hyperparams import setting
@@ -105,28 +106,41 @@ class Clock:
     server: float = 0.0
     free: dict[ClientId, float] = field(default_factory=dict)
 
-    def arrival(self, i: ClientId, t: Times) -> float:
-        """Return the time at which the server has received a client's upload."""
-        trained = self.start(i, t) + t.local
+    def arrival(self, i: ClientId, t: Times, sent: float | None = None) -> float:
+        """Return the time at which the server has received a client's upload; see :meth:`start`."""
+        trained = self.start(i, t, sent) + t.local
         return (trained if self.overlap else trained + t.personal) + t.upload
 
-    def round(self, clients: Mapping[ClientId, Times], aggregation: float, limit: float | None = None) -> Stamp:
+    def round(
+        self,
+        clients: Mapping[ClientId, Times],
+        aggregation: float,
+        limit: float | None = None,
+        sent: Mapping[ClientId, float] = MappingProxyType({}),
+    ) -> Stamp:
         """Advance the clock by one round: download, work, upload, aggregation.
 
         Args:
             clients: durations of the clients that take part.
             aggregation: duration of the server's work.
             limit: seconds that the server waits in a round with a missing client.
+            sent: times at which the server sent downloads, of clients whose download is from an earlier round.
         """
-        sent, ready = [self.server if limit is None else self.server + limit], []
+        received, ready = [self.server if limit is None else self.server + limit], []
         for i, t in clients.items():
-            done = self.start(i, t) + t.local + t.personal
-            sent.append(self.arrival(i, t))
+            done = self.start(i, t, sent.get(i)) + t.local + t.personal
+            received.append(self.arrival(i, t, sent.get(i)))
             ready.append(done)
             self.free[i] = done
-        self.server = max(sent) + aggregation
+        self.server = max(received) + aggregation
         return Stamp(self.server, max(ready, default=self.server))
 
-    def start(self, i: ClientId, t: Times) -> float:
-        """Return the time at which a client starts to train: after the download and after its last work."""
-        return max(self.server + t.download, self.free.get(i, 0.0))
+    def start(self, i: ClientId, t: Times, sent: float | None = None) -> float:
+        """Return the time at which a client starts to train: after the download and after its last work.
+
+        Args:
+            i: the client.
+            t: durations of its work.
+            sent: time at which the server sent the download; None for the end of the last round.
+        """
+        return max((self.server if sent is None else sent) + t.download, self.free.get(i, 0.0))

@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping
 from functools import partial
+from math import floor
+from types import MappingProxyType
 
 from ..clients.pool import ClientPool
-from ..clients.tasks import RoundFaults, RoundLog
+from ..clients.tasks import RoundFaults, RoundLog, Start
 from ..core.schema import FieldConstraints
 from ..typing import ClientId
 from .clock import Clock, Devices, Stamp, Times, Work
 from .costs import Costs
 from .faults import Faults
+
+ROUNDING = 1e-9  # of a batch: a batch that ends with the arrival of the download fits
 
 
 class RoundTimer:
@@ -41,28 +45,79 @@ class RoundTimer:
         self._deadline = deadline
         self._constraints = constraints
 
-    def faults(self, t: int, costs: Costs, clock: Clock) -> RoundFaults:
-        """Return the faults of round ``t``. An upload is late if it arrives after the deadline by ``clock``."""
+    def faults(
+        self, t: int, costs: Costs, clock: Clock, starts: Mapping[ClientId, Start] = MappingProxyType({})
+    ) -> RoundFaults:
+        """Return the faults of round ``t``. An upload is late if it arrives after the deadline by ``clock``.
+
+        Args:
+            t: the round, counted from 0.
+            costs: the work of a round.
+            clock: the clock that the run follows.
+            starts: clients that started in an earlier round, whose faults are those of that round.
+        """
 
         def is_late(i: ClientId, up: int, down: int) -> bool:
             if self._deadline is None:
                 return False
             return clock.arrival(i, self.of(t, i, costs, up, down)) > clock.server + self._deadline
 
-        return RoundFaults(
-            partial(self._faults.absence, t), is_late, partial(self._faults.tamper, constraints=self._constraints)
-        )
+        def absence(i: ClientId) -> str | None:
+            return self._faults.absence(starts[i].version if i in starts else t, i)
+
+        return RoundFaults(absence, is_late, partial(self._faults.tamper, constraints=self._constraints))
 
     def stamps(self, log: RoundLog, costs: Costs, clocks: dict[str, Clock]) -> dict[str, Stamp]:
         """Advance the clocks by a round, and return the times at which its models are ready by each clock."""
         missed = {dropped.client for dropped in log.dropped}
         present = [i for i in log.cohort if i not in missed]
-        times = {i: self.of(log.t, i, costs, log.up.get(i, 0), log.down[i]) for i in present}
+        times = {
+            i: self.of(log.version(i), i, costs, log.up.get(i, 0), log.down[i], log.budgets.get(i)) for i in present
+        }
         aggregation = self._devices.aggregation(0 if log.is_empty else costs.server)
         limit = self._deadline if missed else None
-        return {name: clock.round(times, aggregation, limit) for name, clock in clocks.items()}
+        return {
+            name: clock.round(times, aggregation, limit, {i: start.sent[name] for i, start in log.starts.items()})
+            for name, clock in clocks.items()
+        }
 
-    def of(self, t: int, i: ClientId, costs: Costs, up: int, down: int) -> Times:
-        """Return how long the work of client ``i`` takes in round ``t``."""
-        work = Work(*costs.of(self._pool, i), up, down)
+    def arrival(self, i: ClientId, start: Start, costs: Costs, name: str, clock: Clock) -> float:
+        """Return the time at which the upload of a client at work arrives, with the bytes of a dry run.
+
+        Args:
+            i: the client.
+            start: the beginning of its work.
+            costs: the work of a round.
+            name: name of the clock.
+            clock: the clock that the run follows.
+        """
+        traffic = costs.traffic[self._pool.models[i].name]
+        return clock.arrival(i, self.of(start.version, i, costs, *traffic), start.sent[name])
+
+    def budgets(self, clients: Mapping[ClientId, Start], costs: Costs, name: str, clock: Clock) -> dict[ClientId, int]:
+        """Return the number of batches that each client can train on before its next download arrives.
+
+        The server sends the next downloads when it has aggregated the uploads of all ``clients``. A client trains from
+        the end of the work that it uploads until then.
+
+        Args:
+            clients: the clients of a round that answer, with the beginning of their work.
+            costs: the work of a round, with that of bounded training.
+            name: name of the clock.
+            clock: the clock that the run follows.
+        """
+        arrivals = [self.arrival(i, start, costs, name, clock) for i, start in clients.items()]
+        next_round = max([clock.server, *arrivals]) + self._devices.aggregation(costs.server)
+        found = {}
+        for i, start in clients.items():
+            traffic = costs.traffic[self._pool.models[i].name]
+            none, one = (self.of(start.version, i, costs, *traffic, budget) for budget in (0, 1))
+            uploads = clock.start(i, none, start.sent[name]) + none.local
+            left = next_round + none.download - uploads - none.personal
+            found[i] = max(0, floor(left / (one.personal - none.personal) + ROUNDING))
+        return found
+
+    def of(self, t: int, i: ClientId, costs: Costs, up: int, down: int, budget: int | None = None) -> Times:
+        """Return how long the work of client ``i`` takes in round ``t``, with ``budget`` batches after the upload."""
+        work = Work(*costs.of(self._pool, i, budget), up, down)
         return self._faults.delay(self._devices.times(work, i, self._seed), t, i)

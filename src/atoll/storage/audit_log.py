@@ -32,6 +32,7 @@ class Record(NamedTuple):
     seq: int  # from 1, without gaps
     round: int  # from 1
     phase: int  # from 0, for methods with several exchanges in a round
+    staleness: int  # aggregations since the download that the upload answers; 0 in synchronous rounds
     client: ClientId
     bytes: int  # size of the message, headers included
     sha256: str  # of these bytes; empty if the contribution was never written as bytes
@@ -64,12 +65,21 @@ class AuditLog:
             file.truncate(mark.size)
 
     def add(
-        self, round: int, phase: int, client: ClientId, nbytes: int, digest: str, flaw: tuple[str, str] | None = None
+        self,
+        round: int,
+        phase: int,
+        client: ClientId,
+        nbytes: int,
+        digest: str,
+        flaw: tuple[str, str] | None = None,
+        staleness: int = 0,
     ) -> Record:
         """Append one upload: accepted, or rejected for an error (field, reason)."""
         field, reason = (words[:_MOST_WORDS] for words in flaw) if flaw else (None, None)
         at, verdict = self._mark, "rejected" if flaw else "accepted"
-        record = Record(at.records + 1, round, phase, client, nbytes, digest, verdict, field, reason, at.head)
+        record = Record(
+            at.records + 1, round, phase, staleness, client, nbytes, digest, verdict, field, reason, at.head
+        )
         line = line_of(record)
         with self.path.open("ab") as file:
             file.write(line)
@@ -172,7 +182,7 @@ def _parsed(line: bytes) -> Record:
 
 
 def _well_typed(record: Record) -> bool:
-    numbers = (record.seq, record.round, record.phase, record.bytes)
+    numbers = (record.seq, record.round, record.phase, record.staleness, record.bytes)
     words = (record.client, record.sha256, record.verdict, record.previous)
     flaws = (record.field, record.reason)
     return (

@@ -22,7 +22,7 @@ from ..utils.parsing import Json
 
 KEEP = 2
 _MANIFEST = "manifest.json"
-_PARTS = ("server.safetensors", "progress.json", "states.json", "desks.json", "clients.parquet")
+_PARTS = ("server.safetensors", "progress.json", "states.json", "desks.json", "servers.json", "clients.parquet")
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Snapshot:
     rows: bytes = field(repr=False, default=b"")  # the per-client table so far
     # the object that holds the server's state of each client
     per_client_states: dict[ClientId, str] = field(default_factory=dict)
+    servers: dict[str, str] = field(default_factory=dict)  # the objects that hold further states of the server
 
 
 class Checkpoints:
@@ -72,6 +73,10 @@ class Checkpoints:
         """Return a stored state of the server for one client; raise WireError if it is damaged."""
         return self._get(self._types.per_client, name)
 
+    def get_server(self, name: str) -> Payload:
+        """Return a further state of the server; raise WireError if it is damaged."""
+        return self._get(self._types.server, name)
+
     def _get(self, kind: type[Payload], name: str) -> Payload:
         data = (self._objects / name).read_bytes()
         _check(f"objects/{name}", data, name)
@@ -103,6 +108,7 @@ class Checkpoints:
             to_json({"round": snapshot.round, **snapshot.progress}).encode(),
             to_json(snapshot.states).encode(),
             to_json(snapshot.per_client_states).encode(),
+            to_json(snapshot.servers).encode(),
             snapshot.rows,
         )
         sums = {name: sha256(data).hexdigest() for name, data in zip(_PARTS, contents, strict=True)}
@@ -143,14 +149,20 @@ class Checkpoints:
         parts = {name: (folder / name).read_bytes() for name in _PARTS}
         for name, data in parts.items():
             _check(name, data, manifest["files"][name])
-        progress, states, per_client_states = (
-            json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "desks")
+        progress, states, per_client_states, servers = (
+            json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "desks", "servers")
         )
-        for get, names in ((self.get_state, states), (self.get_per_client, per_client_states)):
+        for get, names in (
+            (self.get_state, states),
+            (self.get_per_client, per_client_states),
+            (self.get_server, servers),
+        ):
             for name in names.values():
                 get(name)  # Finds damaged states now, not rounds later.
         server = decode(self._types.server, parts["server.safetensors"], OWN)
-        return Snapshot(progress.pop("round"), server, states, progress, parts["clients.parquet"], per_client_states)
+        return Snapshot(
+            progress.pop("round"), server, states, progress, parts["clients.parquet"], per_client_states, servers
+        )
 
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob("round-*"), key=lambda folder: (len(folder.name), folder.name))
@@ -188,7 +200,7 @@ def _short(digest: str) -> str:
 
 def _states(folder: Path) -> set[str]:
     """Return the stored objects that a checkpoint needs; none if it is damaged, because it cannot be loaded."""
-    return {name for part in ("states", "desks") for name in _names(folder, part).values()}
+    return {name for part in ("states", "desks", "servers") for name in _names(folder, part).values()}
 
 
 def _names(folder: Path, part: str) -> dict[ClientId, str]:

@@ -77,6 +77,7 @@ class OptionalMetrics(TypedDict, total=False):
     spoilt: list[SpoiltState]  # since the last line
     excluded: list[ClientId]  # after too many rejected uploads
     privacy: dict[str, object]  # budget spent, and the tally of the gate
+    staleness: float  # mean staleness of the round's uploads, where rounds are not synchronous
     late: int  # answers of sites that came too late to count
 
 

@@ -475,9 +475,22 @@ def test_a_method_file_must_be_at_the_sites(tmp_path: Path) -> None:
 
 def test_what_only_a_simulation_can_do_is_refused(tmp_path: Path) -> None:
     sites = deployed(tmp_path, "fedavg")
-    for changes, message in (({"global_test": True}, "--global-test needs"), ({"drop": "0.5"}, "--drop is for")):
+    for changes, message in (
+        ({"global_test": True}, "--global-test needs"),
+        ({"drop": "0.5"}, "--drop is for"),
+        ({"schedule": "buffered:2"}, "--schedule buffered:2 is for simulations"),
+        ({"topology": "ring"}, "a deployed federation is a star"),
+    ):
         with pytest.raises(AtollError, match=message):
             sites.run(config=changes)
+
+
+def test_run_between_sites_ends_by_validation_scores(tmp_path: Path) -> None:
+    changes = {"until": 0.3, "rounds": 20}
+    result, expected = deployed(tmp_path, "fedavg").run(config=changes), simulated("fedavg", **changes)
+
+    assert (result.summary["status"], result.summary["rounds"]) == ("stopped", expected.summary["rounds"])
+    assert result.summary["digest"] == expected.summary["digest"]
 
 
 def test_a_run_goes_on_only_with_the_sites_it_began_with(tmp_path: Path) -> None:

@@ -103,6 +103,18 @@ def test_fit_is_run_on_the_clients_batches() -> None:
     toy_models.assert_near(a, b, 0)
 
 
+@pytest.mark.parametrize("steps", [0, 1, 4, 6, 7])
+def test_steps_of_fit_go_through_epochs_in_order(steps: int) -> None:
+    """Ten rows make three batches of up to four rows, so that the fourth step is the first batch of epoch two."""
+    c = toy_models.random_client(10, 1, toy_models.mlp())
+    batches = list(c.batches(key(3), 3, 4))[:steps]
+    a = toy_models.RICH.fit(objective(c.model), c.model.init(), c, key(3), steps=steps)
+    b = toy_models.RICH.run(objective(c.model), c.model.init(), batches)
+    toy_models.assert_near(a, b, 0)
+    if steps == 6:  # two epochs, as the optimiser has
+        toy_models.assert_near(a, toy_models.RICH.fit(objective(c.model), c.model.init(), c, key(3)), 0)
+
+
 def test_clipping_by_hand() -> None:
     """Gradient (3, 4) of norm 5, clipped to 1: (0.6, 0.8); with rate 0.1 a step of (-0.06, -0.08). Clipped to 50, or
     not at all, (-0.3, -0.4). The norm is that of all tensors together.

@@ -23,15 +23,16 @@ from atoll.core.prng import key
 from atoll.core.schema import is_finite
 from atoll.core.serialization import digest
 from atoll.core.task import Round
+from atoll.engine.accounting import Accounting
 from atoll.engine.build import build_experiment, run_experiment
-from atoll.engine.experiment import Experiment
 from atoll.engine.result import Result
+from atoll.engine.resume import Progress
 from atoll.engine.round import RoundPolicy, run_round
 from atoll.engine.run_state import RunState, Totals, from_json
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
-from atoll.simulation.clock import Clock, Times
+from atoll.simulation.clock import Clock, Stamp, Times
 from atoll.simulation.costs import count_operations
 from atoll.simulation.faults import Drop, Faults, Lag, Poison, read_drop, read_lag, read_poison
 from atoll.storage.run_dir import RunDir
@@ -317,13 +318,14 @@ def test_copy_of_run_state_shares_no_container() -> None:
 def test_round_interrupted_after_counting_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients drop out in every round; the second of four is stopped when it has been counted, but not evaluated."""
     made = setup("fedavg", drop="0.6", rounds=4, eval_every=2, rows=500, checkpoint_every=99)
-    count, calls = Experiment._count, list[int]()
+    count, calls = Accounting.count, list[int]()
 
-    def interrupted(experiment: Experiment, log: RoundLog, flops: Any) -> None:
-        count(experiment, log, flops)
+    def interrupted(accounting: Accounting, log: RoundLog, progress: Progress) -> dict[str, Stamp]:
+        stamps = count(accounting, log, progress)
         calls.append(log.t)
         if len(calls) == 2:
             raise KeyboardInterrupt
+        return stamps
 
     def conducted(folder: Path) -> tuple[Any, list[Any]]:
         with RunDir(folder) as run_dir:
@@ -334,7 +336,7 @@ def test_round_interrupted_after_counting_is_counted_once(tmp_path: Path, monkey
 
     whole = conducted(tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(Experiment, "_count", interrupted)
+        patch.setattr(Accounting, "count", interrupted)
         with pytest.raises(KeyboardInterrupt):
             conducted(tmp_path / "run")
     again = conducted(tmp_path / "run")
@@ -404,7 +406,7 @@ def test_without_overlap_personal_training_counts_and_with_it_does_not() -> None
     made = setup("ditto", **QUICK)
     experiment = build_experiment(made)
     costs = count_operations(made.method, made.pool, 0, 5)
-    times = experiment.timer.of(0, "0", costs, 10_000, 10_000)
+    times = experiment.rounds.timer.of(0, "0", costs, 10_000, 10_000)
     waiting, overlapping = (clock.arrival("0", times) for clock in experiment.progress.run_state.clocks.values())
     assert waiting - overlapping == pytest.approx(times.personal)
 

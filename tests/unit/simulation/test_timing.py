@@ -4,9 +4,9 @@ import pytest
 from support.small_runs import setup
 
 from atoll.clients.pool import ClientPool
-from atoll.clients.tasks import RoundLog
+from atoll.clients.tasks import RoundLog, Start
 from atoll.simulation.clock import Clock, Devices
-from atoll.simulation.costs import Costs
+from atoll.simulation.costs import BatchCosts, Costs, Traffic
 from atoll.simulation.faults import read_faults
 from atoll.simulation.timing import RoundTimer
 
@@ -57,3 +57,29 @@ def test_server_waits_for_the_slowest_client_and_aggregates(pool: ClientPool) ->
 
     most = max(len(pool.client(i).y) for i in ("0", "1"))
     assert stamps["waiting"].generic == pytest.approx(0.3 * most + 4.0 + 8.0 / 4.0)
+
+
+def test_budget_is_the_number_of_batches_before_the_next_download(
+    pool: ClientPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uploads take 1 + 1 s, downloads 1 + 2 s, the aggregation 2 s; clients train for 4 and 10 s before uploads.
+
+    The uploads leave at 3 + 4 = 7 and 3 + 10 = 13 and arrive at 9 and 15. The server is done at 17, and its downloads
+    arrive at 20. After the upload, work takes 1 s and 2 s for each batch: client 0 has 13 s, for (13 - 1) / 2 = 6
+    batches, and client 1 has 7 s, for 3.
+    """
+    devices = Devices(speed=1.0, up=100.0, down=200.0, latency=1.0, server=4.0)
+    timer = RoundTimer(devices, pool, read_faults(pool.ids, 0), seed=0, deadline=None, constraints={})
+    name = pool.models["0"].name
+    work = Costs({name: (1.0, 0.0)}, 8.0, {name: Traffic(up=100, down=400)}, {name: BatchCosts(1.0, 2.0)})
+    seconds = {"0": 4.0, "1": 10.0}
+    monkeypatch.setattr(type(pool.train), "size", lambda self, at: seconds[str(at)])
+    now = Start(0, {"wait_free": 0.0})
+
+    budgets = timer.budgets({"0": now, "1": now}, work, "wait_free", Clock(overlap=True))
+
+    assert budgets == {"0": 6, "1": 3}
+    log = RoundLog(0, ["0", "1"], {"0": 100, "1": 100}, {"0": 400, "1": 400}, accepted=["0", "1"], budgets=budgets)
+    clock = Clock(overlap=True)
+    assert timer.stamps(log, work, {"wait_free": clock})["wait_free"] == (17.0, 20.0)
+    assert clock.free == {"0": 20.0, "1": 20.0}  # 7 + 1 + 6 * 2 and 13 + 1 + 3 * 2: nobody waits for personal training

@@ -39,7 +39,7 @@ def test_audit_record_has_the_documented_form_and_hash(tmp_path: Path) -> None:
     first = log.add(1, 0, "a", 6, DIGEST)
     second = log.add(1, 1, "b", 0, "", ("payload", "is None"))
     body = (
-        f'{{"seq":1,"round":1,"phase":0,"client":"a","bytes":6,"sha256":"{DIGEST}","verdict":"accepted",'
+        f'{{"seq":1,"round":1,"phase":0,"staleness":0,"client":"a","bytes":6,"sha256":"{DIGEST}","verdict":"accepted",'
         f'"field":null,"reason":null,"previous":"{START}"}}'
     )
     own = sha256(body.encode()).hexdigest()
@@ -76,7 +76,7 @@ def with_a_line(lines: list[bytes], dice: Random) -> bytes:
     at = dice.randrange(len(lines) + 1)
     values = json.loads(lines[at - 1]) if at else None
     head = values.pop("hash") if values else START
-    fresh = line_of(Record(at + 1, 1, 0, "x", 1, DIGEST, "accepted", None, None, head))
+    fresh = line_of(Record(at + 1, 1, 0, 0, "x", 1, DIGEST, "accepted", None, None, head))
     return b"".join([*lines[:at], dice.choice([fresh, dice.choice(lines)]), *lines[at:]])
 
 
@@ -186,13 +186,13 @@ def test_run_records_every_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     record = RunRecorder.record_upload
 
     def watched(recorder: RunRecorder, r: Any, outcome: Any, flaw: Any) -> None:
-        sent.append((r.t + 1, r.exchange, outcome.sender, *fingerprint_upload(outcome.upload)))
+        sent.append((r.t + 1, r.exchange, 0, outcome.sender, *fingerprint_upload(outcome.upload)))
         record(recorder, r, outcome, flaw)
 
     monkeypatch.setattr(RunRecorder, "record_upload", watched)
     result = carried_out(made, tmp_path)
     records = list(read(tmp_path / NAME))
-    assert [record[1:6] for record in records] == sent
+    assert [record[1:7] for record in records] == sent
     assert [(r.round, r.client) for r in records] == [(t, i) for t in (1, 2, 3) for i in made.pool.ids]
     assert {r.verdict for r in records} == {"accepted"}
     end = result.summary["audit"]

@@ -14,7 +14,7 @@ from support import small_runs
 
 from atoll.backends.loop import LoopBackend
 from atoll.engine.build import build_experiment, run_experiment
-from atoll.engine.experiment import Experiment
+from atoll.engine.metrics_writer import MetricsWriter
 from atoll.engine.setup import Setup
 from atoll.storage.run_dir import RunDir
 from atoll.utils.signals import Stopped, stoppable, uninterrupted
@@ -147,8 +147,8 @@ PLACES = [
     (LoopBackend, "_participate", 6, "fedmd"),  # in the second exchange, when states of the first are new
     (LoopBackend, "commit", 3, "scd"),  # when some states are new
     (LoopBackend, "_participate", 6, "fedpd"),  # when the server has changed what it keeps of some clients
-    (Experiment, "_evaluate", 1, "fedavg"),  # when everything is new and nothing is entered
-    (Experiment, "_record", 1, "ditto"),
+    (MetricsWriter, "evaluate", 1, "fedavg"),  # when everything is new and nothing is entered
+    (MetricsWriter, "write", 1, "ditto"),
 ]
 
 

@@ -41,5 +41,6 @@ export const STATUS = {
   interrupted: ["❚❚", "interrupted"],
   diverged: ["✕", "diverged"],
   exhausted: ["∅", "exhausted"],
+  stopped: ["■", "stopped"],
   damaged: ["!", "damaged"],
 };

@@ -23,10 +23,13 @@ from ...data.federated_dataset import FederatedDataset
 from ...data.transforms import preset
 from ...engine import compatibility
 from ...engine.model_factory import ModelFactory
+from ...engine.round_options import check_stopping
 from ...engine.setup import Setup, apply_privacy, build_method
 from ...errors import AtollError
 from ...methods._factory import fill_from_option
 from ...simulation.clock import Devices
+from ...simulation.schedule import read_schedule
+from ...simulation.topology import STAR
 from ...typing import ClientId
 from ...utils.files import to_json
 from ...utils.parsing import Json
@@ -180,6 +183,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
         remote=True,
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
+    check_stopping(config, pool)
     config, method, pool = apply_privacy(config, method, pool)
     federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(descriptions))
     return Setup(config, method, federation, pool, fill_from_option(Devices(), config.clock, "--clock"))
@@ -192,6 +196,18 @@ def _check_options(config: Config) -> None:
             "--global-test needs the test rows of all clients in one place, and here they stay at the sites. "
             "Leave it out."
         )
+    if read_schedule(config.schedule).buffer is not None:
+        raise AtollError(
+            f"--schedule {config.schedule} is for simulations: it follows a simulated clock, and the server of a "
+            "deployed federation waits for its sites. Leave it out."
+        )
+    if config.topology != STAR:
+        raise AtollError(
+            f"--topology {config.topology} is for simulations: a deployed federation is a star, with its server in the "
+            "middle. Leave it out."
+        )
+    if config.until_download:
+        raise AtollError("--until-download is for simulations: it follows a simulated clock. Leave it out.")
     for name, why in SIMULATED.items():
         if getattr(config, name) is not None:
             raise AtollError(f"{flag(name)} is for simulations: {why}. Leave it out.")
