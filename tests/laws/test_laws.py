@@ -17,11 +17,12 @@ from atoll.backends.vmap import VmapBackend
 from atoll.clients import method_calls
 from atoll.clients.participation import take_part
 from atoll.clients.pool import ClientPool
-from atoll.clients.server_side import ServerSideStates
+from atoll.clients.server_side import ClientServers, ServerSideStates
 from atoll.clients.state_store import DiskStore, MemoryStore, Store
 from atoll.clients.tasks import ClientTask
 from atoll.core.client import Client
 from atoll.core.contract import contract, exchanges_of
+from atoll.core.limits import why_star
 from atoll.core.method import Method, traits_of
 from atoll.core.payloads import equal, pack, unpack
 from atoll.core.prng import key
@@ -35,6 +36,7 @@ from atoll.engine.round import run_round
 from atoll.engine.setup import Setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
+from atoll.simulation.topology import read_topology
 from benchmarks.digests import PUBLIC
 
 METHODS = sorted(_registry.methods())
@@ -101,6 +103,24 @@ def test_order_of_clients_in_a_round_changes_no_bit(name: str) -> None:
         outcomes += [server, *(backend.store.get(i) for i in forwards)]
     half = len(outcomes) // 2
     assert all(equal(a, b) for a, b in zip(outcomes[:half], outcomes[half:], strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_on_the_complete_graph_every_client_has_the_state_of_the_server(name: str) -> None:
+    made = setup(name)
+    if why_star(made.method):
+        pytest.skip("needs a server")
+    task, neighbours = made.pool.task(), read_topology("complete", made.pool.ids)
+    star = made.method.init_server(task, key(0))
+    graph = ClientServers(dict.fromkeys(task.clients, star), neighbours or {})
+    backends = [LoopBackend(made.pool, MemoryStore()) for _ in range(2)]
+    for t in range(2):
+        cohort = sample_cohort(task.clients, 0.6, 0, t)
+        star, _ = run_round(made.method, task, backends[0], star, t=t, seed=0, cohort=cohort)
+        graph, _ = run_round(made.method, task, backends[1], graph, t=t, seed=0, cohort=cohort)
+    assert len(graph.states) == len(task.clients)
+    assert all(equal(state, star) for state in graph.states.values())
+    assert all(equal(*(backend.state(made.method, 0, i) for backend in backends)) for i in task.clients)
 
 
 @pytest.mark.parametrize("name", METHODS)
