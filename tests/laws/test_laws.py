@@ -9,8 +9,9 @@ import pytest
 from support.paths import TESTS
 from support.small_runs import PERSONAL, gap_params, made_with, run, same_models, setup
 
-from atoll.analysis.laws import Trial, execution, messages, purity
+from atoll.analysis.laws import NotApplicable, Trial, execution, messages, purity
 from atoll.analysis.laws.messages import Exchanged
+from atoll.core.limits import why_star
 from atoll.core.method import traits_of
 from atoll.core.payloads import equal
 from atoll.core.serialization import schema
@@ -42,6 +43,15 @@ def test_vmap_backend_agrees_with_loop_up_to_rounding(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_order_of_clients_in_a_round_changes_no_bit(name: str) -> None:
     execution.order_changes_nothing(trial(name))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_on_the_complete_graph_every_client_has_the_state_of_the_server(name: str) -> None:
+    if why_star(trial(name).method):
+        with pytest.raises(NotApplicable):
+            execution.complete_graph_equals_star(trial(name))
+    else:
+        execution.complete_graph_equals_star(trial(name))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -2,7 +2,7 @@
 
 from .files import from_dict, read_yaml
 from .labels import label_of
-from .options import NEUTRAL, bounds_of
+from .options import LENGTH, NEUTRAL, bounds_of
 from .run_config import Config, flag
 
-__all__ = ["NEUTRAL", "Config", "bounds_of", "flag", "from_dict", "label_of", "read_yaml"]
+__all__ = ["LENGTH", "NEUTRAL", "Config", "bounds_of", "flag", "from_dict", "label_of", "read_yaml"]

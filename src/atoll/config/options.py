@@ -8,22 +8,9 @@ from typing import Any, NamedTuple
 from ..errors import AtollError, unknown
 from ..methods._factory import convert
 
-# Options that decide where and how fast a run happens do not change its results.
-NEUTRAL = frozenset(
-    {
-        "rounds",
-        "patience",
-        "until",
-        "target",
-        "data_dir",
-        "out",
-        "store",
-        "cache",
-        "checkpoint_every",
-        "workers",
-        "track",
-    }
-)
+LENGTH = frozenset({"rounds", "patience", "until"})  # options that decide when a run ends
+# Options that decide where, how fast and how long a run happens do not change the results of its rounds.
+NEUTRAL = LENGTH | {"target", "data_dir", "out", "store", "cache", "checkpoint_every", "workers", "track"}
 
 
 COMMAS = frozenset({"models", "adapter"})  # lists that may be one text with commas

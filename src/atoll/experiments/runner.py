@@ -18,7 +18,7 @@ from threading import Thread
 from typing import NamedTuple
 
 from ..api import run_setup
-from ..config import Config, from_dict, read_yaml
+from ..config import LENGTH, Config, from_dict, read_yaml
 from ..data.dataset import Dataset
 from ..data.loading import load
 from ..engine.experiment import Watch
@@ -232,7 +232,8 @@ def _is_done(config: Config) -> bool:
         kept = from_dict(read_yaml(path / "config.yaml"))
     except AtollError:  # Resuming reports what is wrong with the file.
         return False
-    return kept.rounds == config.rounds and kept.identity() == config.identity()
+    same_length = all(getattr(kept, name) == getattr(config, name) for name in LENGTH)
+    return same_length and kept.identity() == config.identity()
 
 
 @lru_cache(maxsize=1)  # Runs on the same data follow one another.

@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..config import NEUTRAL
+from ..config import LENGTH, NEUTRAL
 from ..storage.run_reader import Document, Run, value
 from ..utils.stats import Stat, spread
 
 # Entries of a configuration that leave the numbers alone, or change them by chance only.
-INCIDENTAL = (NEUTRAL - {"rounds", "patience", "until"}) | {"seed", "backend"}
+INCIDENTAL = (NEUTRAL - LENGTH) | {"seed", "backend"}
 SETTING = ("data", "partition", "split", "clients")  # accuracies under different ones are not comparable
 LONGEST = 24  # characters of a value in a name
 

@@ -15,6 +15,7 @@ from atoll.core.client import Client
 from atoll.core.payloads import Nothing
 from atoll.core.prng import Key
 from atoll.core.task import Round
+from atoll.engine.accounting import Accounting
 from atoll.engine.cohort import sample_cohort
 from atoll.engine.result import Result
 from atoll.errors import AtollError
@@ -151,6 +152,31 @@ def test_resumed_run_equals_the_longer_one_and_keeps_versions_in_use(tmp_path: P
 
     assert {int(version) for version in kept} == {start["version"] for start in working.values()}
     assert len(working) == 4  # five clients work, and the upload of one has arrived
+    assert resumed.summary["digest"] == whole.summary["digest"]
+    assert without_seconds(resumed) == without_seconds(whole)
+    assert uploads(tmp_path / "part") == uploads(tmp_path / "whole")
+
+
+def test_run_interrupted_within_a_round_resumes_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third aggregation is interrupted when it has been counted, with other clients at work."""
+    options = {**QUICK, "rounds": 6, "schedule": "buffered:2", "checkpoint_every": 99}
+    whole = run("ditto", **options, out=tmp_path / "whole")
+    count, calls = Accounting.count, list[int]()
+
+    def interrupted(*args: Any) -> Any:
+        calls.append(1)
+        stamps = count(*args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return stamps
+
+    monkeypatch.setattr(Accounting, "count", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run("ditto", **options, out=tmp_path / "part")
+    resumed = run("ditto", **options, out=tmp_path / "part", resume=True)
+
     assert resumed.summary["digest"] == whole.summary["digest"]
     assert without_seconds(resumed) == without_seconds(whole)
     assert uploads(tmp_path / "part") == uploads(tmp_path / "whole")

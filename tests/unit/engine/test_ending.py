@@ -1,5 +1,7 @@
 """When a run ends before its last round: by validation scores, and never by test rows."""
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +24,7 @@ from atoll.simulation.faults import Faults
 from atoll.storage.metrics import RoundMetrics
 
 pytestmark = pytest.mark.usefixtures("without_report")
+Atoll = Callable[..., Any]
 QUICK: dict[str, Any] = {"rows": 400, "clients": 4, "rounds": 12, "epochs": 1, "lr": 0.05}
 
 
@@ -100,6 +103,17 @@ def test_resuming_with_more_patience_goes_on_as_if_never_stopped(tmp_path: Path)
     assert again.summary["rounds"] == short.summary["rounds"] < QUICK["rounds"]
     assert longer.summary["status"] == "finished"
     assert longer.summary["digest"] == run("local", **QUICK).summary["digest"]
+
+
+def test_command_goes_on_with_a_stopped_run_that_gets_more_patience(tmp_path: Path, atoll: Atoll) -> None:
+    words = ["--rows", "400", "--clients", "4", "--rounds", "12", "--epochs", "1", "--lr", "0.05"]
+    atoll("run", "local", *words, "--patience", "1", "--out", str(tmp_path / "run"))
+    (tmp_path / "run" / "report.html").touch()  # as a run leaves it, where reports are not switched off
+
+    atoll("run", "--resume", str(tmp_path / "run"), "--patience", "12")
+
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("finished", 12)
 
 
 def test_without_validation_rows_stopping_by_scores_is_refused() -> None:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ...errors import AtollError
 from .execution import (
+    complete_graph_equals_star,
     finishes,
     order_changes_nothing,
     processes_equal_loop,
@@ -50,6 +51,7 @@ LAWS = (
     Law("Worker processes give the same bits", processes_equal_loop),
     Law("vmap gives the same numbers", vmap_equals_loop),
     Law("A resumed run gives the same bits", resume_equals_whole_run),
+    Law("A complete graph equals a server", complete_graph_equals_star),
     Law("Payloads survive the wire", payloads_survive_the_wire),
     Law("Fields of uploads have roles", uploads_declare_roles),
     Law("A broken upload leaves no trace", broken_uploads_leave_no_trace),

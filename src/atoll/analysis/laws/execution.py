@@ -10,10 +10,11 @@ import torch
 
 from ...backends.loop import LoopBackend
 from ...clients import method_calls
-from ...clients.server_side import ServerSideStates
+from ...clients.server_side import ClientServers, ServerSideStates
 from ...clients.state_store import DiskStore, MemoryStore, Store
 from ...clients.tasks import ClientTask
 from ...core.contract import contract, exchanges_of
+from ...core.limits import why_star
 from ...core.method import traits_of
 from ...core.payloads import Payload, equal
 from ...core.prng import key
@@ -25,6 +26,7 @@ from ...engine.round import run_round
 from ...engine.setup import Setup
 from ...engine.vmap_trial import find_vmap_problem
 from ...errors import AtollError
+from ...simulation.topology import read_topology
 from ...storage.run_dir import RunDir
 from .trial import BrokenLaw, NotApplicable, Trial
 
@@ -140,6 +142,29 @@ def resume_equals_whole_run(trial: Trial) -> str:
             "A resumed run has another digest. Keep all that later rounds need in the states of server and clients."
         )
     return "same digest"
+
+
+def complete_graph_equals_star(trial: Trial) -> str:
+    """Check that without a server, on a complete graph, every client gets the state that the server would have."""
+    setup = trial.setup()
+    method, task = setup.method, setup.pool.task()
+    if reason := why_star(method):
+        raise NotApplicable(reason)
+    neighbours = read_topology("complete", setup.pool.ids) or {}
+    star: Any = method_calls.init_server(method, task, key(0))
+    graph: Any = ClientServers(dict.fromkeys(task.clients, star), neighbours)
+    backends = [LoopBackend(setup.pool, MemoryStore()) for _ in range(2)]
+    for t in range(2):
+        cohort = sample_cohort(task.clients, 0.6, 0, t)
+        star, _ = run_round(method, task, backends[0], star, t=t, seed=0, cohort=cohort)
+        graph, _ = run_round(method, task, backends[1], graph, t=t, seed=0, cohort=cohort)
+    clients = [equal(*(backend.state(method, 0, i) for backend in backends)) for i in task.clients]
+    if not all(clients) or not all(equal(state, star) for state in graph.states.values()):
+        raise BrokenLaw(
+            "Without a server, on a complete graph, clients get other states than from a server. Take random numbers "
+            "of the server from its key alone, or declare in Traits(star_only=...) why there must be one server."
+        )
+    return "same bits without a server, on a complete graph"
 
 
 def takes_mixed_models(trial: Trial) -> str:
