@@ -8,6 +8,7 @@ import yaml
 
 from ..aggregation.fixed_point import SUMS
 from ..aggregation.robust_rules import parse as parse_rule
+from ..core.problems import TASKS
 from ..methods._factory import OPTIMISERS
 from ..privacy.disclosure import COV_SOURCES
 from ..privacy.options import parse_target
@@ -45,6 +46,12 @@ class Config:
     method: str = option("fedavg", "method, or method:variant, or a Python file that defines one", group=METHOD)
     data: str = option("digits", "data set: a name, a path, or hf:owner/name", group=DATA)
     data_dir: str | None = option(None, "folder with data sets; default: ATOLL_DATA or a cache folder", group=DATA)
+    task: str | None = option(
+        None,
+        "what the labels are; default: classes, and the next token for plain text",
+        choices=TASKS,
+        group=DATA,
+    )
     rows: int | None = option(
         None, "use at most N training rows, drawn from all classes in proportion; default: all", group=DATA, least=1
     )
@@ -205,10 +212,9 @@ class Config:
     )
     target: float | None = option(
         None,
-        "accuracy for which to report the rounds, bytes, operations and time needed",
+        "score, such as an accuracy, for which to report the rounds, bytes, operations and time needed",
         group=EVALUATION,
         above=0,
-        most=1,
     )
     eval_every: int = option(
         1, "rounds between evaluations; the last round is always evaluated", group=EVALUATION, least=1

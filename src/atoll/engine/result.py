@@ -57,9 +57,10 @@ class Result:
 
     def __repr__(self) -> str:
         s, personal, generic = self.summary, self.summary["personal"], self.summary["generic"]
-        both = f", generic {generic['best_by_val']:.2%}" if generic else ""
+        score = self.setup.pool.problem.criterion.format
+        both = f", generic {score(generic['best_by_val'])}" if generic else ""
         return (
-            f"<Result {s['label']} on {s['data']}: personal {personal['best_by_val']:.2%}{both} "
+            f"<Result {s['label']} on {s['data']}: personal {score(personal['best_by_val'])}{both} "
             f"after {s['rounds']} rounds, {s['clients']} clients>"
         )
 
@@ -70,7 +71,7 @@ class Result:
 
     def to_table(self) -> pa.Table:
         """Return a table with one row for each evaluated round."""
-        return pa.Table.from_pylist([_line(line) for line in self.history])
+        return pa.Table.from_pylist([_line(line, self.setup.pool.problem.criterion.name) for line in self.history])
 
     def to_dataframe(self) -> Any:
         """Return a pandas data frame with one row for each evaluated round."""
@@ -80,7 +81,7 @@ class Result:
         """Draw a figure of the run.
 
         Args:
-            kind: accuracy by round (``curves``), by client (``boxes``) or by bytes (``bytes``), or the clients' rows
+            kind: score by round (``curves``), by client (``boxes``) or by bytes (``bytes``), or the clients' rows
                 (``holdings``).
         """
         from ..report.figures import draw  # imported here because matplotlib is slow to import
@@ -109,7 +110,7 @@ class Result:
         return self.backend.state(self.setup.method, self.setup.config.seed, i)
 
     def personal(self, i: ClientId) -> Predictor:
-        """Return the personal model of client ``i`` after the server's last message, a function of inputs to logits."""
+        """Return the personal model of client ``i`` after the last download, a function of inputs to outputs."""
         method, seed = self.setup.method, self.setup.config.seed
         server_side = ServerSideStates(method, self.pool.task(), seed, self.per_client_states)
         download = server_side.download(self.server, i, Round(self.summary["rounds"]))
@@ -120,15 +121,15 @@ class Result:
         return method_calls.generic_predictor(self.setup.method, self.server, self.pool.task())
 
 
-def _line(line: RoundMetrics) -> dict[str, Any]:
-    """Make the row of a round."""
+def _line(line: RoundMetrics, score: str) -> dict[str, Any]:
+    """Make the row of a round, with the score of that name."""
     post, generic = line["personal"]["post"], line["generic"]
     return {
         "round": line["round"],
-        "personal": post["accuracy"],
+        "personal": post[score],
         "worst_decile": post.get("worst_decile"),
         "val": post.get("val"),
-        "generic": generic["global"]["accuracy"] if generic else None,
+        "generic": generic["global"][score] if generic else None,
         **{name: line["bytes"][name] for name in ("up", "down")},
         "seconds": line["seconds"],
     }

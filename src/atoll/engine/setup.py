@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..clients.evaluation import RESERVED_NAMES
-from ..clients.metrics import Metric, load_metrics
+from ..clients.evaluation import reserved_names
+from ..clients.metrics import Metric, check_name, load_metrics
 from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
 from ..config import Config
 from ..core.hooks import has_bias_free_heads
 from ..core.method import AnyMethod, traits_of
+from ..core.problems import Problem
 from ..core.traits import Need
 from ..data.dataset import Array, Dataset
 from ..data.downloads import data_folder
@@ -85,7 +86,7 @@ def build_setup(
     """
     devices = fill_from_option(Devices(), config.clock, "--clock")
     method = _apply_wait_free(config, method) if method else build_method(config)
-    data = dataset if dataset is not None else load(config.data, config.data_dir)
+    data = load_data(config) if dataset is None else _check_task(dataset, config)
     if config.rows is not None:
         data = subsample(data, config.rows, stream(config.seed, "excerpt"))
     own_public = 0 if config.public_data else config.public
@@ -102,9 +103,11 @@ def build_setup(
     config = replace(config, device=_resolve_device(config))
     transform = preset(config.transform, data.name, data.shape)
     pool = _pool(config, method, federation, transform, nets)
-    pool = replace(pool, metrics=load_metrics(config.metric, RESERVED_NAMES) if measures is None else measures)
+    pool = replace(pool, metrics=_load_metrics(config, data.problem, measures))
+    _check_target(config, data.problem)
     config = replace(
         config,
+        task=config.task if data.num_classes else data.problem.task,
         models=tuple(pool.architectures()) if not config.models else config.models,
         backend=_backend(method, pool, config.device) if config.backend == "auto" else config.backend,
         settings={path: setting_value(method, path) for path in config.settings},
@@ -114,6 +117,35 @@ def build_setup(
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
     return Setup(config, method, federation, pool, devices, newcomers)
+
+
+def _load_metrics(config: Config, problem: Problem, given: Mapping[str, Metric] | None) -> Mapping[str, Metric]:
+    """Return the user's metrics, given as functions or named in the configuration."""
+    for name in given or ():
+        check_name(name, reserved_names(problem))
+    return load_metrics(config.metric, reserved_names(problem)) if given is None else given
+
+
+def _check_target(config: Config, problem: Problem) -> None:
+    if config.target is not None and config.target > 1 and problem.criterion.percent:
+        raise AtollError(
+            f"--target must be above 0 and at most 1, not {config.target}: {problem.criterion.title} is a share."
+        )
+
+
+def load_data(config: Config) -> Dataset:
+    """Load the data set of a configuration."""
+    return load(config.data, config.data_dir, config.task)
+
+
+def _check_task(data: Dataset, config: Config) -> Dataset:
+    """Return a data set that was given as an object, if ``--task`` agrees with it."""
+    if config.task not in (None, data.problem.task):
+        raise AtollError(
+            f"task={config.task!r}, but the labels of data set {data.name!r} are {data.problem.labels}. "
+            "Leave it out, or give the data set another problem."
+        )
+    return data
 
 
 def build_method(config: Config) -> AnyMethod:
@@ -225,7 +257,7 @@ def _pool(
         networks,
         models,
         rows,
-        federation.dataset.num_classes,
+        federation.dataset.problem,
         public=None if public is None else transform.prepare(public),
         augment=transform.augmentation,
         device=config.device,
@@ -248,5 +280,5 @@ def build_row_splits(federation: FederatedDataset, transform: Transform, device:
 
 def _build_rows(federation: FederatedDataset, owned: Sequence[Array], transform: Transform, device: str) -> ClientRows:
     order = np.concatenate(owned)
-    x, y = transform.prepare(federation.rows(order)), torch.from_numpy(federation.labels(order)).long()
+    x, y = transform.prepare(federation.rows(order)), torch.from_numpy(federation.labels(order))
     return ClientRows(x.to(device), y.to(device), [len(rows) for rows in owned])

@@ -90,7 +90,7 @@ class FedFed(Method[Global, State, Global, Update]):
 
     traits: ClassVar[Traits] = Traits(
         family="logits/features",
-        needs=frozenset({Need.SAME_ARCHITECTURE}),
+        needs=frozenset({Need.CLASSES, Need.SAME_ARCHITECTURE}),
         vmap=False,
         why_uploads="the server collects the features that each client shares",
         guards=("params",),

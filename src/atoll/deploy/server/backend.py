@@ -5,13 +5,14 @@ from hashlib import sha256
 from math import nan
 from typing import NamedTuple
 
-from ...clients.evaluation import DETAILS, Score
+from ...clients.evaluation import Score
 from ...clients.fingerprints import fingerprint_bytes
 from ...clients.state_store import Kept, Store
 from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
 from ...core.contract import Contract, exchanges_of
 from ...core.method import AnyMethod
 from ...core.payloads import Payload
+from ...core.problems import Classes
 from ...core.serialization import Limits, Unreadable, decode_upload, encode
 from ...typing import ClientId
 from ...utils.parsing import Json
@@ -21,7 +22,7 @@ from ..transport.requests import SiteRequests
 
 Needed = Callable[[], Mapping[ClientId, Collection[Kept]]]  # states that a resumed run may start from
 Sizes = Callable[[ClientId, Payload, int], Limits]  # limits of an upload, by client, download and phase
-_BRIEF = ("n", "accuracy", "val")
+_BRIEF = ("n", Classes.criterion.name, "val")  # deployed runs have classes
 
 
 class _Asked(NamedTuple):
@@ -154,7 +155,7 @@ def _title(job: ClientTask) -> str:
     return f"Round {job.round.t + 1}"
 
 
-def _score(values: object, names: Sequence[str] = (*_BRIEF, *DETAILS)) -> Score:
+def _score(values: object, names: Sequence[str] = (*_BRIEF, *Classes.details)) -> Score:
     """Return a score that a site sent: all entries of a score and no others, NaN where a number is missing."""
     sent = values if isinstance(values, dict) else {}
     score = {name: float(v) if isinstance(v := sent.get(name), int | float) else nan for name in names}

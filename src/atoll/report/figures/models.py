@@ -16,7 +16,7 @@ from ..plots.lines import Axis, Line, Panel
 from ..sheets import Sheet
 from ..table import NONE
 from .base import FigureSpec, RunsByCase, pair, panel
-from .metrics import lines_of, plain
+from .metrics import criterion, lines_of, plain, up_axis
 
 
 def tsne(
@@ -103,20 +103,23 @@ def moduli(shown: RunsByCase) -> list[FigureSpec]:
 def newcomers(
     shown: RunsByCase, shots: str = "1,5,all", repeats: int = 1, epochs: int | None = None
 ) -> list[FigureSpec]:
-    """Make a figure of the accuracy of clients held out of the runs after adaptation, by rows of each class."""
+    """Make a figure of the score of clients held out of the runs after adaptation, by rows of each class."""
+    score = criterion(shown)
     panels, sheet_rows, names = dict[str, list[Line]](), [], list[str]()
     for (case, method), runs in shown.items():
         curves = [adapt(run.path, shots=shots, repeats=repeats, epochs=epochs).curve() for run in runs]
         names = [point.name for point in curves[0]]
         found = np.array([[point.personal.mean for point in curve] for curve in curves])
         panels.setdefault(panel(shown, case), []).append(Line(method, list(range(len(names))), found))
-        sheet_rows.append([case, method, *(f"{100 * mean:.2f}" for mean in found.mean(0))])
+        sheet_rows.append([case, method, *(score.digits(score.scale * mean) for mean in found.mean(0))])
     numbers = Sheet(
-        "Accuracy of newcomers, %", ["case", "method", *(f"{name} of each class" for name in names)], sheet_rows
+        f"{score.heading} of newcomers{score.unit}",
+        ["case", "method", *(f"{name} of each class" for name in names)],
+        sheet_rows,
     )
     across = Axis("training rows of each class", names=names)
     kept = [Panel(title, lines) for title, lines in panels.items()]
-    draw = partial(lines_of, kept, across, "test accuracy of newcomers, %", {})
+    draw = partial(lines_of, kept, across, up_axis("test {} of newcomers", score), {})
     return [FigureSpec("newcomers", "Clients that come after the run, by how many rows they have.", draw, numbers)]
 
 
