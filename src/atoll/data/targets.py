@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.problems import Classes, Labels, NextToken, Numbers, Problem
-from ..errors import AtollError
+from ..errors import AtollError, unknown
 from .dataset import Array
 
 
@@ -43,8 +43,10 @@ def read_targets(task: str, raw: RawTargets) -> Targets:
     """Convert labels to those of the problem that ``task`` names.
 
     Raises:
-        AtollError: the labels do not suit the problem.
+        AtollError: the task is unknown, or the labels do not suit it.
     """
+    if task not in _READERS:
+        raise unknown("task", task, _READERS)
     return _READERS[task](raw)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from ..core.model import Predictor
 from ..core.params import BUFFERS
 from ..core.payloads import Params, Payload
 from ..core.prng import key
+from ..core.problems import Numbers, Problem
 from ..core.task import Round
 from ..data.dataset import Array, Dataset
 from ..data.transforms import Transform, preset
@@ -77,7 +79,7 @@ class TrainedModels(ABC):
         return name
 
     def personal(self, i: ClientId) -> Predictor:
-        """Return the personal model of client ``i``, a function of prepared inputs to logits."""
+        """Return the personal model of client ``i``, a function of prepared inputs to outputs, such as logits."""
         return method_calls.personal_predictor(self.method, *self.source(i))
 
     def params(self, i: ClientId) -> Params:
@@ -86,6 +88,8 @@ class TrainedModels(ABC):
 
     def module(self, i: ClientId) -> nn.Module:
         """Return the personal model of client ``i`` as a torch module in evaluation mode.
+
+        Numbers are in the unit of the data.
 
         Raises:
             AtollError: the method does not predict by a single model.
@@ -97,7 +101,12 @@ class TrainedModels(ABC):
                 "model to export. Use `atoll predict`, which predicts as the method does."
             )
         net = copy.deepcopy(self.pool.models[i].net).eval()
-        net.load_state_dict({name.removeprefix(BUFFERS): v for name, v in self.params(i).items()})
+        given = {name.removeprefix(BUFFERS): v for name, v in self.params(i).items()}
+        # By these names, and not by load_state_dict: a tensor that two layers share has one name here.
+        with torch.no_grad():
+            for name, own in chain(net.named_parameters(), net.named_buffers()):
+                own.copy_(given[name])
+            _fold_unit(net, self.pool.problem)
         return net
 
     def prepared(self, rows: Array) -> Tensor:
@@ -106,6 +115,17 @@ class TrainedModels(ABC):
         if tuple(rows.shape[1:]) != tuple(data.shape):
             raise AtollError(f"The rows have shape {tuple(rows.shape[1:])}, but {data.name!r} has {tuple(data.shape)}.")
         return self.transform.prepare(rows)
+
+
+def _fold_unit(net: nn.Module, problem: Problem) -> None:
+    """Let a model of numbers return them in the unit of the data: centre + scale * (W h + b) is one linear layer."""
+    if not isinstance(problem, Numbers) or not problem.scale:
+        return
+    head = net.get_submodule("head")
+    assert isinstance(head, nn.Linear)
+    centre, scale = torch.tensor(problem.centre), torch.tensor(problem.scale)
+    head.weight.mul_(scale[:, None])
+    head.bias = nn.Parameter(centre if head.bias is None else centre + scale * head.bias)
 
 
 class SavedRun(TrainedModels):
