@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.problems import Classes
+from ..core.problems import Classes, NextToken
 from ..errors import AtollError
 from .dataset import Array, Dataset, Kind
 from .targets import RawTargets, plain, read_targets
@@ -51,6 +51,11 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, t
         raise AtollError(
             f"Data set {name!r}: training rows are {kind} of {x_train.dtype}, test rows {test_kind} of {x_test.dtype}. "
             "Store both in the same type."
+        )
+    if (task or parts.task) == NextToken.task and kind != "text":
+        raise AtollError(
+            f"Data set {name!r}: --task next-token reads a plain text file (.txt), or token ids [N, length] as rows "
+            f"and as labels, but rows are {kind} data."
         )
     targets = read_targets(
         task or parts.task, RawTargets(name, train.y, test.y, parts.classes, order, standardise=parts.standardise)
