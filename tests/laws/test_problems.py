@@ -177,3 +177,21 @@ def test_later_tokens_do_not_change_earlier_outputs_of_the_language_model() -> N
 
     torch.testing.assert_close(before[:, :3], after[:, :3])
     assert not torch.equal(before[:, 3], after[:, 3])
+
+
+def test_models_and_metrics_of_users_get_numbers_in_the_unit_of_the_data() -> None:
+    """Targets around 1000: standardised outputs would be near 0."""
+    plain = problem_data.images(Numbers.task)
+    data = replace(plain, y_train=plain.y_train + 1000, problem=Numbers(3, (1000.0,) * 3, (1.0,) * 3))
+
+    def mean_output(outputs: torch.Tensor, labels: torch.Tensor) -> float:
+        return float(outputs.mean())
+
+    config = Config(**TINY | {"method": "fedavg", "models": ("linear",)})
+    result = run_experiment(build_setup(config, data, measures={"mean_output": mean_output}))
+
+    generic, x = result.generic(), result.pool.test.all.x
+    assert generic is not None
+    for outputs in (result.personal("0")(x), generic(x)):
+        assert 990 < float(outputs.mean()) < 1010
+    assert 990 < result.history[-1]["personal"]["post"]["mean_output"] < 1010

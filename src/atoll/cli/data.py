@@ -134,7 +134,10 @@ def show(
 
     federation = _divide(name, task, partition, clients, split, seed, data_dir, public)
     held = _count_rows(federation)
-    save(holdings(held.tolist(), federation.clients, federation.dataset.groups), out)
+    save(
+        holdings(held.tolist(), federation.clients, federation.dataset.groups, group=federation.dataset.problem.group),
+        out,
+    )
     if export_to is not None:
         export(federation, export_to)
     if as_json:

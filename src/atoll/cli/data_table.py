@@ -42,7 +42,10 @@ def print_table(console: Console, federation: "FederatedDataset", held: "Array")
     table.add_section()
     table.add_row(*(column.total for column in columns))
     console.print(table)
-    missing = {"clients": len(federation.clients) - len(names.cells), "classes": len(classes) - fit}
+    missing = {
+        "clients": len(federation.clients) - len(names.cells),
+        federation.dataset.problem.groups: len(classes) - fit,
+    }
     hidden = [f"{number} {what}" for what, number in missing.items() if number]
     if hidden:
         console.print(f"Not shown: {' and '.join(hidden)}. --json lists everything.", soft_wrap=True)

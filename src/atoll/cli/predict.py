@@ -66,7 +66,7 @@ def predict(run: Path, inputs: tuple[Path, ...], client: str | None, top: int, a
 def _values(problem: Problem, outputs: Tensor) -> Tensor:
     """Return numbers, or the probability of each class, of each label, or of each token after the last position."""
     if isinstance(problem, Numbers):
-        return problem.predict(outputs)
+        return outputs
     if isinstance(problem, Labels):
         return outputs.sigmoid()
     return (outputs[:, -1] if isinstance(problem, NextToken) else outputs).softmax(1)

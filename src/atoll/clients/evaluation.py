@@ -52,7 +52,8 @@ def measure(problem: Problem, outputs: Tensor, y: Tensor, user_metrics: Mapping[
     """
     outputs, y = outputs.cpu(), y.cpu()
     first, *rest = problem.scores(outputs, y).items()
-    user = {name: compute_metric(name, metric, outputs, y) for name, metric in user_metrics.items()}
+    shown = problem.in_unit(outputs)
+    user = {name: compute_metric(name, metric, shown, y) for name, metric in user_metrics.items()}
     return {"n": float(len(y)), **dict([first]), **user, **dict(rest)}
 
 

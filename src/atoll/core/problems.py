@@ -18,6 +18,7 @@ from . import scores
 from .batch import Batch
 from .criterion import ACCURACY, Criterion
 from .losses import cross_entropy, mean_over_rows
+from .model import Predictor
 from .scores import Scores
 
 
@@ -31,6 +32,7 @@ class Problem:
         criterion: the score that selects rounds.
         details: names of the other scores.
         shares: those of them that are shown in percent.
+        group, groups: words for what partitions keep apart, such as ``class`` and ``classes``.
     """
 
     task: ClassVar[str]
@@ -38,6 +40,8 @@ class Problem:
     criterion: ClassVar[Criterion]
     details: ClassVar[tuple[str, ...]]
     shares: ClassVar[tuple[str, ...]]
+    group: ClassVar[str] = ""
+    groups: ClassVar[str] = "rows"
 
     @property
     def outputs(self) -> int:
@@ -76,6 +80,14 @@ class Problem:
         """Return the format of a score; a metric of the user is shown as the criterion is."""
         return cls.criterion._replace(percent=name in cls.shares) if name in cls.details else cls.criterion
 
+    def in_unit(self, outputs: Tensor) -> Tensor:
+        """Return the outputs of a model as users see them: numbers in the unit of the data, others unchanged."""
+        return outputs
+
+    def predictor_in_unit(self, predictor: Predictor) -> Predictor:
+        """Return a predictor whose outputs are in the unit of the data."""
+        return lambda x: self.in_unit(predictor(x))
+
     def predict(self, outputs: Tensor) -> Tensor:
         """Return predictions, in the form of labels, from the outputs of a model."""
         raise NotImplementedError
@@ -96,6 +108,8 @@ class Classes(Problem):
 
     task: ClassVar[str] = "classes"
     labels: ClassVar[str] = "classes"
+    group: ClassVar[str] = "class"
+    groups: ClassVar[str] = "classes"
     criterion: ClassVar[Criterion] = ACCURACY
     details: ClassVar[tuple[str, ...]] = (
         "precision", "recall", "f1", "auc", "macro_precision", "macro_recall", "macro_f1", "macro_auc",
@@ -190,6 +204,8 @@ class Numbers(Problem):
 
     task: ClassVar[str] = "regression"
     labels: ClassVar[str] = "numbers"
+    group: ClassVar[str] = "range"
+    groups: ClassVar[str] = "ranges"
     criterion: ClassVar[Criterion] = Criterion("mse", "MSE", higher=False, percent=False)
     details: ClassVar[tuple[str, ...]] = ("mae", "r2")
     shares: ClassVar[tuple[str, ...]] = ()
@@ -209,9 +225,12 @@ class Numbers(Problem):
     def other_scores(self, outputs: Tensor, y: Tensor) -> Scores:
         return scores.number_scores(self.predict(outputs), y.reshape(outputs.shape))
 
-    def predict(self, outputs: Tensor) -> Tensor:
+    def in_unit(self, outputs: Tensor) -> Tensor:
         centre, scale = self._units(outputs)
         return centre + scale * outputs
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        return self.in_unit(outputs)
 
     def blank_labels(self, rows: int) -> Tensor:
         return torch.zeros(rows, self.count)

@@ -39,7 +39,7 @@ def detail(row: Mapping[str, object], seen: PartialRun) -> dict[str, object]:
         "traffic": _traffic(run.metrics),
         "incidents": _incidents(run.metrics),
         "privacy": _privacy(run),
-        "holdings": _holdings(run.holdings),
+        "holdings": {"group": run.problem.group, **_holdings(run.holdings)},
         "config": yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True) if run.config else "",
     }
 

@@ -1,16 +1,18 @@
 """Define a labelled data set before it is partitioned among clients."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.problems import Classes, NextToken, Problem
+from ..core.problems import Classes, NextToken, Numbers, Problem
 from ..errors import AtollError
 
 Array = NDArray[Any]  # the element type depends on the content, such as uint8 for images
 Kind = Literal["image", "table", "text"]
+RANGES = 10  # of numbers, for partitions and splits
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,14 +55,32 @@ class Dataset:
         """Return the number of classes; 0 if labels are no classes."""
         return self.problem.num_classes
 
-    @property
+    @cached_property
     def groups(self) -> tuple[str, ...]:
-        """Return the names of the groups of rows that partitions and splits keep apart: classes, or one group."""
-        return self.classes if self.num_classes else ("all rows",)
+        """Return the names of the groups of rows that partitions and splits keep apart.
+
+        Groups are the classes, or ranges of a single number with equally many training rows. Rows of other problems are
+        one group.
+        """
+        if self.num_classes:
+            return self.classes
+        names = [f"up to {edge:.6g}" for edge in self._edges]
+        return (*names, f"above {self._edges[-1]:.6g}") if names else ("all rows",)
 
     def group_numbers(self, y: Array) -> Array:
         """Return the number of the group of each row, given its labels."""
-        return y if self.num_classes else np.zeros(len(y), dtype=np.int64)
+        if self.num_classes:
+            return y
+        return np.searchsorted(self._edges, y[:, 0]) if len(self._edges) else np.zeros(len(y), dtype=np.int64)
+
+    @cached_property
+    def _edges(self) -> Array:
+        """The upper ends of all ranges but the last; none where rows have no single number."""
+        if not isinstance(self.problem, Numbers) or self.problem.count > 1:
+            return np.empty(0)
+        ends: Array = np.unique(np.quantile(self.y_train[:, 0], np.arange(1, RANGES) / RANGES))
+        inner: Array = ends[ends < self.y_train.max()]
+        return inner
 
     @property
     def shape(self) -> tuple[int, ...]:

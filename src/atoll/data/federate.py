@@ -77,8 +77,8 @@ def federate(
 
 
 def _check_scheme(scheme: Scheme | File, dataset: Dataset) -> None:
-    """Raise an AtollError if a partition divides rows by class and labels are no classes."""
-    if not dataset.num_classes and not isinstance(scheme, Iid | Natural | File):
+    """Raise an AtollError if a partition divides rows by class and there are neither classes nor ranges of numbers."""
+    if not dataset.num_classes and len(dataset.groups) == 1 and not isinstance(scheme, Iid | Natural | File):
         raise AtollError(
             f"Partition '{scheme}' divides rows by class, but labels are {dataset.problem.labels}. "
             "Use --partition iid, natural (rows with owners) or file:PATH."
@@ -102,7 +102,7 @@ def _partition(dataset: Dataset, request: _Request) -> FederatedDataset:
             counts = holdings(owned, labels, len(dataset.groups))
             test = mirror(counts, pool.totals(), dataset.group_numbers(dataset.y_test), request.stream("test"))
         parts = replace(parts, test=tuple(positions + len(dataset.y_train) for positions in test))
-    notes += left_out + partition.notes + gaps(parts, labels, len(dataset.groups))
+    notes += left_out + partition.notes + gaps(parts, labels, len(dataset.groups), dataset.problem)
     return FederatedDataset(dataset, partition.clients, parts.train, parts.val, parts.test, public, notes, name="")
 
 

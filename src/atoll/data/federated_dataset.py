@@ -63,7 +63,8 @@ class FederatedDataset:
         """Draw the rows of each class that each client holds."""
         from ..report import plots  # drawing takes long to import
 
-        return plots.holdings(self.counts().tolist(), self.clients, self.dataset.groups)
+        data = self.dataset
+        return plots.holdings(self.counts().tolist(), self.clients, data.groups, group=data.problem.group)
 
     def holdings(self) -> dict[str, object]:
         """Return the number of rows of each class by client and part, as in holdings.json."""

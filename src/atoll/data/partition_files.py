@@ -108,7 +108,7 @@ def _build(
     if (digest := _digest(same)) == head["digest"]:
         return same
     recipe = f"{dataset.name} ({content}), rows listed in a file ({digest})"
-    notes = gaps(ClientSplits(train, val, test), all_groups(dataset), len(dataset.groups))
+    notes = gaps(ClientSplits(train, val, test), all_groups(dataset), len(dataset.groups), dataset.problem)
     return replace(same, notes=notes, name=short_hash(VERSION, recipe), recipe=recipe)
 
 

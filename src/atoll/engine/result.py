@@ -110,15 +110,17 @@ class Result:
         return self.backend.state(self.setup.method, self.setup.config.seed, i)
 
     def personal(self, i: ClientId) -> Predictor:
-        """Return the personal model of client ``i`` after the last download, a function of inputs to outputs."""
+        """Return the personal model of client ``i`` after the last download: inputs to logits, or to numbers."""
         method, seed = self.setup.method, self.setup.config.seed
         server_side = ServerSideStates(method, self.pool.task(), seed, self.per_client_states)
         download = server_side.download(self.server, i, Round(self.summary["rounds"]))
-        return method_calls.personal_predictor(method, download, None, self.state(i), self.pool.client(i))
+        predictor = method_calls.personal_predictor(method, download, None, self.state(i), self.pool.client(i))
+        return self.pool.problem.predictor_in_unit(predictor)
 
     def generic(self) -> Predictor | None:
         """Return the server's model, or None if the method has none."""
-        return method_calls.generic_predictor(self.setup.method, self.server, self.pool.task())
+        predictor = method_calls.generic_predictor(self.setup.method, self.server, self.pool.task())
+        return predictor and self.pool.problem.predictor_in_unit(predictor)
 
 
 def _line(line: RoundMetrics, score: str) -> dict[str, Any]:

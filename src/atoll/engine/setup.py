@@ -10,13 +10,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..clients.evaluation import reserved_names
-from ..clients.metrics import Metric, check_name, load_metrics
+from ..clients.metrics import Metric
 from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
 from ..config import Config
 from ..core.hooks import has_bias_free_heads
 from ..core.method import AnyMethod, traits_of
-from ..core.problems import Problem
 from ..core.traits import Need
 from ..data.dataset import Array, Dataset
 from ..data.downloads import data_folder
@@ -35,6 +33,7 @@ from ..simulation.faults import Faults, read_faults
 from ..typing import ClientId
 from . import compatibility
 from .model_factory import ModelFactory, build_proxy_model, from_modules
+from .problem_options import check_target, check_task, load_data, load_user_metrics
 
 NAMED = ("natural", "file:")  # partitions that determine the clients themselves
 DEFAULT_CLIENTS = 10
@@ -86,7 +85,7 @@ def build_setup(
     """
     devices = fill_from_option(Devices(), config.clock, "--clock")
     method = _apply_wait_free(config, method) if method else build_method(config)
-    data = load_data(config) if dataset is None else _check_task(dataset, config)
+    data = load_data(config) if dataset is None else check_task(dataset, config)
     if config.rows is not None:
         data = subsample(data, config.rows, stream(config.seed, "excerpt"))
     own_public = 0 if config.public_data else config.public
@@ -103,8 +102,8 @@ def build_setup(
     config = replace(config, device=_resolve_device(config))
     transform = preset(config.transform, data.name, data.shape)
     pool = _pool(config, method, federation, transform, nets)
-    pool = replace(pool, metrics=_load_metrics(config, data.problem, measures))
-    _check_target(config, data.problem)
+    pool = replace(pool, metrics=load_user_metrics(config, data.problem, measures))
+    check_target(config, data.problem)
     config = replace(
         config,
         task=config.task if data.num_classes else data.problem.task,
@@ -117,35 +116,6 @@ def build_setup(
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
     return Setup(config, method, federation, pool, devices, newcomers)
-
-
-def _load_metrics(config: Config, problem: Problem, given: Mapping[str, Metric] | None) -> Mapping[str, Metric]:
-    """Return the user's metrics, given as functions or named in the configuration."""
-    for name in given or ():
-        check_name(name, reserved_names(problem))
-    return load_metrics(config.metric, reserved_names(problem)) if given is None else given
-
-
-def _check_target(config: Config, problem: Problem) -> None:
-    if config.target is not None and config.target > 1 and problem.criterion.percent:
-        raise AtollError(
-            f"--target must be above 0 and at most 1, not {config.target}: {problem.criterion.title} is a share."
-        )
-
-
-def load_data(config: Config) -> Dataset:
-    """Load the data set of a configuration."""
-    return load(config.data, config.data_dir, config.task)
-
-
-def _check_task(data: Dataset, config: Config) -> Dataset:
-    """Return a data set that was given as an object, if ``--task`` agrees with it."""
-    if config.task not in (None, data.problem.task):
-        raise AtollError(
-            f"task={config.task!r}, but the labels of data set {data.name!r} are {data.problem.labels}. "
-            "Leave it out, or give the data set another problem."
-        )
-    return data
 
 
 def build_method(config: Config) -> AnyMethod:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ..config import Config, from_dict
 from ..data.dataset import Dataset
-from ..engine.setup import build_setup, check_fit, load_data
+from ..engine.problem_options import load_data
+from ..engine.setup import build_setup, check_fit
 from ..errors import AtollError, unknown
 from ..methods import _registry
 from ..methods._factory import make, settings_of, split_variant

@@ -22,7 +22,8 @@ from ..config import Config, from_dict, read_yaml
 from ..data.dataset import Dataset
 from ..data.loading import load
 from ..engine.experiment import Watch
-from ..engine.setup import Setup, build_setup, check_fit, load_data
+from ..engine.problem_options import load_data
+from ..engine.setup import Setup, build_setup, check_fit
 from ..errors import AtollError
 from ..storage import run_reader
 from ..storage.metrics import RoundMetrics

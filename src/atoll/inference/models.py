@@ -79,8 +79,9 @@ class TrainedModels(ABC):
         return name
 
     def personal(self, i: ClientId) -> Predictor:
-        """Return the personal model of client ``i``, a function of prepared inputs to outputs, such as logits."""
-        return method_calls.personal_predictor(self.method, *self.source(i))
+        """Return the personal model of client ``i``, a function of prepared inputs to logits, or to numbers."""
+        predictor = method_calls.personal_predictor(self.method, *self.source(i))
+        return self.pool.problem.predictor_in_unit(predictor)
 
     def params(self, i: ClientId) -> Params:
         """Return the weights of the personal model of client ``i``."""
@@ -152,7 +153,8 @@ class SavedRun(TrainedModels):
 
     def generic(self) -> Predictor | None:
         """Return the server's model, or None if the method has none."""
-        return method_calls.generic_predictor(self.method, self.server, self.pool.task())
+        predictor = method_calls.generic_predictor(self.method, self.server, self.pool.task())
+        return predictor and self.pool.problem.predictor_in_unit(predictor)
 
     def source(self, i: ClientId) -> ModelSource:
         i = self.client(i)

@@ -84,15 +84,16 @@ def _words(runs: Sequence[Run]) -> dict[str, str]:
     """Return the words of the page for the score that ranks the runs; for runs of several problems, general ones."""
     scores = {run.criterion for run in runs}
     score = next(iter(scores)) if len(scores) == 1 else None
-    classes = all(run.problem is Classes for run in runs)
+    groups = {run.problem.group if len(run.holdings["classes"]) > 1 or run.problem is Classes else "" for run in runs}
+    group = next(iter(groups)) if len(groups) == 1 else ""
     return {
         "score": score.title if score else "score",
         "heading": score.heading if score else "Score",
         "plural": "Accuracies" if score == ACCURACY else "Scores",
         "top": "best" if score is None else "highest" if score.higher else "lowest",
         "way": "up" if score is None or score.higher else "down",
-        "and_class": " and class" if classes else "",
-        "of_a_class": " of a class" if classes else "",
+        "and_class": f" and {group}" if group else "",
+        "of_a_class": f" of a {group}" if group else "",
     }
 
 

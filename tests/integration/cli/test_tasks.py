@@ -64,7 +64,7 @@ def test_exported_model_returns_numbers_in_the_unit_of_the_data(numbers: Path, t
     (file,) = tmp_path.rglob("model.safetensors")
     module.load_state_dict(load_file(file))
     with torch.no_grad():
-        torch.testing.assert_close(module(x), saved.pool.problem.predict(saved.personal("0")(x)))
+        torch.testing.assert_close(module(x), saved.personal("0")(x))
 
 
 def test_new_clients_adapt_with_numbers_of_rows(numbers: Path, folder: Path) -> None:

@@ -152,16 +152,44 @@ def test_labels_of_another_shape_than_the_problem_are_refused() -> None:
 
 
 @pytest.mark.parametrize("partition", ["dirichlet:0.5", "dirichlet:0.5:client", "pathological:2"])
-def test_partition_by_class_is_refused_without_classes(partition: str) -> None:
-    with pytest.raises(AtollError, match=r"divides rows by class, but labels are numbers.*iid, natural"):
-        federate(numbers(), 4, partition)
+def test_partition_by_class_is_refused_without_classes_or_single_numbers(partition: str) -> None:
+    x, y = np.zeros((40, 2), np.float32), np.zeros((40, 2), np.float32)
+    labels = Dataset("l", "table", x, y, x[:0], y[:0], ("a", "b"), problem=Labels(2))
+
+    with pytest.raises(AtollError, match=r"divides rows by class, but labels are several.*iid, natural"):
+        federate(labels, 4, partition)
 
 
 def test_rows_without_classes_are_divided_split_and_set_aside() -> None:
-    """40 rows, 4 of them public: 36 among 3 clients, 12 each, of which 10 % are for validation and 10 % for test."""
-    made = federate(numbers(), 3, "iid", public=4)
+    """40 rows, 4 of them public: 36 among 3 clients, 12 each, of which 1 is for validation and 1 for test."""
+    x, y = np.zeros((40, 2), np.float32), np.zeros((40, 2), np.float32)
+    labels = Dataset("l", "table", x, y, x[:0], y[:0], ("a", "b"), problem=Labels(2))
+
+    made = federate(labels, 3, "iid", public=4)
 
     assert len(made.public) == 4
     assert [len(rows) for rows in made.train] == [10, 10, 10]
     assert made.holdings()["classes"] == ["all rows"]
-    assert len(subsample(numbers(), 10, np.random.default_rng(0)).y_train) == 10
+    assert len(subsample(labels, 10, np.random.default_rng(0)).y_train) == 10
+
+
+def test_single_numbers_are_grouped_into_ranges_of_equally_many_rows() -> None:
+    """40 numbers 0 to 39 in ten ranges: the deciles of numpy lie at 3.9, 7.8, ..., 35.1, with four numbers each."""
+    data = numbers()
+
+    assert data.groups[0] == "up to 3.9"
+    assert data.groups[-1] == "above 35.1"
+    assert np.bincount(data.group_numbers(data.y_train)).tolist() == [4] * 10
+    constant = Dataset(
+        "c", "table", data.x_train, 0 * data.y_train, data.x_test, data.y_test, ("y",), problem=Numbers()
+    )
+    assert constant.groups == ("all rows",)
+
+
+def test_partition_by_ranges_gives_clients_numbers_of_their_own() -> None:
+    """Two of ten ranges for each of five clients: every client has at most 8 of the 40 numbers, in two ranges."""
+    made = federate(numbers(), 5, "pathological:2")
+
+    held = made.counts("train") + made.counts("val") + made.counts("test")
+    assert ((held > 0).sum(1) == 2).all()
+    assert not any("class" in note for note in made.notes)

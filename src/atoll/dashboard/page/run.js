@@ -202,13 +202,14 @@ function audit(found) {
 
 // -- data and knowledge -----------------------------------------------------------------------------------------------
 
-function holdings({ clients: who, classes, all, train, totals, notes }) {
+function holdings({ group, clients: who, classes, all, train, totals, notes }) {
   if (!who.length || !classes.length) return null;
   const of = (shown, total, noun) => (shown < total ? `${shown} of ${count(total, noun)}` : count(total, noun));
+  const by = group ? `client and ${group}` : "client";
   return [
-    h("h2", {}, "Rows by client and class"),
+    h("h2", {}, `Rows by ${by}`),
     h("p", { class: "muted" }, `${totals.train.toLocaleString("en-GB")} training, ${totals.val.toLocaleString("en-GB")} validation and ${totals.test.toLocaleString("en-GB")} test rows. Areas show training rows.`),
-    bubbles({ counts: train, clients: { title: of(who.length, all.clients, "client"), names: who }, classes: { title: of(classes.length, all.classes, "class"), names: classes }, label: "training rows by client and class" }),
+    bubbles({ counts: train, clients: { title: of(who.length, all.clients, "client"), names: who }, classes: { title: of(classes.length, all.classes, group || "row"), names: classes }, label: `training rows by ${by}` }),
     notes.length ? h("ul", {}, notes.map((note) => h("li", {}, note))) : null,
   ].filter(Boolean);
 }

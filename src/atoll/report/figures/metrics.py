@@ -269,19 +269,18 @@ def holdings(shown: RunsByCase) -> list[FigureSpec]:
     """Make a figure of rows by client and class for each case, of the first seed."""
     made = []
     for case in cases(shown):
-        held = next(runs[0].holdings for (c, _), runs in shown.items() if c == case)
+        run = next(runs[0] for (c, _), runs in shown.items() if c == case)
+        held = run.holdings
         name = f"holdings-{plain(case)}" if len(cases(shown)) > 1 else "holdings"
-        draw = partial(_held, held, panel(shown, case))
-        made.append(
-            FigureSpec(
-                name, f"Training rows by client{' and class' if len(held['classes']) > 1 else ''}: {case}.", draw
-            )
-        )
+        draw = partial(_held, run, panel(shown, case))
+        by = f"client and {run.problem.group}" if len(held["classes"]) > 1 else "client"
+        made.append(FigureSpec(name, f"Training rows by {by}: {case}.", draw))
     return made
 
 
-def _held(held: Document, title: str, width: float) -> Figure:
-    return plots.holdings(held["train"], held["clients"], held["classes"], width, title)
+def _held(run: Run, title: str, width: float) -> Figure:
+    held = run.holdings
+    return plots.holdings(held["train"], held["clients"], held["classes"], width, title, run.problem.group)
 
 
 def plain(text: str) -> str:
