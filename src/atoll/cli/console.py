@@ -111,6 +111,6 @@ def counted(bars: Progress, label: str) -> Callable[[int, int], None]:
 def _score(line: RoundMetrics) -> str:
     post, generic = line["personal"]["post"], line["generic"]
     score = next(iter(post))  # the criterion is the first entry
-    shown = criterion_named(score).format
+    shown = criterion_named(score).named
     personal = f"personal {shown(post[score])}"
     return f"{personal}  generic {shown(generic['global'][score])}" if generic else personal

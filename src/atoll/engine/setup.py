@@ -238,7 +238,7 @@ def _pool(
 def load_public_rows(config: Config, federation: FederatedDataset) -> Array | None:
     """Load public rows, set aside from the clients' data set or from another one, before the transform."""
     if config.public_data:
-        other, shape = load(config.public_data, config.data_dir), federation.dataset.shape
+        other, shape = load(config.public_data, config.data_dir, config.task), federation.dataset.shape
         return sample_public_rows(other, config.public, shape, stream(config.seed, "guests"))
     return federation.rows(federation.public) if len(federation.public) else None
 

@@ -160,9 +160,10 @@ def translate_labels(data: Dataset, known: Dataset) -> Dataset:
             raise AtollError(f"{where} have the label columns {found}, but the run has {wanted}. Name them alike.")
         return replace(data, problem=known.problem)  # the run's unit of numbers
     number = {name: label for label, name in enumerate(known.classes)}
+    thing = "token" if isinstance(known.problem, NextToken) else "class"
     for name in data.classes:
         if name not in number:
-            raise unknown(f"class of the run, in the data {data.name!r}", name, known.classes)
+            raise unknown(f"{thing} of the run, in the data {data.name!r}", name, known.classes)
     labels = np.array([number[name] for name in data.classes], dtype=np.int64)
     renumbered = {"y_train": labels[data.y_train], "y_test": labels[data.y_test]}
     if isinstance(known.problem, NextToken):  # rows are tokens too

@@ -24,4 +24,5 @@ def test_target_is_reached_from_the_side_of_worse_values() -> None:
 def test_shares_are_shown_in_percent_and_other_scores_with_four_digits() -> None:
     assert (ACCURACY.format(0.93456), ACCURACY.digits(93.456), ACCURACY.unit) == ("93.46%", "93.46", ", %")
     assert (ERROR.format(3008.123), ERROR.digits(0.0123456), ERROR.unit) == ("3008", "0.01235", "")
+    assert (ACCURACY.named(0.5), ERROR.named(2.0)) == ("50.00%", "MSE 2")
     assert (ACCURACY.heading, ERROR.heading, Criterion("map", "mAP").heading) == ("Accuracy", "MSE", "mAP")
