@@ -13,7 +13,10 @@ from support.small_runs import gap, resumed
 
 from atoll.config import Config
 from atoll.core.method import traits_of
+from atoll.core.optim.base import gradient
+from atoll.core.optim.dpsgd import DPSGD
 from atoll.core.optim.sgd import SGD
+from atoll.core.prng import key
 from atoll.core.problems import Labels, NextToken, Numbers
 from atoll.core.traits import Need
 from atoll.data.dataset import Dataset
@@ -195,3 +198,18 @@ def test_models_and_metrics_of_users_get_numbers_in_the_unit_of_the_data() -> No
     for outputs in (result.personal("0")(x), generic(x)):
         assert 990 < float(outputs.mean()) < 1010
     assert 990 < result.history[-1]["personal"]["post"]["mean_output"] < 1010
+
+
+@pytest.mark.parametrize("task", [Numbers.task, Labels.task, NextToken.task])
+def test_private_step_without_noise_and_clipping_is_a_plain_step_on_every_problem(task: str) -> None:
+    """The mean of the gradients of single rows is the gradient of the batch, also for tied weights."""
+    text = task == NextToken.task
+    made = setup("fedavg", problem_data.text(), "lm:embedding=8") if text else images("fedavg", task)
+    client = made.pool.client("0")
+    batch, params = next(client.batches(key(0), 1, 8)), client.model.init()
+
+    plain, _ = gradient(client.objective(), params, batch)
+    private, _ = DPSGD(clip=1e6)._gradient(client.objective(), params, batch)
+
+    for name, expected in plain.items():
+        torch.testing.assert_close(private[name], expected, rtol=1e-4, atol=1e-6)

@@ -210,6 +210,17 @@ class Numbers(Problem):
     details: ClassVar[tuple[str, ...]] = ("mae", "r2")
     shares: ClassVar[tuple[str, ...]] = ()
 
+    def __post_init__(self) -> None:
+        if (
+            len(self.centre) not in (0, self.count)
+            or len(self.scale) not in (0, self.count)
+            or min(self.scale, default=1) <= 0
+        ):
+            raise AtollError(
+                f"Numbers({self.count}) needs {self.count} numbers in centre and in scale, those in scale above 0, not "
+                f"{self.centre} and {self.scale}."
+            )
+
     @property
     def outputs(self) -> int:
         return self.count

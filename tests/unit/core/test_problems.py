@@ -222,3 +222,11 @@ def test_head_with_bias_but_tied_weight_is_no_separate_head() -> None:
     task = toy_models.task(toy_models.Model(toy_models.Net(body, head), "tied"))
 
     assert "tied to another layer" in str(Need.SEPARATE_HEAD.find_problem(task))
+
+
+@pytest.mark.parametrize(("centre", "scale"), [((1.0,), ()), ((), (1.0,)), ((0.0, 0.0), (1.0, 0.0))])
+def test_numbers_refuse_a_unit_for_another_number_of_targets_or_without_scale(
+    centre: tuple[float, ...], scale: tuple[float, ...]
+) -> None:
+    with pytest.raises(AtollError, match="needs 2 numbers in centre and in scale"):
+        Numbers(2, centre, scale)
