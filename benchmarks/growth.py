@@ -14,6 +14,7 @@ from atoll import models
 from atoll.core.class_statistics import class_means, covariances
 from atoll.core.model import Model
 from atoll.core.prng import key, normal
+from atoll.core.problems import Classes
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.methods.dcpfl import DCPFL, Gaussians
@@ -57,7 +58,7 @@ def _classes(quick: bool) -> float:
 
 def _dcpfl_server(classes: int) -> Callable[[], object]:
     model = Model(models.build("small_cnn", SHAPE, classes), "small_cnn")
-    task, method = Task(model, classes), DCPFL(virtual=100 * classes)
+    task, method = Task(model, Classes(classes)), DCPFL(virtual=100 * classes)
     replies = [Reply(str(i), _upload(i, classes, model.feature_dim)) for i in range(5)]
     server = method.init_server(task, key("server"))
     return lambda: method.aggregate(server, Replies(replies), task, Round(0), key("draw"))

@@ -33,7 +33,7 @@ from atoll.errors import AtollError
 from atoll.experiments.config_schema import schema
 from atoll.methods import _registry
 from atoll.methods._factory import OPTIMISERS, Setting, make, settings_of
-from atoll.report.table import NONE, accuracy, quantity
+from atoll.report.table import NONE, format_score, quantity
 from atoll.utils.files import to_json
 from atoll.utils.stats import Stat
 
@@ -583,7 +583,7 @@ def _result_row(row: dict[str, Any]) -> list[str]:
 
 
 def _mark(stat: list[float] | None) -> str:
-    return accuracy(Stat(*stat)) if stat else NONE
+    return format_score(Stat(*stat)) if stat else NONE
 
 
 def _measured(name: str) -> Iterator[str]:

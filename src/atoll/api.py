@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from .clients.evaluation import RESERVED_NAMES
 from .clients.metrics import Metric, check_name, load_metrics
 from .config import Config, from_dict
 from .core.method import AnyMethod
@@ -90,9 +89,9 @@ def _measures(given: Sequence[str | Metric]) -> dict[str, Metric] | None:
     found: dict[str, Metric] = {}
     for metric in given:
         if isinstance(metric, str):
-            found |= load_metrics([metric], [*RESERVED_NAMES, *found])
+            found |= load_metrics([metric], tuple(found))
         else:
-            check_name(metric.__name__, [*RESERVED_NAMES, *found])
+            check_name(metric.__name__, tuple(found))
             found[metric.__name__] = metric
     return found if any(not isinstance(metric, str) for metric in given) else None
 

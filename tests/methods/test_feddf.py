@@ -18,6 +18,7 @@ from atoll.core.optim.base import gradient
 from atoll.core.params import BUFFERS
 from atoll.core.payloads import Nothing, Params
 from atoll.core.prng import key, normal
+from atoll.core.problems import Classes
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
@@ -35,7 +36,7 @@ def two_kinds() -> Task:
     """Clients a and b have one architecture, c has another one of another width."""
     small, large = toy_models.mlp(width=4), toy_models.mlp(width=6, seed=1)
     large.name = "large"
-    return Task(small, 3, ("a", "b", "c"), None, ROWS, {"a": small, "b": small, "c": large})
+    return Task(small, Classes(3), ("a", "b", "c"), None, ROWS, {"a": small, "b": small, "c": large})
 
 
 def constant(model: Model, value: float, n: float) -> Update:
@@ -100,7 +101,7 @@ def test_a_step_of_distillation_by_hand() -> None:
     probabilities, 0.741007 of class 0, the student's 0.880797 is too much: the bias moves by 0.1 (0.741007 - 0.880797).
     """
     model = toy_models.identity_body(2, 2)
-    t = Task(model, 2, ("a", "b"), None, torch.zeros(6, 2), {"a": model, "b": model})
+    t = Task(model, Classes(2), ("a", "b"), None, torch.zeros(6, 2), {"a": model, "b": model})
     start = model.init()
     uploads = {
         "a": Update(start | {"head.bias": torch.tensor([4.0, 0.0])}, torch.tensor(1.0)),
@@ -179,7 +180,7 @@ def test_teachers_are_in_evaluation_mode_and_statistics_follow_public_batches() 
     """Running statistics of 3 rows and of 1 are averaged as weights are; then each step moves them, and counts."""
     net = toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)), nn.Linear(4, 3))
     model = Model(toy_models.filled(net))
-    t = Task(model, 3, ("a", "b"), None, ROWS, {"a": model, "b": model})
+    t = Task(model, Classes(3), ("a", "b"), None, ROWS, {"a": model, "b": model})
     moved = {name: v + 4 if name.endswith("running_mean") else v for name, v in model.init().items()}
     uploads = {"a": Update(model.init(), torch.tensor(3.0)), "b": Update(moved, torch.tensor(1.0))}
     plain, taught = (
@@ -224,7 +225,7 @@ def test_no_batch_has_a_single_row() -> None:
         3,
     ]
     model = Model(toy_models.filled(toy_models.Net(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3))))
-    t = Task(model, 3, ("a",), None, ROWS[:9], {"a": model})
+    t = Task(model, Classes(3), ("a",), None, ROWS[:9], {"a": model})
     fused(
         FedDF(server=replace(toy_models.PLAIN, batch_size=4), steps=3),
         t,

@@ -18,6 +18,7 @@ from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.payloads import Nothing, Params, nbytes
 from atoll.core.prng import key, normal
+from atoll.core.problems import Classes
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
@@ -49,7 +50,7 @@ def pull(eta: float, kernel: Tensor | None = None) -> Alignment:
 
 
 def task() -> Task:
-    return Task(toy_models.mlp(), 3, ("a", "b"), None, ROWS, dict.fromkeys(("a", "b"), toy_models.mlp()))
+    return Task(toy_models.mlp(), Classes(3), ("a", "b"), None, ROWS, dict.fromkeys(("a", "b"), toy_models.mlp()))
 
 
 def after(method: FedHeNN, server: Server, kernels: list[Tensor], t: int = 0) -> Server:

@@ -16,6 +16,7 @@ from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import key, normal
+from atoll.core.problems import Classes
 from atoll.core.task import Task
 from atoll.errors import AtollError
 from atoll.methods.fedavg import FedAvg
@@ -34,7 +35,7 @@ def update(n: list[float], features: Any, predictions: Any) -> Update:
 def unlike() -> Task:
     other = toy_models.mlp(seed=1)
     other.name = "other"
-    return Task(toy_models.mlp(), 3, ("a", "b"), None, None, {"a": toy_models.mlp(), "b": other})
+    return Task(toy_models.mlp(), Classes(3), ("a", "b"), None, None, {"a": toy_models.mlp(), "b": other})
 
 
 def knowledge(model: Model, seen: list[bool] | None = None) -> Knowledge:

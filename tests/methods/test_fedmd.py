@@ -18,6 +18,7 @@ from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.payloads import Nothing, nbytes
 from atoll.core.prng import fold, key, normal
+from atoll.core.problems import Classes
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.cohort import sample_cohort
@@ -45,7 +46,7 @@ def norm_client() -> Client:
 
 def task(*clients: str) -> Task:
     ids = clients or ("a", "b", "c")
-    return Task(toy_models.mlp(), 3, ids, None, ROWS, dict.fromkeys(ids, toy_models.mlp()))
+    return Task(toy_models.mlp(), Classes(3), ids, None, ROWS, dict.fromkeys(ids, toy_models.mlp()))
 
 
 def pooled(method: FedMD, uploads: dict[str, Tensor], server: Server | None = None) -> Server:

@@ -21,6 +21,7 @@ from atoll.core.optim.sgd import SGD
 from atoll.core.params import sqnorm, sub
 from atoll.core.payloads import Nothing
 from atoll.core.prng import key, normal
+from atoll.core.problems import Classes
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.build import run_experiment
@@ -58,7 +59,7 @@ def server_task(a: int = 4, b: int = 4) -> Task:
     models = {"a": toy_models.mlp(width=a), "b": toy_models.mlp(width=b)}
     models["b"].name = "mlp" if a == b else "other"
     server_models = {i: toy_models.mlp(width=5, classes=m.feature_dim, seed=7) for i, m in models.items()}
-    return Task(models["a"], 3, ("a", "b"), None, PUBLIC, models, server_models)
+    return Task(models["a"], Classes(3), ("a", "b"), None, PUBLIC, models, server_models)
 
 
 def ensemble(
@@ -261,7 +262,7 @@ def test_a_step_of_the_server_by_hand() -> None:
     w = 2 - 0.1 * 0.2 = 1.98 and v = 1 + 0.2 = 1.2; sent: 1.98 * 1.2 = 2.376. Of two clients: H changes by -0.02 / 2.
     """
     server_model = Model(toy_models.Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)))
-    t = Task(server_model, 2, ("a", "b"), None, torch.ones(1, 1), {}, {"a": server_model, "b": server_model})
+    t = Task(server_model, Classes(2), ("a", "b"), None, torch.ones(1, 1), {}, {"a": server_model, "b": server_model})
     per_client = Desk({"body.weight": torch.tensor([[2.0]]), "head.weight": torch.tensor([[1.0]])}, None)
     server, reply = Server({"body.weight": torch.tensor([[1.0]])}, {}), Reply("a", Features(torch.tensor([[5.0]])))
     method = FedPD(server=toy_models.PLAIN)

@@ -17,6 +17,7 @@ from atoll.core.model import Model
 from atoll.core.optim.base import gradient
 from atoll.core.payloads import Nothing
 from atoll.core.prng import key, normal
+from atoll.core.problems import Classes
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
@@ -43,7 +44,7 @@ def norm_client() -> Client:
 
 def task(n: int = 3) -> Task:
     ids = tuple("abcdef"[:n])
-    return Task(toy_models.mlp(), 3, ids, None, ROWS, dict.fromkeys(ids, toy_models.mlp()))
+    return Task(toy_models.mlp(), Classes(3), ids, None, ROWS, dict.fromkeys(ids, toy_models.mlp()))
 
 
 def taught(method: KTpFL, c: Tensor, uploads: dict[str, Tensor]) -> Server:

@@ -11,11 +11,12 @@ from torch import Tensor
 from atoll.clients import method_calls
 from atoll.core.batch import Batch
 from atoll.core.client import Client
-from atoll.core.losses import Loss, Term, wmean
+from atoll.core.losses import DataLoss, Loss, Term, wmean
 from atoll.core.method import Method
 from atoll.core.model import Model
 from atoll.core.payloads import Params
 from atoll.core.prng import key
+from atoll.core.problems import Classes
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from support import toy_models
@@ -36,7 +37,7 @@ class Played(NamedTuple):
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients minimise s/2 (w - a)^2 plus its terms, a and s being the means of a client's x and y."""
 
-    def objective(model: Model, *terms: Term) -> Loss:
+    def objective(model: Model, *terms: Term, data_loss: DataLoss) -> Loss:
         def loss(params: Params, b: Batch) -> Tensor:
             step = model.step(params, b)
             value = wmean(b.y.float(), b.w) / 2 * (params[W] - wmean(b.x[:, 0], b.w)).square().sum()
@@ -55,7 +56,7 @@ def rounds(
     method: Method[Any, Any, Any, Any], clients: Sequence[Client], present: Sequence[Sequence[int]]
 ) -> list[Played]:
     """Play one round for each set of clients that are present."""
-    task = Task(MODEL, 1, tuple(str(i) for i in range(len(clients))))
+    task = Task(MODEL, Classes(1), tuple(str(i) for i in range(len(clients))))
     server, states = method.init_server(task, key(0)), [method_calls.init_client(method, c, key(0)) for c in clients]
     played = []
     for t, who in enumerate(present):

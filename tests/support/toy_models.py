@@ -20,6 +20,7 @@ from atoll.core.model import Model
 from atoll.core.optim.sgd import SGD
 from atoll.core.payloads import Params, equal
 from atoll.core.prng import key, normal, randint
+from atoll.core.problems import Classes
 from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.core.tree import stack, unstack
@@ -67,7 +68,7 @@ def identity_body(width: int = 2, classes: int = 2, weight: Tensor | None = None
 
 def client(x: Any, y: Any, model: Model, classes: int | None = None, proxy: Model | None = None) -> Client:
     x, y = torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)
-    return Client(x, y, torch.tensor(float(len(y))), model, classes or int(y.max()) + 1, proxy)
+    return Client(x, y, torch.tensor(float(len(y))), model, Classes(classes or int(y.max()) + 1), proxy)
 
 
 def random_client(
@@ -96,7 +97,7 @@ def at(params: Params, b: Batch | None = None, features: Any = None) -> Step:
 
 
 def task(model: Model, classes: int = 3, proxy: Model | None = None) -> Task:
-    return Task(model, classes, ("a", "b"), proxy, None, {"a": model, "b": model})
+    return Task(model, Classes(classes), ("a", "b"), proxy, None, {"a": model, "b": model})
 
 
 def participate(method: Method[Any, Any, Any, Any], down: Any, state: Any, c: Client, k: Tensor) -> tuple[Any, Any]:

@@ -57,7 +57,7 @@ def weight_norms(models: TrainedModels) -> list[WeightNorms]:
 
 def _client_norms(models: TrainedModels, i: str) -> WeightNorms:
     labels = models.pool.train[models.pool.position(i)].y.cpu().numpy()
-    counts = np.bincount(labels, minlength=models.pool.num_classes).astype(float)
+    counts = np.bincount(labels, minlength=models.pool.problem.num_classes).astype(float)
     norms = models.params(i)["head.weight"].norm(dim=1).double().cpu().numpy()
     return WeightNorms(counts / max(counts.sum(), 1.0), norms / norms.sum())
 

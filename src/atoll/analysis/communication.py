@@ -15,6 +15,7 @@ from ..core.hooks import has_bias_free_heads
 from ..core.method import AnyMethod, traits_of
 from ..core.optim.base import no_training
 from ..core.payloads import nbytes
+from ..core.problems import Classes
 from ..core.traits import Need
 from ..data.dataset import Dataset
 from ..engine.compatibility import check
@@ -70,7 +71,7 @@ class ReferenceFederation:
             networks,
             models,
             RowSplits(shares, shares, shares),
-            self.classes,
+            Classes(self.classes),
             public=public if Need.PUBLIC_DATA in traits_of(method).needs else None,
         )
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..clients import method_calls
-from ..clients.evaluation import DETAILS, Score, accuracy, measure, predict
+from ..clients.evaluation import Score, measure, predict
 from ..clients.participation import take_part
 from ..clients.pool import ClientPool
 from ..clients.state_store import Store
@@ -70,19 +70,21 @@ class LoopBackend:
         """Evaluate a predictor on the test and validation rows of client ``i``.
 
         Args:
-            predictor: function from rows to logits.
+            predictor: function from rows to outputs.
             i: the client.
-            thorough: compute all metrics on the test rows, otherwise accuracy alone.
+            thorough: compute all metrics on the test rows, otherwise the criterion alone.
         """
         at = self.pool.position(i)
         test, val = self.pool.test[at], self.pool.val[at]
-        logits = predict(predictor, test.x)
-        brief = {"n": float(len(test.y)), "accuracy": accuracy(logits, test.y)}
-        score = measure(logits, test.y, self.pool.metrics) if thorough else brief
-        score["val"] = accuracy(predict(predictor, val.x), val.y) if len(val.y) else float("nan")
+        problem, outputs = self.pool.problem, predict(predictor, test.x)
+        if thorough:
+            score = measure(problem, outputs, test.y, self.pool.metrics)
+        else:
+            score = {"n": float(len(test.y)), problem.criterion.name: problem.score(outputs, test.y)}
+        score["val"] = problem.score(predict(predictor, val.x), val.y) if len(val.y) else float("nan")
         if self.pool.global_test:
             union = self.pool.test.all
-            score["global"] = accuracy(predict(predictor, union.x), union.y)
+            score["global"] = problem.score(predict(predictor, union.x), union.y)
         return score
 
     def _participate(self, method: AnyMethod, seed: int, job: ClientTask) -> ClientUpload:
@@ -101,7 +103,7 @@ class LoopBackend:
         if not job.evaluate or job.round.exchange > 0:
             return None
         if job.known is not None and _is_lasting(method, job, None, state, client):
-            return {name: v for name, v in job.known.items() if name not in DETAILS}
+            return {name: v for name, v in job.known.items() if name not in self.pool.problem.details}
         return self.evaluate(
             method_calls.personal_predictor(method, job.download, None, state, client), job.client, thorough=False
         )

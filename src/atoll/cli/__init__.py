@@ -15,7 +15,7 @@ from ..errors import AtollError
 COMMANDS = {
     "run": ("run", "run", "Run one METHOD."),
     "compare": ("run", "compare", "Run several METHODs on the same clients and seeds, and rank them."),
-    "sweep": ("sweep", "sweep", "Run one METHOD over settings, and choose by validation accuracy."),
+    "sweep": ("sweep", "sweep", "Run one METHOD over settings, and choose by validation."),
     "paper": (
         "paper",
         "paper",
@@ -38,7 +38,7 @@ COMMANDS = {
         "deploy",
         "Run federations between real machines: create one, serve it, take part, run methods.",
     ),
-    "speedup": ("report", "speed_up", "Show how much sooner a wait-free run reaches an accuracy."),
+    "speedup": ("report", "speed_up", "Show how much sooner a wait-free run reaches a target."),
 }
 HELP = ["-h", "--help"]
 

@@ -10,7 +10,9 @@ from ..analysis.inference_attacks.base import AttackResult, UploadFilter
 from ..analysis.inference_attacks.run import run_attacks
 from ..clients.tasks import no_filter
 from ..config import from_dict
+from ..core.problems import Classes
 from ..engine.setup import build_setup
+from ..errors import AtollError
 from ..privacy.policy import Privacy
 from ..utils.files import to_json
 from ..utils.runtime import one_thread
@@ -35,6 +37,10 @@ def attack(name: str, config_file: Path | None, gate: bool | None, as_json: bool
     """
     values = {**given(options, config_file), "method": name}
     plain = from_dict({k: v for k, v in values.items() if not k.startswith("dp")})
+    if plain.task not in (None, Classes.task):
+        raise AtollError(
+            f"atoll attack measures what uploads tell of classes, so it needs --task classes, not {plain.task}."
+        )
     gated = replace(plain, min_class_count=plain.min_class_count or GATE)
     setups = {
         "open": build_setup(replace(plain, min_class_count=0, cov_source=None)) if gate is not True else None,

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from ..core.problems import criterion_named
 from ..engine.experiment import Watch
 from ..errors import AtollError
 from ..storage.metrics import RoundMetrics
@@ -86,7 +87,7 @@ def quiet_option(command: F) -> F:
 
 
 def follow(bars: Progress, label: str, rounds: int) -> Watch:
-    """Add a bar for one run: rounds done, latest accuracy, time left."""
+    """Add a bar for one run: rounds done, latest score, time left."""
     task = bars.add_task(label, total=rounds, score="")
 
     def watch(done: int, line: RoundMetrics | None) -> None:
@@ -108,6 +109,8 @@ def counted(bars: Progress, label: str) -> Callable[[int, int], None]:
 
 
 def _score(line: RoundMetrics) -> str:
-    personal = f"personal {line['personal']['post']['accuracy']:.2%}"
-    generic = line["generic"]
-    return f"{personal}  generic {generic['global']['accuracy']:.2%}" if generic else personal
+    post, generic = line["personal"]["post"], line["generic"]
+    score = next(iter(post))  # the criterion is the first entry
+    shown = criterion_named(score).named
+    personal = f"personal {shown(post[score])}"
+    return f"{personal}  generic {shown(generic['global'][score])}" if generic else personal

@@ -61,6 +61,7 @@ def list_sets(data_dir: Path | None = None, as_json: bool = False) -> None:
 def partition_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a partition."""
     options = (
+        click.option("--task", help="What the labels are: classes, multilabel, regression or next-token."),
         click.option(
             "--partition", default="dirichlet:0.5", show_default=True, help="Division of the rows among clients."
         ),
@@ -104,6 +105,7 @@ def partition_options(command: Callable[..., None]) -> Callable[..., None]:
 @as_json
 def show(
     name: str,
+    task: str | None,
     partition: str,
     clients: int | None,
     split: str,
@@ -130,9 +132,12 @@ def show(
     from ..data.partition_files import export
     from ..report.plots import holdings, save
 
-    federation = _divide(name, partition, clients, split, seed, data_dir, public)
+    federation = _divide(name, task, partition, clients, split, seed, data_dir, public)
     held = _count_rows(federation)
-    save(holdings(held.tolist(), federation.clients, federation.dataset.classes), out)
+    save(
+        holdings(held.tolist(), federation.clients, federation.dataset.groups, group=federation.dataset.problem.group),
+        out,
+    )
     if export_to is not None:
         export(federation, export_to)
     if as_json:
@@ -155,6 +160,7 @@ def show(
 def cut(
     name: str,
     folder: Path,
+    task: str | None,
     partition: str,
     clients: int | None,
     split: str,
@@ -168,12 +174,19 @@ def cut(
     """
     from ..deploy.export_sites import export_sites as write
 
-    for path in write(_divide(name, partition, clients, split, seed, data_dir, public), folder):
+    for path in write(_divide(name, task, partition, clients, split, seed, data_dir, public), folder):
         click.echo(path)
 
 
 def _divide(
-    name: str, partition: str, clients: int | None, split: str, seed: int, data_dir: Path | None, public: int
+    name: str,
+    task: str | None,
+    partition: str,
+    clients: int | None,
+    split: str,
+    seed: int,
+    data_dir: Path | None,
+    public: int,
 ) -> "FederatedDataset":
     from ..data.federate import federate
     from ..data.loading import load
@@ -183,7 +196,7 @@ def _divide(
 
     if clients is None and not isinstance(parse(partition), File | Natural):
         clients = CLIENTS
-    return federate(load(name, data_dir), clients, partition, split, seed, public)
+    return federate(load(name, data_dir, task), clients, partition, split, seed, public)
 
 
 def _count_rows(federation: "FederatedDataset") -> "Array":
@@ -206,7 +219,7 @@ def _facts(federation: "FederatedDataset", held: "Array") -> dict[str, object]:
         "name": federation.name,
         "recipe": federation.recipe,
         "dataset": federation.dataset.name,
-        "classes": list(federation.dataset.classes),
+        "classes": list(federation.dataset.groups),
         "clients": clients,
         "public": len(federation.public),
         "notes": list(federation.notes),

@@ -28,7 +28,7 @@ class _Column(NamedTuple):
 def print_table(console: Console, federation: "FederatedDataset", held: "Array") -> None:
     """Print clients as rows and classes as columns, as many as fit; totals are over all clients."""
     names = _Column("client", [_shorten(client) for client in federation.clients[:MAX_CLIENTS]], "all")
-    classes = [_count_column(name, held[:, c].tolist()) for c, name in enumerate(federation.dataset.classes)]
+    classes = [_count_column(name, held[:, c].tolist()) for c, name in enumerate(federation.dataset.groups)]
     parts = {"train": federation.train, "val": federation.val, "test": federation.test}
     sums = [_count_column("rows", held.sum(1).tolist())]
     sums += [_count_column(name, [len(rows) for rows in part]) for name, part in parts.items()]
@@ -42,7 +42,10 @@ def print_table(console: Console, federation: "FederatedDataset", held: "Array")
     table.add_section()
     table.add_row(*(column.total for column in columns))
     console.print(table)
-    missing = {"clients": len(federation.clients) - len(names.cells), "classes": len(classes) - fit}
+    missing = {
+        "clients": len(federation.clients) - len(names.cells),
+        federation.dataset.problem.groups: len(classes) - fit,
+    }
     hidden = [f"{number} {what}" for what, number in missing.items() if number]
     if hidden:
         console.print(f"Not shown: {' and '.join(hidden)}. --json lists everything.", soft_wrap=True)

@@ -7,7 +7,9 @@ import numpy as np
 import torch
 from PIL import Image
 from rich.table import Table
+from torch import Tensor
 
+from ..core.problems import Labels, NextToken, Numbers, Problem
 from ..data.dataset import Array, Dataset
 from ..data.readers.images import SUFFIXES, Layout, Source, pixels
 from ..errors import AtollError
@@ -34,9 +36,13 @@ def open_models(folder: Path) -> TrainedModels:
 @click.argument("inputs", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @click.option("--client", help="Client whose model to use; a site has only its own.")
 @click.option(
-    "--top", type=click.IntRange(min=1), default=3, show_default=True, help="Number of classes to show for each row."
+    "--top",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Number of classes or tokens to show for each row.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print all probabilities as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print all probabilities, or numbers, as JSON.")
 def predict(run: Path, inputs: tuple[Path, ...], client: str | None, top: int, as_json: bool) -> None:
     """Predict with a client's personalised model.
 
@@ -47,14 +53,23 @@ def predict(run: Path, inputs: tuple[Path, ...], client: str | None, top: int, a
     whose = models.client(client)
     rows = _rows(models, whose, inputs)
     with torch.no_grad():
-        chances = models.personal(whose)(rows[1]).softmax(1)
-    named = [dict(zip(models.data.classes, c, strict=True)) for c in chances.tolist()]
+        values = _values(models.pool.problem, models.personal(whose)(rows[1]))
+    named = [dict(zip(models.data.classes, v, strict=True)) for v in values.tolist()]
+    numbers = isinstance(models.pool.problem, Numbers)
     if as_json:
-        click.echo(
-            to_json([{"row": name, "probabilities": p} for name, p in zip(rows[0], named, strict=True)], indent=1)
-        )
+        entry = "prediction" if numbers else "probabilities"
+        click.echo(to_json([{"row": name, entry: v} for name, v in zip(rows[0], named, strict=True)], indent=1))
     else:
-        console().print(_table(rows[0], named, top))
+        console().print(_number_table(rows[0], named) if numbers else _table(rows[0], named, top, models.pool.problem))
+
+
+def _values(problem: Problem, outputs: Tensor) -> Tensor:
+    """Return numbers, or the probability of each class, of each label, or of each token after the last position."""
+    if isinstance(problem, Numbers):
+        return outputs
+    if isinstance(problem, Labels):
+        return outputs.sigmoid()
+    return (outputs[:, -1] if isinstance(problem, NextToken) else outputs).softmax(1)
 
 
 def _rows(models: TrainedModels, client: str, inputs: tuple[Path, ...]) -> tuple[list[str], torch.Tensor]:
@@ -88,11 +103,22 @@ def _read(path: Path, data: Dataset) -> Array:
     return array.astype(data.x_train.dtype)
 
 
-def _table(names: list[str], chances: list[dict[str, float]], top: int) -> Table:
+def _number_table(names: list[str], numbers: list[dict[str, float]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("row", "class", *(f"{i}." for i in range(2, min(top, len(chances[0])) + 1))):
+    table.add_column("row")
+    for target in numbers[0]:
+        table.add_column(target, justify="right")
+    for name, each in zip(names, numbers, strict=True):
+        table.add_row(name, *(f"{value:.6g}" for value in each.values()))
+    return table
+
+
+def _table(names: list[str], chances: list[dict[str, float]], top: int, problem: Problem) -> Table:
+    table = Table(box=None, pad_edge=False)
+    first = {Labels.task: "label", NextToken.task: "next token"}.get(problem.task, "class")
+    for title in ("row", first, *(f"{i}." for i in range(2, min(top, len(chances[0])) + 1))):
         table.add_column(title)
     for name, p in zip(names, chances, strict=True):
         ranked = sorted(p, key=lambda c: -p[c])[:top]
-        table.add_row(name, *(f"{c} {p[c]:.1%}" for c in ranked))
+        table.add_row(name, *(f"{repr(c) if first == 'next token' else c} {p[c]:.1%}" for c in ranked))
     return table

@@ -6,10 +6,12 @@ import click
 
 from ..report import figures, html, sheets, speedup, table
 from ..report.figures.base import by_case
+from ..report.groups import split_by_problem
 from ..storage import run_reader
 from ..utils.files import to_json
 from .console import console
 
+TARGET = "Score to reach, such as an accuracy of 0.8."
 MEASURE = "Average over all test rows, or over clients."
 
 
@@ -57,7 +59,8 @@ def report(
         click.echo(to_json([dict(run.summary) for run in loaded], indent=1))
         return
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
-    table.print_table(console(), table.rows(loaded))
+    for comparable in split_by_problem(loaded):
+        table.print_table(console(), table.rows(comparable))
     for path in files:
         sheets.export(table.sheet(loaded), path)
     shown = by_case(loaded)
@@ -71,11 +74,16 @@ def report(
 @click.command("speedup")
 @click.argument("waiting", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("wait_free", required=False, type=click.Path(path_type=Path), metavar="[WAIT_FREE_RUN]")
-@click.option("--target", type=click.FloatRange(0, 1, min_open=True), required=True, help="Accuracy to reach.")
+@click.option(
+    "--target",
+    type=click.FloatRange(0, min_open=True),
+    required=True,
+    help=TARGET,
+)
 @click.option("--measure", type=click.Choice(speedup.MEASURES), default="weighted", show_default=True, help=MEASURE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def speed_up(waiting: Path, wait_free: Path | None, target: float, measure: str, as_json: bool) -> None:
-    """Show how much sooner a wait-free run reaches an accuracy, in simulated time.
+    """Show how much sooner a wait-free run reaches a target, in simulated time.
 
     RUN is timed with clients that wait, WAIT_FREE_RUN (or RUN again) with clients that train their personal models
     during the upload. The speed-up is the product of the speed-up in rounds and the speed-up per round.

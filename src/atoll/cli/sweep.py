@@ -7,6 +7,7 @@ import click
 from rich.table import Table
 
 from ..config import Config
+from ..core.criterion import Criterion
 from ..errors import AtollError
 from ..experiments.planning import plan_configs, to_file_name
 from ..experiments.search import MODELS, Axis, Bayes, Grid, Random, Search, parse_axis
@@ -43,7 +44,7 @@ from .run import new_directory, read_seeds, shared_options
     type=click.Choice(MODELS),
     default="personal",
     show_default=True,
-    help="Kind of model whose validation accuracy decides.",
+    help="Kind of model whose validation score decides.",
 )
 @config_options("method")
 @click.option("--resume", is_flag=True, help="Continue interrupted runs in --out.")
@@ -52,7 +53,7 @@ def sweep(
     method: str, axes: tuple[str, ...], draws: int | None, trials: int | None, model: str, config_file: Path | None,
     resume: bool, seeds: str | None, force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
-    """Run METHOD over settings, and choose by validation accuracy.
+    """Run METHOD over settings, and choose by validation: the highest accuracy, the lowest error.
 
     A name given with --grid is an option of `atoll run`, such as lr or rate, or a setting of the method, such as lam.
     """
@@ -88,32 +89,35 @@ def _show(results: Sequence[Trial], model: str) -> None:
     out, chosen = console(), best_trial(results)
     out.print(_matrix(results, chosen) if is_matrix([t.point for t in results]) else _list(results, chosen))
     words = ", ".join(f"{name}={v}" for name, v in chosen.point.items())
-    out.print(
-        f"Chosen by {model} validation accuracy: {words} (validation {chosen.val:.2f} %, test {chosen.test:.2f} %)."
-    )
+    score, unit = chosen.criterion, " %" if chosen.criterion.percent else ""
+    reached = f"validation {score.digits(chosen.val)}{unit}, test {score.digits(chosen.test)}{unit}"
+    out.print(f"Chosen by {model} validation {score.title}: {words} ({reached}).")
 
 
 def _list(results: Sequence[Trial], chosen: Trial) -> Table:
-    table = Table(title="Accuracy (%) at the round with the best validation accuracy")
+    score = chosen.criterion
+    unit = " (%)" if score.percent else ""
+    table = Table(title=f"{score.heading}{unit} at the round with the best validation {score.title}")
     for name in (*results[0].point, "validation", "test"):
         table.add_column(name, justify="right")
-    for t in sorted(results, key=lambda t: -t.val):
-        cells = (*t.point.values(), _cell(t.val, t.val_std), _cell(t.test, t.test_std))
+    for t in sorted(results, key=lambda t: score.rank(t.val)):
+        cells = (*t.point.values(), _cell(t.val, t.val_std, score), _cell(t.test, t.test_std, score))
         table.add_row(*cells, style="bold" if t is chosen else None)
     return table
 
 
 def _matrix(results: Sequence[Trial], chosen: Trial) -> Table:
-    """Show validation accuracies as a matrix of two settings."""
+    """Show validation scores as a matrix of two settings."""
     down, across = results[0].point
     columns = list(dict.fromkeys(t.point[across] for t in results))
-    table = Table(title="Validation accuracy in %")
+    score = chosen.criterion
+    table = Table(title=f"Validation {score.title}{' in %' if score.percent else ''}")
     for name in (f"{down} \\ {across}", *columns):
         table.add_column(name, justify="right")
     for row in dict.fromkeys(t.point[down] for t in results):
         here = {t.point[across]: t for t in results if t.point[down] == row}
         cells = [
-            f"[bold]{_cell(t.val, t.val_std)}[/]" if t is chosen else _cell(t.val, t.val_std)
+            f"[bold]{_cell(t.val, t.val_std, score)}[/]" if t is chosen else _cell(t.val, t.val_std, score)
             for t in map(here.get, columns)
             if t
         ]
@@ -121,5 +125,5 @@ def _matrix(results: Sequence[Trial], chosen: Trial) -> Table:
     return table
 
 
-def _cell(mean: float, spread: float) -> str:
-    return f"{mean:.2f}" if spread != spread else f"{mean:.2f} ± {spread:.2f}"
+def _cell(mean: float, spread: float, score: Criterion) -> str:
+    return score.digits(mean) + ("" if spread != spread else f" ± {score.digits(spread)}")

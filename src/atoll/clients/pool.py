@@ -10,6 +10,7 @@ from torch import Tensor
 from ..core.client import Augment, Client
 from ..core.method import AnyMethod, traits_of
 from ..core.model import Model
+from ..core.problems import Problem
 from ..core.task import Task
 from ..core.traits import Need
 from ..typing import ClientId
@@ -57,16 +58,6 @@ class ClientRows:
         x[missing], y[missing] = 0, 0
         return LabelledRows(x, y)
 
-    def hit_rates(self, hits: Tensor) -> list[float]:
-        """Return the fraction of each client's rows that are True in ``hits``; NaN for a client without rows.
-
-        Args:
-            hits: one boolean for each row of all clients.
-        """
-        starts = torch.tensor(self._starts)
-        counts = torch.cat([starts[:1], hits.cumsum(0)]).double()[starts]  # exact for whole numbers
-        return (counts.diff() / starts.diff()).tolist()
-
     def size(self, position: int) -> int:
         """Return the number of rows of the client at ``position``."""
         return self._starts[position + 1] - self._starts[position]
@@ -87,7 +78,7 @@ class ClientPool:
     Args:
         ids: names of the clients that are on this machine.
         models: the model of each client.
-        num_classes: number of classes of the data set.
+        problem: what the labels of the data set are.
         train: training rows, in the order of ``ids``.
         val: validation rows.
         test: test rows.
@@ -103,7 +94,7 @@ class ClientPool:
 
     ids: tuple[ClientId, ...]
     models: Mapping[ClientId, Model]
-    num_classes: int
+    problem: Problem
     train: ClientRows
     val: ClientRows
     test: ClientRows
@@ -131,7 +122,7 @@ class ClientPool:
             y=y,
             n=_count(y),
             model=self.models[i],
-            num_classes=self.num_classes,
+            problem=self.problem,
             proxy=self.proxy,
             public=self.public,
             augment=self.augment,
@@ -155,7 +146,7 @@ class ClientPool:
     def task(self) -> Task:
         """Return the server's view of the run. Its ``model`` is that of the first client."""
         first = self.models[self.ids[0]]
-        return Task(first, self.num_classes, self.ids, self.proxy, self.public, self.models, self.server_models)
+        return Task(first, self.problem, self.ids, self.proxy, self.public, self.models, self.server_models)
 
     def architectures(self) -> list[str]:
         """Return the names of the different models, in order of appearance."""
@@ -179,7 +170,7 @@ def build_pool(
     networks: NetworkBuilder,
     models: Mapping[ClientId, Model],
     rows: RowSplits,
-    num_classes: int,
+    problem: Problem,
     *,
     ids: Sequence[ClientId] | None = None,
     public: Tensor | None = None,
@@ -195,7 +186,7 @@ def build_pool(
         networks: builds the proxy model and the server's models.
         models: the architecture of every client of the federation.
         rows: prepared rows of the clients in ``ids``, in the same order.
-        num_classes: number of classes of the data set.
+        problem: what the labels of the data set are.
         ids: the clients that are on this machine. By default all that have a model; a site has only itself.
         public: prepared public rows, for methods that distil.
         augment: changes a batch of training rows at random.
@@ -207,7 +198,7 @@ def build_pool(
     pool = ClientPool(
         ids=here,
         models={i: models[i] for i in here},
-        num_classes=num_classes,
+        problem=problem,
         train=rows.train,
         val=rows.val,
         test=rows.test,

@@ -9,6 +9,7 @@ import yaml
 from ..aggregation.fixed_point import SUMS
 from ..aggregation.robust_rules import parse as parse_rule
 from ..core.adapted_model import parse_adapter
+from ..core.problems import TASKS
 from ..errors import AtollError
 from ..methods._factory import OPTIMISERS
 from ..privacy.disclosure import COV_SOURCES
@@ -48,6 +49,12 @@ class Config:
     method: str = option("fedavg", "method, or method:variant, or a Python file that defines one", group=METHOD)
     data: str = option("digits", "data set: a name, a path, or hf:owner/name", group=DATA)
     data_dir: str | None = option(None, "folder with data sets; default: ATOLL_DATA or a cache folder", group=DATA)
+    task: str | None = option(
+        None,
+        "what the labels are; default: classes, and the next token for plain text",
+        choices=TASKS,
+        group=DATA,
+    )
     rows: int | None = option(
         None, "use at most N training rows, drawn from all classes in proportion; default: all", group=DATA, least=1
     )
@@ -238,10 +245,9 @@ class Config:
     )
     target: float | None = option(
         None,
-        "accuracy for which to report the rounds, bytes, operations and time needed",
+        "score, such as an accuracy, for which to report the rounds, bytes, operations and time needed",
         group=EVALUATION,
         above=0,
-        most=1,
     )
     patience: int | None = option(
         None,
@@ -250,7 +256,7 @@ class Config:
         least=1,
     )
     until: float | None = option(
-        None, "end the run when the validation score reaches this value", group=EVALUATION, above=0, most=1
+        None, "end the run when the validation score reaches this value", group=EVALUATION, above=0
     )
     eval_every: int = option(
         1, "rounds between evaluations; the last round is always evaluated", group=EVALUATION, least=1

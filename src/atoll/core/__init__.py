@@ -5,9 +5,10 @@ from .batch import Batch, Step
 from .class_statistics import Pool, class_means, covariances, draw
 from .client import Client
 from .contract import check_functions, contract
+from .criterion import Criterion
 from .exchange import Exchange
 from .hyperparams import one_of, setting, within
-from .losses import Loss, Term, cross_entropy, objective, wmean
+from .losses import Loss, Term, cross_entropy, wmean
 from .method import Method, StateT
 from .model import CHUNK, Model, Predictor
 from .optim.adam import Adam
@@ -18,6 +19,7 @@ from .params import BUFFERS, add, part, sqnorm, sub, weights, zeros
 from .payloads import Nothing, Params, Payload, Role, about, nbytes, pack, payload, unpack
 from .per_client import PerClient
 from .prng import Key, bits, fold, key, normal, permutation, randint, seed_of, uniform
+from .problems import Classes, Labels, NextToken, Numbers, Problem
 from .regularisers import Regulariser, Regularisers
 from .replies import Replies, Reports, with_policy_of
 from .task import Reply, Round, Task
@@ -32,21 +34,27 @@ __all__ = [
     "SGD",
     "Adam",
     "Batch",
+    "Classes",
     "Client",
     "ClientId",
+    "Criterion",
     "Exchange",
     "Key",
+    "Labels",
     "Loss",
     "Method",
     "Model",
     "Need",
+    "NextToken",
     "Nothing",
+    "Numbers",
     "Optimiser",
     "Params",
     "Payload",
     "PerClient",
     "Pool",
     "Predictor",
+    "Problem",
     "Reads",
     "Regulariser",
     "Regularisers",
@@ -76,7 +84,6 @@ __all__ = [
     "key",
     "nbytes",
     "normal",
-    "objective",
     "one_of",
     "pack",
     "part",

@@ -14,6 +14,7 @@ from .memory_layout import take_rows
 from .model import Model, Predictor
 from .payloads import Params
 from .prng import Key
+from .problems import Problem, classes_of
 from .vmap import is_batched
 
 Augment = Callable[[Tensor, Key], Tensor]
@@ -25,10 +26,10 @@ class Client:
 
     Attributes:
         x: training rows [N, ...], padded where clients are batched.
-        y: labels [N].
+        y: labels [N], or [N, ...] for several labels, numbers and tokens.
         n: number of real rows; later rows are padding.
         model: the client's own architecture.
-        num_classes: number of classes.
+        problem: what the labels are, with the loss of the data.
         proxy: architecture that is exchanged in place of the client's own model, if the method has one.
         public: rows that all parties have, if the method needs public data.
         augment: function of images and a key; None for no augmentation.
@@ -40,7 +41,7 @@ class Client:
     y: Tensor
     n: Tensor
     model: Model
-    num_classes: int
+    problem: Problem
     proxy: Model | None = None
     public: Tensor | None = None
     augment: Augment | None = None
@@ -62,7 +63,7 @@ class Client:
             terms: terms of the method.
             model: the model that is trained; the client's own by default.
         """
-        return objective(model or self.model, *terms, *self.terms())
+        return objective(model or self.model, *terms, *self.terms(), data_loss=self.problem.loss)
 
     def predictor(self, params: Params) -> Predictor:
         """Return the predictor of the client's own model with these params."""
@@ -103,6 +104,11 @@ class Client:
     def has_buffers(self) -> bool:
         """Return True if the client's model or its proxy keeps running statistics of batches."""
         return self.model.has_buffers or (self.proxy is not None and self.proxy.has_buffers)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, for methods with ``Need.CLASSES``."""
+        return classes_of(self.problem)
 
     def members(self) -> Tensor:
         """Return one-hot labels [N, C]; padding rows are zero."""

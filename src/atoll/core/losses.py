@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import AtollError
 from . import vmap
 from .batch import Batch, Step
 from .model import Model
@@ -13,19 +14,22 @@ from .vmap import is_batched
 
 Loss = Callable[[Params, Batch], Tensor]
 Term = Callable[[Step], Tensor]
+DataLoss = Callable[[Tensor, Batch], Tensor]  # of outputs and batch
 
 
-def objective(model: Model, *terms: Term) -> Loss:
-    """Return the loss L(w; B) = CE(w; B) + the sum of the terms.
+def objective(model: Model, *terms: Term, data_loss: DataLoss | None = None) -> Loss:
+    """Return the loss L(w; B) = the loss of the data + the sum of the terms.
 
     Args:
         model: the model that is trained.
         terms: functions of the forward pass, such as regularisers.
+        data_loss: function of outputs and batch, such as ``client.problem.loss``; cross-entropy by default.
     """
+    of_data = data_loss or cross_entropy
 
     def loss(params: Params, batch: Batch) -> Tensor:
         step = model.step(params, batch)
-        value = cross_entropy(step.logits, batch)
+        value = of_data(step.logits, batch)
         for term in terms:
             value = value + term(step)
         return value
@@ -34,12 +38,26 @@ def objective(model: Model, *terms: Term) -> Loss:
 
 
 def cross_entropy(logits: Tensor, b: Batch) -> Tensor:
-    """Return the mean cross-entropy over the real rows of a batch."""
+    """Return the mean cross-entropy over the real rows of a batch.
+
+    Raises:
+        AtollError: labels are no classes. Methods that call this function declare ``Need.CLASSES``.
+    """
+    if b.y.ndim != 1 or b.y.is_floating_point():
+        raise AtollError(
+            f"cross_entropy needs one class for each row, but labels are {b.y.dtype} of shape {list(b.y.shape)}. "
+            "Use client.problem.loss, or declare Need.CLASSES."
+        )
     if b.full:
         return F.cross_entropy(logits, b.y)
     if is_batched():
         return vmap.on_stacked(_weighted_cross_entropy, logits, b.y, b.w)
     return _weighted_cross_entropy(logits, b.y, b.w)
+
+
+def mean_over_rows(each: Tensor, b: Batch) -> Tensor:
+    """Return the mean of a loss of each row over the real rows of a batch."""
+    return each.mean() if b.full else wmean(each, b.w)
 
 
 def _weighted_cross_entropy(logits: Tensor, y: Tensor, w: Tensor) -> Tensor:

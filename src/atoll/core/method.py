@@ -19,7 +19,7 @@ DownT = TypeVar("DownT")
 # vmap then maps over a client's tensors and passes the other fields on unchanged.
 register_pytree_node(
     Client,
-    lambda c: ([c.x, c.y, c.n], (c.model, c.num_classes, c.proxy, c.public, c.augment, c.bound)),
+    lambda c: ([c.x, c.y, c.n], (c.model, c.problem, c.proxy, c.public, c.augment, c.bound)),
     lambda leaves, static: Client(*leaves, *static),
 )
 

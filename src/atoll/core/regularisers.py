@@ -8,6 +8,7 @@ from .losses import Term
 from .payloads import Params
 from .replies import Reports
 from .task import Task
+from .traits import Need
 
 
 class Regulariser:
@@ -16,6 +17,7 @@ class Regulariser:
     Override ``bind``. Override the other four methods only if the term communicates.
     """
 
+    needs: ClassVar[frozenset[Need]] = frozenset()  # requirements on the federation
     bias_free_head: bool = False  # True if the models must have a head without bias
     marks: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # arguments of ``about`` for the tensors of a report
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..errors import AtollError
 from ..typing import ClientId
 from .model import Model
+from .problems import Problem, classes_of
 
 UpT = TypeVar("UpT")
 
@@ -19,7 +20,7 @@ class Task:
 
     Attributes:
         model: the architecture of the first client, which stands for all where clients share one.
-        num_classes: number of classes.
+        problem: what the labels are.
         clients: ids of all clients.
         proxy: architecture that clients exchange in place of their own, if the method has one.
         public: public rows, if the method needs them.
@@ -28,7 +29,7 @@ class Task:
     """
 
     model: Model
-    num_classes: int
+    problem: Problem
     clients: tuple[ClientId, ...] = ()
     proxy: Model | None = None
     public: Tensor | None = None
@@ -48,6 +49,11 @@ class Task:
                 f"Client {client!r} has no row in the server's tables: it was not in the run of "
                 f"{len(self.clients)} clients. Give new clients a rule of their own, or say why_closed()."
             ) from None
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, for methods with ``Need.CLASSES``."""
+        return classes_of(self.problem)
 
     @property
     def feature_dim(self) -> int:

@@ -6,7 +6,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
-from .params import part
+from .problems import NextToken
 from .task import Task
 
 _EMPTY: Mapping[str, Mapping[str, object]] = MappingProxyType({})
@@ -32,6 +32,8 @@ class Need:
     SAME_ARCHITECTURE: ClassVar["Need"]
     SAME_WIDTH: ClassVar["Need"]
     SEPARATE_HEAD: ClassVar["Need"]
+    CLASSES: ClassVar["Need"]
+    ROW_FEATURES: ClassVar["Need"]
     BATCH_NORM: ClassVar["Need"]
     PUBLIC_DATA: ClassVar["Need"]
     PROXY: ClassVar["Need"]
@@ -58,12 +60,31 @@ def _different_widths(task: Task) -> str | None:
 
 
 def _no_head(task: Task) -> str | None:
-    tied = [name for name, model in {m.name: m for m in task.models.values()}.items() if not part(model.init(), "head")]
+    built = {model.name: model for model in task.models.values()}
+    tied = [name for name, model in built.items() if "head.weight" not in model.init()]
     if not tied:
         return None
     return (
         f"every model needs a last layer with weights of its own, and {', '.join(tied)} has none, because its weights "
         "are tied to another layer. Choose a model with a separate last layer."
+    )
+
+
+def _no_classes(task: Task) -> str | None:
+    if task.problem.num_classes:
+        return None
+    return (
+        f"labels must be classes, which the equations use, but with --task {task.problem.task} they are "
+        f"{task.problem.labels}. Take a method without the need 'classes' in `atoll methods`, or data with classes."
+    )
+
+
+def _no_row_features(task: Task) -> str | None:
+    if task.problem.task != NextToken.task:
+        return None
+    return (
+        "every row needs one feature vector, which is compared between models, but models of the next token have one "
+        "for each position. Take a method without the need 'row features' in `atoll methods`."
     )
 
 
@@ -80,12 +101,14 @@ def _no_batch_norm(task: Task) -> str | None:
 def _no_public_rows(task: Task) -> str | None:
     if task.public is not None:
         return None
-    return f"clients distil on public data, and there is none. Add --public {100 * task.num_classes}."
+    return f"clients distil on public data, and there is none. Add --public {100 * (task.problem.num_classes or 1)}."
 
 
 Need.SAME_ARCHITECTURE = Need("same architecture", _different_architectures)
 Need.SAME_WIDTH = Need("same feature width", _different_widths)
 Need.SEPARATE_HEAD = Need("separate head", _no_head)
+Need.CLASSES = Need("classes", _no_classes)
+Need.ROW_FEATURES = Need("row features", _no_row_features)
 Need.BATCH_NORM = Need("BatchNorm", _no_batch_norm)
 Need.PUBLIC_DATA = Need("public data", _no_public_rows)
 # The models of these three are built because the method needs them, so that they are always present.

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+from ..core.criterion import ACCURACY
 from ..errors import AtollError
 from ..report.groups import SETTING, Group, groups, settings
-from ..report.table import AVERAGED, COLUMNS, cell, leaders, row
+from ..report.table import AVERAGED, METRIC, cell, columns, leaders, row
 from ..storage.run_reader import Run, value
 from ..storage.tolerant_reader import PartialRun
 from .detail import SCORES, Curves, curves
+from .listing import criterion
 
 MOST = 60  # runs
 
@@ -20,18 +22,20 @@ def compare(chosen: Mapping[str, PartialRun]) -> dict[str, object]:
     ids = {id(seen.run): identity for identity, seen in chosen.items()}
     found = groups(runs)
     table = [row(group) for group in found]
-    best = {column.field: leaders(table, column) for column in COLUMNS}
+    shown = [column for column in columns(table) if not column.field.startswith(METRIC)]
+    best = {column.field: leaders(table, column) for column in shown}
     return {
+        "criterion": criterion(runs[0]) if runs else None,
         "notes": _notes(runs) + ([AVERAGED] if any(r.averaged for r in table) else []),
-        "columns": [{"title": column.title, "family": column.family} for column in COLUMNS],
+        "columns": [{"title": column.title, "family": column.family} for column in shown],
         "groups": [
             {
                 "name": group.name,
                 "seeds": list(group.seeds),
                 "runs": [ids[id(run)] for run in group.runs],
                 "remark": line.remark,
-                "cells": [cell(line, column) for column in COLUMNS],
-                "leads": [group.name in best[column.field] for column in COLUMNS],
+                "cells": [cell(line, column) for column in shown],
+                "leads": [group.name in best[column.field] for column in shown],
                 "curves": _curves(group),
                 "bytes": _bytes(group),
             }
@@ -43,8 +47,9 @@ def compare(chosen: Mapping[str, PartialRun]) -> dict[str, object]:
 def _notes(runs: Sequence[Run]) -> list[str]:
     if len(settings(runs)) < 2:
         return []
-    differ = [name for name in SETTING if len({str(run.summary[name]) for run in runs}) > 1]
-    return [f"These runs differ in {' and '.join(differ)}: their accuracies cannot be compared."]
+    differ = [name for name in ("task", *SETTING) if len({str(run.summary.get(name)) for run in runs}) > 1]
+    scores = "accuracies" if all(run.criterion == ACCURACY for run in runs) else "scores"
+    return [f"These runs differ in {' and '.join(differ)}: their {scores} cannot be compared."]
 
 
 def _curves(group: Group) -> dict[str, dict[str, dict[str, list[float]]]]:

@@ -8,6 +8,7 @@ import yaml
 
 from ..storage.run_reader import PARTS, Document, Run, value
 from ..storage.tolerant_reader import PartialRun
+from .listing import criterion
 
 MOST = 150  # clients, classes or rounds that a chart can show apart
 LISTED = 500  # incidents that are listed; the latest
@@ -38,7 +39,7 @@ def detail(row: Mapping[str, object], seen: PartialRun) -> dict[str, object]:
         "traffic": _traffic(run.metrics),
         "incidents": _incidents(run.metrics),
         "privacy": _privacy(run),
-        "holdings": _holdings(run.holdings),
+        "holdings": {"group": run.problem.group, **_holdings(run.holdings)},
         "config": yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True) if run.config else "",
     }
 
@@ -47,7 +48,7 @@ def _facts(run: Run) -> dict[str, object]:
     """Return the numbers shown at the top."""
     last: Document = run.metrics[-1] if run.metrics else {}
     return {
-        "now": value(last, "personal.post.accuracy"),
+        "now": value(last, f"personal.post.{run.criterion.name}"),
         "final": value(run.summary, "personal.final"),
         "best": value(run.summary, "personal.best"),
         "chosen": value(run.summary, "personal.best_by_val"),
@@ -136,17 +137,18 @@ def _privacy(run: Run) -> dict[str, object] | None:
 
 
 def _clients(run: Run) -> dict[str, object]:
-    """Return the latest accuracy of every client, and the curves of an even choice of clients."""
+    """Return the latest score of every client, and the curves of an even choice of clients."""
     table = run.clients
     rounds, names = table["round"].to_pylist(), [str(name) for name in table["client"].to_pylist()]
-    accuracy = table["accuracy"].to_pylist()
+    scores = table[run.criterion.name].to_pylist()
     at: dict[str, dict[int, float | None]] = {}
-    for t, name, score in zip(rounds, names, accuracy, strict=True):
+    for t, name, score in zip(rounds, names, scores, strict=True):
         at.setdefault(name, {})[int(t)] = value({"v": score}, "v")
     shown, over = even(sorted(at, key=_natural)), even(sorted({int(t) for t in rounds}))
     last = max(map(int, rounds), default=0)
     return {
         "round": last,
+        "criterion": criterion(run),
         "latest": [[name, at[name].get(last)] for name in sorted(at, key=_natural)],
         "names": shown,
         "rounds": over,

@@ -21,7 +21,8 @@ def row(identity: str, name: str, seen: PartialRun) -> dict[str, object]:
         "planned": planned,
         "status": seen.status,
         "problems": list(seen.problems),
-        "accuracy": accuracy(run),
+        "score": score(run),
+        "criterion": criterion(run),
         "generic": value(summary, "generic.best_by_val"),
         "up": value(summary, "bytes.up"),
         "down": value(summary, "bytes.down"),
@@ -39,7 +40,8 @@ def damaged_row(identity: str, name: str, problem: str) -> dict[str, object]:
         "seed",
         "done",
         "planned",
-        "accuracy",
+        "score",
+        "criterion",
         "generic",
         "up",
         "down",
@@ -56,8 +58,14 @@ def damaged_row(identity: str, name: str, problem: str) -> dict[str, object]:
     return known | dict.fromkeys((*unknown, "left"))
 
 
-def accuracy(run: Run) -> float | None:
-    """Return the accuracy of personal models in the round that validation selected."""
+def criterion(run: Run) -> dict[str, object]:
+    """Return name, direction and format of the score that ranks the run, and which other scores are shares."""
+    details = {name: name in run.problem.shares for name in run.problem.details}
+    return {**run.criterion._asdict(), "heading": run.criterion.heading, "details": details}
+
+
+def score(run: Run) -> float | None:
+    """Return the score of personal models in the round that validation selected."""
     chosen = value(run.summary, "personal.best_by_val")
     return value(run.summary, "personal.final") if chosen is None else chosen
 

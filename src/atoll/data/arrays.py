@@ -5,8 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.problems import Classes, NextToken
 from ..errors import AtollError
 from .dataset import Array, Dataset, Kind
+from .targets import RawTargets, plain, read_targets
 
 CHANNELS = (1, 3, 4)
 
@@ -24,11 +26,13 @@ class RawDataset(NamedTuple):
 
     train: RawSplit
     test: RawSplit | None = None
-    classes: tuple[str, ...] | None = None  # if given, labels are indices into these names
+    classes: tuple[str, ...] | None = None  # if given, labels are indices into these names, or columns with them
     channels_first: bool = False  # images are known to be [N, channels, H, W]
+    task: str = Classes.task  # what the labels are, unless the user says something else
+    standardise: bool = True  # whether models learn standardised numbers
 
 
-def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None) -> Dataset:
+def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, task: str | None = None) -> Dataset:
     """Build a ``Dataset`` from the arrays of a reader.
 
     Args:
@@ -36,9 +40,8 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None) -
         parts: the arrays.
         order: names of the classes in the order of their numbers, if the reader does not name them; default: the
             sorted distinct training labels.
+        task: what the labels are, a value of ``--task``; by default what the reader says.
     """
-    if order is not None and parts.classes is not None:
-        raise AtollError(f"Data set {name!r} already names its classes. Leave out '?classes='.")
     if not len(parts.train.y):
         raise AtollError(f"Data set {name!r} has no training rows.")
     train, test = parts.train, _test_part(parts)
@@ -49,15 +52,25 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None) -
             f"Data set {name!r}: training rows are {kind} of {x_train.dtype}, test rows {test_kind} of {x_test.dtype}. "
             "Store both in the same type."
         )
-    y_train, y_test = plain(f"{name!r}, training labels", train.y), plain(f"{name!r}, test labels", test.y)
-    if parts.classes is None:
-        names = tuple(order) if order is not None else tuple(str(label) for label in np.unique(y_train))
-        y_train, y_test = (_number(name, part, y, names) for part, y in (("training", y_train), ("test", y_test)))
-    else:
-        names = parts.classes
-        y_train, y_test = (_indices(name, y) for y in (y_train, y_test))
+    if (task or parts.task) == NextToken.task and kind != "text":
+        raise AtollError(
+            f"Data set {name!r}: --task next-token reads a plain text file (.txt), or token ids [N, length] as rows "
+            f"and as labels, but rows are {kind} data."
+        )
+    targets = read_targets(
+        task or parts.task, RawTargets(name, train.y, test.y, parts.classes, order, standardise=parts.standardise)
+    )
     return Dataset(
-        name, kind, x_train, y_train, x_test, y_test, names, _owners(name, train.owner), _owners(name, test.owner)
+        name=name,
+        kind=kind,
+        x_train=x_train,
+        y_train=targets.train,
+        x_test=x_test,
+        y_test=targets.test,
+        classes=targets.names,
+        owner_train=_owners(name, train.owner),
+        owner_test=_owners(name, test.owner),
+        problem=targets.problem,
     )
 
 
@@ -86,23 +99,6 @@ def rows(where: str, x: Array, channels_first: bool = False) -> tuple[Kind, Arra
         )
     pixels = _pixels(where, x) if whole else x.astype(np.float32, copy=False)
     return "image", pixels if channels_first and x.ndim == 4 else _channels_first(where, pixels)
-
-
-def plain(where: str, values: Array) -> Array:
-    """Convert a column of labels or owners to int64 or str; floats that are whole numbers become integers."""
-    column = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    if column.ndim != 1:
-        raise AtollError(f"{where}: an array of shape {values.shape}. Give one value for each row.")
-    if column.dtype.kind in "biu":
-        return column.astype(np.int64)
-    if column.dtype.kind == "f":
-        wrong = column[column != np.floor(column)]  # NaN differs from itself
-        if len(wrong) or np.isinf(column).any():
-            raise AtollError(f"{where}: {wrong[0] if len(wrong) else 'infinity'} is no class. Give integers or names.")
-        return column.astype(np.int64)
-    if column.dtype.kind == "U" or all(isinstance(value, str) for value in column):
-        return column.astype(str)
-    raise AtollError(f"{where}: values of type {column.dtype}. Give integers or names.")
 
 
 def _test_part(parts: RawDataset) -> RawSplit:
@@ -137,27 +133,5 @@ def _channels_first(where: str, x: Array) -> Array:
     raise AtollError(f"{where}: images of shape {x.shape[1:]} have no axis of 1, 3 or 4 channels. Put it last.")
 
 
-def _number(name: str, part: str, y: Array, names: Sequence[str]) -> Array:
-    values, place = np.unique(y, return_inverse=True)
-    index = {label: i for i, label in enumerate(names)}
-    for value in values:
-        if str(value) not in index:
-            raise AtollError(
-                f"Data set {name!r}: a {part} row has the label {str(value)!r}, which is not one of the "
-                f"{len(names)} classes ({_some(names)}). Remove such rows, or list all classes with '?classes='."
-            )
-    return np.array([index[str(value)] for value in values], dtype=np.int64)[place]
-
-
-def _indices(name: str, y: Array) -> Array:
-    if y.dtype.kind != "i":
-        raise AtollError(f"Data set {name!r}: labels must be class numbers here, not names such as {str(y[0])!r}.")
-    return y
-
-
 def _owners(name: str, owner: Array | None) -> Array | None:
     return None if owner is None else plain(f"{name!r}, owners", owner).astype(str)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -1,15 +1,18 @@
 """Define a labelled data set before it is partitioned among clients."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.problems import Classes, NextToken, Numbers, Problem
 from ..errors import AtollError
 
 Array = NDArray[Any]  # the element type depends on the content, such as uint8 for images
 Kind = Literal["image", "table", "text"]
+RANGES = 10  # of numbers, for partitions and splits
 
 
 @dataclass(frozen=True, repr=False)
@@ -22,14 +25,17 @@ class Dataset:
     name: str
     kind: Kind
     x_train: Array  # image: uint8 [N, channels, H, W]; table: float32 [N, columns]; text: int64 token ids [N, length]
-    y_train: Array  # int64 [N], 0 to C - 1
+    y_train: Array  # classes: int64 [N], 0 to C - 1; labels and numbers: float32 [N, T]; next token: int64 [N, length]
     x_test: Array
     y_test: Array
-    classes: tuple[str, ...]  # a name for every label
+    classes: tuple[str, ...]  # a name for every output of a model: classes, label or target columns, tokens
     owner_train: Array | None = None  # str [N]: the owner of each row, if the data name owners
     owner_test: Array | None = None
+    problem: Problem = Classes(0)  # what the labels are; the number of classes follows from their names
 
     def __post_init__(self) -> None:
+        if isinstance(self.problem, Classes):
+            object.__setattr__(self, "problem", Classes(len(self.classes)))
         self._check_part("train", self.x_train, self.y_train, self.owner_train)
         self._check_part("test", self.x_test, self.y_test, self.owner_test)
         if len(self.y_train) == 0:
@@ -42,17 +48,65 @@ class Dataset:
 
     def __repr__(self) -> str:
         rows = f"{len(self.y_train)} rows to train, {len(self.y_test)} to test"
-        return f"<Dataset {self.name}: {self.kind} rows of shape {self.shape}, {self.num_classes} classes, {rows}>"
+        return f"<Dataset {self.name}: {self.kind} rows of shape {self.shape}, {self._outputs()}, {rows}>"
 
     @property
     def num_classes(self) -> int:
-        """Return the number of classes."""
-        return len(self.classes)
+        """Return the number of classes; 0 if labels are no classes."""
+        return self.problem.num_classes
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """Return the names of the groups of rows that partitions and splits keep apart.
+
+        Groups are the classes, or ranges of a single number with equally many training rows. Rows of other problems are
+        one group.
+        """
+        if self.num_classes:
+            return self.classes
+        names = [f"up to {edge:.6g}" for edge in self._edges]
+        return (*names, f"above {self._edges[-1]:.6g}") if names else ("all rows",)
+
+    def group_numbers(self, y: Array) -> Array:
+        """Return the number of the group of each row, given its labels."""
+        if self.num_classes:
+            return y
+        return np.searchsorted(self._edges, y[:, 0]) if len(self._edges) else np.zeros(len(y), dtype=np.int64)
+
+    @cached_property
+    def _edges(self) -> Array:
+        """The upper ends of all ranges but the last; none where rows have no single number."""
+        if not isinstance(self.problem, Numbers) or self.problem.count > 1:
+            return np.empty(0)
+        ends: Array = np.unique(np.quantile(self.y_train[:, 0], np.arange(1, RANGES) / RANGES))
+        inner: Array = ends[ends < self.y_train.max()]
+        return inner
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the shape of one row."""
         return tuple(self.x_train.shape[1:])
+
+    def _outputs(self) -> str:
+        return f"{self.num_classes} classes" if self.num_classes else f"{self.problem.labels} ({self.problem.outputs})"
+
+    def _check_labels(self, where: str, x: Array, y: Array) -> None:
+        """Raise an AtollError if labels do not have the form that the problem asks for."""
+        outputs, problem = self.problem.outputs, self.problem
+        if isinstance(problem, Classes | NextToken):
+            if len(y) and (y.min() < 0 or y.max() >= outputs):
+                things = "classes" if self.num_classes else "tokens"
+                raise AtollError(
+                    f"{where}: labels run from {y.min()} to {y.max()}, but there are {outputs} {things}. "
+                    f"Number them from 0 to {outputs - 1}."
+                )
+            shape = y.shape[:1] if self.num_classes else (len(x), problem.length)  # type: ignore[union-attr]
+        else:
+            shape = (len(y), outputs)
+        if len(y) and y.shape != shape:
+            raise AtollError(
+                f"{where}: labels have shape {y.shape}, but --task {problem.task} with {outputs} outputs needs {shape}."
+            )
 
     def _check_part(self, part: str, x: Array, y: Array, owner: Array | None) -> None:
         where = f"Data set {self.name!r}, {part} part"
@@ -60,11 +114,7 @@ class Dataset:
             raise AtollError(f"{where}: {len(x)} rows but {len(y)} labels. Give one label for each row.")
         if owner is not None and len(owner) != len(y):
             raise AtollError(f"{where}: {len(y)} rows but {len(owner)} owners. Give one owner for each row.")
-        if len(y) and (y.min() < 0 or y.max() >= self.num_classes):
-            raise AtollError(
-                f"{where}: labels run from {y.min()} to {y.max()}, but there are {self.num_classes} classes. "
-                f"Number them from 0 to {self.num_classes - 1}."
-            )
+        self._check_labels(where, x, y)
         if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             row = int(np.argwhere(~np.isfinite(x.reshape(len(x), -1)).all(1))[0, 0])
             raise AtollError(f"{where}: row {row} contains NaN or infinity. Remove the row or fill the value.")

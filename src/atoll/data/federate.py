@@ -8,10 +8,11 @@ from numpy.random import Generator
 
 from ..errors import AtollError
 from .dataset import Array, Dataset
-from .federated_dataset import FederatedDataset, all_labels, all_owners, fingerprint, short_hash
+from .federated_dataset import FederatedDataset, all_groups, all_owners, fingerprint, short_hash
 from .partition.base import File, Pool, Scheme
 from .partition.natural import Natural
 from .partition.specs import parse
+from .partition.uniform import Iid
 from .partition_files import VERSION, load_cached, read_partition, store
 from .seeding import stream
 from .split import apportion, check, gaps, grouped, holdings, mirror, pick, split_clients
@@ -60,6 +61,7 @@ def federate(
     """
     scheme = parse(partition)
     check(split, dataset)
+    _check_scheme(scheme, dataset)
     content = fingerprint(dataset)
     if isinstance(scheme, File):
         return read_partition(dataset, content, scheme.path, clients, public)
@@ -74,30 +76,39 @@ def federate(
     return made
 
 
+def _check_scheme(scheme: Scheme | File, dataset: Dataset) -> None:
+    """Raise an AtollError if a partition divides rows by class and there are neither classes nor ranges of numbers."""
+    if not dataset.num_classes and len(dataset.groups) == 1 and not isinstance(scheme, Iid | Natural | File):
+        raise AtollError(
+            f"Partition '{scheme}' divides rows by class, but labels are {dataset.problem.labels}. "
+            "Use --partition iid, natural (rows with owners) or file:PATH."
+        )
+
+
 def _partition(dataset: Dataset, request: _Request) -> FederatedDataset:
     """Set public rows aside, partition the rest, and split the rows of each client."""
     scheme, split = request.scheme, request.split
     public, notes = _set_aside(dataset, request.public, stream(request.seed, "public"))
     rows, left_out = _rows_to_partition(dataset, scheme, split, public)
-    labels, owners = all_labels(dataset), all_owners(dataset)
-    pool = Pool(labels[rows], dataset.classes, None if owners is None else owners[rows])
+    labels, owners = all_groups(dataset), all_owners(dataset)
+    pool = Pool(labels[rows], dataset.groups, None if owners is None else owners[rows])
     partition = scheme.divide(pool, request.clients, request.stream("partition"))
     owned = tuple(rows[positions] for positions in partition.rows)
-    parts = split_clients(owned, labels, dataset.num_classes, split, request.stream(split))
+    parts = split_clients(owned, labels, len(dataset.groups), split, request.stream(split))
     if split == "official":
         if isinstance(scheme, Natural) and dataset.owner_test is not None:
             test = _test_rows_by_owner(dataset.owner_test, partition.clients)
         else:
-            counts = holdings(owned, labels, dataset.num_classes)
-            test = mirror(counts, pool.totals(), dataset.y_test, request.stream("test"))
+            counts = holdings(owned, labels, len(dataset.groups))
+            test = mirror(counts, pool.totals(), dataset.group_numbers(dataset.y_test), request.stream("test"))
         parts = replace(parts, test=tuple(positions + len(dataset.y_train) for positions in test))
-    notes += left_out + partition.notes + gaps(parts, labels, dataset.num_classes)
+    notes += left_out + partition.notes + gaps(parts, labels, len(dataset.groups), dataset.problem)
     return FederatedDataset(dataset, partition.clients, parts.train, parts.val, parts.test, public, notes, name="")
 
 
 def _set_aside(dataset: Dataset, public: int, rng: Generator) -> tuple[Array, tuple[str, ...]]:
     """Choose public rows from the training part, as evenly over the classes as their sizes allow."""
-    totals = np.bincount(dataset.y_train, minlength=dataset.num_classes)
+    totals = np.bincount(dataset.group_numbers(dataset.y_train), minlength=len(dataset.groups))
     room = totals // 2  # clients keep at least half of every class
     if not 0 <= public <= room.sum():
         raise AtollError(
@@ -105,7 +116,7 @@ def _set_aside(dataset: Dataset, public: int, rng: Generator) -> tuple[Array, tu
             "the clients keep half of every class."
         )
     even = apportion(np.array([public]), (totals > 0)[None].astype(int), room[None], rng.random((1, len(totals))))[0]
-    chosen = pick(dataset.y_train, even, rng)
+    chosen = pick(dataset.group_numbers(dataset.y_train), even, rng)
     held = even[totals > 0]
     uneven = held.max() - held.min() > 1
     note = f"Public rows per class run from {held.min()} to {held.max()}, because small classes keep half their rows."

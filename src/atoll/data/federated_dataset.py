@@ -57,20 +57,21 @@ class FederatedDataset:
     def _repr_html_(self) -> str:
         counts = self.counts()[:SHOWN].tolist()
         rows = [[client, sum(held), *held] for client, held in zip(self.clients, counts, strict=False)]
-        return html(repr(self)[1:-1], ("client", "train", *self.dataset.classes), rows)
+        return html(repr(self)[1:-1], ("client", "train", *self.dataset.groups), rows)
 
     def plot(self) -> "Figure":
         """Draw the rows of each class that each client holds."""
         from ..report import plots  # drawing takes long to import
 
-        return plots.holdings(self.counts().tolist(), self.clients, self.dataset.classes)
+        data = self.dataset
+        return plots.holdings(self.counts().tolist(), self.clients, data.groups, group=data.problem.group)
 
     def holdings(self) -> dict[str, object]:
         """Return the number of rows of each class by client and part, as in holdings.json."""
         return {
             "name": self.name,
             "clients": list(self.clients),
-            "classes": list(self.dataset.classes),
+            "classes": list(self.dataset.groups),
             **{part: self.counts(part).tolist() for part in PARTS},
             "notes": list(self.notes),
         }
@@ -109,8 +110,8 @@ class FederatedDataset:
         )
 
     def counts(self, part: Part = "train") -> Array:
-        """Return the number of rows of each class for each client, [clients, classes]."""
-        return holdings(self.part(part), all_labels(self.dataset), self.dataset.num_classes)
+        """Return the number of rows of each class, or other group, for each client."""
+        return holdings(self.part(part), all_groups(self.dataset), len(self.dataset.groups))
 
     def rows(self, indices: Array) -> Array:
         """Return the inputs at these indices without joining the two parts in memory."""
@@ -144,9 +145,9 @@ def short_hash(*parts: object) -> str:
     return sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def all_labels(dataset: Dataset) -> Array:
-    """Return the labels of the training part followed by those of the test part."""
-    return np.concatenate([dataset.y_train, dataset.y_test])
+def all_groups(dataset: Dataset) -> Array:
+    """Return the group numbers of the training part followed by those of the test part."""
+    return np.concatenate([dataset.group_numbers(dataset.y_train), dataset.group_numbers(dataset.y_test)])
 
 
 def all_owners(dataset: Dataset) -> Array | None:

@@ -5,6 +5,7 @@
 ``cifar100@0-9``, ``mnist@0,3,7``       only these classes, after any name, renumbered from 0 in the given order
 ``data.npz``                            x_train, y_train, x_test, y_test; or x, y; optional: owner, classes
 ``table.csv``, ``table.parquet``        a table or texts (see `atoll.data.readers.tables`)
+``novel.txt``, a folder of .txt files   windows of plain text, for the next token; a file is an owner
 ``folder``                              images in a folder per class, or plain npz files, one per client
 ``pfllib:folder``                       PFLlib's client files
 ``hf:owner/name``                       a data set of the Hugging Face hub
@@ -15,6 +16,10 @@ Options may follow a file: ``table.csv?label=diagnosis&owner=hospital``. ``class
 train together on their own files need this option if one of them lacks a class. Paths are looked up as written, then in
 the data folder. A data set of the catalogue is read from ``<name>.npz`` in the data folder if the file exists (``:`` is
 written as ``_``; for imdb also ``imdb.parquet``), otherwise from its official files, which are downloaded if missing.
+
+``--task`` says what the labels are, if not classes: ``table.csv?label=fever,cough`` names several label columns, and
+``novel.txt?tokens=bytes&length=64`` the tokens of a text and the length of a window. ``standardise=no`` leaves columns
+and targets as they are.
 """
 
 import re
@@ -24,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.problems import Classes
 from ..errors import AtollError, unknown
 from ..utils.parsing import parse_pairs, refusal
 from .arrays import RawDataset, assemble
@@ -34,6 +40,7 @@ from .readers import pickles
 from .readers.binary import client_parts, npz_parts
 from .readers.huggingface import hub_parts
 from .readers.images import SIZE, folder_parts
+from .readers.plain_text import TOKENS, WINDOW, window_parts
 from .readers.tables import table_parts
 
 WHERE = "The data set"
@@ -49,6 +56,7 @@ class _Request:
     base: str
     options: Mapping[str, str]
     labels: tuple[int, ...] | None  # classes after '@'
+    task: str | None = None  # what the labels are; None for what the data set says
 
     def allow(self, *names: str) -> None:
         """Raise an AtollError if there are other options than these."""
@@ -84,12 +92,13 @@ class _Request:
         return names
 
 
-def load(name: str, data_dir: str | Path | None = None) -> Dataset:
+def load(name: str, data_dir: str | Path | None = None, task: str | None = None) -> Dataset:
     """Load a data set.
 
     Args:
         name: a name of the catalogue, a path or a Hugging Face name, with options; see the top of this module.
         data_dir: the data folder; by default that of the variable ATOLL_DATA, or the user's cache folder.
+        task: what the labels are, a value of ``--task``; by default classes, and the next token for plain text.
 
     Raises:
         AtollError: the name is unknown, an option is wrong, or the files cannot be read.
@@ -98,12 +107,14 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         >>> load("cifar100@0-9").num_classes
         10
     """
-    request, folder = _parse(name), data_folder(data_dir)
+    request, folder = replace(_parse(name), task=task), data_folder(data_dir)
     known = KNOWN.get(ALIASES.get(request.base, request.base))
     if known:
         _check_labels(request, known.info.classes)  # before anything is downloaded
     data = _load_known(known, request, folder) if known else _load_other(request, folder)
-    _check_labels(request, data.num_classes)
+    if request.labels is not None and not data.num_classes:
+        raise AtollError(f"Data set {name!r}: '@' selects classes, but labels are {data.problem.labels}. Leave it out.")
+    _check_labels(request, max(data.num_classes, 1))
     return data if request.labels is None else _select_classes(data, request.labels)
 
 
@@ -180,7 +191,8 @@ def _load_known(known: CatalogueEntry, request: _Request, folder: Path) -> Datas
         parts = known.read([fetch(file, folder) for file in known.files], size or SIZE, request.labels)
     else:
         parts = table_parts(local) if local.suffix == ".parquet" else npz_parts(local)
-    data = assemble(request.text, parts if known.names is None else parts._replace(classes=known.names))
+    parts = parts if known.names is None else parts._replace(classes=known.names)
+    data = assemble(request.text, parts, task=request.task)
     if data.shape != shape:
         where = local or folder / known.files[0].name
         raise AtollError(f"{where}: rows have shape {data.shape}, but those of {request.base} have {shape}.")
@@ -210,7 +222,7 @@ def _load_other(request: _Request, folder: Path) -> Dataset:
         parts = clients._replace(channels_first=True)  # PFLlib stores images as PyTorch does
     else:
         parts = _read_path(_find_path(request.base, request, folder), request)
-    return assemble(request.text, parts, request.order())
+    return assemble(request.text, parts, request.order(), request.task)
 
 
 def _find_path(name: str, request: _Request, folder: Path) -> Path:
@@ -227,18 +239,33 @@ def _read_path(path: Path, request: _Request) -> RawDataset:
     if path.is_dir():
         return _read_folder(path, request)
     if path.suffix == ".npz":
-        request.allow("classes")
-        return npz_parts(path)
+        request.allow("classes", "standardise")
+        return npz_parts(path)._replace(standardise=request.switch("standardise"))
+    if path.suffix == ".txt":
+        return _read_text([path], request)
     if path.suffix in (".csv", ".parquet"):
         request.allow("label", "owner", "standardise", "classes")
         get = request.options.get
-        return table_parts(path, get("label"), get("owner"), request.switch("standardise"))
-    raise AtollError(f"{path} has an unknown format. Give a .npz, .csv or .parquet file, or a folder.")
+        one_label = request.task in (None, Classes.task)
+        return table_parts(path, get("label"), get("owner"), request.switch("standardise"), one_label)
+    raise AtollError(f"{path} has an unknown format. Give a .npz, .csv, .parquet or .txt file, or a folder.")
+
+
+def _read_text(paths: Sequence[Path], request: _Request) -> RawDataset:
+    request.allow("tokens", "length")
+    tokens, length = request.options.get("tokens", "chars"), request.options.get("length", str(WINDOW))
+    if tokens not in TOKENS:
+        raise unknown("tokens", tokens, TOKENS)
+    if not (length.isdecimal() and int(length) > 0):
+        raise refusal(WHERE, request.text, f"length must be a number of tokens, not {length!r}", FORM)
+    return window_parts(paths, tokens, int(length))
 
 
 def _read_folder(path: Path, request: _Request) -> RawDataset:
     if any(path.glob("*.npz")) or any(path.glob("train/*.npz")):
         request.allow("classes")
         return client_parts(path)
+    if any(path.glob("*.txt")):
+        return _read_text(sorted(path.glob("*.txt")), request)
     request.allow("size", "classes")
     return folder_parts(path, request.size())

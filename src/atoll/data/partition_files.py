@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import AtollError
 from ..utils.parsing import from_json
 from .dataset import Array, Dataset
-from .federated_dataset import PARTS, FederatedDataset, all_labels, fingerprint, short_hash, update_hash
+from .federated_dataset import PARTS, FederatedDataset, all_groups, fingerprint, short_hash, update_hash
 from .readers.pickles import read_partition_pickle
 from .split import ClientSplits, gaps
 
@@ -108,7 +108,7 @@ def _build(
     if (digest := _digest(same)) == head["digest"]:
         return same
     recipe = f"{dataset.name} ({content}), rows listed in a file ({digest})"
-    notes = gaps(ClientSplits(train, val, test), all_labels(dataset), dataset.num_classes)
+    notes = gaps(ClientSplits(train, val, test), all_groups(dataset), len(dataset.groups), dataset.problem)
     return replace(same, notes=notes, name=short_hash(VERSION, recipe), recipe=recipe)
 
 

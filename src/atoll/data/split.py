@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
+from ..core.problems import Problem
 from ..errors import AtollError, unknown
 from .dataset import Array, Dataset
 from .partition.counts import ROUNDING, deal
@@ -114,13 +115,14 @@ def mirrored(counts: Array, totals: Array, stock: Array, rng: Generator) -> Arra
     return given
 
 
-def gaps(parts: ClientSplits, labels: Array, num_classes: int) -> tuple[str, ...]:
+def gaps(parts: ClientSplits, labels: Array, num_classes: int, problem: Problem) -> tuple[str, ...]:
     """Return notes about clients without test rows, validation rows, or training rows of a tested class."""
+    scores = "accuracies" if problem.num_classes else "scores"
     train, test = (holdings(rows, labels, num_classes) for rows in (parts.train, parts.test))
     lacking = {
-        "without a test row, left out of personal accuracies": sum(len(rows) == 0 for rows in parts.test),
+        f"without a test row, left out of personal {scores}": sum(len(rows) == 0 for rows in parts.test),
         "without a validation row": sum(len(rows) == 0 for rows in parts.val),
-        "with test rows of a class they have no training row of": ((test > 0) & (train == 0)).any(1).sum(),
+        f"with test rows of a {problem.group} they have no training row of": ((test > 0) & (train == 0)).any(1).sum(),
     }
     return tuple(f"Clients {what}: {number}." for what, number in lacking.items() if number)
 

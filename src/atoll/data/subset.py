@@ -15,13 +15,14 @@ from .split import apportion, pick, shares
 def subsample(data: Dataset, rows: int, rng: Generator) -> Dataset:
     """Draw ``rows`` rows of a data set, in proportion from its training and test part and from its classes."""
     parts = np.array([len(data.y_train), len(data.y_test)])
-    if not data.num_classes <= rows <= parts.sum():
+    if not len(data.groups) <= rows <= parts.sum():
         raise AtollError(
             f"{rows} rows cannot be drawn from data set {data.name!r}: it has {parts.sum()} rows and "
-            f"{data.num_classes} classes. Ask for --rows {data.num_classes} to {parts.sum()}, or leave it out for all."
+            f"{len(data.groups)} classes. Ask for --rows {len(data.groups)} to {parts.sum()}, or leave it out for all."
         )
     trained, tested = (int(n[0]) for n in shares(np.array([rows]), *parts.tolist()))
-    train, test = _proportional(data.y_train, trained, rng), _proportional(data.y_test, tested, rng)
+    train = _proportional(data.group_numbers(data.y_train), trained, rng)
+    test = _proportional(data.group_numbers(data.y_test), tested, rng)
     return replace(
         data,
         x_train=data.x_train[train],
@@ -48,14 +49,14 @@ def sample_public_rows(data: Dataset, rows: int, shape: tuple[int, ...], rng: Ge
         shape: shape of the clients' rows; images are resized and their channels converted to it.
         rng: source of randomness.
     """
-    totals = np.bincount(data.y_train, minlength=data.num_classes)
+    totals = np.bincount(data.group_numbers(data.y_train), minlength=len(data.groups))
     if not 0 < rows <= totals.sum():
         raise AtollError(
             f"--public-data {data.name!r} needs a number of rows. Add --public with 1 to {totals.sum()}, the number of "
             "its training rows."
         )
     even = apportion(np.array([rows]), (totals > 0)[None].astype(int), totals[None], rng.random((1, len(totals))))[0]
-    return _to_shape(data.x_train[pick(data.y_train, even, rng)], shape, data.name)
+    return _to_shape(data.x_train[pick(data.group_numbers(data.y_train), even, rng)], shape, data.name)
 
 
 def _to_shape(x: Array, shape: tuple[int, ...], name: str) -> Array:

@@ -1,16 +1,18 @@
 """Check before a run that the method can run on these clients with these options."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ..aggregation import robust, robust_rules
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..core.contract import check_functions
+from ..core.hooks import TakesRegularisers
 from ..core.method import AnyMethod, traits_of
 from ..core.optim import base
 from ..core.payloads import equal
 from ..core.prng import key
 from ..core.schema import constraints_of
+from ..core.task import Task
 from ..core.traits import Need, Reads, Traits
 from ..errors import AtollError
 from ..methods import _registry
@@ -54,7 +56,14 @@ def check(
 def _check_needs(method: AnyMethod, pool: ClientPool, name: str) -> None:
     """Raise an AtollError for the first requirement of the method that the federation does not meet."""
     task = pool.task()
-    for need in sorted(traits_of(method).needs, key=lambda need: need.name):
+    terms = method.terms() if isinstance(method, TakesRegularisers) else ()
+    _check_each(name, traits_of(method).needs, task)
+    for term in terms:
+        _check_each(f"--with {type(term).__name__.lower()}", term.needs, task)
+
+
+def _check_each(name: str, needs: Collection[Need], task: Task) -> None:
+    for need in sorted(needs, key=lambda need: need.name):
         if problem := need.find_problem(task):
             others = f" Methods for heterogeneous models: {_heterogeneous_methods()}."
             raise AtollError(f"For {name}, {problem}{others if need is Need.SAME_ARCHITECTURE else ''}")
@@ -112,7 +121,7 @@ def has_effect(kind: str, method: AnyMethod, pool: ClientPool) -> bool:
         pool: the clients.
     """
     constraints = constraints_of(method)
-    classes = pool.num_classes
+    classes = pool.problem.num_classes
     k = key("trial")
     for exchange in dry_run(method, pool, 0):
         down, up = exchange.download, exchange.upload

@@ -51,21 +51,22 @@ def evaluate_generic(
     """Evaluate the generic model after a round; see :meth:`Evaluator.evaluate_generic`.
 
     Without a server, each client has a generic model of its own, that of its server state. Scores on all test rows are
-    means over the clients' models; the accuracy at a client is that of the client's model on its own test rows.
+    means over the clients' models; the score at a client is that of the client's model on its own test rows.
     """
     if not isinstance(server, ClientServers) or not isinstance(method, HasGenericModel):
         return evaluator.evaluate_generic(server, log.t, log.accepted)
     first = next(iter(server.states.values()))
     if pool.remote or method_calls.generic_predictor(method, first, pool.task()) is None:
         return None, None
-    together, accuracies = [], []
+    together, own_scores = [], []
     for at, state in enumerate(server.states.values()):
         scores, each = evaluator.evaluate_generic(state, log.t, log.accepted)
         assert scores is not None
         assert each is not None
         together.append(scores["global"])
-        accuracies.append(each[at])
-    sizes = [float(pool.test.size(at)) for at in range(len(accuracies))]
-    own = {i: {"n": n, "accuracy": score} for i, n, score in zip(pool.ids, sizes, accuracies, strict=True)}
+        own_scores.append(each[at])
+    sizes = [float(pool.test.size(at)) for at in range(len(own_scores))]
+    name = pool.problem.criterion.name
+    own = {i: {"n": n, name: score} for i, n, score in zip(pool.ids, sizes, own_scores, strict=True)}
     means = {name: fmean(score[name] for score in together) for name in together[0]}
-    return {"source": "clients", "global": means, "local": summarise_clients(own)}, accuracies
+    return {"source": "clients", "global": means, "local": summarise_clients(own, pool.problem)}, own_scores

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ..clients.tasks import RoundLog
 from ..config import Config
+from ..core.criterion import ACCURACY, Criterion
 from ..errors import AtollError
 from ..privacy.policy import Privacy
 from ..storage.metrics import RoundMetrics
@@ -18,10 +19,12 @@ class Ending:
         config: number of rounds, ``--patience``, ``--until``, and ``--strikes``.
         privacy: the privacy budget.
         cohorts: the clients, and which rounds are evaluated.
+        criterion: the score on validation rows that ``--patience`` and ``--until`` follow.
     """
 
-    def __init__(self, config: Config, privacy: Privacy, cohorts: Cohorts):
+    def __init__(self, config: Config, privacy: Privacy, cohorts: Cohorts, criterion: Criterion = ACCURACY):
         self._config = config
+        self._criterion = criterion
         self._privacy = privacy
         self._cohorts = cohorts
 
@@ -81,9 +84,9 @@ class Ending:
         scored = [(done, score) for done, score in scored if self._cohorts.is_evaluated(done - 1)]
         if not scored:
             return None
-        best = max(scored, key=lambda at: at[1])  # the first of equal scores
+        best = self._criterion.best(scored, lambda at: at[1])  # the first of equal scores
         until, patience = self._config.until, self._config.patience
-        if until is not None and best[1] >= until:
+        if until is not None and self._criterion.reaches(best[1], until):
             return f"the validation score reached {best[1]:.4g} in round {best[0]} (--until {until:g})"
         since = len(scored) - 1 - scored.index(best)
         if patience is not None and since >= patience:
@@ -102,5 +105,5 @@ class Ending:
 
 
 def validation_score(line: RoundMetrics) -> float:
-    """Return the score by which a run is stopped: that of the personal models on validation rows, higher is better."""
+    """Return the score by which a run is stopped: that of the personal models on validation rows."""
     return line["personal"]["post"]["val"]

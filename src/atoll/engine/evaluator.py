@@ -11,7 +11,7 @@ from torch import Tensor
 from ..aggregation.averaging import mean
 from ..backends.base import Backend
 from ..clients import method_calls
-from ..clients.evaluation import DETAILS, accuracy, measure, predict, summarise_clients
+from ..clients.evaluation import measure, predict, summarise_clients
 from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
@@ -58,7 +58,8 @@ class Evaluator:
         self._seed = seed
         self._byzantine = set(byzantine)
         self._task = pool.task()
-        self._details = (*DETAILS, *pool.metrics)
+        self._problem = pool.problem
+        self._details = (*pool.problem.details, *pool.metrics)
         self._server_side = ServerSideStates(method, self._task, seed, per_client_states)
         # The latest server state, and the scores of its model.
         self._latest: tuple[Any, tuple[GenericScores, list[float]]] | None = None
@@ -80,11 +81,14 @@ class Evaluator:
         # A fixed order of clients: another order would change the last digit of a mean.
         after = {i: run_state.after[i] for i in self._pool.ids}
         before = {i: run_state.before[i] for i in self._pool.ids}
-        both: PersonalScores = {"post": summarise_clients(after), "pre": summarise_clients(before)}
+        both: PersonalScores = {
+            "post": summarise_clients(after, self._problem),
+            "pre": summarise_clients(before, self._problem),
+        }
         if not self._byzantine:
             return both
         honest = {i: score for i, score in after.items() if i not in self._byzantine}
-        return {**both, "honest": summarise_clients(honest)}
+        return {**both, "honest": summarise_clients(honest, self._problem)}
 
     def _fill_gaps(self, run_state: RunState, server: Payload, known: set[ClientId]) -> None:
         """Score the clients without scores.
@@ -114,7 +118,7 @@ class Evaluator:
             cohort: the clients of the round.
 
         Returns:
-            Scores, and the accuracy on each client; None and None without a generic model, and for remote clients,
+            Scores, and the criterion on each client; None and None without a generic model, and for remote clients,
             which keep their test rows to themselves.
         """
         if self._pool.remote:
@@ -130,13 +134,14 @@ class Evaluator:
 
     def _score(self, predictor: Predictor, source: str) -> tuple[GenericScores, list[float]]:
         test, val = self._pool.test, self._pool.val
-        logits = predict(predictor, test.all.x)
-        together = measure(logits, test.all.y, self._pool.metrics)
-        together["val"] = accuracy(predict(predictor, val.all.x), val.all.y) if len(val.all.y) else float("nan")
-        # One call for all clients: with many clients, one call for each would take longer than the round.
-        each = test.hit_rates(logits.argmax(1) == test.all.y)
-        local = {i: {"n": float(test.size(at)), "accuracy": each[at]} for at, i in enumerate(self._pool.ids)}
-        return {"source": source, "global": together, "local": summarise_clients(local)}, each
+        problem, outputs = self._problem, predict(predictor, test.all.x)
+        together = measure(problem, outputs, test.all.y, self._pool.metrics)
+        together["val"] = problem.score(predict(predictor, val.all.x), val.all.y) if len(val.all.y) else float("nan")
+        sizes = [test.size(at) for at in range(len(self._pool.ids))]
+        each = problem.score_each(outputs, test.all.y, sizes)
+        name, at_clients = problem.criterion.name, zip(self._pool.ids, sizes, each, strict=True)
+        local = {i: {"n": float(size), name: score} for i, size, score in at_clients}
+        return {"source": source, "global": together, "local": summarise_clients(local, problem)}, each
 
     def _average(self, server: Payload, t: int, cohort: Sequence[ClientId]) -> Predictor | None:
         if not cohort or len(self._pool.architectures()) > 1:
@@ -152,18 +157,19 @@ class Evaluator:
         return _PersonalParams(self._method.personal_params(download, None, state, client), client.n)
 
     def make_table(self, t: int, run_state: RunState, generic: list[float] | None) -> pa.Table:
-        """Make the table of a round with one row for each client; ``generic`` are accuracies of the generic model."""
+        """Make the table of a round with one row for each client; ``generic`` are scores of the generic model."""
         after = [run_state.after[i] for i in self._pool.ids]
         before = [run_state.before[i] for i in self._pool.ids]
+        name = self._problem.criterion.name
         return pa.table(
             {
                 "round": [t] * len(after),
                 **self._holdings,
-                "accuracy": [score["accuracy"] for score in after],
+                name: [score[name] for score in after],
                 "val": [score["val"] for score in after],
-                "pre_accuracy": [score["accuracy"] for score in before],
-                "generic_accuracy": [None] * len(after) if generic is None else generic,
-                **{name: [score[name] for score in after] for name in self._details},
+                f"pre_{name}": [score[name] for score in before],
+                f"generic_{name}": [None] * len(after) if generic is None else generic,
+                **{detail: [score[detail] for score in after] for detail in self._details},
             }
         )
 

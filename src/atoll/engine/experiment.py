@@ -135,6 +135,7 @@ class Experiment:
         made = summarise(
             self.setup.config,
             run_state,
+            self.setup.pool.problem,
             clients=len(self.setup.pool.ids),
             digest=run_digest(self.progress.server, self.stores),
             poisoned=sorted(self.rounds.cohorts.faults.poisoned),

@@ -14,6 +14,7 @@ from ..core.adapted_model import AdaptedModel
 from ..core.model import Model
 from ..core.params import trainable
 from ..core.prng import key, seed_of
+from ..core.problems import NextToken
 from ..core.traits import Need
 from ..data.dataset import Dataset
 from ..data.federated_dataset import FederatedDataset
@@ -114,26 +115,25 @@ class ModelFactory:
             raise AtollError(
                 f"Model {name!r}: {unfit.pop()} is the same for all models of a run. Use --width for widths."
             )
-        if base in models.names() and self.data.kind not in models.kinds(base):
-            fitting = [n for n in models.names() if self.data.kind in models.kinds(n)]
-            raise AtollError(
-                f"Model {base!r} cannot read {self.data.kind} data. Models that can: {', '.join(fitting)}."
-            )
+        kind = model_kind(self.data)
+        if base in models.names() and kind not in models.kinds(base):
+            fitting = [n for n in models.names() if kind in models.kinds(n)]
+            raise AtollError(f"Model {base!r} cannot read {kind} data. Models that can: {', '.join(fitting)}.")
         self._check(name, base, options, bias)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(key(self.config.seed, "model", name, owner or "")))
-            classes, width = self.data.num_classes, self.config.width
+            outputs, width = self.data.problem.outputs, self.config.width
             net: nn.Module
             if models.is_foreign(base):
-                net = models.foreign(base, self.shape, classes, self._sample(), bias, width, options)
+                net = models.foreign(base, self.shape, outputs, self._sample(), bias, width, options)
             else:
-                net = models.build(base, self.shape, classes, head_bias=bias, width=width, **options)
+                net = models.build(base, self.shape, outputs, head_bias=bias, width=width, **options)
         return _make(net, name, adapter, self.config.seed)
 
     def _check(self, name: str, base: str, options: dict[str, Any], bias: bool) -> None:
         """Raise NotAdmitted for a network that may not be built: code from elsewhere, or too many weights."""
         if not models.is_foreign(base):
-            outputs, width = self.data.num_classes, self.config.width
+            outputs, width = self.data.problem.outputs, self.config.width
             self._check_weights(
                 name, lambda: models.build(base, self.shape, outputs, head_bias=bias, width=width, **options)
             )
@@ -209,8 +209,15 @@ def _proxy_network(config: Config, shape: tuple[int, ...]) -> nn.Module:
         raise AtollError(f"--proxy {config.proxy}: {reason}. Options: kernel, activation, final_relu.") from reason
 
 
+def model_kind(data: Dataset) -> str:
+    """Return the kind of data that a model must read: models of the next token are of a kind of their own."""
+    return NextToken.task if isinstance(data.problem, NextToken) else data.kind
+
+
 def default_model(data: Dataset) -> str:
     """Return the name of the model for data of this kind and size."""
+    if isinstance(data.problem, NextToken):
+        return "lm"
     if data.kind == "image":
         return "mlp" if max(data.shape[1:]) <= SMALL_IMAGE else "cnn1"
     return "bilstm" if data.kind == "text" else "mlp"
@@ -223,10 +230,12 @@ def _check_module(net: nn.Module, data: Dataset) -> None:
             f"{type(net).__name__} has no parts called body and head. "
             "Use atoll.models.split(network, head=NAME) with the name of its last linear layer."
         )
-    if head.out_features != data.num_classes:
+    outputs = data.problem.outputs
+    if head.out_features != outputs:
+        wanted = f"has {outputs} classes" if data.num_classes else f"needs {outputs}"
         raise AtollError(
-            f"The network has {head.out_features} outputs, but {data.name!r} has {data.num_classes} classes. "
-            f"Use atoll.models.split(network, head=NAME, num_classes={data.num_classes})."
+            f"The network has {head.out_features} outputs, but {data.name!r} {wanted}. "
+            f"Use atoll.models.split(network, head=NAME, num_classes={outputs})."
         )
 
 

@@ -56,9 +56,10 @@ class Result:
 
     def __repr__(self) -> str:
         s, personal, generic = self.summary, self.summary["personal"], self.summary["generic"]
-        both = f", generic {generic['best_by_val']:.2%}" if generic else ""
+        score = self.setup.pool.problem.criterion.named
+        both = f", generic {score(generic['best_by_val'])}" if generic else ""
         return (
-            f"<Result {s['label']} on {s['data']}: personal {personal['best_by_val']:.2%}{both} "
+            f"<Result {s['label']} on {s['data']}: personal {score(personal['best_by_val'])}{both} "
             f"after {s['rounds']} rounds, {s['clients']} clients>"
         )
 
@@ -69,7 +70,7 @@ class Result:
 
     def to_table(self) -> pa.Table:
         """Return a table with one row for each evaluated round."""
-        return pa.Table.from_pylist([_line(line) for line in self.history])
+        return pa.Table.from_pylist([_line(line, self.setup.pool.problem.criterion.name) for line in self.history])
 
     def to_dataframe(self) -> Any:
         """Return a pandas data frame with one row for each evaluated round."""
@@ -79,7 +80,7 @@ class Result:
         """Draw a figure of the run.
 
         Args:
-            kind: accuracy by round (``curves``), by client (``boxes``) or by bytes (``bytes``), or the clients' rows
+            kind: score by round (``curves``), by client (``boxes``) or by bytes (``bytes``), or the clients' rows
                 (``holdings``).
         """
         from ..report.figures import draw  # imported here because matplotlib is slow to import
@@ -108,28 +109,30 @@ class Result:
         return self.backend.state(self.setup.method, self.setup.config.seed, i)
 
     def personal(self, i: ClientId) -> Predictor:
-        """Return the personal model of client ``i`` after the server's last message, a function of inputs to logits."""
+        """Return the personal model of client ``i`` after the last download: inputs to logits, or to numbers."""
         method, seed = self.setup.method, self.setup.config.seed
         server_side = ServerSideStates(method, self.pool.task(), seed, self.per_client_states)
         download = server_side.download(self.server, i, Round(self.summary["rounds"]))
-        return method_calls.personal_predictor(method, download, None, self.state(i), self.pool.client(i))
+        predictor = method_calls.personal_predictor(method, download, None, self.state(i), self.pool.client(i))
+        return self.pool.problem.predictor_in_unit(predictor)
 
     def generic(self) -> Predictor | None:
         """Return the server's model, or None if the method has none or the run had no server."""
         if isinstance(self.server, ClientServers):
             return None
-        return method_calls.generic_predictor(self.setup.method, self.server, self.pool.task())
+        predictor = method_calls.generic_predictor(self.setup.method, self.server, self.pool.task())
+        return predictor and self.pool.problem.predictor_in_unit(predictor)
 
 
-def _line(line: RoundMetrics) -> dict[str, Any]:
-    """Make the row of a round."""
+def _line(line: RoundMetrics, score: str) -> dict[str, Any]:
+    """Make the row of a round, with the score of that name."""
     post, generic = line["personal"]["post"], line["generic"]
     return {
         "round": line["round"],
-        "personal": post["accuracy"],
+        "personal": post[score],
         "worst_decile": post.get("worst_decile"),
         "val": post.get("val"),
-        "generic": generic["global"]["accuracy"] if generic else None,
+        "generic": generic["global"][score] if generic else None,
         **{name: line["bytes"][name] for name in ("up", "down")},
         "seconds": line["seconds"],
     }

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..clients.evaluation import RESERVED_NAMES
-from ..clients.metrics import Metric, load_metrics
+from ..clients.metrics import Metric
 from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
 from ..config import Config
 from ..core.hooks import has_bias_free_heads
@@ -35,6 +34,7 @@ from ..simulation.topology import Neighbours, read_topology
 from ..typing import ClientId
 from . import compatibility
 from .model_factory import ModelFactory, build_proxy_model, from_modules
+from .problem_options import check_targets, check_task, load_data, load_user_metrics
 from .round_options import check_round_options
 from .vmap_trial import find_vmap_problem, is_tried, two_clients
 
@@ -97,7 +97,7 @@ def build_setup(
     """
     devices = fill_from_option(Devices(), config.clock, "--clock")
     method = _apply_wait_free(config, method) if method else build_method(config)
-    data = dataset if dataset is not None else load(config.data, config.data_dir)
+    data = load_data(config) if dataset is None else check_task(dataset, config)
     if config.rows is not None:
         data = subsample(data, config.rows, stream(config.seed, "excerpt"))
     own_public = 0 if config.public_data else config.public
@@ -114,10 +114,12 @@ def build_setup(
     config = replace(config, device=_resolve_device(config))
     transform = preset(config.transform, data.name, data.shape)
     pool = _pool(config, method, federation, transform, nets)
-    pool = replace(pool, metrics=load_metrics(config.metric, RESERVED_NAMES) if measures is None else measures)
+    pool = replace(pool, metrics=load_user_metrics(config, data.problem, measures))
+    check_targets(config, data.problem)
     backend, notes = _backend(method, pool, config) if config.backend == "auto" else (config.backend, ())
     config = replace(
         config,
+        task=config.task if data.num_classes else data.problem.task,
         models=config.models or tuple(dict.fromkeys(pool.models[i].architecture for i in pool.ids)),
         backend=backend,
         settings={path: setting_value(method, path) for path in config.settings},
@@ -253,7 +255,7 @@ def _pool(
         networks,
         models,
         rows,
-        federation.dataset.num_classes,
+        federation.dataset.problem,
         public=None if public is None else transform.prepare(public),
         augment=transform.augmentation,
         device=config.device,
@@ -264,7 +266,7 @@ def _pool(
 def load_public_rows(config: Config, federation: FederatedDataset) -> Array | None:
     """Load public rows, set aside from the clients' data set or from another one, before the transform."""
     if config.public_data:
-        other, shape = load(config.public_data, config.data_dir), federation.dataset.shape
+        other, shape = load(config.public_data, config.data_dir, config.task), federation.dataset.shape
         return sample_public_rows(other, config.public, shape, stream(config.seed, "guests"))
     return federation.rows(federation.public) if len(federation.public) else None
 
@@ -276,5 +278,5 @@ def build_row_splits(federation: FederatedDataset, transform: Transform, device:
 
 def _build_rows(federation: FederatedDataset, owned: Sequence[Array], transform: Transform, device: str) -> ClientRows:
     order = np.concatenate(owned)
-    x, y = transform.prepare(federation.rows(order)), torch.from_numpy(federation.labels(order)).long()
+    x, y = transform.prepare(federation.rows(order)), torch.from_numpy(federation.labels(order))
     return ClientRows(x.to(device), y.to(device), [len(rows) for rows in owned])

@@ -11,7 +11,9 @@ from ..clients.server_side import ClientServers
 from ..clients.state_store import RunStores, state_digest
 from ..config import Config
 from ..core import serialization
+from ..core.criterion import Criterion
 from ..core.payloads import Payload
+from ..core.problems import Problem
 from ..methods._factory import split_variant
 from ..storage.metrics import GenericScores, RoundMetrics
 from ..typing import ClientId
@@ -21,18 +23,24 @@ NAMED = 5  # largest number of clients in a sentence
 
 
 def summarise(
-    config: Config, run_state: RunState, clients: int, digest: str, poisoned: Sequence[ClientId] = ()
+    config: Config,
+    run_state: RunState,
+    problem: Problem,
+    clients: int,
+    digest: str,
+    poisoned: Sequence[ClientId] = (),
 ) -> dict[str, Any]:
     """Make the content of summary.json.
 
     Args:
         config: configuration of the run.
         run_state: totals, scores and lines of metrics.
+        problem: what the labels are.
         clients: number of clients.
         digest: digest of the final state.
         poisoned: byzantine clients.
     """
-    lines, totals = run_state.lines, run_state.totals
+    lines, totals, criterion = run_state.lines, run_state.totals, problem.criterion
     base, variant = split_variant(config.method)
     generic = [(line["round"], scores) for line in lines if (scores := line["generic"])]
     each = max(1, totals.participations)
@@ -41,6 +49,7 @@ def summarise(
         "variant": variant,
         "label": config.label,
         "data": config.data,
+        **({} if problem.num_classes else {"task": problem.task}),
         "partition": config.partition,
         "split": config.split,
         "models": list(config.models),
@@ -49,15 +58,15 @@ def summarise(
         "seed": config.seed,
         "backend": config.backend,
         "status": run_state.status,
-        "personal": select_rounds([(line["round"], line["personal"]["post"]) for line in lines]),
-        "personal_pre": select_rounds([(line["round"], line["personal"]["pre"]) for line in lines]),
-        "personal_honest": select_rounds([(line["round"], line["personal"]["honest"]) for line in lines])
+        "personal": select_rounds([(line["round"], line["personal"]["post"]) for line in lines], criterion),
+        "personal_pre": select_rounds([(line["round"], line["personal"]["pre"]) for line in lines], criterion),
+        "personal_honest": select_rounds([(line["round"], line["personal"]["honest"]) for line in lines], criterion)
         if poisoned
         else None,
         "poisoned": list(poisoned),
         "dropped": totals.dropped,
         "empty_rounds": totals.empty,
-        "generic": _generic(generic) if generic else None,
+        "generic": _generic(generic, criterion) if generic else None,
         "bytes": {
             "up": totals.up,
             "down": totals.down,
@@ -65,16 +74,18 @@ def summarise(
         },
         "flops": {"clients": totals.client_flops, "server": totals.server_flops},
         "clock": _clock(lines, config.wait_free),
-        "target": config.target and {"accuracy": config.target, "reached": find_target_round(lines, config.target)},
+        "target": config.target
+        and {criterion.name: config.target, "reached": find_target_round(lines, config.target, criterion)},
         "seconds": totals.seconds,
         "digest": digest,
         "version": __version__,
     }
 
 
-def _generic(history: Sequence[tuple[int, GenericScores]]) -> dict[str, Any]:
-    """Return the source and the selected values of the generic model's accuracy on all test rows."""
-    return {"source": history[-1][1]["source"], **select_rounds([(t, scores["global"]) for t, scores in history])}
+def _generic(history: Sequence[tuple[int, GenericScores]], criterion: Criterion) -> dict[str, Any]:
+    """Return the source and the selected scores of the generic model on all test rows."""
+    selected = select_rounds([(t, scores["global"]) for t, scores in history], criterion)
+    return {"source": history[-1][1]["source"], **selected}
 
 
 def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:

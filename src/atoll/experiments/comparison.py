@@ -37,9 +37,10 @@ class Comparison:
     def __repr__(self) -> str:
         rows = self.rows
         seeds = max(len(row.seeds) for row in rows)
-        lead = table.accuracy(rows[0].best_by_val)
+        form = rows[0].criterion
+        lead = table.format_score(rows[0].best_by_val, form) + (" %" if form.percent else f" {form.title}")
         data = ", ".join(dict.fromkeys(str(run.summary["data"]) for run in self.runs))
-        return f"<Comparison on {data}: {count(len(rows), 'method')}, {count(seeds, 'seed')}; {rows[0].name} {lead} %>"
+        return f"<Comparison on {data}: {count(len(rows), 'method')}, {count(seeds, 'seed')}; {rows[0].name} {lead}>"
 
     def _repr_html_(self) -> str:
         rows = self.rows
@@ -48,7 +49,7 @@ class Comparison:
         return html(repr(self)[1:-1], ("method", "n", *(column.short for column in shown)), cells)
 
     def to_table(self) -> pa.Table:
-        """Return one row for each method; accuracies in percent, with their deviations over seeds beside them."""
+        """Return one row for each method; shares in percent, with their deviations over seeds beside them."""
         return pa.Table.from_pylist([_flatten(row) for row in self.rows])
 
     def to_dataframe(self) -> Any:
@@ -56,7 +57,7 @@ class Comparison:
         return dataframe(self.to_table())
 
     def plot(self, kind: str = "curves") -> "Figure":
-        """Draw accuracy by round (``curves``), by client (``boxes``) or by bytes (``bytes``)."""
+        """Draw scores by round (``curves``), by client (``boxes``) or by bytes (``bytes``)."""
         from ..report.figures import draw  # takes long to import
 
         return draw(kind, self.runs)
@@ -87,7 +88,7 @@ def run_compare(
         options: the options of the command line, such as ``clients=20``; ``workers`` runs that many at the same time.
 
     Returns:
-        The finished runs, ranked by personal accuracy.
+        The finished runs, ranked by personal score.
 
     Raises:
         AtollError: before anything runs, if an option is wrong or a method does not fit.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..report.sheets import Sheet
 from ..report.significance import paired
-from ..report.table import NONE, accuracy
+from ..report.table import NONE, format_score
 from ..storage.run_reader import Run, value
 from ..utils.stats import Stat, spread
 from .papers import MEASURES, Cell, PrintedNumber, Recipe
@@ -129,8 +129,8 @@ def _cell_texts(c: ComparedNumber) -> tuple[str, str, str]:
     printed = None if c.printed is None or math.isnan(c.printed.value) else c.printed
     std = None if printed is None or math.isnan(printed.std) else printed.std
     return (
-        accuracy(None if printed is None else Stat(printed.value, std)),
-        accuracy(c.measured),
+        format_score(None if printed is None else Stat(printed.value, std)),
+        format_score(c.measured),
         NONE if c.gap is None else f"{c.gap:+.2f}",
     )
 

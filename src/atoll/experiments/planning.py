@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..config import Config, from_dict
 from ..data.dataset import Dataset
-from ..data.loading import load
+from ..engine.problem_options import load_data
 from ..engine.setup import build_setup, check_fit
 from ..errors import AtollError, unknown
 from ..methods import _registry
@@ -30,7 +30,7 @@ def plan_configs(names: Sequence[str], values: Mapping[str, object], seeds: Sequ
     shared = from_dict(values)
     chosen = list(names)
     if chosen == ["all"]:
-        data = load(shared.data, shared.data_dir)
+        data = load_data(shared)
         shared = _with_public_rows(shared, data)
         chosen = _runnable_methods(shared, data)
     entries = [method_config(name, shared) for name in chosen]
@@ -58,7 +58,7 @@ def _with_public_rows(shared: Config, data: Dataset) -> Config:
     if shared.public:
         return shared
     rows = len(data.y_train) if shared.rows is None else min(shared.rows, len(data.y_train))
-    return replace(shared, public=min(PUBLIC_PER_CLASS * data.num_classes, int(PUBLIC_SHARE * rows)))
+    return replace(shared, public=min(PUBLIC_PER_CLASS * len(data.groups), int(PUBLIC_SHARE * rows)))
 
 
 def method_config(name: str, shared: Config) -> Config:

@@ -22,6 +22,7 @@ from ..config import LENGTH, Config, from_dict, read_yaml
 from ..data.dataset import Dataset
 from ..data.loading import load
 from ..engine.experiment import Watch
+from ..engine.problem_options import load_data
 from ..engine.setup import Setup, build_setup, check_fit
 from ..errors import AtollError
 from ..storage import run_reader
@@ -63,7 +64,7 @@ def run_all(
     Raises:
         AtollError: before anything runs, if a method does not fit or a directory holds a run.
     """
-    data = load(configs[0].data, configs[0].data_dir)
+    data = load_data(configs[0])
     first = _check(configs, data, resume or force)
     if workers > 1 and len(configs) > 1:
         return _in_processes([replace(c, workers=1) for c in configs], watches, resume, force, workers)
@@ -80,7 +81,7 @@ def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], W
     """
     for case, configs in cases.items():
         try:
-            _check(configs, load(configs[0].data, configs[0].data_dir), replacing=True)
+            _check(configs, load_data(configs[0]), replacing=True)
         except AtollError as reason:
             raise AtollError(f"{case}: {reason}") from reason
     planned = [c for configs in cases.values() for c in configs]
@@ -89,7 +90,7 @@ def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], W
         return _in_processes(
             [replace(c, workers=1) for c in planned], watches, resume=True, force=False, workers=workers
         )
-    return _in_turn(planned, watches, True, False, lambda config: _load_once(config.data, config.data_dir), [])
+    return _in_turn(planned, watches, True, False, _load_data_once, [])
 
 
 def _check(configs: Sequence[Config], data: Dataset, replacing: bool) -> Setup:
@@ -207,7 +208,7 @@ def _run_in_worker(at: int, config: Config, resume: bool, force: bool, events: E
         events.put((at, done, line))
 
     try:
-        return _run_or_read(build_setup(config, _load_once(config.data, config.data_dir)), watch, resume, force)
+        return _run_or_read(build_setup(config, _load_data_once(config)), watch, resume, force)
     except KeyboardInterrupt:
         os._exit(1)  # Otherwise the pool would give this process the next run.
 
@@ -236,10 +237,14 @@ def _is_done(config: Config) -> bool:
     return same_length and kept.identity() == config.identity()
 
 
+def _load_data_once(config: Config) -> Dataset:
+    return _load_once(config.data, config.data_dir, config.task)
+
+
 @lru_cache(maxsize=1)  # Runs on the same data follow one another.
-def _load_once(name: str, data_dir: str | None) -> Dataset:
+def _load_once(name: str, data_dir: str | None, task: str | None) -> Dataset:
     """Load a data set and keep it until another one is loaded."""
-    return load(name, data_dir)
+    return load(name, data_dir, task)
 
 
 def _relay(events: Events, watches: Sequence[Watch]) -> None:

@@ -13,7 +13,7 @@ from ..utils.parsing import parse_pair, refusal
 
 Point = dict[str, str]  # settings as a user would write them: {"lam": "0.1"}
 
-MODELS = ("personal", "generic")  # The kinds of model whose validation accuracy may decide.
+MODELS = ("personal", "generic")  # The kinds of model whose validation score may decide.
 DIGITS = 4  # Significant digits of drawn numbers; more would only make names long.
 
 
@@ -72,7 +72,7 @@ def _range(text: str, listed: str) -> tuple[float, float]:
 
 
 class Search(Protocol):
-    """A search strategy: proposes points in batches, and receives their validation accuracies."""
+    """A search strategy: proposes points in batches, and receives their validation scores; higher is better."""
 
     def batches(self) -> Iterator[list[Point]]: ...
     def tell(self, points: Sequence[Point], scores: Sequence[float]) -> None: ...

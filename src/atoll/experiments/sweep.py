@@ -1,4 +1,4 @@
-"""Run a method over settings and choose the best by validation accuracy."""
+"""Run a method over settings and choose the best by validation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class SweepPlan(NamedTuple):
     base: Config
     seeds: tuple[int, ...]
     root: Path
-    model: str  # whose validation accuracy decides
+    model: str  # whose validation score decides
     resume: bool = False
     force: bool = False
 
@@ -46,7 +46,7 @@ class SweepOutcome(NamedTuple):
 
 
 def run_search(search: Search, request: SweepPlan, follow: Follow) -> SweepOutcome:
-    """Run every point that the search asks for, each once, and pass their validation accuracies to the search."""
+    """Run every point that the search asks for, each once, and pass their validation scores to the search."""
     results: dict[tuple[str, ...], Trial] = {}  # by the values of the point: a search may come back to one
     runs: list[Run] = []
     for points in search.batches():
@@ -55,8 +55,13 @@ def run_search(search: Search, request: SweepPlan, follow: Follow) -> SweepOutco
         for values, point, members in zip(fresh, fresh.values(), made, strict=True):
             results[values] = trial_of(point, members, request.model)
             runs += members
-        search.tell(points, [results[tuple(p.values())].val for p in points])
+        search.tell(points, [_higher_is_better(results[tuple(p.values())]) for p in points])
     return SweepOutcome(list(results.values()), runs)
+
+
+def _higher_is_better(trial: Trial) -> float:
+    """Return the validation score as searches want it, which maximise."""
+    return trial.val if trial.criterion.higher else -trial.val
 
 
 def _run(points: Sequence[Point], request: SweepPlan, follow: Follow) -> list[list[Run]]:
@@ -75,30 +80,33 @@ def _run(points: Sequence[Point], request: SweepPlan, follow: Follow) -> list[li
 
 @dataclass(frozen=True, repr=False)
 class Sweep:
-    """The points of a search; validation accuracy decides which is best."""
+    """The points of a search; validation decides which is best."""
 
     tried: tuple[Trial, ...]
-    model: str  # whose accuracy decides: personal or generic
+    model: str  # whose score decides: personal or generic
     comparison: Comparison  # of all runs
 
     @property
     def best(self) -> Trial:
-        """The point with the highest validation accuracy."""
+        """The point with the best validation score."""
         return best_trial(self.tried)
 
     def __repr__(self) -> str:
         words = ", ".join(f"{name}={v}" for name, v in self.best.point.items())
-        scores = f"validation {self.best.val:.2f} %, test {self.best.test:.2f} %"
+        score, unit = self.best.criterion, " %" if self.best.criterion.percent else ""
+        scores = f"validation {score.digits(self.best.val)}{unit}, test {score.digits(self.best.test)}{unit}"
         return f"<Sweep over {count(len(self.tried), 'point')}: best {words} ({scores})>"
 
     def _repr_html_(self) -> str:
         columns = [*self.tried[0].point, "val", "test"]
-        ranked = sorted(self.tried, key=lambda t: -t.val)
-        return html(repr(self)[1:-1], columns, [[*t.point.values(), f"{t.val:.2f}", f"{t.test:.2f}"] for t in ranked])
+        score = self.tried[0].criterion
+        ranked = sorted(self.tried, key=lambda t: score.rank(t.val))
+        cells = [[*t.point.values(), score.digits(t.val), score.digits(t.test)] for t in ranked]
+        return html(repr(self)[1:-1], columns, cells)
 
     def to_table(self) -> pa.Table:
         """Return one row for each point."""
-        return pa.Table.from_pylist([t.point | t.accuracies() for t in self.tried])
+        return pa.Table.from_pylist([t.point | t.scores() for t in self.tried])
 
     def to_dataframe(self) -> Any:
         """Return ``to_table`` as a pandas data frame."""
@@ -133,14 +141,14 @@ def run_sweep(
     watch: Watch | None = None,
     **options: object,
 ) -> Sweep:
-    """Run a method over settings and choose by validation accuracy, like ``atoll sweep``.
+    """Run a method over settings and choose by validation, like ``atoll sweep``.
 
     Args:
         method: a name, with a variant and regularisers as on the command line.
         grid: settings of the method, or options of a run, and their values, such as ``{"lam": [0.1, 1]}``.
         data: a data set by name or path.
         random: try this many points drawn at random, not all combinations.
-        by: the model whose validation accuracy decides: ``"personal"`` or ``"generic"``.
+        by: the model whose validation score decides: ``"personal"`` or ``"generic"``.
         seeds: one run of every point for each; without any, the seed of the options.
         out: directory for everything that ``atoll sweep`` writes: runs, report.html, sweep.json and sweep.csv. Without
             it nothing is left on the disk.

@@ -1,4 +1,4 @@
-"""Define the points of a sweep: their configurations, their directories, and their accuracies over seeds."""
+"""Define the points of a sweep: their configurations, their directories, and their scores over seeds."""
 
 import math
 import statistics
@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ..config import NEUTRAL, Config
+from ..core.criterion import ACCURACY, Criterion
 from ..errors import AtollError
 from ..storage.run_reader import Run, value
 from .planning import to_file_name
@@ -30,7 +31,7 @@ def run_directory(root: Path, point: Point, seed: int) -> Path:
 
 @dataclass(frozen=True)
 class Trial:
-    """The accuracies of a point: means over seeds, in percent, with their standard deviations."""
+    """The scores of a point: means over seeds, of shares in percent, with their standard deviations."""
 
     point: Point
     val: float
@@ -38,27 +39,29 @@ class Trial:
     val_std: float
     test_std: float
     finished: bool
+    criterion: Criterion = ACCURACY
 
-    def accuracies(self) -> dict[str, object]:
-        """Return all fields but the point, by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "point"}
+    def scores(self) -> dict[str, object]:
+        """Return validation and test scores and whether all runs finished, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("point", "criterion")}
 
     def to_json(self) -> dict[str, object]:
         """Return the entry of the point in sweep.json."""
-        return {"point": self.point} | self.accuracies()
+        return {"point": self.point} | self.scores()
 
 
 def trial_of(point: Point, runs: Sequence[Run], model: str) -> Trial:
-    """Average the runs of a point, each at the round with the best validation accuracy; NaN where a run has none."""
-    val = [_percent(run, f"{model}.metrics.best_by_val.val") for run in runs]
-    test = [_percent(run, f"{model}.best_by_val") for run in runs]
+    """Average the runs of a point, each at the round with the best validation score; NaN where a run has none."""
+    val = [_shown(run, f"{model}.metrics.best_by_val.val") for run in runs]
+    test = [_shown(run, f"{model}.best_by_val") for run in runs]
     done = all(run.status == "finished" for run in runs)
-    return Trial(point, statistics.fmean(val), statistics.fmean(test), _spread(val), _spread(test), done)
+    means = statistics.fmean(val), statistics.fmean(test)
+    return Trial(point, *means, _spread(val), _spread(test), done, runs[0].criterion)
 
 
-def _percent(run: Run, dotted: str) -> float:
+def _shown(run: Run, dotted: str) -> float:
     number = value(run.summary, dotted)
-    return math.nan if number is None else 100 * number
+    return math.nan if number is None else run.criterion.scale * number
 
 
 def _spread(numbers: Sequence[float]) -> float:
@@ -66,14 +69,14 @@ def _spread(numbers: Sequence[float]) -> float:
 
 
 def best_trial(results: Sequence[Trial]) -> Trial:
-    """Return the point with the highest validation accuracy among finished runs; the first one wins a tie."""
+    """Return the point with the best validation score among finished runs; the first one wins a tie."""
     judged = [t for t in results if t.finished and not math.isnan(t.val)]
     if not judged:
         raise AtollError(
             "No point can be chosen: no run finished with a validation accuracy. "
             "Choose a --split with validation rows, such as client_811."
         )
-    return max(judged, key=lambda t: t.val)
+    return judged[0].criterion.best(judged, lambda t: t.val)
 
 
 def is_matrix(points: Sequence[Mapping[str, str]]) -> bool:
@@ -88,4 +91,4 @@ def is_matrix(points: Sequence[Mapping[str, str]]) -> bool:
 def document(results: Sequence[Trial], model: str) -> dict[str, object]:
     """Return the contents of sweep.json."""
     entries = {"best": best_trial(results).to_json(), "tried": [t.to_json() for t in results]}
-    return {"by": f"validation accuracy, {model}", **entries}
+    return {"by": f"validation {results[0].criterion.title}, {model}", **entries}

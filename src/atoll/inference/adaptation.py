@@ -14,7 +14,7 @@ import pyarrow.csv
 import torch
 
 from ..clients import method_calls
-from ..clients.evaluation import accuracy, predict
+from ..clients.evaluation import predict
 from ..clients.participation import take_part
 from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
@@ -132,7 +132,7 @@ def _train_and_score(
     kept: dict[ClientId, ModelSource] = {}
     total = len(pool.ids) * len(plan.shots) * plan.repeats
     for i in pool.ids:
-        shared = None if generic is None else _accuracy(generic, pool, i)
+        shared = None if generic is None else _score(generic, pool, i)
         for shots, repeat, client in cut_rows(pool.client(i), i, plan):
             k = key(seed, "adapt", repeat, i)
             with OperationCounter() as work:
@@ -146,8 +146,8 @@ def _train_and_score(
                     shots=format_shots(shots),
                     repeat=repeat,
                     rows=len(client.y),
-                    personal=_accuracy(method_calls.personal_predictor(method, *source), pool, i),
-                    alone=_accuracy(alone, pool, i),
+                    personal=_score(method_calls.personal_predictor(method, *source), pool, i),
+                    alone=_score(alone, pool, i),
                     shared=shared,
                     epochs_alone=epochs,
                 )
@@ -189,6 +189,6 @@ def _train_alone(method: AnyMethod, client: Client, k: Key, work: int) -> tuple[
     return client.predictor(state.params), epochs
 
 
-def _accuracy(predictor: Predictor, pool: ClientPool, i: ClientId) -> float:
+def _score(predictor: Predictor, pool: ClientPool, i: ClientId) -> float:
     test = pool.test[pool.position(i)]
-    return accuracy(predict(predictor, test.x), test.y)
+    return pool.problem.score(predict(predictor, test.x), test.y)

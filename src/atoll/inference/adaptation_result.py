@@ -1,4 +1,4 @@
-"""Describe the result of an adaptation: accuracies and models of newcomers."""
+"""Describe the result of an adaptation: scores and models of newcomers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 import pyarrow as pa
 
+from ..core.criterion import Criterion
 from ..typing import ClientId
 from ..utils.notebook import dataframe, html
 from ..utils.stats import Stat, spread
@@ -20,15 +21,15 @@ KINDS = ("personal", "alone", "shared")
 
 
 class Score(TypedDict):
-    """Test accuracies of one newcomer after training on one draw of rows: a row of the table of an adaptation."""
+    """Test scores of one newcomer after training on one draw of rows: a row of the table of an adaptation."""
 
     client: ClientId
     shots: str  # rows of each class, or "all"
     repeat: int
     rows: int  # training rows
-    personal: float  # accuracy of the personal model
-    alone: float  # accuracy of the model that is trained alone
-    shared: float | None  # accuracy of the server's model
+    personal: float  # score of the personal model
+    alone: float  # score of the model that is trained alone
+    shared: float | None  # score of the server's model
     epochs_alone: int
 
 
@@ -38,14 +39,14 @@ def format_shots(shots: int | None) -> str:
 
 
 class Point(NamedTuple):
-    """Mean accuracies over newcomers for one number of rows.
+    """Mean scores over newcomers for one number of rows.
 
     Args:
         shots: rows of each class; None for all rows.
         rows: average number of rows of a newcomer.
-        personal: accuracy of personal models.
-        alone: accuracy of models that are trained alone.
-        shared: accuracy of the server's model, or None if the method has none.
+        personal: score of personal models.
+        alone: score of models that are trained alone.
+        shared: score of the server's model, or None if the method has none.
     """
 
     shots: int | None
@@ -84,7 +85,7 @@ class Newcomers(TrainedModels):
 
 @dataclass(frozen=True, repr=False)
 class Adaptation:
-    """Accuracies and models of newcomers.
+    """Scores and models of newcomers.
 
     Args:
         label: name of the run.
@@ -100,8 +101,18 @@ class Adaptation:
     models: Newcomers
     notes: tuple[str, ...]
 
+    @property
+    def criterion(self) -> Criterion:
+        """The score that the table holds."""
+        return self.models.pool.problem.criterion
+
+    @property
+    def rows_title(self) -> str:
+        """What numbers of rows count: rows of each class, or all rows where labels are no classes."""
+        return "rows of each class" if self.models.pool.problem.num_classes else "rows to train on"
+
     def curve(self) -> list[Point]:
-        """Return mean accuracies over newcomers for each number of rows, with deviations over repeats."""
+        """Return mean scores over newcomers for each number of rows, with deviations over repeats."""
         return [_point(self.table, shots, self.plan.repeats) for shots in self.plan.shots]
 
     def to_table(self) -> pa.Table:
@@ -113,24 +124,30 @@ class Adaptation:
         return dataframe(self.table)
 
     def plot(self) -> "Figure":
-        """Draw the accuracy by number of rows of each class."""
+        """Draw the score by number of rows of each class."""
         from ..report.plots import few_shot  # imported here because matplotlib is slow to import
 
-        return few_shot.curve(self.curve())
+        return few_shot.curve(self.curve(), self.criterion, self.rows_title)
 
     def cells(self) -> list[list[str]]:
         """Return the curve as text: rows of each class, rows, and one column for each kind of model."""
-        return [[p.name, f"{p.rows:.1f}", *(_percent(getattr(p, kind)) for kind in KINDS)] for p in self.curve()]
+        return [[p.name, f"{p.rows:.1f}", *(self._shown(getattr(p, kind)) for kind in KINDS)] for p in self.curve()]
 
     def __repr__(self) -> str:
-        last = self.curve()[-1]
+        last, score = self.curve()[-1], self.criterion.format
         return (
-            f"<Adaptation {self.label}: {len(self.models.clients)} newcomers, personal {last.personal.mean:.2%}, "
-            f"alone {last.alone.mean:.2%} with {last.name} rows of each class>"
+            f"<Adaptation {self.label}: {len(self.models.clients)} newcomers, personal {score(last.personal.mean)}, "
+            f"alone {score(last.alone.mean)} with {last.name} {self.rows_title}>"
         )
 
+    def _shown(self, stat: Stat | None) -> str:
+        if stat is None:
+            return "–"
+        score = self.criterion
+        return score.format(stat.mean) + (f" ± {score.digits(score.scale * stat.std)}" if stat.std is not None else "")
+
     def _repr_html_(self) -> str:
-        return html(repr(self)[1:-1], ("rows of each class", "rows", *KINDS), self.cells())
+        return html(repr(self)[1:-1], (self.rows_title, "rows", *KINDS), self.cells())
 
 
 def _point(table: pa.Table, shots: int | None, repeats: int) -> Point:
@@ -143,9 +160,3 @@ def _point(table: pa.Table, shots: int | None, repeats: int) -> Point:
     assert personal is not None
     assert alone is not None
     return Point(shots, float(np.mean([row["rows"] for row in rows])), personal, alone, means["shared"])
-
-
-def _percent(stat: Stat | None) -> str:
-    if stat is None:
-        return "–"
-    return f"{stat.mean:.2%}" + (f" ± {100 * stat.std:.2f}" if stat.std is not None else "")

@@ -1,10 +1,11 @@
 """Export a client's model to safetensors, torch.export or ONNX, with a manifest.
 
-The exported model is read again and must give the same logits on the client's test rows.
+The exported model is read again and must give the same outputs on the client's test rows.
 """
 
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from .._version import __version__
+from ..core.problems import Classes, Labels, NextToken, Numbers
 from ..errors import AtollError, unknown
 from ..typing import ClientId
 from ..utils.files import to_json, write_whole
@@ -22,6 +24,12 @@ Reader = Callable[[Tensor], Tensor]
 
 TOLERANCE = 1e-4  # of logits, because another runtime sums in another order
 MANIFEST = "manifest.json"
+OUTPUTS = {
+    Classes.task: "logits, one for each class",
+    Labels.task: "logits, one for each label",
+    Numbers.task: "numbers, one for each target",
+    NextToken.task: "logits at each position, one for each token",
+}
 
 
 def export_model(models: TrainedModels, client: ClientId, form: str, folder: Path) -> dict[str, object]:
@@ -49,10 +57,13 @@ def export_model(models: TrainedModels, client: ClientId, form: str, folder: Pat
         write(net, x[:2], folder / name)
         expected, found = net(x), read(folder / name, net)(x)
     gap = float((expected - found).abs().max())
-    same = bool((expected.argmax(1) == found.argmax(1)).all())
-    if gap > TOLERANCE or not same:
+    problem = pool.problem
+    numbers = isinstance(problem, Numbers)
+    same = numbers or torch.equal(problem.predict(expected), problem.predict(found))
+    if gap > TOLERANCE * (max(1.0, float(expected.abs().max())) if numbers else 1.0) or not same:
+        outputs = "numbers" if numbers else "logits"
         raise AtollError(
-            f"{folder / name} does not reproduce the model: logits differ by {gap:.2g}. Do not use the file."
+            f"{folder / name} does not reproduce the model: {outputs} differ by {gap:.2g}. Do not use the file."
         )
     manifest = _manifest(models, client, form, folder / name) | {"checked": {"rows": len(x), "largest_gap": gap}}
     write_whole(folder / MANIFEST, (to_json(manifest, indent=1) + "\n").encode())
@@ -70,7 +81,7 @@ def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) ->
         "client": client,
         "architecture": models.pool.models[client].name,
         "round": models.round,
-        "classes": list(data.classes),
+        "classes" if data.num_classes else "names": list(data.classes),
         "input": {
             "kind": data.kind,
             "shape": list(models.pool.test.all.x.shape[1:]),
@@ -78,7 +89,7 @@ def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) ->
             if data.kind == "image"
             else "none",
         },
-        "output": "logits, one for each class",
+        "output": OUTPUTS[models.pool.problem.task],
     }
 
 
@@ -87,11 +98,12 @@ def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) ->
 
 
 def _write_safetensors(net: nn.Module, x: Tensor, path: Path) -> None:
-    save_file({name: v.contiguous() for name, v in net.state_dict().items()}, path)
+    once = {name for name, _ in chain(net.named_parameters(), net.named_buffers())}  # tied tensors have two names
+    save_file({name: v.contiguous() for name, v in net.state_dict().items() if name in once}, path)
 
 
 def _read_safetensors(path: Path, net: nn.Module) -> Reader:
-    net.load_state_dict(load_file(path))
+    net.load_state_dict(load_file(path), strict=False)  # without the second names of tied tensors
     return net
 
 

@@ -3,6 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from ..core.model import Predictor
 from ..core.params import BUFFERS
 from ..core.payloads import Params, Payload
 from ..core.prng import key
+from ..core.problems import Numbers, Problem
 from ..core.task import Round
 from ..data.dataset import Array, Dataset
 from ..data.transforms import Transform, preset
@@ -78,8 +80,9 @@ class TrainedModels(ABC):
         return name
 
     def personal(self, i: ClientId) -> Predictor:
-        """Return the personal model of client ``i``, a function of prepared inputs to logits."""
-        return method_calls.personal_predictor(self.method, *self.source(i))
+        """Return the personal model of client ``i``, a function of prepared inputs to logits, or to numbers."""
+        predictor = method_calls.personal_predictor(self.method, *self.source(i))
+        return self.pool.problem.predictor_in_unit(predictor)
 
     def params(self, i: ClientId) -> Params:
         """Return the weights of the personal model of client ``i``."""
@@ -87,6 +90,8 @@ class TrainedModels(ABC):
 
     def module(self, i: ClientId) -> nn.Module:
         """Return the personal model of client ``i`` as a torch module in evaluation mode.
+
+        Numbers are in the unit of the data.
 
         Raises:
             AtollError: the method does not predict by a single model.
@@ -100,7 +105,11 @@ class TrainedModels(ABC):
         model = self.pool.models[i]
         net = copy.deepcopy(model.net).eval()
         trained = {name.removeprefix(BUFFERS): v for name, v in model.network_params(self.params(i)).items()}
-        net.load_state_dict(net.state_dict() | trained)
+        # By these names, and not by load_state_dict: a tensor that two layers share has one name here.
+        with torch.no_grad():
+            for name, own in chain(net.named_parameters(), net.named_buffers()):
+                own.copy_(trained.get(name, own))  # What adapters leave alone keeps its initial value.
+            _fold_unit(net, self.pool.problem)
         return net
 
     def prepared(self, rows: Array) -> Tensor:
@@ -109,6 +118,17 @@ class TrainedModels(ABC):
         if tuple(rows.shape[1:]) != tuple(data.shape):
             raise AtollError(f"The rows have shape {tuple(rows.shape[1:])}, but {data.name!r} has {tuple(data.shape)}.")
         return self.transform.prepare(rows)
+
+
+def _fold_unit(net: nn.Module, problem: Problem) -> None:
+    """Let a model of numbers return them in the unit of the data: centre + scale * (W h + b) is one linear layer."""
+    if not isinstance(problem, Numbers) or not problem.scale:
+        return
+    head = net.get_submodule("head")
+    assert isinstance(head, nn.Linear)
+    centre, scale = torch.tensor(problem.centre), torch.tensor(problem.scale)
+    head.weight.mul_(scale[:, None])
+    head.bias = nn.Parameter(centre if head.bias is None else centre + scale * head.bias)
 
 
 class SavedRun(TrainedModels):
@@ -141,7 +161,8 @@ class SavedRun(TrainedModels):
         """Return the server's model, or None if the method has none or the run had no server."""
         if isinstance(self.server, ClientServers):
             return None
-        return method_calls.generic_predictor(self.method, self.server, self.pool.task())
+        predictor = method_calls.generic_predictor(self.method, self.server, self.pool.task())
+        return predictor and self.pool.problem.predictor_in_unit(predictor)
 
     def source(self, i: ClientId) -> ModelSource:
         i = self.client(i)

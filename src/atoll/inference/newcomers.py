@@ -17,6 +17,7 @@ from ..core.client import Client
 from ..core.hooks import ClosedToNewClients
 from ..core.method import AnyMethod
 from ..core.payloads import Payload
+from ..core.problems import Labels, NextToken, Numbers
 from ..core.task import Task
 from ..data.dataset import Dataset
 from ..data.federate import federate
@@ -127,7 +128,7 @@ def _held_out(setup: Setup) -> FederatedDataset:
 
 def _partition(setup: Setup, plan: Plan, given: Dataset | None) -> FederatedDataset:
     """Partition the data by their owners or as the plan says; by default one newcomer has all rows."""
-    found = given if given is not None else load(str(plan.data), setup.config.data_dir)
+    found = given if given is not None else load(str(plan.data), setup.config.data_dir, setup.config.task)
     data = translate_labels(found, setup.federation.dataset)
     owned = data.owner_train is not None and plan.clients is None
     partition = plan.partition or ("natural" if owned else "iid")
@@ -152,12 +153,23 @@ def translate_labels(data: Dataset, known: Dataset) -> Dataset:
             f"{where} are {data.kind} rows of shape {data.shape}, but the run has {known.kind} rows of shape "
             f"{known.shape}. Convert them to that form."
         )
+    if data.problem.task != known.problem.task:
+        raise AtollError(f"{where} have {data.problem.labels} as labels, but the run has {known.problem.labels}.")
+    if isinstance(known.problem, Labels | Numbers):
+        if data.classes != known.classes:
+            wanted, found = ", ".join(known.classes), ", ".join(data.classes)
+            raise AtollError(f"{where} have the label columns {found}, but the run has {wanted}. Name them alike.")
+        return replace(data, problem=known.problem)  # the run's unit of numbers
     number = {name: label for label, name in enumerate(known.classes)}
+    thing = "token" if isinstance(known.problem, NextToken) else "class"
     for name in data.classes:
         if name not in number:
-            raise unknown(f"class of the run, in the data {data.name!r}", name, known.classes)
+            raise unknown(f"{thing} of the run, in the data {data.name!r}", name, known.classes)
     labels = np.array([number[name] for name in data.classes], dtype=np.int64)
-    return replace(data, y_train=labels[data.y_train], y_test=labels[data.y_test], classes=known.classes)
+    renumbered = {"y_train": labels[data.y_train], "y_test": labels[data.y_test]}
+    if isinstance(known.problem, NextToken):  # rows are tokens too
+        renumbered |= {"x_train": labels[data.x_train], "x_test": labels[data.x_test]}
+    return replace(data, **renumbered, classes=known.classes, problem=known.problem)  # type: ignore[arg-type]
 
 
 def _reference_client(pool: ClientPool, model: str | None) -> str:
@@ -206,7 +218,8 @@ def cut_rows(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | No
     for repeat in range(plan.repeats):
         order = stream(plan.seed, "shots", i, str(repeat)).permutation(len(client.y))
         for shots in plan.shots:
-            rows = _first_of_each(client.y.cpu()[torch.from_numpy(order)], order, shots)
+            groups = client.y.cpu() if client.problem.num_classes else torch.zeros(len(client.y))
+            rows = _first_of_each(groups[torch.from_numpy(order)], order, shots)
             yield shots, repeat, replace_rows(client, client.x[rows], client.y[rows])
 
 

@@ -47,7 +47,10 @@ class Mutual(Method[Shared, StateT, Shared, Update]):
     uniform: bool = setting(False, "average shared models equally, not by rows", "chosen here; true in public code")
 
     traits: ClassVar[Traits] = Traits(
-        family="mutual", needs=frozenset({Need.SHARED_MODEL}), server_reads=Reads.SUMS, guards=("params",)
+        family="mutual",
+        needs=frozenset({Need.CLASSES, Need.SHARED_MODEL}),
+        server_reads=Reads.SUMS,
+        guards=("params",),
     )
 
     def init_server(self, task: Task, k: Key) -> Shared:

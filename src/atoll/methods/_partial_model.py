@@ -9,7 +9,7 @@ from torch import Tensor
 from ..aggregation import mean
 from ..core.batch import Batch
 from ..core.client import Client
-from ..core.losses import Term, cross_entropy
+from ..core.losses import Term
 from ..core.method import Method, StateT
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
@@ -101,6 +101,6 @@ def fit_head(optim: Optimiser, body: Params, head: Params, client: Client, k: Ke
     """Train the head on a fixed body in evaluation mode, so that the body's running statistics are fixed too."""
 
     def loss(params: Params, b: Batch) -> Tensor:
-        return cross_entropy(client.model.classify(params, client.model.features(body, b.x)), b)
+        return client.problem.loss(client.model.classify(params, client.model.features(body, b.x)), b)
 
     return optim.fit(loss, head, client, k)

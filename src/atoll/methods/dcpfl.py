@@ -83,7 +83,7 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
 
     traits: ClassVar[Traits] = Traits(
         family="server-trained",
-        needs=frozenset({Need.SAME_WIDTH, Need.SEPARATE_HEAD}),
+        needs=frozenset({Need.CLASSES, Need.SAME_WIDTH, Need.SEPARATE_HEAD}),
         variants={"no-al": {"lam": 0.0}, "no-gc": {"virtual": 0}},
         why_uploads="the server takes a step of the head for each client, on that client's own means",
         bounded_statistics=True,

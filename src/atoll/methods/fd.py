@@ -31,7 +31,7 @@ from ..core.params import BUFFERS
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
-from ..core.traits import Traits
+from ..core.traits import Need, Traits
 from ..typing import ClientId
 from .local import State
 
@@ -76,6 +76,7 @@ class FD(Method[Server, State, Teachers, Means]):
 
     traits: ClassVar[Traits] = Traits(
         family="logits/features",
+        needs=frozenset({Need.CLASSES}),
         varying_bytes=True,
         why_uploads="the server keeps the means of each client, to leave them out of its teachers",
     )

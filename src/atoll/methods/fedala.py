@@ -21,13 +21,13 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.client import Client
 from ..core.hyperparams import one_of, setting, within
-from ..core.losses import Loss, cross_entropy
+from ..core.losses import Loss
 from ..core.optim.base import gradient
 from ..core.params import part, weights
 from ..core.payloads import Params, about, payload
 from ..core.prng import Key, fold, permutation
 from ..core.task import Round
-from ..core.traits import Traits
+from ..core.traits import Need, Traits
 from ..core.vmap import is_batched
 from .fedavg import Averaging, Global, Update
 
@@ -48,7 +48,7 @@ class FedALA(Averaging[State]):
     still: float = setting(0.1, "standard deviation of these losses at which learning stops", "public code")
     most_passes: int = setting(20, "passes at which it stops anyway", "chosen here; no limit in the public code")
 
-    traits: ClassVar[Traits] = Averaging.traits
+    traits: ClassVar[Traits] = Averaging.traits._replace(needs=frozenset({Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}))
 
     def __post_init__(self) -> None:
         within(self, 0, "eta", "still")
@@ -97,7 +97,7 @@ class FedALA(Averaging[State]):
         predict = model.classify if self.scope == "head" else model
 
         def loss(w: Params, b: Batch) -> Tensor:
-            return cross_entropy(predict(mix(state.params, down.params, w), b.x), b)
+            return client.problem.loss(predict(mix(state.params, down.params, w), b.x), b)
 
         return loss, Batch(x, client.y[rows], drawn.float(), k, {})
 

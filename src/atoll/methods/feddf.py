@@ -67,7 +67,7 @@ class FedDF(Method[Server, Nothing, Group, Update]):
 
     traits: ClassVar[Traits] = Traits(
         family="server-trained",
-        needs=frozenset({Need.PUBLIC_DATA}),
+        needs=frozenset({Need.CLASSES, Need.PUBLIC_DATA}),
         why_uploads="the server distils from the predictions of each client's model",
         guards=("params",),
         as_sent="the predictions of all models on the public rows, which teach",

@@ -16,7 +16,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import Client, Params, Regulariser, Regularisers, Step, Task, Term, Traits, one_of, setting, within, wmean
+from ..core import (
+    Client,
+    Need,
+    Params,
+    Regulariser,
+    Regularisers,
+    Step,
+    Task,
+    Term,
+    Traits,
+    one_of,
+    setting,
+    within,
+    wmean,
+)
 from .fedavg import FedAvg
 from .feddw import DW
 
@@ -47,6 +61,7 @@ class Distillation:
 class SoftLabels(Distillation, Regulariser):
     """gamma / |B| sum_i KL(Omega[y_i] || p(x_i)); down: Omega; up: sums of soft labels and counts."""
 
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CLASSES})
     marks = DW.marks
 
     def start(self, task: Task) -> Params:
@@ -72,7 +87,9 @@ class SoftLabels(Distillation, Regulariser):
 
 @dataclass(frozen=True)
 class FedDistill(Distillation, FedAvg):
-    traits: ClassVar[Traits] = FedAvg.traits._replace(private_training=False)
+    traits: ClassVar[Traits] = FedAvg.traits._replace(
+        needs=frozenset({Need.CLASSES, Need.SAME_ARCHITECTURE}), private_training=False
+    )
 
     def terms(self) -> Regularisers:
         own = SoftLabels(**{f.name: getattr(self, f.name) for f in fields(Distillation)})

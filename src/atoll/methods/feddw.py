@@ -19,7 +19,21 @@ from torch import Tensor
 
 from ..aggregation.fixed_point import total as total_of
 from ..aggregation.policy import policy_of
-from ..core import Client, Params, Regulariser, Regularisers, Role, Step, Task, Term, Traits, one_of, setting, within
+from ..core import (
+    Client,
+    Need,
+    Params,
+    Regulariser,
+    Regularisers,
+    Role,
+    Step,
+    Task,
+    Term,
+    Traits,
+    one_of,
+    setting,
+    within,
+)
 from .fedavg import FedAvg
 
 
@@ -49,6 +63,7 @@ class Relation:
 class DW(Relation, Regulariser):
     """mu / C^2 ||Omega - rowsoftmax(omega omega^T)||_F^2; down: Omega; up: sums of soft labels and counts."""
 
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CLASSES, Need.SEPARATE_HEAD})
     # Rows of soft labels sum to the counts of their classes.
     marks: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sum": {"role": Role.CLASS_TABLE, "probabilities": "count"},
@@ -110,7 +125,9 @@ class DW(Relation, Regulariser):
 
 @dataclass(frozen=True)
 class FedDW(Relation, FedAvg):
-    traits: ClassVar[Traits] = FedAvg.traits._replace(private_training=False)
+    traits: ClassVar[Traits] = FedAvg.traits._replace(
+        needs=frozenset({Need.CLASSES, Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}), private_training=False
+    )
 
     def terms(self) -> Regularisers:
         own = DW(**{f.name: getattr(self, f.name) for f in fields(Relation)})

@@ -90,7 +90,7 @@ class FedFed(Method[Global, State, Global, Update]):
 
     traits: ClassVar[Traits] = Traits(
         family="logits/features",
-        needs=frozenset({Need.SAME_ARCHITECTURE}),
+        needs=frozenset({Need.CLASSES, Need.SAME_ARCHITECTURE}),
         vmap=False,
         star_only="its rounds are stages, and an upload of one stage is of no use in another",
         why_uploads="the server collects the features that each client shares",

@@ -78,7 +78,7 @@ class FedGen(Method[Global, Nothing, Global, Update]):
 
     traits: ClassVar[Traits] = Traits(
         family="server-trained",
-        needs=frozenset({Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}),
+        needs=frozenset({Need.CLASSES, Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}),
         why_uploads="the server trains its generator with the head of each client",
         guards=("params",),
         as_sent="the clients' heads, which teach the generator",

@@ -60,7 +60,7 @@ class FedGH(Method[Head, State, Head, Means]):
 
     traits: ClassVar[Traits] = Traits(
         family="server-trained",
-        needs=frozenset({Need.SAME_WIDTH, Need.SEPARATE_HEAD}),
+        needs=frozenset({Need.CLASSES, Need.SAME_WIDTH, Need.SEPARATE_HEAD}),
         why_uploads="the server trains its head on the means of each client",
         bounded_statistics=True,
     )

@@ -67,7 +67,7 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
     batch: int = setting(100, "how many of them a step compares", "chosen here; all in the public code")
 
     traits: ClassVar[Traits] = Traits(
-        family="logits/features", needs=frozenset({Need.PUBLIC_DATA}), server_reads=Reads.SUMS
+        family="logits/features", needs=frozenset({Need.PUBLIC_DATA, Need.ROW_FEATURES}), server_reads=Reads.SUMS
     )
 
     def __post_init__(self) -> None:

@@ -74,7 +74,7 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
 
     traits: ClassVar[Traits] = Traits(
         family="logits/features",
-        needs=frozenset({Need.SAME_WIDTH}),
+        needs=frozenset({Need.CLASSES, Need.SAME_WIDTH}),
         why_uploads="the server pools class means one client after the other",
         guards=("params",),
     )

@@ -86,7 +86,7 @@ class FedKD(Method[Server, State, Mentee, Change]):
 
     traits: ClassVar[Traits] = Traits(
         family="mutual",
-        needs=frozenset({Need.SHARED_MODEL}),
+        needs=frozenset({Need.CLASSES, Need.SHARED_MODEL}),
         vmap=False,
         varying_bytes=True,
         why_uploads="clients send factors, and the sum of factors is not that of what they stand for",

@@ -78,7 +78,7 @@ class FedPAC(Method[Global, Nothing, Down, Update]):
 
     traits: ClassVar[Traits] = Traits(
         family="split model",
-        needs=frozenset({Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}),
+        needs=frozenset({Need.CLASSES, Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}),
         why_uploads="it combines the heads of clients by the statistics of each",
         guards=("params",),
         as_sent="heads, the statistics by which they are combined, and class means",

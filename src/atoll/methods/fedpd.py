@@ -26,7 +26,7 @@ from ..core.batch import Batch
 from ..core.client import Client
 from ..core.exchange import Exchange
 from ..core.hyperparams import one_of, setting, within
-from ..core.losses import Loss, cross_entropy
+from ..core.losses import Loss
 from ..core.method import Method
 from ..core.model import Model
 from ..core.optim.adam import Adam
@@ -101,7 +101,7 @@ class FedPD(Method[Server, State, Payload, Payload]):
 
     traits: ClassVar[Traits] = Traits(
         family="logits/features",
-        needs=frozenset({Need.PUBLIC_DATA, Need.SERVER_MODELS}),
+        needs=frozenset({Need.PUBLIC_DATA, Need.ROW_FEATURES, Need.SERVER_MODELS}),
         variants={
             "v1": {"adaptive": False, "knowledge": "mean"},
             "v2": {"knowledge": "mean"},
@@ -147,7 +147,7 @@ class FedPD(Method[Server, State, Payload, Payload]):
             return client.objective()
 
         def loss(w: Params, b: Batch) -> Tensor:
-            value = cross_entropy(model.step(w, b).logits, b)
+            value = client.problem.loss(model.step(w, b).logits, b)
             alpha, beside = w[ALPHA], b.extra["public"]
             if self.adaptive and b.extra["epoch_begins"]:
                 with torch.no_grad():

@@ -62,7 +62,7 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
 
     traits: ClassVar[Traits] = Traits(
         family="prototypes",
-        needs=frozenset({Need.SAME_WIDTH}),
+        needs=frozenset({Need.CLASSES, Need.SAME_WIDTH}),
         server_reads=Reads.SUMS,
         guards=("means",),
         bounded_statistics=True,

@@ -51,7 +51,7 @@ class FedRoD(Averaging[State]):
 
     traits: ClassVar[Traits] = Averaging.traits._replace(
         family="dual model",
-        needs=frozenset({Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}),
+        needs=frozenset({Need.CLASSES, Need.SAME_ARCHITECTURE, Need.SEPARATE_HEAD}),
         wait_free={"interleaved": False},
     )
 

@@ -63,7 +63,7 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
 
     traits: ClassVar[Traits] = Traits(
         family="prototypes",
-        needs=frozenset({Need.SAME_WIDTH}),
+        needs=frozenset({Need.CLASSES, Need.SAME_WIDTH}),
         why_uploads="the server trains its prototypes on the means of each client",
         bounded_statistics=True,
     )

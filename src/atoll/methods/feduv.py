@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core import Client, Params, Regulariser, Regularisers, Step, Term, Traits, setting, within, wmean
+from ..core import Client, Need, Params, Regulariser, Regularisers, Step, Term, Traits, setting, within, wmean
 from .fedavg import FedAvg
 
 
@@ -35,6 +35,8 @@ class Strengths:
 class UV(Strengths, Regulariser):
     """lam_v L_V + lam_u L_U."""
 
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.CLASSES})
+
     def bind(self, sent: Params, anchor: Params, client: Client) -> Term:
         def term(s: Step) -> Tensor:
             spread, crowd = variance(s.logits.softmax(1), s.batch.w), uniformity(s.features, s.batch.w)
@@ -45,7 +47,9 @@ class UV(Strengths, Regulariser):
 
 @dataclass(frozen=True)
 class FedUV(Strengths, FedAvg):
-    traits: ClassVar[Traits] = FedAvg.traits._replace(private_training=False)
+    traits: ClassVar[Traits] = FedAvg.traits._replace(
+        needs=frozenset({Need.CLASSES, Need.SAME_ARCHITECTURE}), private_training=False
+    )
 
     def terms(self) -> Regularisers:
         own = UV(**{f.name: getattr(self, f.name) for f in fields(Strengths)})

@@ -18,7 +18,6 @@ from ..aggregation import mean
 from ..core.batch import Batch
 from ..core.client import Client
 from ..core.hyperparams import setting, within
-from ..core.losses import cross_entropy
 from ..core.method import Method
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
@@ -74,7 +73,7 @@ class IFCA(Method[Models, Nothing, Models, Update]):
         real = (torch.arange(len(client.y), device=client.y.device) < client.n).float()
         rows = Batch(client.x, client.y, real, torch.zeros((), dtype=torch.long), {})
         models = [{name: v[j] for name, v in down.params.items()} for j in range(self.clusters)]
-        return torch.stack([cross_entropy(client.model(params, client.x), rows) for params in models]).argmin()
+        return torch.stack([client.problem.loss(client.model(params, client.x), rows) for params in models]).argmin()
 
     def aggregate(self, server: Models, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Models:
         uploads = [reply.upload for reply in replies]

@@ -81,7 +81,7 @@ class KTpFL(Method[Server, State, Payload, Payload]):
 
     traits: ClassVar[Traits] = Traits(
         family="logits/features",
-        needs=frozenset({Need.PUBLIC_DATA}),
+        needs=frozenset({Need.CLASSES, Need.PUBLIC_DATA}),
         why_uploads="the server weighs the predictions of each client for each other one",
     )
 

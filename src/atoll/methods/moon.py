@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import Client, Key, Params, Round, Step, Term, Traits, about, payload, setting, within, wmean
+from ..core import Client, Key, Need, Params, Round, Step, Term, Traits, about, payload, setting, within, wmean
 from .fedavg import Averaging, Global, Update
 
 
@@ -30,7 +30,7 @@ class MOON(Averaging[State]):
     mu: float = setting(5.0, "strength of the contrast", "public code of FedDW")
     tau: float = setting(0.5, "temperature", "paper")
 
-    traits: ClassVar[Traits] = Averaging.traits
+    traits: ClassVar[Traits] = Averaging.traits._replace(needs=frozenset({Need.SAME_ARCHITECTURE, Need.ROW_FEATURES}))
 
     def __post_init__(self) -> None:
         within(self, 0, "mu")

@@ -19,7 +19,7 @@ from ..aggregation import mean
 from ..core.batch import Batch
 from ..core.client import Client
 from ..core.hyperparams import setting, within
-from ..core.losses import Loss, cross_entropy
+from ..core.losses import Loss
 from ..core.method import Method
 from ..core.model import Model
 from ..core.optim.base import Optimiser
@@ -73,7 +73,7 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
         f = self.optim.fit(self._own_loss(down.params, client), state.params, client, k)
 
         def through(g: Params, b: Batch) -> Tensor:
-            return cross_entropy(client.model(f, _proxy(client)(g, b.x)), b)
+            return client.problem.loss(client.model(f, _proxy(client)(g, b.x)), b)
 
         g = self.proxy_optim.fit(
             through, down.params, client, fold(k, -1)
@@ -85,8 +85,8 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
 
         def loss(f: Params, b: Batch) -> Tensor:
             enhanced = b._replace(x=_proxy(client)(g, b.x), stats={})  # Its updates of running statistics are dropped.
-            plain = cross_entropy(client.model.step(f, b).logits, b)
-            return self.mu * cross_entropy(client.model.step(f, enhanced).logits, b) + (1 - self.mu) * plain
+            plain = client.problem.loss(client.model.step(f, b).logits, b)
+            return self.mu * client.problem.loss(client.model.step(f, enhanced).logits, b) + (1 - self.mu) * plain
 
         return loss
 

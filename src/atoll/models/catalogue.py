@@ -9,9 +9,9 @@ from torch import nn
 from ..errors import AtollError, unknown
 
 # Importing these modules registers their architectures.
-from . import cnn, lstm, mlp, mobilenet, resnet, shufflenet  # noqa: F401
+from . import cnn, language, lstm, mlp, mobilenet, resnet, shufflenet  # noqa: F401
 from .body_and_head import adapt_width
-from .registry import ENTRIES, Entry, Net, Shape
+from .registry import ENTRIES, Entry, Net, Shape, TiedBody
 
 
 class Row(NamedTuple):
@@ -38,7 +38,7 @@ def build(
     Args:
         name: one of :func:`names`.
         shape: shape of one row, such as (channels, height, width).
-        num_classes: number of classes.
+        num_classes: number of classes, or of other outputs.
         head_bias: whether the head has a bias.
         width: number of features; None for the architecture's own. An adapter is appended where the two differ.
         adapter: "linear" (trainable) or "pool" (an average over neighbouring features).
@@ -56,6 +56,13 @@ def build(
     if num_classes < 1 or (width is not None and width < 1):
         raise AtollError(f"Model {name!r}: {num_classes} classes and width {width}. Both must be at least 1.")
     body, features = entry.make(tuple(shape), **options)
+    if isinstance(body, TiedBody):
+        if width not in (None, features):
+            raise AtollError(
+                f"Model {name!r} has width {features}, which is that of its embedding too. Use "
+                f"{name}:embedding={width} in place of --width."
+            )
+        return body.make_net(num_classes)
     if width is not None:
         body, features = adapt_width(body, features, width, adapter)
     return Net(body, nn.Linear(features, num_classes, bias=head_bias))
@@ -72,7 +79,7 @@ def describe(name: str) -> str:
 
 
 def kinds(name: str) -> tuple[str, ...]:
-    """Return the kinds of data that an architecture takes: "image", "table", "text"."""
+    """Return the kinds of data that an architecture takes: "image", "table", "text", "next-token"."""
     return _entry(name).kinds
 
 
@@ -122,10 +129,15 @@ def _entry(name: str) -> Entry:
 
 
 def _check_shape(name: str, entry: Entry, shape: Shape) -> None:
-    wanted = {"image": 3, "table": 1, "text": 1}
+    wanted = {"image": 3, "table": 1, "text": 1, "next-token": 1}
     if len(shape) in {wanted[kind] for kind in entry.kinds} and all(side > 0 for side in shape):
         return
-    form = {"image": "images (channels, height, width)", "table": "tables (columns,)", "text": "texts (length,)"}
+    form = {
+        "image": "images (channels, height, width)",
+        "table": "tables (columns,)",
+        "text": "texts (length,)",
+        "next-token": "texts (length,)",
+    }
     raise AtollError(
         f"Model {name!r} takes {' or '.join(form[kind] for kind in entry.kinds)}, but the data have shape "
         f"{tuple(shape)}. Choose one that fits: {', '.join(_fitting(len(shape))) or 'none is known'}."
@@ -133,7 +145,7 @@ def _check_shape(name: str, entry: Entry, shape: Shape) -> None:
 
 
 def _fitting(axes: int) -> list[str]:
-    fits = {3: {"image"}, 1: {"table", "text"}}.get(axes, set())
+    fits = {3: {"image"}, 1: {"table", "text", "next-token"}}.get(axes, set())
     return [name for name in names() if fits & set(kinds(name))]
 
 

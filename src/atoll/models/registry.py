@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from ..data.dataset import Kind
 
 Shape = tuple[int, ...]  # shape of one row: (channels, H, W), (columns,) or (length,)
 Body = tuple[nn.Module, int]  # x -> features [B, d], and d
@@ -31,19 +27,40 @@ class Net(nn.Module):
         return logits
 
 
+class TiedBody(nn.Module):
+    """A body whose embedding is the weight of the head: one tensor, which both use.
+
+    Args:
+        width: number of features.
+    """
+
+    embedding: Tensor  # [outputs, width]
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def make_net(self, outputs: int) -> Net:
+        """Return the network of this body and a head without bias, with one tensor for embedding and head."""
+        head = nn.Linear(self.width, outputs, bias=False)
+        nn.init.normal_(head.weight, std=self.width**-0.5)
+        self.embedding = head.weight
+        return Net(self, head)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A registered architecture."""
 
     about: str  # one line
-    kinds: tuple[Kind, ...]  # kinds of data that the architecture takes
+    kinds: tuple[str, ...]  # kinds of data that the architecture takes, or "next-token"
     make: Maker
 
 
 ENTRIES: dict[str, Entry] = {}
 
 
-def model(name: str, about: str, *kinds: Kind) -> Callable[[Maker], Maker]:
+def model(name: str, about: str, *kinds: str) -> Callable[[Maker], Maker]:
     """Register a function that builds the body of an architecture.
 
     Keyword-only arguments of the function are the options of the architecture.

@@ -95,7 +95,7 @@ class Privacy:
         """Return a bound on the rows that noise adds to counts, exceeded in less than one of a million cases."""
         if self.kind != "statistics":
             return 0
-        return int(6 * self._statistics().deviation(True) * self._pool.num_classes)
+        return int(6 * self._statistics().deviation(True) * self._pool.problem.num_classes)
 
     # -- the budget ---------------------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class Privacy:
         passes: dict[str, Role | None] = {}
         with no_training():
             for exchange in dry_run(self._method, self._pool, self._config.seed):
-                check_upload(exchange.upload, self._declared, self._pool.num_classes)
+                check_upload(exchange.upload, self._declared, self._pool.problem.num_classes)
                 tensors = tensors_of(exchange.upload)
                 changed = {*class_tables(tensors, self._declared), *totals(tensors, self._declared)}
                 covers |= changed

@@ -38,6 +38,10 @@ def prepare(config: PrivacyOptions, method: AnyMethod, pool: ClientPool) -> tupl
     Raises:
         AtollError: the method, the clients or the backend cannot meet the options.
     """
+    if config.min_class_count and not pool.problem.num_classes:
+        raise AtollError(
+            f"--min-class-count counts rows of each class, but labels are {pool.problem.labels}. Leave it out."
+        )
     method = _without_covariances(config, method)
     private = [f.name for f in fields(cast(Any, method)) if isinstance(getattr(method, f.name), DPSGD)]
     if config.dp is None:

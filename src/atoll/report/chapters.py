@@ -1,8 +1,9 @@
-"""Build the chapters of a report: tables, figures and sentences on runs whose accuracies may be compared."""
+"""Build the chapters of a report: tables, figures and sentences on runs whose scores may be compared."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..core.criterion import Criterion
 from ..storage.run_reader import Run
 from . import pictures, table
 from .figures import metrics
@@ -13,9 +14,11 @@ from .wording import count, count_range
 
 @dataclass(frozen=True)
 class Chapter:
-    """Runs whose accuracies may be compared, with their tables and figures."""
+    """Runs whose scores may be compared, with their tables and figures."""
 
     title: str
+    score: Criterion
+    columns: Sequence[table.Column]
     about: str
     headline: str
     cards: list[tuple[str, str, str]]  # quantity, value, method
@@ -23,6 +26,7 @@ class Chapter:
     leaders: dict[str, set[str]]  # field of a column: names of rows
     extra: list[tuple[str, list[str]]]  # further metrics: name, one cell for each column of `extra_columns`
     extra_columns: list[str]
+    extra_unit: str  # of all further metrics; empty if units differ
     curves: pictures.Picture
     boxes: pictures.Picture
     traffic: pictures.Picture
@@ -34,16 +38,20 @@ def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
     found = groups(runs)
     rows = [table.row(group) for group in found]
     names, extra = _extra(found)
+    shares = {runs[0].problem.format_of(name).percent for name in names}
     shown = {("", group.name): group.runs for group in found}
     return Chapter(
         title=title(runs[0].summary),
+        score=runs[0].criterion,
+        columns=table.columns(rows),
         about=_about(found),
         headline=_headline(rows),
         cards=_cards(rows),
         rows=rows,
         leaders={column.field: table.leaders(rows, column) for column in table.columns(rows)},
         extra=extra,
-        extra_columns=names,
+        extra_columns=[_extra_title(runs[0], name, shares) for name in names],
+        extra_unit=" (%)" if shares == {True} else "",
         curves=pictures.draw_spec(metrics.curves(shown), prefix),
         boxes=pictures.draw_spec(metrics.boxes(shown), prefix),
         traffic=pictures.draw_spec(metrics.traffic(shown), prefix),
@@ -70,27 +78,33 @@ def _headline(rows: Sequence[table.Row]) -> str:
     """Name the best method, its lead, and whether the lead exceeds the spread over seeds."""
     ranked = [row for row in rows if row.best_by_val]
     if not ranked or not (first := ranked[0].best_by_val):
-        return "No run has an accuracy chosen by validation yet."
-    reached = f"{ranked[0].name} reaches {table.accuracy(first)} % personal accuracy"
+        return f"No run has an {rows[0].criterion.title} chosen by validation yet."
+    form = ranked[0].criterion
+    if form.percent:
+        reached = f"{ranked[0].name} reaches {table.format_score(first, form)} % personal {form.title}"
+    else:
+        reached = f"{ranked[0].name} reaches a personal {form.title} of {table.format_score(first, form)}"
     if len(ranked) == 1 or not (second := ranked[1].best_by_val):
         return f"{reached}."
-    gap = round(first.mean, 2) - round(second.mean, 2)  # the difference of the numbers in the table
+    gap = abs(float(form.digits(first.mean)) - float(form.digits(second.mean)))  # of the numbers in the table
     spread = max(first.std or 0.0, second.std or 0.0)
     doubt = ", less than the spread over seeds" if gap < spread else ""
     if first.std is None or second.std is None:
         doubt = ", on a single seed"
-    return f"{reached}, {gap:.2f} points ahead of {ranked[1].name}{doubt}."
+    lead = f"{gap:.2f} points ahead of" if form.percent else f"{gap:.4g} {form.better} than"
+    return f"{reached}, {lead} {ranked[1].name}{doubt}."
 
 
 def _cards(rows: Sequence[table.Row]) -> list[tuple[str, str, str]]:
     """Return the best value of each main quantity, and the method that reached it."""
-    lead = rows[0]
-    cards = [("Personal accuracy", f"{table.accuracy(lead.best_by_val)} %", lead.name)]
+    lead, form = rows[0], rows[0].criterion
+    unit = " %" if form.percent else ""
+    cards = [(f"Personal {form.title}", f"{table.format_score(lead.best_by_val, form)}{unit}", lead.name)]
     for quantity, field in (("Worst decile of clients", "worst_decile"), ("Generic model", "generic")):
         known = [(stat, row.name) for row in rows if (stat := getattr(row, field))]
         if known:
-            stat, name = max(known, key=lambda pair: pair[0].mean)
-            cards.append((quantity, f"{table.accuracy(stat)} %", name))
+            stat, name = form.best(known, lambda pair: pair[0].mean)
+            cards.append((quantity, f"{table.format_score(stat, form)}{unit}", name))
     up, down = table.quantity(lead.mb_up), table.quantity(lead.mb_down)
     return [
         *cards,
@@ -99,9 +113,20 @@ def _cards(rows: Sequence[table.Row]) -> list[tuple[str, str, str]]:
 
 
 def _extra(found: Sequence[Group]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the names of all metrics, and each group's values in percent at the round of best validation."""
+    """Return the names of all metrics, and each group's values at the round of best validation."""
     where = "personal.metrics.best_by_val"
     kept = [run.summary["personal"].get("metrics", {}).get("best_by_val") or {} for g in found for run in g.runs]
     names = list(dict.fromkeys(name for metrics in kept for name in metrics))
-    cells = [(g.name, [table.accuracy(table.percent(g, f"{where}.{name}")) for name in names]) for g in found]
-    return [name.replace("_", " ") for name in names], cells
+    forms = {name: found[0].runs[0].problem.format_of(name) for name in names}
+
+    def text(group: Group, name: str) -> str:
+        return table.format_score(table.score(group, f"{where}.{name}", forms[name]), forms[name])
+
+    cells = [(group.name, [text(group, name) for name in names]) for group in found]
+    return names, cells
+
+
+def _extra_title(run: Run, name: str, shares: set[bool]) -> str:
+    """Return the heading of a further metric, with its unit where units differ."""
+    unit = ", %" if len(shares) > 1 and run.problem.format_of(name).percent else ""
+    return name.replace("_", " ") + unit

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..config import LENGTH, NEUTRAL
-from ..storage.run_reader import Document, Run, value
+from ..core.criterion import Criterion
+from ..errors import AtollError
+from ..storage.run_reader import Document, Run, problem_of, value
 from ..utils.stats import Stat, spread
 
 # Entries of a configuration that leave the numbers alone, or change them by chance only.
 INCIDENTAL = (NEUTRAL - LENGTH) | {"seed", "backend"}
-SETTING = ("data", "partition", "split", "clients")  # accuracies under different ones are not comparable
+SETTING = ("data", "partition", "split", "clients")  # scores under different ones are not comparable
 LONGEST = 24  # characters of a value in a name
 
 
@@ -21,6 +23,11 @@ class Group:
 
     name: str
     runs: tuple[Run, ...]  # by seed
+
+    @property
+    def criterion(self) -> Criterion:
+        """The score that ranks methods; all runs of a group have the same."""
+        return self.runs[0].criterion
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -34,7 +41,7 @@ class Group:
 
 
 def groups(runs: Iterable[Run]) -> list[Group]:
-    """Group runs that differ only in the seed, the best personal accuracy first."""
+    """Group runs that differ only in the seed, the best personal score first."""
     alike: dict[tuple[str, str, int], list[Run]] = defaultdict(list)
     repeats: dict[tuple[str, str, int], int] = defaultdict(int)
     for run in sorted(runs, key=lambda r: (r.seed, str(r.path))):
@@ -47,16 +54,36 @@ def groups(runs: Iterable[Run]) -> list[Group]:
 
 
 def settings(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
-    """Split runs into sets whose accuracies may be compared."""
+    """Split runs into sets whose scores may be compared."""
     apart: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        apart[tuple(str(run.summary[field]) for field in SETTING)].append(run)
+        apart[(run.problem.task, *(str(run.summary[field]) for field in SETTING))].append(run)
     return [tuple(members) for members in apart.values()]
+
+
+def split_by_problem(runs: Iterable[Run]) -> list[list[Run]]:
+    """Split runs by problem, because a table has scores of one kind."""
+    apart: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        apart[run.problem.task].append(run)
+    return list(apart.values())
+
+
+def criterion_of(runs: Iterable[Run]) -> Criterion:
+    """Return the score that ranks these runs.
+
+    Raises:
+        AtollError: the runs are of different problems, such as classes and numbers.
+    """
+    tasks = list(dict.fromkeys(run.problem.task for run in runs))
+    if len(tasks) > 1:
+        raise AtollError(f"These runs cannot be compared: their tasks are {', '.join(tasks)}. Give one at a time.")
+    return problem_of(tasks[0] if tasks else None).criterion
 
 
 def _rank(group: Group) -> tuple[bool, float, str]:
     stat = group.stat("personal.best_by_val") or group.stat("personal.final")
-    return stat is None, -stat.mean if stat else 0.0, group.name
+    return stat is None, group.criterion.rank(stat.mean) if stat else 0.0, group.name
 
 
 def _identity(run: Run) -> dict[str, object]:

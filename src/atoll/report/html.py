@@ -9,6 +9,8 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..core.criterion import ACCURACY
+from ..core.problems import Classes
 from ..errors import AtollError
 from ..storage.run_reader import FILES, Document, Run, find, load
 from . import pictures, style, table
@@ -51,7 +53,6 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
     """Return the page. Directories are shown relative to ``base``."""
     comparable = settings(runs)
     chapters = [make_chapter(members, f"c{i}") for i, members in enumerate(comparable)]
-    columns = table.columns([row for chapter in chapters for row in chapter.rows])
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -61,11 +62,11 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
     )
     return environment.get_template("report.html.j2").render(
         heading=_heading(runs),
+        words=_words(runs),
         figures=_draw_own(figures),
         chapters=chapters,
-        columns=columns,
         averaged=table.AVERAGED,
-        families=Counter(column.family for column in columns),
+        count_families=lambda columns: Counter(column.family for column in columns),
         cell=table.cell,
         state=_state(runs),
         holdings=partition_sections(runs),
@@ -77,6 +78,23 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
         swatch=_swatch,
         versions=sorted({str(run.summary["version"]) for run in runs}),
     )
+
+
+def _words(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the words of the page for the score that ranks the runs; for runs of several problems, general ones."""
+    scores = {run.criterion for run in runs}
+    score = next(iter(scores)) if len(scores) == 1 else None
+    groups = {run.problem.group if len(run.holdings["classes"]) > 1 or run.problem is Classes else "" for run in runs}
+    group = next(iter(groups)) if len(groups) == 1 else ""
+    return {
+        "score": score.title if score else "score",
+        "heading": score.heading if score else "Score",
+        "plural": "Accuracies" if score == ACCURACY else "Scores",
+        "top": "best" if score is None else "highest" if score.higher else "lowest",
+        "way": "up" if score is None or score.higher else "down",
+        "and_class": f" and {group}" if group else "",
+        "of_a_class": f" of a {group}" if group else "",
+    }
 
 
 def _draw_own(figures: Sequence[FigureSpec]) -> list[tuple[str, pictures.Picture, Sheet | None]]:

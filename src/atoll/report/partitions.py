@@ -48,13 +48,14 @@ def partition_title(runs: Sequence[Run]) -> str:
 def _section(runs: Sequence[Run], name: str, is_open: bool) -> PartitionSection:
     holdings = runs[0].holdings
     train, clients, classes = holdings["train"], holdings["clients"], holdings["classes"]
+    group = runs[0].problem.group
     rows = {part: sum(map(sum, holdings[part])) for part in ("train", "val", "test")}
     held = [sum(1 for n in row if n) for row in train]
     # Sites of a deployment do not report classes.
-    of_classes = f" of {number_range(held)} of {len(classes)} classes" if len(classes) > 1 else ""
+    of_classes = f" of {number_range(held)} of {len(classes)} {runs[0].problem.groups}" if len(classes) > 1 else ""
     return PartitionSection(
         title=partition_title(runs),
-        picture=pictures.draw_picture(lambda width: holdings_chart(train, clients, classes, width), name),
+        picture=pictures.draw_picture(lambda width: holdings_chart(train, clients, classes, width, group=group), name),
         totals=(
             f"{rows['train']:,} training, {rows['val']:,} validation and {rows['test']:,} test rows. "
             f"A client holds {number_range(list(map(sum, train)))} training rows{of_classes}."

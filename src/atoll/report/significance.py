@@ -10,7 +10,7 @@ from ..storage.run_reader import Run
 
 
 class Paired(NamedTuple):
-    """The difference in accuracy between two methods, in percentage points, over common clients and seeds."""
+    """The difference in score between two methods over common clients and seeds, of shares in percentage points."""
 
     difference: float
     pairs: int
@@ -25,17 +25,19 @@ def paired(ours: Sequence[Run], theirs: Sequence[Run]) -> Paired | None:
     others = {run.seed: run for run in theirs}
     for run in ours:
         if run.seed in others:
-            mine, other = accuracies(run), accuracies(others[run.seed])
-            gaps += [100 * (mine[i] - other[i]) for i in sorted(mine.keys() & other.keys())]
+            mine, other = scores(run), scores(others[run.seed])
+            gaps += [run.criterion.scale * (mine[i] - other[i]) for i in sorted(mine.keys() & other.keys())]
     if not gaps:
         return None
-    ahead, behind = sum(g > 0 for g in gaps), sum(g < 0 for g in gaps)
+    above, below = sum(g > 0 for g in gaps), sum(g < 0 for g in gaps)
+    ahead, behind = (above, below) if ours[0].criterion.higher else (below, above)
     p = float(wilcoxon(gaps, zero_method="pratt").pvalue) if ahead + behind else 1.0
     return Paired(sum(gaps) / len(gaps), len(gaps), ahead, behind, p)
 
 
-def accuracies(run: Run) -> dict[str, float]:
-    """Return the accuracy of each client in the round that validation selected, otherwise in the last round."""
+def scores(run: Run) -> dict[str, float]:
+    """Return the score of each client in the round that validation selected, otherwise in the last round."""
     chosen = run.summary["personal"].get("best_by_val_round", run.summary["rounds"])
     rows = run.clients.filter(pc.equal(run.clients["round"], chosen)).to_pylist()
-    return {str(row["client"]): row["accuracy"] for row in rows if row["accuracy"] == row["accuracy"]}
+    name = run.criterion.name
+    return {str(row["client"]): row[name] for row in rows if row[name] == row[name]}

@@ -1,11 +1,11 @@
-"""Compare the time to a target accuracy with and without waiting, as rounds times seconds per round."""
+"""Compare the time to a target score with and without waiting, as rounds times seconds per round."""
 
 from typing import NamedTuple
 
 from rich.table import Table
 
 from ..errors import AtollError
-from ..storage.run_reader import Run, value
+from ..storage.run_reader import Document, Run, value
 
 CLOCKS = ("waiting", "wait_free")
 MEASURES = ("weighted", "accuracy")
@@ -44,15 +44,31 @@ class Speedup(NamedTuple):
 
 
 def arrival(run: Run, clock: str, target: float, measure: str = "weighted") -> Arrival:
-    """Return the first evaluated round whose personal accuracy is at least ``target``."""
+    """Return the first evaluated round whose personal score is at least as good as ``target``."""
+    measure, score = _entry(run, measure), run.criterion
     for line in run.metrics:
-        if (value(line, f"personal.post.{measure}") or 0.0) >= target:
+        if reaches(run, line, measure, target):
             seconds = value(line, f"clock.{clock}.personal")
             if seconds is None:
                 raise AtollError(f"The run in {run.path} has no simulated time. Run it again with this version.")
             return Arrival(run.label, clock, int(line["round"]), seconds)
-    top = max((value(line, f"personal.post.{measure}") or 0.0) for line in run.metrics)
-    raise AtollError(f"The run in {run.path} never reached {target:.2%}; its best is {top:.2%}. Give a lower --target.")
+    known = [v for line in run.metrics if (v := value(line, f"personal.post.{measure}")) is not None]
+    top = score.format(score.best(known, lambda v: v)) if known else "unknown"
+    easier = "lower" if score.higher else "higher"
+    raise AtollError(
+        f"The run in {run.path} never reached {score.format(target)}; its best is {top}. Give a {easier} --target."
+    )
+
+
+def reaches(run: Run, line: Document, measure: str, target: float) -> bool:
+    """Return True if a line of metrics has a personal score that is at least as good as the target."""
+    found = value(line, f"personal.post.{measure}")
+    return found is not None and run.criterion.reaches(found, target)
+
+
+def _entry(run: Run, measure: str) -> str:
+    """Return the name of the entry in metrics: ``accuracy`` asks for the mean over clients of any score."""
+    return run.criterion.name if measure == "accuracy" else measure
 
 
 def speedup(waiting: Run, wait_free: Run, target: float, measure: str = "weighted") -> Speedup:

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich import box
 from rich.console import Console
@@ -12,10 +12,11 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from ..clients.evaluation import RESERVED_NAMES
+from ..clients.evaluation import reserved_names
+from ..core.criterion import ACCURACY, Criterion
 from ..storage.run_reader import Run, value
 from ..utils.stats import Stat
-from .groups import Group, groups
+from .groups import Group, criterion_of, groups
 from .sheets import Sheet
 from .significance import Paired, paired
 
@@ -26,7 +27,7 @@ NAME = 14  # letters of a method's name before it folds, in a terminal
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table. Accuracies are in percent, costs are means over seeds."""
+    """A row of the table. Scores are in the unit that is shown (shares in percent), costs are means over seeds."""
 
     name: str
     seeds: tuple[int, ...]
@@ -43,6 +44,7 @@ class Row:
     simulated: float | None  # seconds between the devices of the simulated clock
     seconds: float | None
     own: dict[str, Stat | None] = field(default_factory=dict)  # the user's metrics, in their own units
+    criterion: Criterion = ACCURACY
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Column:
     printed: bool = True  # in a terminal too
 
 
-PERSONAL, GENERIC = "Personal accuracy, %", "Generic, %"
+PERSONAL, GENERIC = "Personal {title}{unit}", "Generic{unit}"
 OWN, METRIC = "Own metrics, of the round chosen by validation", "own."
 MB, COST = "MB per client and round", "Whole run"
 COLUMNS = (
@@ -80,7 +82,9 @@ COLUMNS = (
 def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Return all columns, including one for each metric that the user added."""
     names = dict.fromkeys(name for row in rows for name in row.own)
-    return (*COLUMNS, *(Column(f"{METRIC}{name}", name, name, OWN, 7) for name in names))
+    score = rows[0].criterion if rows else ACCURACY
+    titled = (replace(c, family=c.family.format(title=score.title, unit=score.unit)) for c in COLUMNS)
+    return (*titled, *(Column(f"{METRIC}{name}", name, name, OWN, 7) for name in names))
 
 
 def rows(runs: Iterable[Run]) -> list[Row]:
@@ -94,11 +98,11 @@ def row(group: Group) -> Row:
         name=group.name,
         seeds=group.seeds,
         remark=remark(group),
-        best_by_val=percent(group, "personal.best_by_val"),
-        final=percent(group, "personal.final"),
-        best=percent(group, "personal.best"),
-        worst_decile=percent(group, "personal.worst_decile"),
-        generic=percent(group, "generic.best_by_val"),
+        best_by_val=score(group, "personal.best_by_val"),
+        final=score(group, "personal.final"),
+        best=score(group, "personal.best"),
+        worst_decile=score(group, "personal.worst_decile"),
+        generic=score(group, "generic.best_by_val"),
         averaged=any((run.summary["generic"] or {}).get("source") == "average" for run in group.runs),
         mb_up=_cost(group, "bytes.per_client_round.up", 1e6),
         mb_down=_cost(group, "bytes.per_client_round.down", 1e6),
@@ -106,12 +110,14 @@ def row(group: Group) -> Row:
         simulated=_cost(group, "clock.seconds", 1.0),
         seconds=_cost(group, "seconds", 1.0),
         own={name: group.stat(f"personal.metrics.best_by_val.{name}") for name in _metrics(group)},
+        criterion=group.criterion,
     )
 
 
 def _metrics(group: Group) -> list[str]:
     """Return the names of the metrics that the user added; all runs of a group have the same."""
-    return [name for name in group.runs[0].summary["personal"]["metrics"]["best_by_val"] if name not in RESERVED_NAMES]
+    reserved = reserved_names(group.runs[0].problem)
+    return [name for name in group.runs[0].summary["personal"]["metrics"]["best_by_val"] if name not in reserved]
 
 
 def remark(group: Group) -> str:
@@ -127,14 +133,15 @@ def _poisoned(group: Group) -> list[str]:
     summary = group.runs[0].summary
     if not (byzantine := len(summary.get("poisoned", []))):
         return []
-    honest = percent(group, "personal_honest.best_by_val")
-    return [f"{byzantine} of {summary['clients']} clients poisoned, the honest have {accuracy(honest, '±')}%"]
+    honest = score(group, "personal_honest.best_by_val")
+    shown = format_score(honest, group.criterion, "±") + ("%" if group.criterion.percent else "")
+    return [f"{byzantine} of {summary['clients']} clients poisoned, the honest have {shown}"]
 
 
-def percent(group: Group, dotted: str) -> Stat | None:
-    """Return mean and deviation of a summary entry in percent."""
-    stat = group.stat(dotted)
-    return stat and Stat(100 * stat.mean, None if stat.std is None else 100 * stat.std)
+def score(group: Group, dotted: str, form: Criterion | None = None) -> Stat | None:
+    """Return mean and deviation of a summary entry in the unit that is shown: percent for shares."""
+    stat, scale = group.stat(dotted), (form or group.criterion).scale
+    return stat and Stat(scale * stat.mean, None if stat.std is None else scale * stat.std)
 
 
 def _cost(group: Group, dotted: str, unit: float) -> float | None:
@@ -149,14 +156,16 @@ def cell(row: Row, column: Column, sign: str = " ± ") -> str:
     entry: Stat | float | None = getattr(row, column.field)
     if not isinstance(entry, Stat):
         return quantity(entry)
-    return ("~" if column.field == "generic" and row.averaged else "") + accuracy(entry, sign)
+    return ("~" if column.field == "generic" and row.averaged else "") + format_score(entry, row.criterion, sign)
 
 
-def accuracy(stat: Stat | None, sign: str = " ± ") -> str:
-    """Format an accuracy in percent with two decimals."""
+def format_score(stat: Stat | None, form: Criterion = ACCURACY, sign: str = " ± ") -> str:
+    """Format a score in the unit that is shown: shares with two decimals, other scores with four digits."""
     if stat is None:
         return NONE
-    return f"{stat.mean:.2f}" if stat.std is None else f"{stat.mean:.2f}{sign}{stat.std:.2f}"
+    if not form.percent:
+        return _measure(stat, sign)
+    return form.digits(stat.mean) if stat.std is None else f"{form.digits(stat.mean)}{sign}{form.digits(stat.std)}"
 
 
 def _measure(stat: Stat | None, sign: str) -> str:
@@ -185,14 +194,15 @@ def _digits(x: float) -> str:
 
 
 def leaders(rows: Sequence[Row], column: Column) -> set[str]:
-    """Return the names of the rows that lead an accuracy column; equal printed values tie, one row never leads."""
+    """Return the names of the rows that lead a column of scores; equal printed values tie, one row never leads."""
     if column.field.startswith(METRIC):  # unknown whether higher is better
         return set()
     entries = {row.name: stat for row in rows if isinstance(stat := getattr(row, column.field), Stat)}
     if len(entries) < 2:
         return set()
-    top = max(f"{stat.mean:09.2f}" for stat in entries.values())
-    return {name for name, stat in entries.items() if f"{stat.mean:09.2f}" == top}
+    form = rows[0].criterion
+    top = form.digits(form.best(entries.values(), lambda stat: stat.mean).mean)
+    return {name for name, stat in entries.items() if form.digits(stat.mean) == top}
 
 
 def print_table(console: Console, rows: Sequence[Row]) -> None:
@@ -201,6 +211,9 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
     while _width(console, rows, shown) > console.width and any(c.spare for c in shown):
         left_out.append(shown.pop(max(range(len(shown)), key=lambda i: shown[i].spare)))
     console.print(_rich_table(rows, shown))
+    if rows and (score := rows[0].criterion) != ACCURACY:
+        unit = " in %" if score.percent else ""
+        console.print(f"Scores: {score.title}{unit}, {score.better} is better.", style="dim", highlight=False)
     for row in rows:
         if row.remark:
             console.print(f"[yellow]*[/] {escape(row.name)}: {escape(row.remark)}", highlight=False)
@@ -235,6 +248,8 @@ def _width(console: Console, rows: Sequence[Row], columns: Sequence[Column]) -> 
 
 def sheet(runs: Iterable[Run]) -> Sheet:
     """Return all columns as text for a file, with a paired test of each method against the best one."""
+    runs = list(runs)
+    criterion_of(runs)
     found = groups(runs)
     made = [row(group) for group in found]
     against = ["", *(_against(paired(found[0].runs, group.runs)) for group in found[1:])]

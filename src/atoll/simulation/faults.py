@@ -152,7 +152,7 @@ class Faults:
                 sent: Payload = honest(job, client, upload)
                 return sent
             k = key(self.seed, "lie", *job.round, job.client)
-            return corrupt(self.poison.kind, upload, job.download, client.num_classes, constraints, k)
+            return corrupt(self.poison.kind, upload, job.download, client.problem.num_classes, constraints, k)
 
         return apply
 

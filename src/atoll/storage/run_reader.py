@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from ..core.criterion import Criterion
+from ..core.problems import PROBLEMS, Classes, Problem
 from ..errors import AtollError
 from ..utils.parsing import from_json, from_yaml
 
@@ -45,9 +47,8 @@ SUMMARY: dict[str, Kinds] = {
     "digest": (str,),
     "version": (str,),
 }
-METRICS: dict[str, Kinds] = {
+_METRICS: dict[str, Kinds] = {
     "round": (int,),
-    "personal.post.accuracy": MAYBE,
     "generic": (dict, type(None)),
     "bytes.up": NUMBER,
     "bytes.down": NUMBER,
@@ -60,7 +61,21 @@ HOLDINGS: dict[str, Kinds] = {
     **dict.fromkeys(PARTS, (list,)),
     "notes": (list,),
 }
-CLIENTS = ("round", "client", "accuracy")
+
+
+def problem_of(task: object) -> type[Problem]:
+    """Return the kind of problem, given the entry ``task`` of summary.json or config.yaml; without one, classes."""
+    return PROBLEMS.get(str(task), Classes)
+
+
+def metrics_form(score: str) -> dict[str, Kinds]:
+    """Return the entries of a line of metrics that reports need, given the name of the criterion."""
+    return _METRICS | {f"personal.post.{score}": MAYBE}
+
+
+def client_columns(score: str) -> tuple[str, ...]:
+    """Return the columns of clients.parquet that reports need, given the name of the criterion."""
+    return ("round", "client", score)
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,16 @@ class Run:
         return str(self.summary["status"])
 
     @property
+    def problem(self) -> type[Problem]:
+        """Return the kind of problem; runs with classes do not name it."""
+        return problem_of(self.summary.get("task"))
+
+    @property
+    def criterion(self) -> Criterion:
+        """Return the score that selects rounds and ranks methods."""
+        return self.problem.criterion
+
+    @property
     def planned(self) -> int:
         """Return the number of rounds asked for; the summary has the number reached."""
         return int(self.config.get("rounds", self.summary["rounds"]))
@@ -102,11 +127,13 @@ def load(run_dir: Path) -> Run:
         raise AtollError(f"{path} is not a directory. Give the directory of a run.")
     if not (path / "summary.json").exists():
         raise AtollError(f"The run in {path} is not finished: it has no summary.json. {_resume(path)}")
+    summary = checked(_json(path / "summary.json"), SUMMARY, path / "summary.json")
+    score = problem_of(summary.get("task")).criterion.name
     return Run(
         path=path,
-        summary=checked(_json(path / "summary.json"), SUMMARY, path / "summary.json"),
-        metrics=_metrics(path / "metrics.jsonl"),
-        clients=_clients(path / "clients.parquet"),
+        summary=summary,
+        metrics=_metrics(path / "metrics.jsonl", score),
+        clients=_clients(path / "clients.parquet", score),
         holdings=_holdings(path / "holdings.json"),
         config=_config(path / "config.yaml"),
     )
@@ -178,12 +205,12 @@ def _parsed(text: str, where: str, file: Path) -> object:
         raise AtollError(f"{where} is damaged: it is not JSON ({e}). {_again(file)}") from None
 
 
-def _metrics(file: Path) -> tuple[Document, ...]:
+def _metrics(file: Path, score: str) -> tuple[Document, ...]:
     rounds = []
     for i, line in enumerate(_text(file).splitlines(), start=1):
         if line.strip():
             where = f"{file}, line {i},"
-            rounds.append(checked(_parsed(line, where, file), METRICS, file, where))
+            rounds.append(checked(_parsed(line, where, file), metrics_form(score), file, where))
     return tuple(sorted(rounds, key=lambda m: int(m["round"])))
 
 
@@ -202,14 +229,14 @@ def _is_counts(row: object, columns: int) -> bool:
     return isinstance(row, list) and len(row) == columns and all(isinstance(n, int) for n in row)
 
 
-def _clients(file: Path) -> pyarrow.Table:
+def _clients(file: Path, score: str) -> pyarrow.Table:
     if not file.exists():
         raise AtollError(f"{file} is missing. {_again(file)}")
     try:
         table = pyarrow.parquet.read_table(file)
     except (pyarrow.ArrowException, OSError) as e:
         raise AtollError(f"{file} is damaged: it is not a Parquet table ({e}). {_again(file)}") from None
-    if lost := [name for name in CLIENTS if name not in table.column_names]:
+    if lost := [name for name in client_columns(score) if name not in table.column_names]:
         raise AtollError(f"{file} is damaged: it has no column {lost[0]!r}. {_again(file)}")
     return table
 

@@ -13,11 +13,24 @@ import pyarrow.parquet
 
 from ..clients.evaluation import select_rounds
 from ..config import label_of
+from ..core.criterion import Criterion
+from ..core.problems import Classes
 from ..errors import AtollError
 from ..utils.files import read_ordinary
 from ..utils.parsing import from_json, from_yaml
 from .run_dir import holder
-from .run_reader import CLIENTS, HOLDINGS, METRICS, PARTS, SUMMARY, Document, Run, checked, value
+from .run_reader import (
+    HOLDINGS,
+    PARTS,
+    SUMMARY,
+    Document,
+    Run,
+    checked,
+    client_columns,
+    metrics_form,
+    problem_of,
+    value,
+)
 
 T = TypeVar("T")
 
@@ -71,12 +84,14 @@ def look(path: Path, process: int | None) -> PartialRun:
     """Read everything that tables and curves need. ``process`` is the process that uses the run, if any."""
     problems: list[str] = []
     config = _part(problems, path / "config.yaml", _config, EMPTY)
-    metrics = _metrics(path / "metrics.jsonl", problems)
+    criterion = problem_of(config.get("task")).criterion
+    metrics = _metrics(path / "metrics.jsonl", criterion.name, problems)
     holdings = _part(problems, path / "holdings.json", _holdings, NOWHERE)
     summary = _part(problems, path / "summary.json", _summary, None)
     if summary is None:
         summary = so_far(config, metrics, len(holdings["clients"]), "running" if process else "interrupted")
-    clients = _part(problems, clients_file(path), _clients, pyarrow.table({name: [] for name in CLIENTS}))
+    read_clients = partial(_clients, criterion.name)
+    clients = _part(problems, clients_file(path), read_clients, _no_clients(criterion.name))
     if not config and not problems and not metrics:
         problems.append(f"{path} holds no readable file of a run.")
     return PartialRun(Run(path, summary, metrics, clients, holdings, config), tuple(problems))
@@ -123,23 +138,23 @@ def _is_counts(row: object, columns: int) -> bool:
     return isinstance(row, list) and len(row) == columns and all(type(n) is int and 0 <= n < 2**53 for n in row)
 
 
-def _metrics(file: Path, problems: list[str]) -> tuple[Document, ...]:
+def _metrics(file: Path, score: str, problems: list[str]) -> tuple[Document, ...]:
     """Read the complete lines; an incomplete last line is left for the next time."""
     whole = _part(problems, file, text, "")
     read = list[Document]()
     for i, line in enumerate(whole[: whole.rfind("\n") + 1].splitlines(), start=1):
-        if found := _part(problems, file, partial(_line, i, line), EMPTY):
+        if found := _part(problems, file, partial(_line, i, line, score), EMPTY):
             read.append(found)
     return tuple(sorted(read, key=lambda line: int(line["round"])))
 
 
-def _line(number: int, line: str, file: Path) -> Document:
+def _line(number: int, line: str, score: str, file: Path) -> Document:
     where = f"{file}, line {number},"
     try:
         document = from_json(line)
     except ValueError as reason:
         raise AtollError(f"{where} is damaged: it is not JSON ({reason}).") from None
-    return checked(document, METRICS, file, where)
+    return checked(document, metrics_form(score), file, where)
 
 
 def clients_file(path: Path) -> Path:
@@ -156,16 +171,20 @@ def checkpoints(path: Path) -> list[Path]:
     return sorted((c for c in folder.glob("round-*") if not c.is_symlink()), key=lambda c: (len(c.name), c.name))
 
 
-def _clients(file: Path) -> pyarrow.Table:
+def _clients(score: str, file: Path) -> pyarrow.Table:
     try:
         table = pyarrow.parquet.read_table(io.BytesIO(read_ordinary(file, LARGEST)))
     except pyarrow.ArrowException as reason:
         raise AtollError(f"{file} is damaged: it is not a Parquet table ({reason}).") from None
     if table.num_columns == 0:  # a checkpoint before the first evaluation
-        return pyarrow.table({name: [] for name in CLIENTS})
-    if lost := [name for name in CLIENTS if name not in table.column_names]:
+        return _no_clients(score)
+    if lost := [name for name in client_columns(score) if name not in table.column_names]:
         raise AtollError(f"{file} is damaged: it has no column {lost[0]!r}.")
     return table
+
+
+def _no_clients(score: str) -> pyarrow.Table:
+    return pyarrow.table({name: [] for name in client_columns(score)})
 
 
 # -- a summary of an unfinished run ---------------------------------------------------------------------------------
@@ -174,9 +193,11 @@ def _clients(file: Path) -> pyarrow.Table:
 def so_far(config: Document, metrics: Sequence[Document], clients: int, status: str) -> Document:
     """Return the parts of summary.json that are known before the run ends."""
     last: Document = metrics[-1] if metrics else {}
+    problem = problem_of(config.get("task"))
     return {
         "label": label_of(str(config.get("method", "unknown")), [str(term) for term in config.get("terms") or ()]),
         "data": str(config.get("data", "")),
+        **({} if problem is Classes else {"task": problem.task}),
         "partition": str(config.get("partition", "")),
         "split": str(config.get("split", "")),
         "models": list(config.get("models") or ()),
@@ -184,8 +205,8 @@ def so_far(config: Document, metrics: Sequence[Document], clients: int, status: 
         "rounds": int(last.get("round", 0)),
         "seed": int(value(config, "seed") or 0),
         "status": status,
-        "personal": _selected([(line["round"], line["personal"]["post"]) for line in metrics]),
-        "generic": _generic(metrics),
+        "personal": _selected([(line["round"], line["personal"]["post"]) for line in metrics], problem.criterion),
+        "generic": _generic(metrics, problem.criterion),
         "bytes": _traffic(last),
         "flops": {"clients": value(last, "flops.clients"), "server": value(last, "flops.server")},
         "seconds": value(last, "seconds") or 0.0,
@@ -194,20 +215,20 @@ def so_far(config: Document, metrics: Sequence[Document], clients: int, status: 
     }
 
 
-def _generic(metrics: Sequence[Document]) -> Document | None:
+def _generic(metrics: Sequence[Document], criterion: Criterion) -> Document | None:
     known = [line for line in metrics if isinstance((line["generic"] or {}).get("global"), Mapping)]
     if not known:
         return None
     source = known[-1]["generic"].get("source")
-    return {"source": source, **_selected([(line["round"], line["generic"]["global"]) for line in known])}
+    return {"source": source, **_selected([(line["round"], line["generic"]["global"]) for line in known], criterion)}
 
 
-def _selected(history: Sequence[tuple[int, Document]]) -> Document:
+def _selected(history: Sequence[tuple[int, Document]], criterion: Criterion) -> Document:
     """Return a selection in the form of a summary; without rounds, one without values."""
     numbers = [(t, {k: math.nan if v is None else v for k, v in score.items()}) for t, score in history]
     if not numbers:
         return {"final": None, "best": None, "best_by_val": None, "worst_decile": None}
-    return select_rounds(numbers)
+    return select_rounds(numbers, criterion)
 
 
 def _traffic(last: Document) -> Document:

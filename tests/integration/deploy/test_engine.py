@@ -14,8 +14,8 @@ from support import small_runs
 from support.disk_crashes import Crash, trouble_at
 from support.local_sites import SMALL, Sites, Wire, babbling, book, personal
 
-from atoll.clients.evaluation import accuracy
 from atoll.config import Config
+from atoll.core.scores import accuracy
 from atoll.data.dataset import Dataset
 from atoll.deploy.site.models import personal_model, predictor
 from atoll.deploy.site.participation import Participation

@@ -10,7 +10,7 @@ import torch
 from support import small_runs
 from support.local_sites import SMALL, Sites, babbling, book
 
-from atoll.clients.evaluation import accuracy
+from atoll.core.scores import accuracy
 from atoll.deploy.site.models import open_site
 from atoll.inference import export
 from atoll.storage import audit_log

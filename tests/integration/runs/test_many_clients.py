@@ -12,9 +12,10 @@ from support import small_runs
 
 from atoll.backends import loop
 from atoll.backends.loop import LoopBackend
-from atoll.clients.evaluation import accuracy
 from atoll.clients.pool import ClientPool, ClientRows
 from atoll.clients.state_store import DiskStore, MemoryStore
+from atoll.core.problems import Classes
+from atoll.core.scores import accuracy
 from atoll.engine import evaluator
 from atoll.engine import experiment as experiment_module
 from atoll.engine.build import build_experiment, run_experiment
@@ -187,13 +188,12 @@ def test_rows_of_results_share_the_columns_that_never_change() -> None:
     assert second.drop_columns(list(same)).nbytes == 13 * 8 * REGISTERED
 
 
-def test_hit_rates_equal_accuracy_of_each_client() -> None:
+def test_scores_of_groups_equal_accuracy_of_each_client() -> None:
     """To the last bit; the third of these clients has no row, so its accuracy is undefined."""
     sizes = [3, 7, 0, 1, 11]
     y = torch.arange(22) % 3
     logits = torch.nn.functional.one_hot(torch.arange(22) * 5 % 7 % 3, 3).float()
-    rows = ClientRows(torch.zeros(22, 1), y, sizes)
-    shares = rows.hit_rates(logits.argmax(1) == y)
+    shares = Classes(3).score_each(logits, y, sizes)
     starts = [sum(sizes[:at]) for at in range(5)]
     alone = [accuracy(logits[a : a + n], y[a : a + n]) for a, n in zip(starts, sizes, strict=True)]
     assert repr(shares) == repr(alone)
@@ -254,5 +254,5 @@ def test_client_trained_without_evaluation_is_evaluated_before_it_trains_again(m
 def test_whole_numbers_stay_exact_beyond_single_precision() -> None:
     """2**24 + 2 hits: single precision would lose the second client's only one."""
     n = 2**24 + 1
-    rows = ClientRows(torch.empty(n + 1, 0), torch.zeros(n + 1), [n, 1])
-    assert rows.hit_rates(torch.ones(n + 1, dtype=torch.bool)) == [1.0, 1.0]
+    outputs, y = torch.zeros(1, 1).expand(n + 1, 1), torch.zeros(1, dtype=torch.long).expand(n + 1)
+    assert Classes(1).score_each(outputs, y, [n, 1]) == [1.0, 1.0]

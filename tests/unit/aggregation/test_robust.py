@@ -17,13 +17,14 @@ from atoll.aggregation.policy import AggregationPolicy
 from atoll.aggregation.robust import RobustAggregation, guard_for
 from atoll.backends.loop import LoopBackend
 from atoll.clients import method_calls
-from atoll.clients.evaluation import accuracy, predict
+from atoll.clients.evaluation import predict
 from atoll.clients.pool import ClientPool
 from atoll.clients.state_store import MemoryStore, Store
 from atoll.core import Traits
 from atoll.core.payloads import Params, about, equal, pack, payload, unpack
 from atoll.core.prng import key, normal
 from atoll.core.replies import Replies, with_policy_of
+from atoll.core.scores import accuracy
 from atoll.core.task import Reply
 from atoll.engine.compatibility import check
 from atoll.engine.round import RoundPolicy, run_round

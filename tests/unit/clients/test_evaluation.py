@@ -9,16 +9,13 @@ import torch
 from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_score
 from torch import Tensor
 
-from atoll.clients.evaluation import (
-    DETAILS,
-    accuracy,
-    find_target_round,
-    measure,
-    predict,
-    select_rounds,
-    summarise_clients,
-)
+from atoll.clients.evaluation import find_target_round, measure, predict, select_rounds, summarise_clients
+from atoll.core.criterion import ACCURACY
 from atoll.core.prng import key, normal, randint
+from atoll.core.problems import Classes, Numbers
+from atoll.core.scores import accuracy
+
+CLASSES = Classes(5)
 
 
 def answers(right: int, of: int) -> tuple[Tensor, Tensor]:
@@ -38,7 +35,7 @@ def random_case(seed: int, rows: int = 40, classes: int = 5, held: int = 5) -> t
 @pytest.mark.parametrize("held", [2, 5])
 def test_precision_recall_and_f1_match_scikit_learn(seed: int, held: int) -> None:
     logits, y = random_case(seed, held=held)
-    guess, found = logits.argmax(1).numpy(), measure(logits, y)
+    guess, found = logits.argmax(1).numpy(), measure(CLASSES, logits, y)
     for prefix, average in (("", "weighted"), ("macro_", "macro")):
         for name, theirs in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
             wanted = theirs(y.numpy(), guess, average=average, zero_division=0)
@@ -55,7 +52,7 @@ def test_auc_matches_scikit_learn_one_vs_rest_over_classes_with_both_kinds(seed:
     p, truth = logits.double().softmax(1).numpy(), y.numpy()
     classes = np.unique(truth)
     areas = [roc_auc_score(truth == c, p[:, c]) for c in classes]
-    found = measure(logits, y)
+    found = measure(CLASSES, logits, y)
     assert found["macro_auc"] == pytest.approx(np.mean(areas), abs=1e-12)
     assert found["auc"] == pytest.approx(np.average(areas, weights=[(truth == c).sum() for c in classes]), abs=1e-12)
 
@@ -66,21 +63,21 @@ def test_auc_distinguishes_confident_predictions() -> None:
     Single precision would round both probabilities of class 0 to 1, and call it a tie: 1/2.
     """
     logits, y = torch.tensor([[20.0, 0.0], [25.0, 0.0]]), torch.tensor([1, 0])
-    assert measure(logits, y)["auc"] == 1.0
+    assert measure(CLASSES, logits, y)["auc"] == 1.0
 
 
 def test_auc_is_nan_for_client_with_one_class() -> None:
     logits, y = answers(3, 4)
-    found = measure(logits, y)
+    found = measure(CLASSES, logits, y)
     assert math.isnan(found["auc"])
     assert math.isnan(found["macro_auc"])
     assert found["recall"] == 0.75
 
 
 def test_metrics_are_nan_for_client_without_rows() -> None:
-    found = measure(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
+    found = measure(CLASSES, torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
     assert found["n"] == 0
-    assert all(math.isnan(found[name]) for name in ("accuracy", *DETAILS))
+    assert all(math.isnan(found[name]) for name in ("accuracy", *CLASSES.details))
 
 
 def test_batched_predictions_equal_unbatched_ones_and_have_no_gradient() -> None:
@@ -103,7 +100,7 @@ def test_batched_predictions_equal_unbatched_ones_and_have_no_gradient() -> None
 
 def test_weighted_and_unweighted_means_match_hand_computed_values() -> None:
     """A: 8 of 10 right, B: 1 of 2. By rows: 9 / 12 = 0.75. By clients: (0.8 + 0.5) / 2 = 0.65."""
-    found = summarise_clients({"A": measure(*answers(8, 10)), "B": measure(*answers(1, 2))})
+    found = summarise_clients({"A": measure(CLASSES, *answers(8, 10)), "B": measure(CLASSES, *answers(1, 2))}, CLASSES)
     assert found["weighted"] == pytest.approx(0.75)
     assert found["accuracy"] == pytest.approx(0.65)
 
@@ -114,13 +111,20 @@ def test_weighted_and_unweighted_means_match_hand_computed_values() -> None:
 def test_worst_decile_is_mean_of_worst_tenth_of_clients(clients: int, worst: list[int]) -> None:
     accuracies = [at / 100 for at in range(clients)]
     scores = {str(at): {"n": 5.0, "accuracy": a} for at, a in enumerate(reversed(accuracies))}
-    assert summarise_clients(scores)["worst_decile"] == pytest.approx(np.mean([accuracies[at] for at in worst]))
+    assert summarise_clients(scores, CLASSES)["worst_decile"] == pytest.approx(
+        np.mean([accuracies[at] for at in worst])
+    )
 
 
 def test_mean_leaves_out_undefined_metrics() -> None:
-    two = measure(*random_case(0))
-    one_class, empty = measure(*answers(3, 4)), measure(torch.zeros(0, 5), torch.zeros(0, dtype=torch.long))
-    found = summarise_clients({"two": two | {"val": 0.5}, "one": one_class, "empty": empty | {"val": math.nan}})
+    two = measure(CLASSES, *random_case(0))
+    one_class, empty = (
+        measure(CLASSES, *answers(3, 4)),
+        measure(CLASSES, torch.zeros(0, 5), torch.zeros(0, dtype=torch.long)),
+    )
+    found = summarise_clients(
+        {"two": two | {"val": 0.5}, "one": one_class, "empty": empty | {"val": math.nan}}, CLASSES
+    )
     assert found["auc"] == two["auc"]
     assert found["accuracy"] == pytest.approx((two["accuracy"] + 0.75) / 2)
     assert found["worst_decile"] == min(two["accuracy"], 0.75)
@@ -128,8 +132,8 @@ def test_mean_leaves_out_undefined_metrics() -> None:
 
 
 def test_mean_is_nan_if_no_client_has_rows() -> None:
-    empty = measure(torch.zeros(0, 5), torch.zeros(0, dtype=torch.long))
-    assert math.isnan(summarise_clients({"a": empty, "b": empty})["accuracy"])
+    empty = measure(CLASSES, torch.zeros(0, 5), torch.zeros(0, dtype=torch.long))
+    assert math.isnan(summarise_clients({"a": empty, "b": empty}, CLASSES)["accuracy"])
 
 
 def test_accuracy_compares_largest_logit_with_label() -> None:
@@ -147,7 +151,7 @@ def curve(*points: tuple[float, float]) -> list[tuple[int, dict[str, float]]]:
 
 
 def test_selection_reports_final_best_and_validation_selected_values() -> None:
-    found = select_rounds(curve((0.3, 0.9), (0.8, 0.1), (0.5, 0.5)))
+    found = select_rounds(curve((0.3, 0.9), (0.8, 0.1), (0.5, 0.5)), ACCURACY)
     assert (found["final"], found["best"], found["best_by_val"]) == (0.5, 0.8, 0.3)
     assert (found["best_round"], found["best_by_val_round"]) == (4, 2)
     assert found["worst_decile"] == 0.15  # of the validated round
@@ -155,17 +159,17 @@ def test_selection_reports_final_best_and_validation_selected_values() -> None:
 
 
 def test_selection_takes_first_round_of_a_tie() -> None:
-    found = select_rounds(curve((0.3, 0.4), (0.8, 0.7), (0.8, 0.7), (0.2, 0.7)))
+    found = select_rounds(curve((0.3, 0.4), (0.8, 0.7), (0.8, 0.7), (0.2, 0.7)), ACCURACY)
     assert (found["best_round"], found["best_by_val_round"]) == (4, 4)
 
 
 def test_selection_takes_final_round_without_validation_rows() -> None:
-    found = select_rounds(curve((0.8, math.nan), (0.4, math.nan)))
+    found = select_rounds(curve((0.8, math.nan), (0.4, math.nan)), ACCURACY)
     assert (found["best"], found["best_by_val"], found["best_by_val_round"]) == (0.8, 0.4, 4)
 
 
 def test_selection_ignores_rounds_without_validation_score() -> None:
-    assert select_rounds(curve((0.9, math.nan), (0.4, 0.2), (0.5, 0.1)))["best_by_val"] == 0.4
+    assert select_rounds(curve((0.9, math.nan), (0.4, 0.2), (0.5, 0.1)), ACCURACY)["best_by_val"] == 0.4
 
 
 def line(at: int, accuracy: float) -> dict[str, Any]:
@@ -176,5 +180,34 @@ def line(at: int, accuracy: float) -> dict[str, Any]:
 def test_target_round_is_first_round_at_target_accuracy() -> None:
     lines = [line(1, 0.2), line(2, 0.5), line(3, 0.4), line(4, 0.9)]
     took = {"bytes": {"up": 2}, "flops": {"clients": 4}, "clock": {"waiting": 8}, "seconds": 6.0}
-    assert find_target_round(lines, 0.5) == {"round": 2, **took}
-    assert find_target_round(lines, 0.95) is None
+    assert find_target_round(lines, 0.5, ACCURACY) == {"round": 2, **took}
+    assert find_target_round(lines, 0.95, ACCURACY) is None
+
+
+# -- scores of which lower ones are better ----------------------------------------------------------------------------
+
+
+def test_worst_clients_are_those_with_the_highest_error() -> None:
+    """Errors 1 and 9 over 1 and 3 rows: mean 5, by rows (1 + 27) / 4 = 7, the worst tenth is the client with 9."""
+    found = summarise_clients({"A": {"n": 1.0, "mse": 1.0}, "B": {"n": 3.0, "mse": 9.0}}, Numbers())
+
+    assert (found["mse"], found["weighted"], found["worst_decile"]) == (5.0, 7.0, 9.0)
+
+
+def test_selection_takes_the_lowest_error() -> None:
+    history = [(1, {"mse": 4.0, "val": 2.0}), (2, {"mse": 3.0, "val": 5.0}), (3, {"mse": 6.0, "val": 7.0})]
+
+    found = select_rounds(history, Numbers.criterion)
+
+    assert (found["final"], found["best"], found["best_by_val"]) == (6.0, 3.0, 4.0)
+    assert (found["best_round"], found["best_by_val_round"]) == (2, 1)
+
+
+def test_target_round_is_first_round_at_or_below_target_error() -> None:
+    lines = [line(at, 0.0) | {"personal": {"post": {"mse": mse}}} for at, mse in enumerate((9.0, 5.0, 4.0), 1)]
+
+    found = find_target_round(lines, 5.0, Numbers.criterion)
+
+    assert found is not None
+    assert found["round"] == 2
+    assert find_target_round(lines, 3.9, Numbers.criterion) is None

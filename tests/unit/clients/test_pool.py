@@ -8,6 +8,7 @@ from support.small_runs import setup
 
 from atoll.clients.pool import ClientRows, RowSplits, build_pool, replace_clients, replace_rows
 from atoll.core.model import Model
+from atoll.core.problems import Classes
 from atoll.typing import ClientId
 
 
@@ -34,7 +35,7 @@ def rows(*sizes: int) -> RowSplits:
 
 def test_pool_contains_all_clients_with_a_model() -> None:
     made = setup("fedavg")
-    pool = build_pool(made.method, NoNetworks(), made.pool.models, rows(1, 2, 3, 4, 5), 10)
+    pool = build_pool(made.method, NoNetworks(), made.pool.models, rows(1, 2, 3, 4, 5), Classes(10))
 
     assert pool.ids == made.pool.ids
     assert [len(client.y) for client in pool.clients().values()] == [1, 2, 3, 4, 5]
@@ -43,7 +44,7 @@ def test_pool_contains_all_clients_with_a_model() -> None:
 
 def test_networks_depend_on_all_architectures_even_if_pool_has_one_client() -> None:
     made, networks = setup("fedavg"), NoNetworks()
-    pool = build_pool(made.method, networks, made.pool.models, rows(4), 10, ids=("2",))
+    pool = build_pool(made.method, networks, made.pool.models, rows(4), Classes(10), ids=("2",))
 
     assert pool.ids == ("2",)
     assert list(pool.models) == ["2"]

@@ -529,7 +529,7 @@ def test_expected_form_is_found_without_private_rows(name: str, monkeypatch: pyt
     assert fresh.expected(i, download) == checks.expected(i, download)
     assert {len(x) for x, _ in seen} == set(STAND_INS)
     assert not any(x.any() for x, _ in seen)
-    assert all(y.tolist() == [row % made.pool.num_classes for row in range(len(y))] for _, y in seen)
+    assert all(y.tolist() == [row % made.pool.problem.num_classes for row in range(len(y))] for _, y in seen)
 
 
 @pytest.mark.parametrize("name", ["dcpfl", "feddw", "pfedes", "scd", "fedpd", "fedhkd"])

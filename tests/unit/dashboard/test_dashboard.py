@@ -77,7 +77,7 @@ def test_finished_run_is_listed_with_its_summary(tmp_path: Path) -> None:
     row = row_of(tmp_path, "a")
     expected = {
         "method": "dcpfl", "data": "digits", "clients": 4, "done": 3, "planned": 9, "status": "diverged",
-        "accuracy": 0.7, "generic": 0.55, "up": 3000, "down": 1500, "seconds": 75.24, "left": None, "problems": [],
+        "score": 0.7, "generic": 0.55, "up": 3000, "down": 1500, "seconds": 75.24, "left": None, "problems": [],
     }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
 
@@ -88,7 +88,7 @@ def test_an_unfinished_run_is_running_while_it_is_locked_and_interrupted_afterwa
     with RunDir(path):
         (row,) = catalogue.rows()
         assert (row["status"], row["done"], row["planned"], row["left"]) == ("running", 3, 12, 9.0)
-        assert (row["method"], row["accuracy"], row["up"]) == ("fedavg+dw", 0.7, 3000)
+        assert (row["method"], row["score"], row["up"]) == ("fedavg+dw", 0.7, 3000)
     (row,) = catalogue.rows()
     assert (row["status"], row["left"]) == ("interrupted", None)
 

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from atoll import run
 from atoll.backends.loop import LoopBackend
-from atoll.clients.evaluation import accuracy
 from atoll.config import Config
 from atoll.core.client import Client
 from atoll.core.exchange import Exchange
@@ -26,6 +25,7 @@ from atoll.core.model import Predictor
 from atoll.core.optim.sgd import SGD
 from atoll.core.payloads import Nothing, Params, Payload, about, equal, payload
 from atoll.core.prng import Key, key, normal
+from atoll.core.scores import accuracy
 from atoll.core.task import Reply, Round, Task
 from atoll.data.loading import load
 from atoll.engine import cohort

@@ -35,7 +35,7 @@ from atoll.core import Client
 from atoll.core import Key, Round
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.core import Nothing
-from atoll.core import objective
+from atoll.core.losses import objective
 
 
 @dataclass(frozen=True)

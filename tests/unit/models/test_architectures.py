@@ -252,7 +252,7 @@ def test_build_names_the_wrong_argument():
         models.describe("zzz")
     with pytest.raises(AtollError, match=r"Unknown option of model 'cnn1': 'native82'. Did you mean 'native28'"):
         models.build("cnn1", MNIST, 10, native82=True)
-    with pytest.raises(AtollError, match=r"'cnn1' takes images .* shape \(30,\).* bilstm, linear, mlp, mlp_a, mlp_b\."):
+    with pytest.raises(AtollError, match=r"'cnn1' takes images .* shape \(30,\).* bilstm, linear, lm, mlp, mlp_a, "):
         models.build("cnn1", (30,), 10)
     with pytest.raises(AtollError, match="'bilstm' takes texts"):
         models.build("bilstm", CIFAR, 10)

@@ -32,6 +32,7 @@ from atoll.storage.run_reader import Run, load
 
 CLASSES = [str(i) for i in range(10)]
 ANY = np.random.default_rng(0)
+ACCURACY = plots.Up("accuracy, %")
 TINY: dict[str, Any] = {
     "data": "digits",
     "rows": 400,
@@ -106,9 +107,9 @@ def some_figures(width: float) -> dict[str, Figure]:
         for t, what in enumerate(("download", "generic training", "upload"))
     ]
     return {
-        "lines": plots.lines(lines, plots.Axis("clients in a round"), "accuracy, %", {"dashed": "generic"}, width),
-        "boxes": plots.boxes([plots.Box(p, n, ANY.random(9)) for p in panels[:2] for n in names], "accuracy, %", width),
-        "trade-off": plots.trade_off(dots, "bytes sent, up and down, until the target was reached", width),
+        "lines": plots.lines(lines, plots.Axis("clients in a round"), ACCURACY, {"dashed": "generic"}, width),
+        "boxes": plots.boxes([plots.Box(p, n, ANY.random(9)) for p in panels[:2] for n in names], ACCURACY, width),
+        "trade-off": plots.trade_off(dots, "bytes sent, up and down, until the target was reached", ACCURACY, width),
         "points": plots.points(clouds, CLASSES, width),
         "matrices": plots.matrices(maps, [f"class {c}" for c in CLASSES], width),
         "moduli": plots.moduli(draws, [f"class {c}" for c in CLASSES], width),
@@ -134,7 +135,7 @@ def test_a_line_is_a_mean_with_a_band_and_keeps_its_colour_in_every_panel() -> N
     two = plots.Line("B", [1, 10], np.array([[0.2, 0.6], [0.4, 0.6]]))
     one = plots.Line("A", [1, 10], np.array([[0.1, 0.2]]))
     panels = [plots.Panel("p", [one, two], goal=0.5), plots.Panel("q", [two])]
-    first, second = plots.lines(panels, plots.Axis("x", log=True, each=True), "y").axes
+    first, second = plots.lines(panels, plots.Axis("x", log=True, each=True), plots.Up("y")).axes
     assert first.lines[1].get_ydata() == pytest.approx([30, 60])
     assert first.lines[1].get_color() == second.lines[0].get_color() == style.colour(1)
     assert first.lines[2].get_ydata() == pytest.approx([50, 50])

@@ -190,7 +190,7 @@ def test_rows_are_in_percent_and_the_best_comes_first(tmp_path: Path) -> None:
         "simulated": "–",
         "seconds": "75.2",
     }
-    assert table.accuracy(rows[2].generic) == "55.00 ± 0.00"
+    assert table.format_score(rows[2].generic) == "55.00 ± 0.00"
 
 
 @pytest.mark.parametrize(

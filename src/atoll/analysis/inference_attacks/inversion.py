@@ -16,7 +16,6 @@ from ...clients.tasks import ClientTask
 from ...core.client import Client
 from ...core.contract import exchanges_of
 from ...core.hooks import HasOptimiser, KeepsStatePerClient
-from ...core.losses import objective
 from ...core.optim.sgd import SGD
 from ...core.params import BUFFERS, sub
 from ...core.payloads import Params, Payload
@@ -102,7 +101,7 @@ def _match_gradients(client: Client, start: Params, change: Params, step: SGD, k
     goal = {n: -v / step.lr - step.weight_decay * start[n] for n, v in change.items()}
     x = (normal(fold(k, 0), *client.x.shape) * client.x.std() + client.x.mean()).requires_grad_()
     descent = torch.optim.LBFGS([x], lr=1.0, max_iter=STEPS, history_size=20, line_search_fn="strong_wolfe")
-    loss = objective(client.model)
+    loss = client.objective()
     batch = next(client.batches(k, 1, len(client.y)))
 
     def distance() -> Tensor:

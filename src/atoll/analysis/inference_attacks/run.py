@@ -9,6 +9,7 @@ from ...clients.dry_run import dry_run
 from ...clients.tasks import ClientTask
 from ...core.schema import tensors_of
 from ...engine.setup import Setup
+from ...errors import AtollError
 from .base import AttackResult, ObservedUpload, UploadFilter
 from .inversion import attack_updates
 from .labels import attack_labels
@@ -28,7 +29,15 @@ def run_attacks(setup: Setup, filters: Mapping[str, UploadFilter]) -> list[Attac
 
     Returns:
         A result for each attack that had an upload to attack.
+
+    Raises:
+        AtollError: labels are no classes.
     """
+    if not setup.pool.problem.num_classes:
+        raise AtollError(
+            f"Attacks find out classes and their rows, but labels are {setup.pool.problem.labels}. "
+            "Use data with classes."
+        )
     observed = _observe(setup, filters)
     results = [
         *_for_each_filter(observed, lambda seen: attack_labels(seen, setup)),

@@ -71,7 +71,7 @@ class Validator:
         self._max_norm = max_norm
         self._spare = spare
         self._constraints = constraints_of(method)
-        self._bounds = ValueLimits(classes=self._task.num_classes, largest=most)
+        self._bounds = ValueLimits(classes=self._task.problem.num_classes or None, largest=most)
         self._known: dict[Any, Expected] = {}
         self._first: Any = None  # the server's first state, made when first needed
 
@@ -173,10 +173,10 @@ class Validator:
         return Expected(form, free, nbytes(self._first_server()) if free else 0)
 
     def _stand_in(self, of: ClientId, rows: int) -> Client:
-        """Return a client of the same architecture without private data: blank rows, of each class in turn."""
+        """Return a client of the same architecture without private data: blank rows and labels."""
         client = self._pool.client(of)
         blank = client.x.new_zeros(rows, *client.x.shape[1:])
-        return replace_rows(client, blank, torch.arange(rows) % client.num_classes)
+        return replace_rows(client, blank, client.problem.blank_labels(rows))
 
     def _answer(self, client: Client, of: ClientId, download: Payload, exchange: int) -> Any:
         """Return the upload with which a stand-in for client ``of`` answers ``download``.

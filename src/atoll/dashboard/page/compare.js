@@ -67,14 +67,15 @@ export class Comparison {
   drawPicture({ groups, options: { name, kind, axis } }) {
     if (!name) return h("p", { class: "muted" }, "None of these runs has been evaluated yet.");
     const spent = axis === "bytes";
-    const show = asPercent(name) ? (v) => percent(v, 1) : (v) => number(v);
+    const score = this.found.criterion;
+    const show = asPercent(name, score) ? (v) => percent(v, 1) : (v) => number(v);
     const series = groups.map((group, index) => ({ group, index })).filter(({ group, index }) => group.curves[name]?.[kind] && !this.hidden.has(index))
       .map(({ group, index }) => {
         const { rounds, mean, low, high } = group.curves[name][kind];
         return { name: group.name, index, x: spent ? rounds.map((t) => group.bytes[t]) : rounds, y: mean, low, high };
       }).filter((one) => !spent || one.x.some((n) => n > 0));
     return [
-      lines({ series, label: `${measure(name)} of ${series.length} methods`, xTitle: spent ? "bytes, up and down, all clients" : "round", yTitle: measure(name), showX: spent ? bytes : String, showY: show, tickY: asPercent(name) ? tick : show, log: spent, height: 360 }),
+      lines({ series, label: `${measure(name)} of ${series.length} methods`, xTitle: spent ? "bytes, up and down, all clients" : "round", yTitle: measure(name), showX: spent ? bytes : String, showY: show, tickY: asPercent(name, score) ? tick : show, log: spent, height: 360 }),
       h("ul", { class: "legend" }, groups.map((group, index) => h("li", {}, h("button", {
         type: "button", class: "plain", "aria-pressed": String(!this.hidden.has(index)), title: "Show or hide",
         onclick: () => { if (!this.hidden.delete(index)) this.hidden.add(index); this.draw(); },

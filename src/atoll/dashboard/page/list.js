@@ -2,7 +2,7 @@
 
 import { h, Part, select } from "./dom.js";
 import { ask } from "./server.js";
-import { bytes, count, duration, percent, STATUS } from "./words.js";
+import { bytes, count, duration, inUnit, STATUS, titled } from "./words.js";
 
 const AT_ONCE = 300; // rows that are drawn before somebody asks for more
 
@@ -12,7 +12,7 @@ const COLUMNS = [
   { key: "clients", title: "Clients", of: (run) => run.clients, number: true },
   { key: "done", title: "Rounds", of: (run) => run.done, number: true },
   { key: "status", title: "Status", of: (run) => Object.keys(STATUS).indexOf(run.status), up: true },
-  { key: "accuracy", title: "Accuracy", of: (run) => run.accuracy, number: true },
+  { key: "score", title: "Score", of: (run) => run.score, number: true },
   { key: "bytes", title: "Bytes", of: (run) => (run.up === null ? null : run.up + run.down), number: true },
   { key: "seconds", title: "Time", of: (run) => run.seconds, number: true },
 ];
@@ -147,7 +147,7 @@ export class List {
       h("td", { class: "number wide-only" }, run.clients ?? "–"),
       cell("Rounds", true, run.done === null ? "–" : run.done === run.planned ? `${run.done}` : `${run.done} / ${run.planned}`, run.status === "running" ? progress(run) : null),
       cell("Status", false, chip(run.status)),
-      cell("Accuracy", true, percent(run.accuracy), run.generic === null ? null : h("small", { class: "wide-only" }, `generic ${percent(run.generic)}`)),
+      cell("Score", true, titled(run.criterion, run.score), run.generic === null ? null : h("small", { class: "wide-only" }, `generic ${inUnit(run.criterion)(run.generic)}`)),
       cell("Bytes", true, bytes(run.up === null ? null : run.up + run.down), run.up === null ? null : h("small", { class: "wide-only" }, `↑\u00a0${bytes(run.up)} ↓\u00a0${bytes(run.down)}`)),
       cell("Time", true, duration(run.seconds), run.left ? small(`${duration(run.left)} left`) : null));
   }

@@ -4,7 +4,7 @@ import { bars, bubbles, heat, lines, swatch } from "./charts.js";
 import { h, Part, select, table } from "./dom.js";
 import { chip, progress, state } from "./list.js";
 import { ask } from "./server.js";
-import { asPercent, bytes, count, duration, measure, number, percent, tick } from "./words.js";
+import { asPercent, bytes, count, duration, inUnit, measure, number, percent, tick } from "./words.js";
 
 const SLOWLY = 8000; // milliseconds between looks at what is large
 const KINDS = { personal: ["personal models", null], before: ["personal, before training", "2 3"], generic: ["generic model", "6 4"], honest: ["honest clients", "9 3 2 3"] };
@@ -16,7 +16,7 @@ const digest = (text) => (text ? h("code", { title: text }, text.slice(0, 12)) :
 export class Run {
   constructor(main, id) {
     this.id = state.opened = id;
-    this.measure = "accuracy";
+    this.measure = null; // the score that ranks the run, until another one is chosen
     this.row = null;
     this.parts = {
       head: (d) => this.head(d),
@@ -49,6 +49,7 @@ export class Run {
     const moment = JSON.stringify([found.row.done, found.row.status]);
     this.row = found.row;
     this.found = found;
+    this.measure ??= found.row.criterion?.name ?? "accuracy";
     this.parts.head.show({ row: found.row, facts: found.facts, incidents: found.incidents.counts, privacy: found.privacy });
     this.parts.measures.show({ names: Object.keys(found.curves.measures), chosen: this.measure });
     this.parts.curves.show({ ...found.curves, chosen: this.measure });
@@ -82,6 +83,7 @@ export class Run {
 
   head({ row, facts, incidents: counts, privacy: budget }) {
     const spent = budget?.spent.at(-1)?.[1];
+    const show = inUnit(row.criterion);
     const rounds = row.done === row.planned ? `${row.done}` : `${row.done} of ${row.planned}`;
     return [
       h("h1", {}, row.method || row.name, " ", chip(row.status)),
@@ -89,10 +91,10 @@ export class Run {
       row.problems.map((problem) => h("p", { class: "problem", role: "alert" }, problem)),
       h("div", { class: "cards" },
         card("Rounds", rounds, row.status === "running" ? progress(row) : null),
-        card("Personal accuracy, latest", percent(facts.now ?? facts.final)),
-        card(facts.chosen_round ? `Chosen by validation, round ${facts.chosen_round}` : "Chosen by validation", percent(facts.chosen)),
-        card("Worst decile of clients", percent(facts.worst_decile)),
-        facts.generic === null ? null : card(facts.averaged ? "Average of personal models" : "Generic model", percent(facts.generic)),
+        card(`Personal ${row.criterion?.title ?? "accuracy"}, latest`, show(facts.now ?? facts.final)),
+        card(facts.chosen_round ? `Chosen by validation, round ${facts.chosen_round}` : "Chosen by validation", show(facts.chosen)),
+        card("Worst decile of clients", show(facts.worst_decile)),
+        facts.generic === null ? null : card(facts.averaged ? "Average of personal models" : "Generic model", show(facts.generic)),
         card("Bytes, all clients", `↑\u00a0${bytes(row.up)} ↓\u00a0${bytes(row.down)}`),
         !row.left ? card("Time", duration(row.seconds)) : card("Time, and left", `${duration(row.seconds)} + ${duration(row.left)}`),
         counts.dropped ? card("Answers that did not come", `${counts.dropped}`) : null,
@@ -111,12 +113,13 @@ export class Run {
   curves({ rounds, measures }) {
     const chosen = this.measure in measures ? this.measure : Object.keys(measures)[0];
     if (!chosen) return null;
-    const show = asPercent(chosen) ? (v) => percent(v, 1) : (v) => number(v);
+    const score = this.row.criterion;
+    const show = asPercent(chosen, score) ? (v) => percent(v, 1) : (v) => number(v);
     const series = Object.entries(KINDS).filter(([kind]) => measures[chosen][kind])
       .map(([kind, [name, dash]], index) => ({ name, dash, index, x: rounds, y: measures[chosen][kind] }));
     const last = series.map((one) => `${one.name} ${show(one.y.findLast((v) => v !== null))}`).join(", ");
     return [
-      lines({ series, label: `${measure(chosen)} by round; last: ${last}`, xTitle: "round", yTitle: `test ${measure(chosen)}`.replace("test val", "validation accuracy"), showX: String, showY: show, tickY: asPercent(chosen) ? tick : show }),
+      lines({ series, label: `${measure(chosen)} by round; last: ${last}`, xTitle: "round", yTitle: `test ${measure(chosen)}`.replace("test val", `validation ${score?.title ?? "accuracy"}`), showX: String, showY: show, tickY: asPercent(chosen, score) ? tick : show }),
       h("ul", { class: "legend" }, series.map((one) => h("li", {}, swatch(one.index, one.dash), one.name))),
     ];
   }
@@ -124,16 +127,18 @@ export class Run {
 
 // -- over clients -----------------------------------------------------------------------------------------------------
 
-function clients({ round, latest, names, rounds, table: over }) {
+function clients({ round, criterion: score, latest, names, rounds, table: over }) {
   if (!latest.length) return null;
-  const ranked = [...latest].sort((a, b) => (b[1] ?? -1) - (a[1] ?? -1));
-  const show = (v) => percent(v, 0);
+  const rank = ([, v]) => (v === null ? Infinity : score.higher ? -v : v);
+  const ranked = [...latest].sort((a, b) => rank(a) - rank(b));
+  const show = inUnit(score, 0);
+  const high = score.percent ? 1 : Math.max(1e-9, ...latest.map(([, v]) => v ?? 0), ...over.flat().map((v) => v ?? 0));
   return [
     h("h2", {}, "Clients"),
     h("p", { class: "muted" }, `Each client's own model on its test rows after round ${round}, best first. While a run goes on, these are the figures of its latest checkpoint.`),
-    bars({ items: ranked, label: `accuracy of ${latest.length} clients, best first`, xTitle: "clients", yTitle: "accuracy", showY: show, top: 1 }),
+    bars({ items: ranked, label: `${score.title} of ${latest.length} clients, best first`, xTitle: "clients", yTitle: score.title, showY: show, top: high }),
     rounds.length > 1 ? h("details", { open: latest.length <= 40 }, h("summary", {}, "Round by round"),
-      heat({ values: over, rows: { title: "client", names }, columns: { title: "round", names: rounds.map(String) }, label: "accuracy by client and round", show, low: 0, high: 1, tall: 18 })) : null,
+      heat({ values: over, rows: { title: "client", names }, columns: { title: "round", names: rounds.map(String) }, label: `${score.title} by client and round`, show, low: 0, high, tall: 18 })) : null,
   ].filter(Boolean);
 }
 
@@ -197,13 +202,14 @@ function audit(found) {
 
 // -- data and knowledge -----------------------------------------------------------------------------------------------
 
-function holdings({ clients: who, classes, all, train, totals, notes }) {
+function holdings({ group, clients: who, classes, all, train, totals, notes }) {
   if (!who.length || !classes.length) return null;
   const of = (shown, total, noun) => (shown < total ? `${shown} of ${count(total, noun)}` : count(total, noun));
+  const by = group ? `client and ${group}` : "client";
   return [
-    h("h2", {}, "Rows by client and class"),
+    h("h2", {}, `Rows by ${by}`),
     h("p", { class: "muted" }, `${totals.train.toLocaleString("en-GB")} training, ${totals.val.toLocaleString("en-GB")} validation and ${totals.test.toLocaleString("en-GB")} test rows. Areas show training rows.`),
-    bubbles({ counts: train, clients: { title: of(who.length, all.clients, "client"), names: who }, classes: { title: of(classes.length, all.classes, "class"), names: classes }, label: "training rows by client and class" }),
+    bubbles({ counts: train, clients: { title: of(who.length, all.clients, "client"), names: who }, classes: { title: of(classes.length, all.classes, group || "row"), names: classes }, label: `training rows by ${by}` }),
     notes.length ? h("ul", {}, notes.map((note) => h("li", {}, note))) : null,
   ].filter(Boolean);
 }

@@ -32,8 +32,10 @@ export const count = (n, noun) => `${known(n) ? n.toLocaleString("en-GB") : NONE
 export const number = (x, places = 3) => (known(x) ? String(Number(x.toPrecision(places))) : NONE);
 export const measure = (name) => name.replaceAll("_", " ");
 
-// Shares are shown in percent; a loss is no share.
-export const asPercent = (name) => !name.includes("loss");
+// Shares are shown in percent; a loss is no share, and a run says what its own scores are.
+export const asPercent = (name, score) => score?.details[name] ?? ((score?.percent ?? true) && !name.includes("loss"));
+export const inUnit = (score, digits = 2) => (x) => (score?.percent ?? true ? percent(x, digits) : number(x, 4));
+export const titled = (score, x) => (score && score.name !== "accuracy" && known(x) ? `${score.title}${GAP}` : "") + inUnit(score)(x);
 
 export const STATUS = {
   running: ["▶", "running"],

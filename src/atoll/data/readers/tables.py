@@ -1,7 +1,8 @@
 """Read tables from CSV and Parquet files.
 
-The label is the column asked for, otherwise ``label``, ``y`` or the last one. ``owner`` names the owner of a row,
-``split`` ("train" or "test") its part; both are optional. A ``text`` column of strings makes a text data set; it
+The label is the column asked for, otherwise ``label``, ``y`` or the last one; for several labels or numbers, commas
+separate the names of several columns. ``owner`` names the owner of a row, ``split`` ("train" or "test") its part; both
+are optional. A ``text`` column of strings makes a text data set; it
 is encoded by `text.encode` and other columns are ignored. Otherwise every other column must be a number; columns are
 standardised with the mean and standard deviation of the training rows (of all rows, where there is no ``split``)
 unless that is switched off.
@@ -21,22 +22,39 @@ from . import text
 from .binary import reading
 
 
-def table_parts(path: Path, label: str | None = None, owner: str | None = None, standardise: bool = True) -> RawDataset:
-    """Read the training and test rows of a table."""
+def table_parts(
+    path: Path,
+    label: str | None = None,
+    owner: str | None = None,
+    standardise: bool = True,
+    one_label: bool = True,
+) -> RawDataset:
+    """Read the training and test rows of a table.
+
+    Args:
+        path: the file.
+        label: name of the label column, or names of several columns, with commas between them.
+        owner: name of the column with the owner of each row.
+        standardise: whether columns of numbers, and targets that are numbers, are standardised.
+        one_label: whether labels are classes, in one column.
+    """
     table = _table(path)
     owner = _chosen(path, table, owner) or ("owner" if "owner" in table.column_names else None)
-    label = _chosen(path, table, label) or _label(path, table, owner)
+    labels = _label_columns(path, table, label, one_label) or [_label(path, table, owner)]
     train = _training_rows(path, table)
-    rest = [name for name in table.column_names if name not in (label, owner, "split")]
+    rest = [name for name in table.column_names if name not in (*labels, owner, "split")]
     if "text" in rest and _is_text(table, "text"):
         texts = _values(path, table, "text")
         x_train, x_test = text.encode(texts[train].tolist(), texts[~train].tolist())
     else:
         x_train, x_test = _numbers(path, table, rest, train, standardise)
-    y, owners = _values(path, table, label), _values(path, table, owner) if owner else None
+    columns, owners = [_values(path, table, name) for name in labels], _values(path, table, owner) if owner else None
+    y = columns[0] if one_label else np.stack(columns, axis=1)
     return RawDataset(
         RawSplit(x_train, y[train], None if owners is None else owners[train]),
         RawSplit(x_test, y[~train], None if owners is None else owners[~train]),
+        classes=None if one_label else tuple(labels),
+        standardise=standardise,
     )
 
 
@@ -56,6 +74,22 @@ def _chosen(path: Path, table: pa.Table, name: str | None) -> str | None:
     if name is not None and name not in table.column_names:
         raise unknown(f"column of {path}", name, table.column_names)
     return name
+
+
+def _label_columns(path: Path, table: pa.Table, label: str | None, one_label: bool) -> list[str]:
+    """Return the label columns asked for; an existing column is one label, also with a comma in its name."""
+    if label is None:
+        return []
+    names = [label] if label in table.column_names or one_label else label.split(",")
+    parts = label.split(",")
+    if one_label and len(parts) > 1 and label not in table.column_names and set(parts) <= set(table.column_names):
+        raise AtollError(
+            f"{path}: '?label={label}' names {len(parts)} columns. Say what they are with --task multilabel (0 and 1) "
+            "or --task regression (numbers)."
+        )
+    for name in names:
+        _chosen(path, table, name)
+    return names
 
 
 def _label(path: Path, table: pa.Table, owner: str | None) -> str:

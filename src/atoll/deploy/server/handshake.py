@@ -17,6 +17,7 @@ from ...clients.pool import ClientRows, RowSplits, build_pool
 from ...config import Config, flag
 from ...core.hooks import has_bias_free_heads
 from ...core.method import traits_of
+from ...core.problems import Classes
 from ...core.traits import Need
 from ...data.dataset import Array, Dataset, Kind
 from ...data.federated_dataset import FederatedDataset
@@ -177,7 +178,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
         networks,
         networks.assign(ids, not has_bias_free_heads(method)),
         rows,
-        data.num_classes,
+        data.problem,
         public=None if public is None else transform.prepare(public),
         augment=transform.augmentation,
         remote=True,
@@ -195,6 +196,10 @@ def _check_options(config: Config) -> None:
         raise AtollError(
             "--global-test needs the test rows of all clients in one place, and here they stay at the sites. "
             "Leave it out."
+        )
+    if config.task not in (None, Classes.task):
+        raise AtollError(
+            f"--task {config.task} is for simulations so far: runs between sites need classes. Leave it out."
         )
     if read_schedule(config.schedule).buffer is not None:
         raise AtollError(

@@ -4,11 +4,12 @@ import re
 from collections.abc import Sequence
 from math import isfinite, nan
 
-from ...clients.evaluation import DETAILS, Score
+from ...clients.evaluation import Score
+from ...core.problems import Classes
 
-BRIEF = ("n", "accuracy", "val")
+BRIEF = ("n", Classes.criterion.name, "val")  # deployed runs have classes
 LARGEST = 1e12  # absolute value of a score that is no share
-_SHARES = frozenset({"accuracy", "val", *DETAILS})
+_SHARES = frozenset({"val", Classes.criterion.name, *Classes.shares})
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -23,7 +24,7 @@ def read_digest(value: object) -> str:
     return value
 
 
-def read_score(values: object, rows: int, names: Sequence[str] = (*BRIEF, *DETAILS)) -> Score:
+def read_score(values: object, rows: int, names: Sequence[str] = (*BRIEF, *Classes.details)) -> Score:
     """Return a score that a site sent: all entries of a score and no others, NaN where a number is missing.
 
     Args:

@@ -174,8 +174,18 @@ def read_rows(text: str) -> SiteData:
     if {f"{letter}_{part}" for letter in "xy" for part in PARTS} <= arrays.keys():
         return _divided(text, arrays)
     data = load(text)
+    check_classes(data)
     tested = len(data.y_test)
     return SiteData(data, (len(data.y_train), 0, tested) if tested else None)
+
+
+def check_classes(data: Dataset) -> None:
+    """Raise an AtollError if labels are no classes: runs between sites have classes only, so far."""
+    if not data.num_classes:
+        raise AtollError(
+            f"The labels of {data.name!r} are {data.problem.labels}, and runs between sites need classes. "
+            "Use a simulation: atoll run."
+        )
 
 
 def _divided(name: str, arrays: Mapping[str, Array]) -> SiteData:

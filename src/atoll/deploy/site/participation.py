@@ -99,7 +99,7 @@ class Participation:
             networks,
             networks.assign(tuple(roster), not has_bias_free_heads(method)),
             rows,
-            data.num_classes,
+            data.problem,
             ids=(name,),
             public=None if site.public_rows is None else transform.prepare(site.public_rows),
             augment=transform.augmentation,

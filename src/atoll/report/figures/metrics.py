@@ -1,4 +1,4 @@
-"""Make figures from the files of runs: accuracies, bytes, operations, simulated time, holdings."""
+"""Make figures from the files of runs: scores, bytes, operations, simulated time, holdings."""
 
 import math
 import re
@@ -10,17 +10,18 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from ...core.criterion import Criterion
 from ...errors import AtollError, unknown
 from ...storage.run_reader import Document, Run, value
 from .. import plots
+from ..groups import criterion_of
 from ..plots.axes import Array, size
-from ..plots.lines import Axis, Line, Panel
+from ..plots.lines import Axis, Line, Panel, Up
 from ..sheets import Sheet
-from ..speedup import CLOCKS
+from ..speedup import CLOCKS, reaches
 from ..table import NONE
 from .base import FigureSpec, RunsByCase, cases, panel
 
-PERSONAL, GENERIC = "personal.post.accuracy", "generic.global.accuracy"
 WHOSE = ("both", "personal", "generic", "global")
 SOLID = {"personal": "solid", "generic": "dashed"}
 
@@ -50,11 +51,11 @@ def trace(runs: Sequence[Run], dotted: str) -> Trace:
     return over_rounds(runs, lambda run: [value(m, dotted) for m in run.metrics])
 
 
-# -- accuracy ----------------------------------------------------------------------------------------------------------
+# -- scores ------------------------------------------------------------------------------------------------------------
 
 
 def curves(shown: RunsByCase, whose: str = "both") -> list[FigureSpec]:
-    """Make a figure of accuracy by round.
+    """Make a figure of the score by round.
 
     Args:
         shown: the runs.
@@ -69,18 +70,30 @@ def curves(shown: RunsByCase, whose: str = "both") -> list[FigureSpec]:
         )
         for case in cases(shown)
     ]
-    dashes = {line.dash for p in panels for line in p.lines}
+    score, dashes = criterion(shown), {line.dash for p in panels for line in p.lines}
     kinds = {dash: kind for kind, dash in SOLID.items()} if "dashed" in dashes else {}
-    draw = partial(lines_of, panels, Axis("round", whole=True), "test accuracy, %", kinds)
-    return [FigureSpec("curves", "Accuracy by round; bands reach from the lowest seed to the highest.", draw)]
+    draw = partial(lines_of, panels, Axis("round", whole=True), up_axis("test {}", score), kinds)
+    caption = f"{score.heading} by round; bands reach from the lowest seed to the highest."
+    return [FigureSpec("curves", caption, draw)]
 
 
-def lines_of(panels: Sequence[Panel], across: Axis, up: str, kinds: dict[str, str], width: float) -> Figure:
+def criterion(shown: RunsByCase) -> Criterion:
+    """Return the score that ranks the runs of a figure."""
+    return criterion_of(run for runs in shown.values() for run in runs)
+
+
+def up_axis(words: str, score: Criterion) -> Up:
+    """Return the vertical axis of a score; ``words`` has a place for its name."""
+    return Up(words.format(score.title) + score.unit, score.percent)
+
+
+def lines_of(panels: Sequence[Panel], across: Axis, up: Up, kinds: dict[str, str], width: float) -> Figure:
     return plots.lines(panels, across, up, kinds, width)
 
 
 def _curve(name: str, runs: Sequence[Run], whose: str) -> list[Line]:
-    found = {"personal": trace(runs, PERSONAL), "generic": trace(runs, GENERIC)}
+    score = runs[0].criterion.name
+    found = {"personal": trace(runs, f"personal.post.{score}"), "generic": trace(runs, f"generic.global.{score}")}
     if whose == "global":
         own = found["generic"] if len(found["generic"].rounds) else trace(runs, "personal.post.global")
         return [Line(name, own.rounds.tolist(), own.values)]
@@ -89,21 +102,21 @@ def _curve(name: str, runs: Sequence[Run], whose: str) -> list[Line]:
 
 
 def boxes(shown: RunsByCase) -> list[FigureSpec]:
-    """Make a box plot of the accuracies of single clients, all seeds together."""
+    """Make a box plot of the scores of single clients, all seeds together."""
     found = [
         plots.Box(panel(shown, case), name, np.concatenate([_final(run) for run in runs]))
         for (case, name), runs in shown.items()
     ]
-    draw = partial(plots.boxes, found, "test accuracy of a client in the last round, %")
-    return [
-        FigureSpec("boxes", "Accuracy by client: quartiles, whiskers to 1.5 box lengths, a diamond at the mean.", draw)
-    ]
+    score = criterion(shown)
+    draw = partial(plots.boxes, found, up_axis("test {} of a client in the last round", score))
+    caption = f"{score.heading} by client: quartiles, whiskers to 1.5 box lengths, a diamond at the mean."
+    return [FigureSpec("boxes", caption, draw)]
 
 
 def _final(run: Run) -> Array:
     rounds: Array = run.clients["round"].to_numpy()
-    accuracy: Array = run.clients["accuracy"].to_numpy().astype(float)
-    last = accuracy[rounds == rounds.max()] if len(rounds) else accuracy
+    scores: Array = run.clients[run.criterion.name].to_numpy().astype(float)
+    last = scores[rounds == rounds.max()] if len(rounds) else scores
     return last[np.isfinite(last)]
 
 
@@ -111,24 +124,25 @@ def _final(run: Run) -> Array:
 
 
 def traffic(shown: RunsByCase) -> list[FigureSpec]:
-    """Make a figure of the personal accuracy so far against the bytes sent so far."""
+    """Make a figure of the personal score so far against the bytes sent so far."""
     panels = [
         Panel(panel(shown, case), [_spent(name, runs) for (c, name), runs in shown.items() if c == case])
         for case in cases(shown)
     ]
     kinds = {"dotted": "sends nothing"} if any(line.dash == "dotted" for p in panels for line in p.lines) else {}
     across = Axis("bytes sent so far, up and down, all clients", log=True, form=size)
-    draw = partial(lines_of, panels, across, "personal accuracy so far, %", kinds)
-    return [FigureSpec("bytes", "Accuracy against bytes: after each round, all that was sent so far.", draw)]
+    score = criterion(shown)
+    draw = partial(lines_of, panels, across, up_axis("personal {} so far", score), kinds)
+    return [FigureSpec("bytes", f"{score.heading} against bytes: after each round, all that was sent so far.", draw)]
 
 
 def _spent(name: str, runs: Sequence[Run]) -> Line:
-    accuracy = over_rounds(runs, so_far)
+    scores = over_rounds(runs, so_far)
     if not any(_sent(m) for run in runs for m in run.metrics):  # a logarithmic axis has no zero
-        return Line(name, [], accuracy.values, "dotted")
+        return Line(name, [], scores.values, "dotted")
     spent = over_rounds(runs, lambda run: [_sent(m) for m in run.metrics])
     at = dict(zip(spent.rounds, spent.values.mean(0), strict=True))
-    return Line(name, [float(at[t]) for t in accuracy.rounds], accuracy.values.mean(0, keepdims=True))
+    return Line(name, [float(at[t]) for t in scores.rounds], scores.values.mean(0, keepdims=True))
 
 
 def _sent(document: Document) -> float:
@@ -136,43 +150,52 @@ def _sent(document: Document) -> float:
 
 
 def so_far(run: Run) -> list[float | None]:
-    """Return, for each round, the test accuracy of the best round so far by validation.
+    """Return, for each round, the test score of the best round so far by validation.
 
-    Before the first validation accuracy, it is the test accuracy of the round itself.
+    Before the first validation score, it is the test score of the round itself.
     """
-    best, reached, result = -math.inf, None, []
+    score, best, reached, result = run.criterion, math.inf, None, []
     for m in run.metrics:
-        val, accuracy = value(m, "personal.post.val"), value(m, PERSONAL)
-        if val is not None and val > best:
-            best, reached = val, accuracy
-        elif best == -math.inf:
-            reached = accuracy
+        val, test = value(m, "personal.post.val"), value(m, f"personal.post.{score.name}")
+        if val is not None and score.rank(val) < best:
+            best, reached = score.rank(val), test
+        elif best == math.inf:
+            reached = test
         result.append(reached)
     return result
 
 
 def trade_off(shown: RunsByCase) -> list[FigureSpec]:
-    """Make a figure of accuracy, bytes and operations of whole runs, or until runs with a target reached it."""
+    """Make a figure of scores, bytes and operations of whole runs, or until runs with a target reached it."""
     dots = [dot for (case, name), runs in shown.items() for dot in _dots(case, name, runs)]
     targeted = any(run.summary.get("target") for runs in shown.values() for run in runs)
     label = (
         f"bytes sent, up and down, all clients, {'until the target was reached' if targeted else 'in the whole run'}"
     )
-    heads = ["case", "method", "accuracy, %", "bytes", "client FLOPs", *(["target reached"] if targeted else [])]
-    rows = [_cells(dot, targeted) for dot in dots]
-    numbers = Sheet("Accuracy, bytes and operations", heads, rows)
-    caption = "Accuracy against bytes; the area of a mark is in proportion to the clients' operations."
-    return [FigureSpec("trade-off", caption, partial(plots.trade_off, dots, label), numbers)]
+    score = criterion(shown)
+    heads = [
+        "case",
+        "method",
+        f"{score.title}{score.unit}",
+        "bytes",
+        "client FLOPs",
+        *(["target reached"] if targeted else []),
+    ]
+    rows = [_cells(dot, score, targeted) for dot in dots]
+    numbers = Sheet(f"{score.heading}, bytes and operations", heads, rows)
+    caption = f"{score.heading} against bytes; the area of a mark is in proportion to the clients' operations."
+    return [
+        FigureSpec("trade-off", caption, partial(plots.trade_off, dots, label, up_axis("personal {}", score)), numbers)
+    ]
 
 
-def _cells(dot: plots.Dot, targeted: bool) -> list[str]:
-    spent = [f"{100 * dot.accuracy:.2f}", f"{dot.sent:.4g}", f"{dot.operations:.4g}"]
+def _cells(dot: plots.Dot, score: Criterion, targeted: bool) -> list[str]:
+    spent = [score.digits(score.scale * dot.score), f"{dot.sent:.4g}", f"{dot.operations:.4g}"]
     return [dot.panel, dot.name, *spent, *(["yes" if dot.reached else "no"] if targeted else [])]
 
 
 def _dots(case: str, name: str, runs: Sequence[Run]) -> list[plots.Dot]:
-    accuracies = [value(run.summary, "personal.best_by_val") for run in runs]
-    known = [a for a in accuracies if a is not None]
+    known = [v for run in runs if (v := value(run.summary, "personal.best_by_val")) is not None]
     if not known:
         return []
     ends = [_end(run) for run in runs]
@@ -190,10 +213,12 @@ def _end(run: Run) -> Document:
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-def arrivals(shown: RunsByCase, target: float | None = None, measure: str = "accuracy") -> list[FigureSpec]:
-    """Make a figure of personal accuracy against simulated time, with and without waiting, and a line at the target."""
+def arrivals(shown: RunsByCase, target: float | None = None, measure: str = "") -> list[FigureSpec]:
+    """Make a figure of the personal score against simulated time, with and without waiting, and the target."""
+    score = criterion(shown)
+    measure = measure or score.name
     goal = target or next(
-        (run.summary["target"]["accuracy"] for runs in shown.values() for run in runs if run.summary.get("target")),
+        (run.summary["target"][score.name] for runs in shown.values() for run in runs if run.summary.get("target")),
         None,
     )
     dashes = {"wait_free": "solid", "waiting": "dashed"}
@@ -208,24 +233,27 @@ def arrivals(shown: RunsByCase, target: float | None = None, measure: str = "acc
     if not any(p.lines for p in panels):
         raise AtollError("These runs have no simulated time. Run them again with this version.")
     heads = ["case", "method", "rounds", "waiting, s", "wait-free, s", "speed-up"]
-    numbers = None if goal is None else Sheet(f"Simulated seconds to {goal:.0%}", heads, rows)
+    numbers = None if goal is None else Sheet(f"Simulated seconds to {_goal(goal, score)}", heads, rows)
     kinds = {"solid": "wait-free", "dashed": "waiting"}
-    draw = partial(lines_of, panels, Axis("simulated seconds"), "personal accuracy, %", kinds)
-    return [FigureSpec("arrivals", "Accuracy against simulated time, with waiting and without.", draw, numbers)]
+    draw = partial(lines_of, panels, Axis("simulated seconds"), up_axis("personal {}", score), kinds)
+    return [FigureSpec("arrivals", f"{score.heading} against simulated time, with waiting and without.", draw, numbers)]
+
+
+def _goal(goal: float, score: Criterion) -> str:
+    return f"{goal:.0%}" if score.percent else f"{score.title} {goal:g}"
 
 
 def _timed(name: str, runs: Sequence[Run], clock: str, dash: str, measure: str) -> Line:
-    accuracy, seconds = trace(runs, f"personal.post.{measure}"), trace(runs, f"clock.{clock}.personal")
+    scores, seconds = trace(runs, f"personal.post.{measure}"), trace(runs, f"clock.{clock}.personal")
     at = dict(zip(seconds.rounds, seconds.values.mean(0), strict=True))
-    kept = [i for i, t in enumerate(accuracy.rounds) if t in at]
-    return Line(name, [float(at[t]) for t in accuracy.rounds[kept]], accuracy.values[:, kept], dash)
+    kept = [i for i, t in enumerate(scores.rounds) if t in at]
+    return Line(name, [float(at[t]) for t in scores.rounds[kept]], scores.values[:, kept], dash)
 
 
 def _times(runs: Sequence[Run], goal: float | None, measure: str) -> list[str]:
     """Return means over seeds of rounds and seconds to the target, if every seed reached it."""
     lines = [
-        next((m for m in run.metrics if (value(m, f"personal.post.{measure}") or 0.0) >= (goal or 2.0)), None)
-        for run in runs
+        next((m for m in run.metrics if goal is not None and reaches(run, m, measure, goal)), None) for run in runs
     ]
     if any(line is None for line in lines):
         return [NONE] * 4
@@ -241,15 +269,18 @@ def holdings(shown: RunsByCase) -> list[FigureSpec]:
     """Make a figure of rows by client and class for each case, of the first seed."""
     made = []
     for case in cases(shown):
-        held = next(runs[0].holdings for (c, _), runs in shown.items() if c == case)
+        run = next(runs[0] for (c, _), runs in shown.items() if c == case)
+        held = run.holdings
         name = f"holdings-{plain(case)}" if len(cases(shown)) > 1 else "holdings"
-        draw = partial(_held, held, panel(shown, case))
-        made.append(FigureSpec(name, f"Training rows by client and class: {case}.", draw))
+        draw = partial(_held, run, panel(shown, case))
+        by = f"client and {run.problem.group}" if len(held["classes"]) > 1 else "client"
+        made.append(FigureSpec(name, f"Training rows by {by}: {case}.", draw))
     return made
 
 
-def _held(held: Document, title: str, width: float) -> Figure:
-    return plots.holdings(held["train"], held["clients"], held["classes"], width, title)
+def _held(run: Run, title: str, width: float) -> Figure:
+    held = run.holdings
+    return plots.holdings(held["train"], held["clients"], held["classes"], width, title, run.problem.group)
 
 
 def plain(text: str) -> str:

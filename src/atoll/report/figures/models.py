@@ -9,6 +9,8 @@ from ...analysis import class_relations
 from ...analysis.embeddings import ROWS, embed, features, separation
 from ...analysis.proxy_images import proxy_images
 from ...analysis.timeline import simulate_run
+from ...core.problems import Classes
+from ...errors import AtollError
 from ...inference.adaptation import adapt
 from ...inference.models import open_run
 from .. import plots
@@ -16,7 +18,14 @@ from ..plots.lines import Axis, Line, Panel
 from ..sheets import Sheet
 from ..table import NONE
 from .base import FigureSpec, RunsByCase, pair, panel
-from .metrics import lines_of, plain
+from .metrics import criterion, lines_of, plain, up_axis
+
+
+def _check_classes(shown: RunsByCase, figure: str) -> None:
+    """Raise an AtollError for a figure of classes of runs whose labels are no classes."""
+    for run in (run for runs in shown.values() for run in runs):
+        if run.problem is not Classes:
+            raise AtollError(f"Figure {figure!r} shows classes, but the labels of {run.path} are {run.problem.labels}.")
 
 
 def tsne(
@@ -39,6 +48,7 @@ def tsne(
         way: ``tsne`` or ``umap``.
         perplexity: effective number of neighbours.
     """
+    _check_classes(shown, way)
     clouds, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         models = open_run(runs[0].path)
@@ -66,6 +76,7 @@ def _number(n: float) -> str:
 
 def relations(shown: RunsByCase) -> list[FigureSpec]:
     """Make a figure of soft labels (SL) above class relations of the head (CR), of the first seed."""
+    _check_classes(shown, "relations")
     groups, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         run = open_run(runs[0].path)
@@ -81,6 +92,7 @@ def relations(shown: RunsByCase) -> list[FigureSpec]:
 
 def moduli(shown: RunsByCase) -> list[FigureSpec]:
     """Make a figure of norms of weight vectors against class shares; every client of every seed is a draw."""
+    _check_classes(shown, "moduli")
     draws, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         opened = [open_run(run.path) for run in runs]
@@ -103,20 +115,22 @@ def moduli(shown: RunsByCase) -> list[FigureSpec]:
 def newcomers(
     shown: RunsByCase, shots: str = "1,5,all", repeats: int = 1, epochs: int | None = None
 ) -> list[FigureSpec]:
-    """Make a figure of the accuracy of clients held out of the runs after adaptation, by rows of each class."""
+    """Make a figure of the score of clients held out of the runs after adaptation, by rows of each class."""
+    score = criterion(shown)
     panels, sheet_rows, names = dict[str, list[Line]](), [], list[str]()
     for (case, method), runs in shown.items():
         curves = [adapt(run.path, shots=shots, repeats=repeats, epochs=epochs).curve() for run in runs]
         names = [point.name for point in curves[0]]
         found = np.array([[point.personal.mean for point in curve] for curve in curves])
         panels.setdefault(panel(shown, case), []).append(Line(method, list(range(len(names))), found))
-        sheet_rows.append([case, method, *(f"{100 * mean:.2f}" for mean in found.mean(0))])
-    numbers = Sheet(
-        "Accuracy of newcomers, %", ["case", "method", *(f"{name} of each class" for name in names)], sheet_rows
-    )
-    across = Axis("training rows of each class", names=names)
+        sheet_rows.append([case, method, *(score.digits(score.scale * mean) for mean in found.mean(0))])
+    by_class = all(run.problem is Classes for runs in shown.values() for run in runs)
+    counted = "rows of each class" if by_class else "rows"
+    heads = ["case", "method", *(f"{name} {'of each class' if by_class else 'rows'}" for name in names)]
+    numbers = Sheet(f"{score.heading} of newcomers{score.unit}", heads, sheet_rows)
+    across = Axis(f"training {counted}", names=names)
     kept = [Panel(title, lines) for title, lines in panels.items()]
-    draw = partial(lines_of, kept, across, "test accuracy of newcomers, %", {})
+    draw = partial(lines_of, kept, across, up_axis("test {} of newcomers", score), {})
     return [FigureSpec("newcomers", "Clients that come after the run, by how many rows they have.", draw, numbers)]
 
 

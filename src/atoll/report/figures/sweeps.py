@@ -1,4 +1,4 @@
-"""Make figures of sweeps: accuracy against the quantity in which the cases differ."""
+"""Make figures of sweeps: scores against the quantity in which the cases differ."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from ...errors import AtollError
 from ...storage.run_reader import Run, value
 from ..plots.lines import Axis, Line, Panel
 from .base import FigureSpec, RunsByCase, cases
-from .metrics import lines_of, plain
+from .metrics import criterion, lines_of, plain, up_axis
 
 
 class Place(NamedTuple):
@@ -40,7 +40,7 @@ def place(case: str) -> Place:
 def sweep(
     shown: RunsByCase, x: str = "", measure: str = "personal.best_by_val", log: bool | None = None, by: str = ""
 ) -> list[FigureSpec]:
-    """Make a figure of accuracy for each quantity in which the cases differ.
+    """Make a figure of the score for each quantity in which the cases differ.
 
     ``x`` is the label of the axis, ``measure`` an entry of summaries. ``by`` takes positions from the
     configuration of runs, not from the names of cases: an option such as ``rate``, or a setting such as ``mu``.
@@ -89,9 +89,10 @@ def _swept(shown: RunsByCase, label: str, measure: str, log: bool | None, name: 
         methods = dict.fromkeys(method for _, method in own)
         panels.append(Panel(title, [_swept_line(own, method, at, measure) for method in methods]))
     across = Axis(label, log=wide if log is None else log, names=names, each=True)
-    whose = "global accuracy" if measure.startswith("generic") else "personal accuracy"
-    draw = partial(lines_of, panels if len(panels) > 1 else [panels[0]._replace(title="")], across, f"{whose}, %", {})
-    return FigureSpec(name, f"Accuracy against {label}; bands reach from the lowest seed to the highest.", draw)
+    score = criterion(shown)
+    up = up_axis("global {}" if measure.startswith("generic") else "personal {}", score)
+    draw = partial(lines_of, panels if len(panels) > 1 else [panels[0]._replace(title="")], across, up, {})
+    return FigureSpec(name, f"{score.heading} against {label}; bands reach from the lowest seed to the highest.", draw)
 
 
 def _swept_line(shown: RunsByCase, method: str, at: Mapping[str, float | None], measure: str) -> Line:

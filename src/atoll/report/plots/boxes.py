@@ -9,10 +9,11 @@ from matplotlib.ticker import FuncFormatter
 
 from ..style import INK, PAPER, WIDE, colour, styled
 from .axes import LONGEST, NAME, Array, columns, entitle, grid, is_wide, label, short
+from .lines import Up
 
 
 class Box(NamedTuple):
-    """The accuracies of one method's clients, as shares."""
+    """The scores of one method's clients."""
 
     panel: str
     name: str
@@ -20,8 +21,8 @@ class Box(NamedTuple):
 
 
 @styled
-def boxes(found: Sequence[Box], quantity: str, width: float = WIDE) -> Figure:
-    """Draw quartiles in percent, whiskers to 1.5 times the box, a diamond at the mean; a panel for each case."""
+def boxes(found: Sequence[Box], quantity: Up, width: float = WIDE) -> Figure:
+    """Draw quartiles, whiskers to 1.5 times the box, a diamond at the mean; a panel for each case."""
     panels = list(dict.fromkeys(box.panel for box in found))
     names = list(dict.fromkeys(box.name for box in found))
     fig, axes = grid(len(panels), width, 0.9 + 0.42 * len(names) + 0.2 * (len(panels) > 1))
@@ -29,11 +30,11 @@ def boxes(found: Sequence[Box], quantity: str, width: float = WIDE) -> Figure:
     for at, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
         for box in found:
             if box.panel == panel:
-                _box(ax, names.index(box.name), 100 * box.values)
+                _box(ax, names.index(box.name), quantity.scale * box.values)
         _name(ax, names if at % across == 0 else [""] * len(names), width)
         entitle(ax, panel if len(panels) > 1 else "")
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    label(fig, axes, quantity, "", width)
+    label(fig, axes, quantity.label, "", width)
     return fig
 
 

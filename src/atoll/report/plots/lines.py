@@ -27,7 +27,18 @@ class Line(NamedTuple):
 class Panel(NamedTuple):
     title: str
     lines: Sequence[Line]
-    goal: float | None = None  # a share to be reached
+    goal: float | None = None  # a value to be reached
+
+
+class Up(NamedTuple):
+    """The vertical axis: its label, and whether values are shares, which are shown in percent."""
+
+    label: str
+    percent: bool = True
+
+    @property
+    def scale(self) -> float:
+        return 100.0 if self.percent else 1.0
 
 
 class Axis(NamedTuple):
@@ -43,12 +54,12 @@ class Axis(NamedTuple):
 def lines(
     panels: Sequence[Panel],
     across: Axis,
-    up: str,
+    up: Up,
     kinds: Mapping[str, str] | None = None,
     width: float = WIDE,
     height: float | None = None,
 ) -> Figure:
-    """Draw means over seeds in percent, with a band from the lowest to the highest seed.
+    """Draw means over seeds, of shares in percent, with a band from the lowest to the highest seed.
 
     Lines of one name have one colour in all panels. ``kinds`` tell what dashes mean: ``{"dashed": "generic"}``.
     """
@@ -61,13 +72,14 @@ def lines(
         ax.set_xscale("log" if across.log else "linear")
         ax.margins(x=0.02)
         for line in panel.lines:
-            _line(ax, names.index(line.name), line)
+            _line(ax, names.index(line.name), line, up.scale)
         if panel.goal is not None:
-            ax.axhline(100 * panel.goal, color=MUTED, linestyle=(0, (1, 2)), linewidth=1)
+            ax.axhline(up.scale * panel.goal, color=MUTED, linestyle=(0, (1, 2)), linewidth=1)
         _ticks(ax, across, panel, width)
         entitle(ax, panel.title)
-        percent(ax)
-    label(fig, axes, across.label, up, width)
+        if up.percent:
+            percent(ax)
+    label(fig, axes, across.label, up.label, width)
     entries = [_entry(i, name, panels) for i, name in enumerate(names)]
     legend(fig, [*entries, *(_kind(dash, text) for dash, text in dashes.items())], width)
     return fig
@@ -85,16 +97,16 @@ def _height(panels: int, width: float) -> float:
     return 4.6 if panels == 1 else 3.0
 
 
-def _line(ax: Axes, i: int, line: Line) -> None:
+def _line(ax: Axes, i: int, line: Line, scale: float) -> None:
     if not line.y.size:
         return
-    mean = 100 * line.y.mean(0)
+    mean = scale * line.y.mean(0)
     if not len(line.x):
         ax.axhline(float(mean[-1]), color=colour(i), linestyle=DASHES[line.dash])
         return
     ax.plot(line.x, mean, linestyle=DASHES[line.dash], **look(i, len(line.x)))
     if len(line.y) > 1:
-        ax.fill_between(line.x, 100 * line.y.min(0), 100 * line.y.max(0), color=colour(i), alpha=0.15, linewidth=0)
+        ax.fill_between(line.x, scale * line.y.min(0), scale * line.y.max(0), color=colour(i), alpha=0.15, linewidth=0)
 
 
 def _ticks(ax: Axes, across: Axis, panel: Panel, width: float) -> None:

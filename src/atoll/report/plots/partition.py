@@ -28,8 +28,9 @@ def holdings(
     classes: Sequence[str],
     width: float = WIDE,
     title: str = "",
+    group: str = "class",
 ) -> Figure:
-    """Draw a bubble for every client and class whose area is proportional to the rows held.
+    """Draw a bubble for every client and class, or other group, whose area is proportional to the rows held.
 
     Wide charts have clients across, narrow ones down. Beyond 150 clients or classes an even choice of them is shown.
     """
@@ -37,7 +38,7 @@ def holdings(
     some, few = _even(len(clients)), _even(len(classes))
     table = table[np.ix_(some, few)]
     client_axis = _Axis(_counted("client", len(some), len(clients)), [str(clients[i]) for i in some])
-    class_axis = _Axis(_counted("class", len(few), len(classes)), [str(classes[i]) for i in few])
+    class_axis = _Axis(_counted(group or "rows", len(few), len(classes)), [str(classes[i]) for i in few])
     if is_wide(width):
         return _bubbles(table, client_axis, class_axis, width, title)
     return _bubbles(table.T, class_axis, client_axis, max(width, 0.9 + TIGHT * len(class_axis.names)), title)

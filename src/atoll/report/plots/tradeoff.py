@@ -1,4 +1,4 @@
-"""Draw accuracy against bytes, with operations as the size of a marker."""
+"""Draw scores against bytes, with operations as the size of a marker."""
 
 import math
 from collections.abc import Sequence
@@ -10,25 +10,26 @@ from matplotlib.lines import Line2D
 
 from ..style import MUTED, PAPER, WIDE, ArtistStyle, colour, mark, styled
 from .axes import entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, percent, quantity, size
+from .lines import Up
 
 LARGEST, SMALLEST = 20.0, 4.0  # points, the diameters of marks
 TICKS = 6  # of a logarithmic axis
 
 
 class Dot(NamedTuple):
-    """The costs of one method and the accuracy that it reached."""
+    """The costs of one method and the score that it reached."""
 
     panel: str
     name: str
     sent: float  # bytes, up and down; 0: it has no place on a logarithmic axis, and becomes a level
-    accuracy: float  # a share
+    score: float
     operations: float
     reached: bool = True  # whether it got as far as it should
 
 
 @styled
-def trade_off(dots: Sequence[Dot], across: str, width: float = WIDE) -> Figure:
-    """Draw one marker for each method: left and small is cheap, up is accurate, hollow did not reach the target."""
+def trade_off(dots: Sequence[Dot], across: str, up: Up, width: float = WIDE) -> Figure:
+    """Draw one marker for each method: left and small is cheap, up is a high score, hollow did not reach the target."""
     panels = list(dict.fromkeys(dot.panel for dot in dots)) or [""]
     names = list(dict.fromkeys(dot.name for dot in dots))
     top = max((dot.operations for dot in dots), default=0.0) or 1.0
@@ -41,24 +42,24 @@ def trade_off(dots: Sequence[Dot], across: str, width: float = WIDE) -> Figure:
     fig, axes = grid(len(panels), width, height, legend_height([*names, *[""] * 2 * len(extras)], width))
     for ax, panel in zip(axes, panels, strict=True):
         for dot in sorted((dot for dot in dots if dot.panel == panel), key=lambda dot: -dot.operations):
-            _dot(ax, names.index(dot.name), dot, top)
-        _axis(ax)
+            _dot(ax, names.index(dot.name), dot, top, up.scale)
+        _axis(ax, up.percent)
         entitle(ax, panel if len(panels) > 1 else "")
-    label(fig, axes, across, "personal accuracy, %", width)
+    label(fig, axes, across, up.label, width)
     legend(fig, [*(handle(i, name, linestyle="") for i, name in enumerate(names)), *extras], width, 1.1)
     return fig
 
 
-def _dot(ax: Axes, i: int, dot: Dot, top: float) -> None:
+def _dot(ax: Axes, i: int, dot: Dot, top: float, scale: float) -> None:
     if not dot.sent:
-        ax.axhline(100 * dot.accuracy, color=colour(i), linestyle=":")
+        ax.axhline(scale * dot.score, color=colour(i), linestyle=":")
         return
     face: ArtistStyle = {"markerfacecolor": colour(i) if dot.reached else PAPER, "markeredgecolor": colour(i)}
     where: ArtistStyle = {"marker": mark(i), "markersize": _diameter(dot.operations, top), "markeredgewidth": 1.2}
-    ax.plot([dot.sent], [100 * dot.accuracy], linestyle="", alpha=0.85, **where, **face)
+    ax.plot([dot.sent], [scale * dot.score], linestyle="", alpha=0.85, **where, **face)
 
 
-def _axis(ax: Axes) -> None:
+def _axis(ax: Axes, shares: bool) -> None:
     ax.set_xscale("log")
     ax.margins(0.18)
     low, high = ax.get_xlim()
@@ -66,7 +67,8 @@ def _axis(ax: Axes) -> None:
         middle = math.sqrt(low * high)
         ax.set_xlim(middle / 4, middle * 4)
     log_ticks(ax, TICKS, size)
-    percent(ax)
+    if shares:
+        percent(ax)
 
 
 def _diameter(operations: float, top: float) -> float:
