@@ -140,7 +140,7 @@ def test_run_continues_if_gate_withholds_all_classes(name: str) -> None:
         assert not any(bool(table.any()) for table in tables)
 
 
-COVERED = {"dcpfl", "fd", "feddistill", "feddw", "fedgen", "fedgh", "fedhkd", "fedproto", "fedtgp"}
+COVERED = {"dcpfl", "fd", "feddistill", "feddw", "fedgen", "fedgh", "fedhkd", "fedpac", "fedproto", "fedtgp"}
 
 
 def test_gate_covers_all_class_tables() -> None:
