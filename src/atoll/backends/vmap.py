@@ -62,7 +62,7 @@ class VmapBackend(LoopBackend):
         for job, form in zip(jobs, map_consecutive(static_form, [job.download for job in jobs]), strict=True):
             alike[self.pool.models[job.client].name, job.round, form].append(job)
         for group in alike.values():
-            if self.pool.client(group[0].client).has_buffers:
+            if self.pool.client(group[0].client).has_batch_statistics:
                 sizes = defaultdict[int, list[ClientTask]](list)
                 for job in group:
                     sizes[self.pool.train.size(self.pool.position(job.client))].append(job)

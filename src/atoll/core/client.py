@@ -96,14 +96,14 @@ class Client:
         """
         n = len(self.x)
         sizes = [min(size, n - start) for start in range(0, n, size)]
-        if self.has_buffers and size > 1 and n > 1 and sizes[-1] == 1:
+        if self.has_batch_statistics and size > 1 and n > 1 and sizes[-1] == 1:
             sizes[-2:] = [size - 1, 2] if size > 2 else [size + 1]
         return sizes
 
     @property
-    def has_buffers(self) -> bool:
-        """Return True if the client's model or its proxy keeps running statistics of batches."""
-        return self.model.has_buffers or (self.proxy is not None and self.proxy.has_buffers)
+    def has_batch_statistics(self) -> bool:
+        """Return True if the client's model or its proxy mixes the rows of a batch, as BatchNorm does."""
+        return any(m is not None and (m.has_buffers or bool(m.batch_norms)) for m in (self.model, self.proxy))
 
     @property
     def num_classes(self) -> int:

@@ -15,6 +15,7 @@ from .params import BUFFERS, weights
 from .payloads import Params
 from .prng import Key, seed_of
 
+BatchNorm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 Predictor = Callable[[Tensor], Tensor]
 CHUNK = 256  # rows in a forward pass outside training: more only cost memory
 
@@ -30,6 +31,10 @@ class Model:
         adapter: what is trained in place of the whole network; None if all of it is.
         vectorisable: whether vmap can run the network for many clients at once.
 
+    Attributes:
+        has_buffers: whether the network keeps running statistics.
+        batch_norms: names of the BatchNorm layers, which mix the rows of a batch.
+
     Example:
         >>> model = Model(Net(body, head))
         >>> logits = model(model.init(), x)
@@ -40,6 +45,7 @@ class Model:
         self.name = name if adapter is None else f"{name}+{adapter}"
         self.vectorisable = vectorisable
         self.has_buffers = any(True for _ in net.buffers())
+        self.batch_norms = frozenset(name for name, m in net.named_modules() if isinstance(m, BatchNorm))
         self._run = FunctionalNetwork(net)
 
     @property
@@ -59,11 +65,6 @@ class Model:
         net = self.net if k is None else _drawn_anew(self.net, k)
         params = {name: v.clone() for name, v in net.named_parameters()}
         return params | {BUFFERS + name: v.clone() for name, v in net.named_buffers()}
-
-    @property
-    def batch_norms(self) -> frozenset[str]:
-        """Names of the BatchNorm layers."""
-        return frozenset(name for name, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
 
     @cached_property
     def weight_names(self) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def content(folder: Path) -> dict[str, bytes]:
         (["fedavg", "--rate", "1.5"], "--rate must be above 0 and at most 1, not 1.5"),
         (["fedavg", "--rate", "nan"], "--rate must be a number"),
         (["fedavg", "--lr", "-1"], "--lr must be above 0"),
-        (["fedavg", "--epochs", "0"], "--epochs must be at least 1"),
+        (["fedavg", "--epochs", "0"], "--epochs must be above 0"),
         (["fedavg", "--batch-size", "0"], "--batch-size must be at least 1"),
         (["fedavg", "--clients", "0"], "--clients must be at least 1"),
         (["fedavg", "--clients", "100000"], "100"),

@@ -111,3 +111,13 @@ def test_rows_are_stacked_once_for_repeated_batches(monkeypatch: pytest.MonkeyPa
     for some in (jobs(made), jobs(made), jobs(made)[1:]):
         list(backend.train(made.method, 0, some))
     assert put == [list(made.pool.ids), list(made.pool.ids)[1:]]
+
+
+@pytest.mark.parametrize("track", ["true", "false"])
+def test_clients_share_a_call_with_batch_norm_only_if_they_have_equally_many_rows(track: str) -> None:
+    """Padding would enter the statistics of a batch, also where no running statistics are kept."""
+    made = small_runs.setup("fedavg", models=(f"feddw_fmnist:track_running_stats={track}",), rows=150)
+    sizes = {i: made.pool.train.size(made.pool.position(i)) for i in made.pool.ids}
+    for together in batches(made):
+        assert len({sizes[i] for i in together}) == 1
+    assert len(set(sizes.values())) > 1

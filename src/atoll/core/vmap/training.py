@@ -137,7 +137,9 @@ def batches(client: "Client", k: Key, epochs: float, sizes: list[int], steps: in
 def _order(client: "Client", k: Key, epochs: float, sizes: list[int], steps: int | None) -> Iterator[BatchOrder]:
     if steps is None:
         yield from _epochs(client, k, epochs, sizes)
-    elif client.has_buffers:  # padding would enter batch statistics, so all clients of a call have equally many rows
+    elif (
+        client.has_batch_statistics
+    ):  # padding would enter batch statistics, so all clients of a call have equally many rows
         yield from _epochs(client, k, steps / len(sizes), sizes)
     else:
         order = StepOrder(sizes)
