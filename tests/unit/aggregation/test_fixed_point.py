@@ -263,14 +263,14 @@ def test_a_client_cannot_make_a_sum_overflow() -> None:
     """1e9 times the rows of all would not fit: the upload is refused, and the run goes on without it."""
     made = setup("fedavg", **SMALL)
     run = build_experiment(made)
-    honest, bad = run.backend.upload_filter, made.pool.ids[0]
+    honest, bad = run.rounds.backend.upload_filter, made.pool.ids[0]
 
     def upload_filter(job: Any, client: Any, upload: Any) -> Any:
         up = honest(job, client, upload)
         grown = {n: v * 0 + 1e11 for n, v in up.params.items()}
         return replace(up, params=grown) if job.client == bad else up
 
-    run.backend.upload_filter = upload_filter
+    run.rounds.backend.upload_filter = upload_filter
     result = run.run(lambda t, line: None)
     (rejected,) = result.history[0]["rejected"]
     assert rejected["client"] == bad
