@@ -114,7 +114,7 @@ def run_round(
         method, task, seed, MemoryStore() if per_client_states is None else per_client_states
     )
 
-    def job(i: ClientId, r: Round) -> ClientTask:
+    def make_job(i: ClientId, r: Round) -> ClientTask:
         version = log.version(i)
         start = Round(version, r.exchange)
         download = server_side.download(server if version == t else versions[version], i, start)
@@ -126,7 +126,7 @@ def run_round(
         # A client without an accepted upload in an earlier exchange of the round takes no part in later ones.
         absent = log.absent if r.exchange == 0 else set(log.cohort) - set(log.accepted) | log.absent
         present = [i for i in log.cohort if i not in absent]
-        jobs = [job(i, r) for i in present]
+        jobs = [make_job(i, r) for i in present]
         for i, size in zip(present, map_consecutive(nbytes, [job.download for job in jobs]), strict=True):
             log.down[i] = log.down.get(i, 0) + size
         uploads = policy.faults.tamper(track("clients", backend.train(method, seed, jobs), len(jobs)))

@@ -82,6 +82,7 @@ def _check_budget(method: AnyMethod, config: Config, devices: Devices) -> None:
         "--topology": config.topology != STAR,
         "--deadline": config.deadline is not None,
         "compute=measured": devices.compute == "measured",
+        "communication=equal_to_personal": devices.communication == "equal_to_personal",
     }
     for other in (name for name, given in conflicts.items() if given):
         raise AtollError(

@@ -24,6 +24,7 @@ from ..core.optim.base import Optimiser
 from ..core.payloads import nbytes
 from ..core.task import Round
 from ..core.torch_private import TorchDispatchMode, operator_family
+from ..errors import AtollError
 from ..typing import ClientId
 
 REPEATS = 5  # number of timed dry runs; their median removes the effect of other processes
@@ -132,6 +133,9 @@ def count_batches(method: AnyMethod, pool: ClientPool, seed: int) -> dict[str, B
         method: a method that takes a budget.
         pool: the clients; one of each architecture is run, with rows for one batch of the largest size.
         seed: seed of the run.
+
+    Raises:
+        AtollError: no operation of a batch is counted, so that its time is not known.
     """
     optims = [value for value in vars(method).values() if isinstance(value, Optimiser)]
     rows = max(optim.batch_size for optim in optims)
@@ -149,6 +153,11 @@ def count_batches(method: AnyMethod, pool: ClientPool, seed: int) -> dict[str, B
             pass
     one = {i: spent[i, "personal", 1] for i in clients}
     batch = {i: spent[i, "personal", 2] - one[i] for i in clients}
+    for i in (i for i in clients if batch[i] <= 0):
+        raise AtollError(
+            f"--until-download needs the time of a batch, and no operation of {pool.models[i].name} is counted. "
+            "Leave it out, or take another model."
+        )
     return {pool.models[i].name: BatchCosts(one[i] - batch[i], batch[i]) for i in clients}
 
 

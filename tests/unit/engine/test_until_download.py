@@ -92,6 +92,7 @@ def test_worker_processes_give_the_run_of_the_loop() -> None:
         ("ditto", {"wait_free": False}, "Add --wait-free"),
         ("fedrod", {}, "cannot bound the personal training of fedrod.* take one of: ditto, scd"),
         ("ditto", {"backend": "vmap"}, "Use --backend processes or loop"),
+        ("ditto", {"clock": "communication=equal_to_personal"}, "and communication=equal_to_personal exclude"),
         ("ditto", {"deadline": 1.0}, "--until-download and --deadline exclude each other"),
         ("ditto", {"topology": "ring"}, "--until-download and --topology exclude each other"),
     ],

@@ -3,13 +3,19 @@
 import pytest
 import torch
 from support import small_runs
+from support.toy_data import toy_data
+from torch import nn
 
 from atoll.clients import method_calls
+from atoll.config import Config
 from atoll.core.optim.sgd import SGD
 from atoll.core.payloads import Nothing
 from atoll.core.prng import key
 from atoll.core.task import Round
-from atoll.simulation.costs import OperationCounter, count_operations, rows_visited
+from atoll.engine.setup import build_setup
+from atoll.errors import AtollError
+from atoll.simulation import costs
+from atoll.simulation.costs import BatchCosts, OperationCounter, count_batches, count_operations, rows_visited
 
 
 def test_operations_of_a_product_and_of_its_gradient() -> None:
@@ -38,10 +44,42 @@ def test_rows_that_training_visits(length: dict[str, float], expected: int) -> N
 def test_operations_told_for_a_client_are_those_of_its_training(length: dict[str, float | None]) -> None:
     """For clients with more rows than the one batch of the dry run; the mean loss and its like are not counted."""
     made = small_runs.setup("fedavg", **length)
-    costs = count_operations(made.method, made.pool, 0, 1)
+    found = count_operations(made.method, made.pool, 0, 1)
     server = made.method.init_server(made.pool.task(), key(0))
     for i in made.pool.ids:
         client = made.pool.client(i)
         with torch.no_grad(), OperationCounter() as counted:
             method_calls.client_update(made.method, Round(0), server, Nothing(), client, key(1))
-        assert costs.of(made.pool, i)[0] == pytest.approx(counted.total, rel=1e-6)
+        assert found.of(made.pool, i)[0] == pytest.approx(counted.total, rel=1e-6)
+
+
+class Linear(nn.Module):
+    """A single linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Flatten()
+        self.head = nn.Linear(4, 3)
+
+
+def test_operations_of_batches_follow_from_the_rows_of_a_batch() -> None:
+    """A layer from 4 to 3 takes 2 * 4 * 3 operations for a row forwards, and as many for the gradient of its weights.
+
+    The clients have fewer rows than Ditto's batches of 32, so that a batch has all of them. Ditto computes nothing
+    before the first batch.
+    """
+    made = build_setup(Config("ditto", clients=2), toy_data(), [Linear()])
+    rows = len(made.pool.client("0").y)
+
+    [found] = count_batches(made.method, made.pool, 0).values()
+
+    assert rows < 32
+    assert found == BatchCosts(0.0, rows * 2 * 24)
+
+
+def test_batches_without_counted_operations_have_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = build_setup(Config("ditto", clients=2), toy_data(), [Linear()])
+    monkeypatch.setattr(costs, "flop_registry", {})
+
+    with pytest.raises(AtollError, match="needs the time of a batch, and no operation of"):
+        count_batches(made.method, made.pool, 0)
