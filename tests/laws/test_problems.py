@@ -213,3 +213,13 @@ def test_private_step_without_noise_and_clipping_is_a_plain_step_on_every_proble
 
     for name, expected in plain.items():
         torch.testing.assert_close(private[name], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("task", "kind"), [("classes", np.int32), (Numbers.task, np.float64)])
+def test_labels_of_other_number_types_give_the_same_run(task: str, kind: type) -> None:
+    plain = problem_data.images(task)
+    other = replace(plain, y_train=plain.y_train.astype(kind), y_test=plain.y_test.astype(kind))
+
+    one, two = (run_experiment(setup("fedavg", data, "mlp:hidden=8")) for data in (plain, other))
+
+    assert one.summary["digest"] == two.summary["digest"]

@@ -29,6 +29,7 @@ class Problem:
     Attributes:
         task: name of the problem, a value of ``--task``.
         labels: what the labels are, as part of a sentence.
+        dtype: type of labels as tensors.
         criterion: the score that selects rounds.
         details: names of the other scores.
         shares: those of them that are shown in percent.
@@ -37,6 +38,7 @@ class Problem:
 
     task: ClassVar[str]
     labels: ClassVar[str]
+    dtype: ClassVar[torch.dtype] = torch.long
     criterion: ClassVar[Criterion]
     details: ClassVar[tuple[str, ...]]
     shares: ClassVar[tuple[str, ...]]
@@ -158,6 +160,7 @@ class Labels(Problem):
 
     task: ClassVar[str] = "multilabel"
     labels: ClassVar[str] = "several labels for each row"
+    dtype: ClassVar[torch.dtype] = torch.float32
     criterion: ClassVar[Criterion] = Criterion("map", "mAP")
     details: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1")
     shares: ClassVar[tuple[str, ...]] = details
@@ -204,6 +207,7 @@ class Numbers(Problem):
 
     task: ClassVar[str] = "regression"
     labels: ClassVar[str] = "numbers"
+    dtype: ClassVar[torch.dtype] = torch.float32
     group: ClassVar[str] = "range"
     groups: ClassVar[str] = "ranges"
     criterion: ClassVar[Criterion] = Criterion("mse", "MSE", higher=False, percent=False)

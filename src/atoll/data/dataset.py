@@ -94,6 +94,11 @@ class Dataset:
         """Raise an AtollError if labels do not have the form that the problem asks for."""
         outputs, problem = self.problem.outputs, self.problem
         if isinstance(problem, Classes | NextToken):
+            if len(y) and y.dtype.kind not in "biu":
+                raise AtollError(
+                    f"{where}: labels are {y.dtype}, but {problem.labels} are whole numbers. Convert them, or give the "
+                    "data set another problem, such as problem=Numbers()."
+                )
             if len(y) and (y.min() < 0 or y.max() >= outputs):
                 things = "classes" if self.num_classes else "tokens"
                 raise AtollError(

@@ -278,5 +278,6 @@ def build_row_splits(federation: FederatedDataset, transform: Transform, device:
 
 def _build_rows(federation: FederatedDataset, owned: Sequence[Array], transform: Transform, device: str) -> ClientRows:
     order = np.concatenate(owned)
-    x, y = transform.prepare(federation.rows(order)), torch.from_numpy(federation.labels(order))
+    x = transform.prepare(federation.rows(order))
+    y = torch.from_numpy(federation.labels(order)).to(federation.dataset.problem.dtype)
     return ClientRows(x.to(device), y.to(device), [len(rows) for rows in owned])

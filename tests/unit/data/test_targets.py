@@ -151,6 +151,13 @@ def test_labels_of_another_shape_than_the_problem_are_refused() -> None:
         Dataset("n", "table", x, y, x[:0], y[:0], ("y",), problem=Numbers())
 
 
+def test_float_labels_of_a_data_set_with_classes_are_refused() -> None:
+    x, y = np.zeros((3, 2), np.float32), np.array([0.0, 1.0, 1.0])
+
+    with pytest.raises(AtollError, match=r"labels are float64, but classes are whole numbers.*problem=Numbers"):
+        Dataset("n", "table", x, y, x[:0], y[:0], ("a", "b"))
+
+
 @pytest.mark.parametrize("partition", ["dirichlet:0.5", "dirichlet:0.5:client", "pathological:2"])
 def test_partition_by_class_is_refused_without_classes_or_single_numbers(partition: str) -> None:
     x, y = np.zeros((40, 2), np.float32), np.zeros((40, 2), np.float32)
