@@ -109,8 +109,8 @@ def main() -> None:
     if options.action == "record":
         options.file.write_text(json.dumps(found, indent=1) + "\n")
         return
-    differing = [name for name in {**before, **found} if before.get(name) != found.get(name)]
-    print(f"{len(found) - len(differing)} of {len(found)} digests are the same.")
+    differing = [name for name, digest in before.items() if found.get(name) != digest]
+    print(f"{len(before) - len(differing)} of {len(before)} digests are the same; {len(found.keys() - before)} are new.")
     if differing:
         raise SystemExit(f"Different: {', '.join(differing)}")
 
