@@ -110,7 +110,8 @@ def main() -> None:
         options.file.write_text(json.dumps(found, indent=1) + "\n")
         return
     differing = [name for name, digest in before.items() if found.get(name) != digest]
-    print(f"{len(before) - len(differing)} of {len(before)} digests are the same; {len(found.keys() - before)} are new.")
+    same, new = len(before) - len(differing), len(found.keys() - before)
+    print(f"{same} of {len(before)} digests are the same; {new} are new.")
     if differing:
         raise SystemExit(f"Different: {', '.join(differing)}")
 

@@ -7,12 +7,13 @@ from support import small_runs, toy_models
 from atoll.core.payloads import Nothing
 from atoll.core.per_client import PerClient
 from atoll.core.prng import key, normal
+from atoll.core.problems import Classes
 from atoll.core.task import Reply, Round, Task
 from atoll.errors import AtollError
 from atoll.methods.fedpac import Down, FedPAC, Kept, Update, combine, minimise_on_simplex, statistics
 
 MODEL = toy_models.identity_body(2, 2)
-TASK = Task(MODEL, 2, ("a", "b"), models={"a": MODEL, "b": MODEL})
+TASK = Task(MODEL, Classes(2), ("a", "b"), models={"a": MODEL, "b": MODEL})
 SETTINGS = {"optim": toy_models.RICH, "head_optim": toy_models.RICH}
 
 

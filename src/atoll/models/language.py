@@ -54,9 +54,14 @@ class LanguageBody(TiedBody):
 
     def __init__(self, length: int, width: int, heads: int) -> None:
         super().__init__(width)
-        self.position = nn.Parameter(0.02 * torch.randn(length, width))
+        self.position = nn.Parameter(torch.empty(length, width))
+        self.reset_parameters()
         self.block = CausalBlock(width, heads)
         self.norm = nn.LayerNorm(width)
+
+    def reset_parameters(self) -> None:
+        """Draw the embeddings of positions; all other layers draw their own weights."""
+        nn.init.normal_(self.position, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         h = F.embedding(tokens, self.embedding) * math.sqrt(self.width) + self.position[: tokens.shape[-1]]

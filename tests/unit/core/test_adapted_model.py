@@ -12,6 +12,7 @@ from atoll.analysis.laws import Trial, execution, trial_of
 from atoll.core import SGD, Batch, Client, key, nbytes, part
 from atoll.core.adapted_model import AdaptedModel, LowRank, parse_adapter
 from atoll.core.model import Model
+from atoll.core.problems import Classes
 from atoll.errors import AtollError
 from atoll.inference.models import open_run
 from atoll.methods import _registry
@@ -98,7 +99,7 @@ def test_training_changes_adapters_and_head_alone() -> None:
     model = adapted()
     base = {name: v.clone() for name, v in model.net.named_parameters()}
     x, y = torch.randn(20, 4), torch.arange(20) % 2
-    client = Client(x=x, y=y, n=torch.tensor(20.0), model=model, num_classes=2)
+    client = Client(x=x, y=y, n=torch.tensor(20.0), model=model, problem=Classes(2))
 
     trained = SGD(lr=0.1, epochs=2).fit(client.objective(), model.init(), client, key(0))
 

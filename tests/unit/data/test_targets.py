@@ -36,7 +36,9 @@ def test_numbers_of_a_table_are_kept_in_their_unit_and_standardised_by_the_probl
     data = load(f"{table}?label=price", task="regression")
 
     assert data.y_train.tolist() == [[10.0], [20.0], [30.0], [40.0]]
-    assert data.problem == Numbers(1, (25.0,), (pytest.approx(125**0.5),))
+    assert isinstance(data.problem, Numbers)
+    assert data.problem.centre == (25.0,)
+    assert data.problem.scale == pytest.approx((125**0.5,))
     assert load(f"{table}?label=price&standardise=no", task="regression").problem == Numbers(1)
 
 
