@@ -266,7 +266,7 @@ def checkpoint(folder: Path) -> Checkpoints:
     """Two rounds of a small run."""
     made = Checkpoints(folder, Contract((Messages(Nothing, Nothing),), Table, Mixed))
     name = made.put_state(table(torch.tensor([4.0, 0.0, 1.0]), 2))
-    made.save(Snapshot(1, mixed(), {"a": name}, {"ledger": {}}, b""))
+    made.save(Snapshot(1, mixed(), {"a": name}, {"run_state": {}}, b""))
     return made
 
 
@@ -503,7 +503,7 @@ def saved_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Checkpoin
 @fuzz(
     400,
     st.sampled_from(
-        ["manifest.json", "progress.json", "states.json", "desks.json", "servers.json", "server.safetensors"]
+        ["manifest.json", "progress.json", "states.json", "per_client.json", "servers.json", "server.safetensors"]
     ),
     EDITS,
     JUNK,

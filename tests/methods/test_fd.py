@@ -32,7 +32,7 @@ def means(*rows: tuple[float, float] | None) -> Means:
 
 
 class Office:
-    """The server and its desks, round by round."""
+    """The server and its states for each client, round by round."""
 
     def __init__(self, method: FD, t: Task = PAIR):
         self.method, self.task, self.t = method, t, 0

@@ -1,4 +1,4 @@
-"""FedPD: coefficients, the pull and the server's work by hand; its limits; desks that survive disks and checkpoints."""
+"""FedPD: coefficients, the pull and the server's work by hand; its limits; states per client that survive disks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +65,7 @@ def server_task(a: int = 4, b: int = 4) -> Task:
 def ensemble(
     method: FedPD, t: Task, rounds: list[dict[ClientId, Tensor]], store: MemoryStore | None = None
 ) -> tuple[Server, dict[ClientId, Desk]]:
-    """The server after first exchanges in which it got these features, and its desks."""
+    """The server after first exchanges in which it got these features, and its states for each client."""
     server_side = ServerSideStates(method, t, 0, store or MemoryStore())
     server = method.init_server(t, key(0))
     for r, uploads in enumerate(rounds):
@@ -257,7 +257,7 @@ def test_predictions_are_those_of_the_clients_own_model() -> None:
 
 
 def test_a_step_of_the_server_by_hand() -> None:
-    """H(x) = v w x with w = 2, v = 1 at the desk and 1 in the mean, one row x = 1, Z = 5, rate 0.1, mu = 0.6.
+    """H(x) = v w x with w = 2, v = 1 here and 1 in the mean, one row x = 1, Z = 5, rate 0.1, mu = 0.6.
     |2 - 5| has slope -v x = -1 in w and -w x = -2 in v; the pull has 0.6 * 2 * (2 - 1) = 1.2 in w and none in v.
     w = 2 - 0.1 * 0.2 = 1.98 and v = 1 + 0.2 = 1.2; sent: 1.98 * 1.2 = 2.376. Of two clients: H changes by -0.02 / 2.
     """

@@ -141,7 +141,7 @@ def open_stores(setup: Setup, run_dir: RunDir | None, types: Contract) -> RunSto
             return MemoryStore()
         return DiskStore(run_dir.path / name, kind, setup.config.cache)
 
-    return RunStores(clients=open_store("states", types.state), server_side=open_store("desks", types.per_client))
+    return RunStores(clients=open_store("states", types.state), server_side=open_store("per_client", types.per_client))
 
 
 def _extras(privacy: Privacy, recorder: NullRecorder | RunRecorder) -> dict[str, Resumable]:

@@ -140,7 +140,7 @@ class Checkpointing:
         for i, name in found.per_client_states.items():
             self._stores.server_side.put(i, checkpoints.get_per_client(name))
         self._stores.commit()
-        run_state = from_json(found.round, found.progress["ledger"], from_parquet(found.rows))
+        run_state = from_json(found.round, found.progress["run_state"], from_parquet(found.rows))
         further = {name: checkpoints.get_server(held) for name, held in found.servers.items()}
         if self._neighbours is not None:
             return Progress(ClientServers(further, self._neighbours), run_state)
@@ -199,7 +199,7 @@ class Checkpointing:
                 server=server,
                 states=dict(self._objects),
                 progress={
-                    "ledger": run_state.to_json(),
+                    "run_state": run_state.to_json(),
                     "federation": self._federation,
                     "entries": self._entries,
                 },

@@ -107,7 +107,7 @@ def run_digest(server: Payload | ClientServers, stores: RunStores) -> str:
     whole = sha256()
     for i, state in states.items():
         whole.update(f"server {i}{' ' if i else ''}{serialization.digest(state)}\n".encode())
-    for what, store in (("client", stores.clients), ("desk", stores.server_side)):
+    for what, store in (("client", stores.clients), ("per client", stores.server_side)):
         for i in store:
             whole.update(f"{what} {i} {state_digest(store.get(i))}\n".encode())
     return whole.hexdigest()

@@ -22,7 +22,7 @@ from ..utils.parsing import Json
 
 KEEP = 2
 _MANIFEST = "manifest.json"
-_PARTS = ("server.safetensors", "progress.json", "states.json", "desks.json", "servers.json", "clients.parquet")
+_PARTS = ("server.safetensors", "progress.json", "states.json", "per_client.json", "servers.json", "clients.parquet")
 
 
 @dataclass
@@ -150,7 +150,7 @@ class Checkpoints:
         for name, data in parts.items():
             _check(name, data, manifest["files"][name])
         progress, states, per_client_states, servers = (
-            json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "desks", "servers")
+            json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "per_client", "servers")
         )
         for get, names in (
             (self.get_state, states),
@@ -200,7 +200,7 @@ def _short(digest: str) -> str:
 
 def _states(folder: Path) -> set[str]:
     """Return the stored objects that a checkpoint needs; none if it is damaged, because it cannot be loaded."""
-    return {name for part in ("states", "desks", "servers") for name in _names(folder, part).values()}
+    return {name for part in ("states", "per_client", "servers") for name in _names(folder, part).values()}
 
 
 def _names(folder: Path, part: str) -> dict[ClientId, str]:

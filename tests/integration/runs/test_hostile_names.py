@@ -33,7 +33,7 @@ CHANGES = {  # what of the arguments of an event is changed
 }  # fmt: skip
 LINKED = [
     ".lock", "config.yaml", "metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html",
-    "checkpoints", "objects", "states", "desks",
+    "checkpoints", "objects", "states", "per_client",
 ]  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def test_resumed_run_equals_the_longer_one_and_keeps_versions_in_use(tmp_path: P
     whole = run("ditto", **{**options, "rounds": 9}, out=tmp_path / "whole")
     run("ditto", **options, out=tmp_path / "part")
     checkpoint = tmp_path / "part" / "checkpoints" / "round-000004"
-    working = json.loads((checkpoint / "progress.json").read_text())["ledger"]["working"]
+    working = json.loads((checkpoint / "progress.json").read_text())["run_state"]["working"]
     kept = json.loads((checkpoint / "servers.json").read_text())
 
     resumed = run("ditto", **{**options, "rounds": 9}, out=tmp_path / "part", resume=True)

@@ -295,7 +295,7 @@ def test_faults_survive_a_resume(done: int, tmp_path: Path) -> None:
 
 
 def test_copy_of_run_state_shares_no_container() -> None:
-    """Totals and clocks are records of the ledger, so the containers in them count as well."""
+    """Totals and clocks are records of the run state, so the containers in them count as well."""
     run_state = RunState(totals=Totals(dropped={SILENT: 1}))
 
     def containers(record: Any, at: str = "") -> dict[str, Any]:

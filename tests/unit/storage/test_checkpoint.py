@@ -117,7 +117,7 @@ def test_saving_a_round_again_replaces_it(checkpoints: Checkpoints, tmp_path: Pa
 # -- damage -----------------------------------------------------------------------------------------------------------
 
 FILES = [
-    "server.safetensors", "progress.json", "states.json", "desks.json", "servers.json", "clients.parquet",
+    "server.safetensors", "progress.json", "states.json", "per_client.json", "servers.json", "clients.parquet",
     "manifest.json", "object",
 ]  # fmt: skip
 
@@ -216,7 +216,7 @@ def test_the_warning_names_the_file_and_both_digests(name: str, checkpoints: Che
     ]
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name not in ("object", "desks.json", "servers.json")])
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("object", "per_client.json", "servers.json")])
 def test_files_of_two_rounds_cannot_be_mixed(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     two(checkpoints)
     older = file_of(tmp_path, 5, name, checkpoints).read_bytes()
