@@ -220,7 +220,9 @@ def test_spent_budget_stays_spent_after_a_second_begin(tmp_path: Path) -> None:
 # -- exchanges and scores ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("change", "code"), [({"round": 5}, "run"), ({"round": -1}, "rules"), ({"phase": 3}, "rules")])
+@pytest.mark.parametrize(
+    ("change", "code"), [({"round": 5}, "run"), ({"round": -1}, "rules"), ({"exchange": 3}, "rules")]
+)
 def test_exchange_outside_of_the_run_is_refused(change: dict[str, int], code: str, tmp_path: Path) -> None:
     victim = Victim(tmp_path)
     victim.begin()

@@ -16,7 +16,7 @@ class Item(NamedTuple):
     """One field of a message."""
 
     direction: str  # "down" to the client, "up" to the server
-    phase: int
+    exchange: int
     model: str
     field: str
     shape: str
@@ -44,7 +44,7 @@ def audit(method: AnyMethod, pool: ClientPool, seed: int) -> list[Item]:
     return items
 
 
-def _items(direction: str, phase: int, model: str, payload: Payload) -> Iterator[Item]:
+def _items(direction: str, exchange: int, model: str, payload: Payload) -> Iterator[Item]:
     packed = pack(payload)
     for f in fields(payload):
         own = {
@@ -58,9 +58,9 @@ def _items(direction: str, phase: int, model: str, payload: Payload) -> Iterator
         if f.name in packed.scalars:
             value = packed.scalars[f.name]
             alone = Packed({}, {f.name: value}).nbytes
-            yield Item(direction, phase, model, f.name, type(value).__name__, alone, meaning, role_name)
+            yield Item(direction, exchange, model, f.name, type(value).__name__, alone, meaning, role_name)
         else:
-            yield Item(direction, phase, model, f.name, _shape(own, f.name), size, meaning, role_name)
+            yield Item(direction, exchange, model, f.name, _shape(own, f.name), size, meaning, role_name)
 
 
 def _shape(tensors: dict[str, Tensor], name: str) -> str:

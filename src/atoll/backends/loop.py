@@ -115,13 +115,13 @@ class LoopBackend:
         up: Payload,
         state: Payload,
         client: Client,
-        spoilt: bool | None = None,
+        not_finite: bool | None = None,
     ) -> ClientResult:
         """Return the new state, with the score of the trained model if the job requests one."""
         if not job.evaluate or job.round.exchange < len(exchanges_of(method)) - 1:
-            return ClientResult(job.client, state, None, spoilt)
+            return ClientResult(job.client, state, None, not_finite)
         score = self.evaluate(method_calls.personal_predictor(method, job.download, up, state, client), job.client)
-        return ClientResult(job.client, state, score, spoilt, _is_lasting(method, job, up, state, client))
+        return ClientResult(job.client, state, score, not_finite, _is_lasting(method, job, up, state, client))
 
 
 def _is_lasting(method: AnyMethod, job: ClientTask, up: Payload | None, state: Payload, client: Client) -> bool:

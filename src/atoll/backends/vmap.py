@@ -98,15 +98,17 @@ class VmapBackend(LoopBackend):
                 after = vmap.batched_call(
                     partial(method_calls.after_upload, method, r), len(jobs), down, ups, after, *own
                 )
-        uploads, nexts, spoilt = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), find_nonfinite(after)
+        uploads, nexts, not_finite = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), find_nonfinite(after)
         upload_batch = UploadBatch(ups, dict(zip(ids, uploads, strict=True)))
         outcomes = [ClientUpload(i, up, None, None, upload_batch) for i, up in zip(ids, uploads, strict=True)]
-        results = [ClientResult(i, new, None, at in spoilt) for at, (i, new) in enumerate(zip(ids, nexts, strict=True))]
+        results = [
+            ClientResult(i, new, None, at in not_finite) for at, (i, new) in enumerate(zip(ids, nexts, strict=True))
+        ]
         for at, (job, state) in enumerate(zip(jobs, states, strict=True)):
             if job.evaluate:
                 client = self.pool.client(job.client)
                 outcomes[at] = outcomes[at]._replace(before=self._before(method, job, state, client))
-                results[at] = self._result(method, job, uploads[at], nexts[at], client, at in spoilt)
+                results[at] = self._result(method, job, uploads[at], nexts[at], client, at in not_finite)
             if self.upload_filter is not no_filter:
                 sent = self.upload_filter(job, self.pool.client(job.client), uploads[at])
                 outcomes[at] = outcomes[at]._replace(upload=sent)

@@ -103,11 +103,11 @@ def _show_records(records: Sequence[Record], as_json: bool) -> None:
 
 def _print_table(records: Sequence[Record]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("round", "phase", "stale", "client", "bytes", "sha256", "verdict"):
-        table.add_column(head, justify="right" if head in ("round", "phase", "stale", "bytes") else "left")
+    for head in ("round", "exchange", "stale", "client", "bytes", "sha256", "verdict"):
+        table.add_column(head, justify="right" if head in ("round", "exchange", "stale", "bytes") else "left")
     for r in records:
         verdict = r.verdict if r.field is None else f"{r.verdict}: {r.field} {r.reason}"
-        words = (str(r.round), str(r.phase), str(r.staleness), r.client, f"{r.bytes:,}", r.sha256[:16], verdict)
+        words = (str(r.round), str(r.exchange), str(r.staleness), r.client, f"{r.bytes:,}", r.sha256[:16], verdict)
         table.add_row(*(Text(word) for word in words))  # Text, because brackets in what clients sent are no markup.
     console().print(table)
 
@@ -123,9 +123,9 @@ def _show_items(items: Sequence[Item], as_json: bool) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for head in ("direction", "field", "shape", "bytes", "role", "meaning"):
         table.add_column(head, justify="right" if head == "bytes" else "left")
-    several = len({item.model for item in items}) > 1 or len({item.phase for item in items}) > 1
+    several = len({item.model for item in items}) > 1 or len({item.exchange for item in items}) > 1
     for item in items:
-        way = f"{item.direction} (phase {item.phase}, {item.model})" if several else item.direction
+        way = f"{item.direction} (exchange {item.exchange}, {item.model})" if several else item.direction
         table.add_row(way, item.field, item.shape, f"{item.bytes:,}", item.role, item.meaning)
     console().print(table)
     for model in dict.fromkeys(item.model for item in items):

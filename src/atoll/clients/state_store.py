@@ -19,17 +19,17 @@ _LONGEST = 200  # characters of a file's name; file systems allow 255
 
 
 @payload
-class Kept:
+class RemoteState:
     """Reference to a state that a remote client keeps at its own site."""
 
     round: int  # the exchange that produced the state
-    phase: int
+    exchange: int
     digest: str
 
 
 def state_digest(state: Payload) -> str:
     """Return the SHA-256 of a state's canonical bytes, also for a state that a remote client keeps."""
-    return state.digest if isinstance(state, Kept) else digest(state)
+    return state.digest if isinstance(state, RemoteState) else digest(state)
 
 
 class Store(Protocol):

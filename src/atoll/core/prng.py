@@ -58,7 +58,7 @@ def _to_int(hashed: blake2b) -> int:
 
 
 def fold(k: Keys, i: int | Keys) -> Keys:
-    """Return the key of an independent sub-stream of ``k``: one for each ``i``, such as a phase, an epoch or a use."""
+    """Return the key of an independent sub-stream of ``k``: one for each ``i``, such as an epoch or a use."""
     step, mixed = (i + 1) * _STEP, _mix(k ^ _STEP)
     return _mix(mixed + _wrap_int64(step) if isinstance(step, int) else _append_axes(mixed, step.ndim) + step)
 

@@ -72,7 +72,7 @@ def _records(lines: list[bytes]) -> Iterator[dict[str, object]]:
             reason = f": {found.get('field')} {found.get('reason')}" if found.get("field") else ""
             yield {
                 "round": found.get("round"),
-                "phase": found.get("phase"),
+                "exchange": found.get("exchange"),
                 "client": str(found.get("client", "")),
                 "bytes": value(found, "bytes"),
                 "sha256": str(found.get("sha256", "")),

@@ -98,13 +98,13 @@ def _traffic(metrics: Sequence[Document]) -> dict[str, object]:
 def _incidents(metrics: Sequence[Document]) -> dict[str, object]:
     """Return the number of rejected, dropped and other failed uploads, and the latest of them."""
     found = [entry for line in metrics for entry in _incidents_of_line(line)]
-    counts = {kind: sum(entry["kind"] == kind for entry in found) for kind in ("rejected", "dropped", "spoilt")}
+    counts = {kind: sum(entry["kind"] == kind for entry in found) for kind in ("rejected", "dropped", "not_finite")}
     excluded = metrics[-1].get("excluded") or [] if metrics else []
     return {"counts": counts, "latest": found[-LISTED:][::-1], "excluded": [str(client) for client in excluded]}
 
 
 def _incidents_of_line(line: Document) -> Iterator[dict[str, object]]:
-    for kind in ("rejected", "dropped", "spoilt"):
+    for kind in ("rejected", "dropped", "not_finite"):
         entries = line.get(kind) or []
         for entry in entries if isinstance(entries, list) else []:
             known = entry if isinstance(entry, Mapping) else {"client": entry}
@@ -113,7 +113,7 @@ def _incidents_of_line(line: Document) -> Iterator[dict[str, object]]:
                 "kind": kind,
                 "round": known.get("round", line["round"]),
                 "client": str(known.get("client", "")),
-                "why": why or ("its state held NaN or infinity" if kind == "spoilt" else ""),
+                "why": why or ("its state held NaN or infinity" if kind == "not_finite" else ""),
             }
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 from ..aggregation.fixed_point import Fixed, largest
 from ..aggregation.robust import guard_for
 from ..aggregation.staleness import is_discounted
-from ..clients.state_store import DiskStore, Kept, MemoryStore, RunStores, Store
+from ..clients.state_store import DiskStore, MemoryStore, RemoteState, RunStores, Store
 from ..clients.tasks import no_filter
 from ..clients.validation.checks import LARGEST
 from ..clients.validation.validator import Validator
@@ -66,7 +66,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
     """
     config, method, pool = setup.config, setup.method, setup.pool
     environment = environment or Simulation(setup)
-    types = contract(method)._replace(state=Kept) if pool.remote else contract(method)
+    types = contract(method)._replace(state=RemoteState) if pool.remote else contract(method)
     stores = open_stores(setup, run_dir, types)
     privacy = Privacy(config, method, pool, run_dir.path if run_dir else None)
     faults = build_faults(config, pool.ids)

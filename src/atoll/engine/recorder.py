@@ -58,8 +58,8 @@ def _incidents(run_state: RunState) -> OptionalMetrics:
     found: OptionalMetrics = {}
     if run_state.dropped:
         found["dropped"] = run_state.dropped
-    if run_state.spoilt:
-        found["spoilt"] = run_state.spoilt
+    if run_state.not_finite:
+        found["not_finite"] = run_state.not_finite
     return found
 
 

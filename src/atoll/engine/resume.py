@@ -221,7 +221,7 @@ def drop_early_end(run_state: RunState, is_evaluated: Callable[[int], bool]) -> 
     early = [line for line in run_state.lines if not is_evaluated(line["round"] - 1)]
     run_state.rejected = [entry for line in early for entry in line["rejected"]] + run_state.rejected
     run_state.dropped = [entry for line in early for entry in line.get("dropped", [])] + run_state.dropped
-    run_state.spoilt = [entry for line in early for entry in line.get("spoilt", [])] + run_state.spoilt
+    run_state.not_finite = [entry for line in early for entry in line.get("not_finite", [])] + run_state.not_finite
     run_state.lines = [line for line in run_state.lines if line not in early]
     kept = pa.array([line["round"] for line in run_state.lines], pa.int64())
     run_state.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in run_state.rows]

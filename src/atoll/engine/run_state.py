@@ -10,7 +10,7 @@ import pyarrow as pa
 from ..clients.evaluation import Score
 from ..clients.tasks import Dropped, Rejection, RoundLog, Start
 from ..simulation.clock import Clock
-from ..storage.metrics import MissedAnswer, PersonalScores, RejectedUpload, RoundMetrics, SpoiltState
+from ..storage.metrics import MissedAnswer, NonFiniteState, PersonalScores, RejectedUpload, RoundMetrics
 from ..typing import ClientId
 
 
@@ -55,7 +55,7 @@ class RunState:
     after: dict[ClientId, Score] = field(default_factory=dict)
     rejected: list[RejectedUpload] = field(default_factory=list)  # since the last line
     dropped: list[MissedAnswer] = field(default_factory=list)  # likewise
-    spoilt: list[SpoiltState] = field(default_factory=list)  # likewise; states that held NaN or infinity
+    not_finite: list[NonFiniteState] = field(default_factory=list)  # likewise; states that held NaN or infinity
     strikes: dict[ClientId, int] = field(default_factory=dict)  # number of rejected uploads, of clients with any
     working: dict[ClientId, Start] = field(default_factory=dict)  # clients at work that started in an earlier round
     lines: list[RoundMetrics] = field(default_factory=list)
@@ -78,7 +78,7 @@ class RunState:
         self.after |= log.after
         self.rejected += [_rejected(rejection) for rejection in log.rejected]
         self.dropped += [_missed(dropped) for dropped in log.dropped]
-        self.spoilt += [{"client": i, "round": log.t + 1} for i in log.not_finite]
+        self.not_finite += [{"client": i, "round": log.t + 1} for i in log.not_finite]
         for rejection in log.rejected:
             self.strikes[rejection.client] = self.strikes.get(rejection.client, 0) + 1
 
@@ -86,7 +86,7 @@ class RunState:
         """Clear the incidents that the last line of metrics has reported."""
         self.rejected = []
         self.dropped = []
-        self.spoilt = []
+        self.not_finite = []
 
     def copy(self) -> "RunState":
         """Copy the state and all its containers, so that later entries do not change the copy."""
@@ -99,7 +99,7 @@ class RunState:
 
     def to_json(self) -> dict[str, Any]:
         """Return all values but the table rows, which a checkpoint stores as Parquet."""
-        names = ("status", "before", "after", "rejected", "dropped", "spoilt", "strikes", "lines")
+        names = ("status", "before", "after", "rejected", "dropped", "not_finite", "strikes", "lines")
         plain = {name: getattr(self, name) for name in names}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         working = {i: start._asdict() for i, start in self.working.items()}
@@ -146,7 +146,7 @@ def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
         _scores(stored["after"]),
         list(stored["rejected"]),
         list(stored.get("dropped", [])),  # absent from checkpoints of older versions
-        list(stored.get("spoilt", [])),
+        list(stored.get("not_finite", [])),
         dict(stored.get("strikes", {})),
         {i: Start(**start) for i, start in stored.get("working", {}).items()},
         [_line(line) for line in stored["lines"]],

@@ -116,7 +116,7 @@ def run_digest(server: Payload | ClientServers, stores: RunStores) -> str:
 def describe_incidents(run_state: RunState, strikes: int) -> Iterator[str]:
     """Yield sentences on rejected uploads, discarded states, excluded clients and empty rounds of a run."""
     rejected = [entry for line in run_state.lines for entry in line["rejected"]]
-    not_finite = [entry for line in run_state.lines for entry in line.get("spoilt", [])]
+    not_finite = [entry for line in run_state.lines for entry in line.get("not_finite", [])]
     if rejected:
         yield f"Rejected uploads: {_listed(rejected)}. These clients kept their last good states."
     if not_finite:

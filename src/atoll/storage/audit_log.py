@@ -31,7 +31,7 @@ class Record(NamedTuple):
 
     seq: int  # from 1, without gaps
     round: int  # from 1
-    phase: int  # from 0, for methods with several exchanges in a round
+    exchange: int  # from 0, for methods with several exchanges in a round
     staleness: int  # aggregations since the download that the upload answers; 0 in synchronous rounds
     client: ClientId
     bytes: int  # size of the message, headers included
@@ -67,7 +67,7 @@ class AuditLog:
     def add(
         self,
         round: int,
-        phase: int,
+        exchange: int,
         client: ClientId,
         nbytes: int,
         digest: str,
@@ -78,7 +78,7 @@ class AuditLog:
         field, reason = (words[:_MOST_WORDS] for words in flaw) if flaw else (None, None)
         at, verdict = self._mark, "rejected" if flaw else "accepted"
         record = Record(
-            at.records + 1, round, phase, staleness, client, nbytes, digest, verdict, field, reason, at.head
+            at.records + 1, round, exchange, staleness, client, nbytes, digest, verdict, field, reason, at.head
         )
         line = line_of(record)
         with self.path.open("ab") as file:
@@ -182,7 +182,7 @@ def _parsed(line: bytes) -> Record:
 
 
 def _well_typed(record: Record) -> bool:
-    numbers = (record.seq, record.round, record.phase, record.staleness, record.bytes)
+    numbers = (record.seq, record.round, record.exchange, record.staleness, record.bytes)
     words = (record.client, record.sha256, record.verdict, record.previous)
     flaws = (record.field, record.reason)
     return (

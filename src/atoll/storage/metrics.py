@@ -63,7 +63,7 @@ class MissedAnswer(TypedDict):
     why: str
 
 
-class SpoiltState(TypedDict):
+class NonFiniteState(TypedDict):
     """A client whose next state held NaN or infinity, so that the last one was kept."""
 
     client: ClientId
@@ -74,7 +74,7 @@ class OptionalMetrics(TypedDict, total=False):
     """Entries that a line has only if they apply."""
 
     dropped: list[MissedAnswer]  # since the last line
-    spoilt: list[SpoiltState]  # since the last line
+    not_finite: list[NonFiniteState]  # since the last line
     excluded: list[ClientId]  # after too many rejected uploads
     privacy: dict[str, object]  # budget spent, and the tally of the gate
     staleness: float  # mean staleness of the round's uploads, where rounds are not synchronous

@@ -129,7 +129,7 @@ def test_sites_keep_a_book_of_what_left_them(tmp_path: Path) -> None:
     line = sites.line()
     sites.run(line)
     sent = book(tmp_path / "0")
-    assert [(entry["round"], entry["phase"]) for entry in sent] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert [(entry["round"], entry["exchange"]) for entry in sent] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert all(entry["bytes"] > 0 and len(entry["sha256"]) == 64 and not entry["again"] for entry in sent)
 
 
@@ -324,7 +324,7 @@ def test_bytes_that_are_no_payload_are_a_rejected_upload(tmp_path: Path) -> None
 
 STRAY: dict[str, Callable[[Frame, list[Frame]], Frame]] = {
     "of another round": lambda reply, before: told(reply, round=reply.head["round"] + 1),
-    "of another exchange": lambda reply, before: told(reply, phase=reply.head["phase"] + 1),
+    "of another exchange": lambda reply, before: told(reply, exchange=reply.head["exchange"] + 1),
     "of another run": lambda reply, before: told(reply, run="another"),
     "in another site's name": lambda reply, before: told(reply, site="0"),
     "in nobody's name": lambda reply, before: reply._replace(head={}),

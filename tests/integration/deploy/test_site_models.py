@@ -86,8 +86,10 @@ def test_the_audit_of_a_deployed_run_lists_what_the_sites_say_they_sent(
     listed = json.loads(atoll("audit", tmp_path / "run", "--json").stdout)
     assert len(listed) == 2 * 2 * 3
     for name in sites.names:
-        sent = [{k: entry[k] for k in ("round", "phase", "bytes", "sha256")} for entry in book(tmp_path / name)]
-        assert sent == [{k: r[k] for k in ("round", "phase", "bytes", "sha256")} for r in listed if r["client"] == name]
+        sent = [{k: entry[k] for k in ("round", "exchange", "bytes", "sha256")} for entry in book(tmp_path / name)]
+        assert sent == [
+            {k: r[k] for k in ("round", "exchange", "bytes", "sha256")} for r in listed if r["client"] == name
+        ]
     assert {record["verdict"] for record in listed} == {"accepted"}
     checked = json.loads(atoll("audit", tmp_path / "run", "--verify", "--json").stdout)
     assert (checked["records"], checked["finished"]) == (12, True)

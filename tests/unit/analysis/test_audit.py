@@ -66,4 +66,4 @@ def test_audit_lists_fields_of_a_regulariser() -> None:
 def test_each_architecture_is_listed() -> None:
     items = audited("fedproto", models=("mlp:hidden=8", "mlp:hidden=16"), width=8)
     assert {item.model for item in items} == {"mlp:hidden=8", "mlp:hidden=16"}
-    assert {item.phase for item in items} == {0}
+    assert {item.exchange for item in items} == {0}

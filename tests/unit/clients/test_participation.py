@@ -23,12 +23,12 @@ from atoll.typing import ClientId
 
 @payload
 class Message:
-    phase: int = about("exchange of the round")
+    exchange: int = about("exchange of the round")
 
 
 @payload
 class Kept:
-    next_phase: int = about("the exchange that the client waits for")
+    next_exchange: int = about("the exchange that the client waits for")
 
 
 @payload
@@ -57,9 +57,9 @@ class InOrder(Method[Message, Kept, Message, Answer]):
     def client_update(self, down: Message, state: Kept, client: Client, r: Round, k: Key) -> tuple[Answer, Kept]:
         if self.broken:
             raise ValueError("no rows of class 3")
-        if down.phase != state.next_phase:
-            raise ValueError(f"exchange {down.phase} came where {state.next_phase} was due")
-        return Answer(torch.zeros(down.phase + 1)), Kept((down.phase + 1) % 3)
+        if down.exchange != state.next_exchange:
+            raise ValueError(f"exchange {down.exchange} came where {state.next_exchange} was due")
+        return Answer(torch.zeros(down.exchange + 1)), Kept((down.exchange + 1) % 3)
 
     def aggregate(self, server: Message, replies: Iterable[Reply[Answer]], task: Task, r: Round, k: Key) -> Message:
         return server
@@ -82,13 +82,13 @@ def test_upload_is_available_before_personal_training() -> None:
 
         def after_upload(self, down: Message, up: Answer, state: Kept, client: Client, r: Round, k: Key) -> Kept:
             calls.append("after_upload")
-            return Kept(state.next_phase + 10)
+            return Kept(state.next_exchange + 10)
 
     pool = setup("fedavg").pool
     part = take_part(InTwoSteps(), Round(0), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
 
     assert calls == ["client_update"]
-    assert part.finish().next_phase == 11
+    assert part.finish().next_exchange == 11
     assert calls == ["client_update", "after_upload"]
 
 
@@ -96,7 +96,7 @@ def test_state_is_ready_for_methods_without_after_upload() -> None:
     pool = setup("fedavg").pool
     part = take_part(InOrder(), Round(0), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
 
-    assert part.finish().next_phase == 1
+    assert part.finish().next_exchange == 1
 
 
 def test_state_of_another_class_is_refused() -> None:
@@ -112,12 +112,12 @@ def test_state_of_another_class_is_refused() -> None:
         take_part(Mistaken(), Round(0), Message(0), Kept(0), pool.client(pool.ids[0]), key(0))
 
 
-@pytest.mark.parametrize("phase", [0, 1, 2])
-def test_stand_in_has_run_the_earlier_exchanges_of_a_round(phase: int) -> None:
+@pytest.mark.parametrize("exchange", [0, 1, 2])
+def test_stand_in_has_run_the_earlier_exchanges_of_a_round(exchange: int) -> None:
     pool = setup("fedavg").pool
-    expected = Validator(InOrder(), pool, 0).expected(pool.ids[0], Message(phase), phase)
+    expected = Validator(InOrder(), pool, 0).expected(pool.ids[0], Message(exchange), exchange)
 
-    assert {name: leaf.shape for name, leaf in expected.form.items()} == {"v": (phase + 1,)}
+    assert {name: leaf.shape for name, leaf in expected.form.items()} == {"v": (exchange + 1,)}
 
 
 def test_error_in_stand_in_names_the_dry_run() -> None:

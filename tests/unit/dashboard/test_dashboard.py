@@ -221,7 +221,7 @@ def test_incidents_are_counted_and_listed(tmp_path: Path) -> None:
     lines[2] |= {"dropped": [{"client": "c", "round": 3, "why": "late"}], "excluded": ["a"]}
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = shown(path)["incidents"]
-    assert found["counts"] == {"rejected": 2, "dropped": 1, "spoilt": 0}
+    assert found["counts"] == {"rejected": 2, "dropped": 1, "not_finite": 0}
     assert found["excluded"] == ["a"]
     assert [(one["kind"], one["client"], one["why"]) for one in found["latest"]] == [
         ("dropped", "c", "late"), ("rejected", "b", ""), ("rejected", "a", "params: holds NaN"),

@@ -310,7 +310,7 @@ def test_copy_of_run_state_shares_no_container() -> None:
 
     own, copied = containers(run_state), containers(run_state.copy())
 
-    assert {"before", "dropped", "spoilt", "totals.dropped", "clocks", "clocks.waiting.free"} <= own.keys()
+    assert {"before", "dropped", "not_finite", "totals.dropped", "clocks", "clocks.waiting.free"} <= own.keys()
     assert copied == own
     assert [name for name, value in own.items() if copied[name] is value] == []
 
@@ -347,11 +347,11 @@ def test_round_interrupted_after_counting_is_counted_once(tmp_path: Path, monkey
 
 def test_run_state_of_older_version_has_no_faults() -> None:
     stored = RunState().to_json()
-    for entries, names in ((stored, ("dropped", "spoilt")), (stored["totals"], ("dropped", "empty"))):
+    for entries, names in ((stored, ("dropped", "not_finite")), (stored["totals"], ("dropped", "empty"))):
         for name in names:
             del entries[name]
     old = from_json(0, stored, RunState().table())
-    assert (old.dropped, old.spoilt, old.totals.dropped, old.totals.empty) == ([], [], {}, 0)
+    assert (old.dropped, old.not_finite, old.totals.dropped, old.totals.empty) == ([], [], {}, 0)
 
 
 @pytest.mark.parametrize("faults", [{"drop": "0.4"}, {"stragglers": "0.4:50", "deadline": 1.0}])
@@ -445,7 +445,7 @@ def test_a_state_that_diverges_is_not_kept() -> None:
     )
     assert equal(result.server, plain.server)
     assert list(result.backend.store) == []
-    assert [entry["client"] for entry in result.history[0]["spoilt"]] == list(result.pool.ids)
+    assert [entry["client"] for entry in result.history[0]["not_finite"]] == list(result.pool.ids)
     assert result.notes[0].startswith("States that held NaN or infinity: 4 of client '0' (first in round 1), ")
     assert all(score == score for score in result.table["accuracy"].to_pylist())
 

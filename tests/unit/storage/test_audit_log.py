@@ -39,7 +39,7 @@ def test_audit_record_has_the_documented_form_and_hash(tmp_path: Path) -> None:
     first = log.add(1, 0, "a", 6, DIGEST)
     second = log.add(1, 1, "b", 0, "", ("payload", "is None"))
     body = (
-        f'{{"seq":1,"round":1,"phase":0,"staleness":0,"client":"a","bytes":6,"sha256":"{DIGEST}","verdict":"accepted",'
+        f'{{"seq":1,"round":1,"exchange":0,"staleness":0,"client":"a","bytes":6,"sha256":"{DIGEST}","verdict":"accepted",'
         f'"field":null,"reason":null,"previous":"{START}"}}'
     )
     own = sha256(body.encode()).hexdigest()
@@ -207,7 +207,7 @@ def test_every_backend_writes_the_same_log(name: str, tmp_path: Path) -> None:
         carried_out(setup(name, **SHORT | {"backend": backend, "workers": 2}), tmp_path / backend)
         logs.add((tmp_path / backend / NAME).read_bytes())
     assert len(logs) == 1
-    phases = {record.phase for record in read(tmp_path / "loop" / NAME)}
+    phases = {record.exchange for record in read(tmp_path / "loop" / NAME)}
     assert phases == ({0, 1} if name == "fedpd" else {0})
 
 
@@ -279,7 +279,7 @@ def test_audit_command_lists_and_verifies_records(atoll: Any, refused: Any, run:
     assert "does not say where the audit log ends" in refused("audit", run, "--verify")
     (run / "summary.json").unlink()
     assert "has not ended" in atoll("audit", run, "--verify").stdout
-    log.write_bytes(log.read_bytes().replace(b'"phase":0', b'"phase":1'))
+    log.write_bytes(log.read_bytes().replace(b'"exchange":0', b'"exchange":1'))
     assert "line 1 was changed" in refused("audit", run, "--verify")
 
 

@@ -144,7 +144,7 @@ function clients({ round, criterion: score, latest, names, rounds, table: over }
 
 function incidents({ counts, latest, excluded }) {
   if (!latest.length && !excluded.length) return null;
-  const words = { rejected: "rejected", dropped: "did not answer", spoilt: "kept its old state" };
+  const words = { rejected: "rejected", dropped: "did not answer", not_finite: "kept its old state" };
   const told = Object.entries(counts).filter(([, n]) => n).map(([kind, n]) => `${n} ${kind}`).join(", ");
   return [
     h("h2", {}, "What went wrong"),
@@ -196,7 +196,7 @@ function audit(found) {
     h("p", { class: found.sound ? "muted" : "problem" }, found.verdict),
     found.latest.length ? h("details", {}, h("summary", {}, `The latest ${count(found.latest.length, "contribution")}`),
       table(["Round", "Phase", "Client", "Bytes", "SHA-256", "Verdict"],
-        found.latest.map((r) => [`${r.round}`, `${r.phase}`, r.client, bytes(r.bytes), digest(r.sha256), r.verdict]), { caption: "Contributions", numeric: [0, 1, 3] })) : null,
+        found.latest.map((r) => [`${r.round}`, `${r.exchange}`, r.client, bytes(r.bytes), digest(r.sha256), r.verdict]), { caption: "Contributions", numeric: [0, 1, 3] })) : null,
   ].filter(Boolean);
 }
 

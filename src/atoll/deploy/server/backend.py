@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ...clients.evaluation import Score
 from ...clients.fingerprints import fingerprint_bytes
-from ...clients.state_store import Kept, Store
+from ...clients.state_store import RemoteState, Store
 from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
 from ...core.contract import Contract, exchanges_of
 from ...core.method import AnyMethod
@@ -19,8 +19,8 @@ from ..transport.protocol import Frame, answers
 from ..transport.requests import SiteRequests
 from .reply_checks import BRIEF, BadReply, read_digest, read_score
 
-Needed = Callable[[], Mapping[ClientId, Collection[Kept]]]  # states that a resumed run may start from
-Sizes = Callable[[ClientId, Payload, int], Limits]  # limits of an upload, by client, download and phase
+Needed = Callable[[], Mapping[ClientId, Collection[RemoteState]]]  # states that a resumed run may start from
+Sizes = Callable[[ClientId, Payload, int], Limits]  # limits of an upload, by client, download and exchange
 
 
 class _Asked(NamedTuple):
@@ -54,7 +54,7 @@ class SiteBackend:
         self._test_rows = test_rows
         self._asked: dict[ClientId, _Asked] = {}
         self._replies: dict[ClientId, Frame] = {}
-        self._last = 0  # last phase of a round
+        self._last = 0  # last exchange of a round
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
         requests, self._last, self._replies = self._requests(jobs), len(exchanges_of(method)) - 1, {}
@@ -78,11 +78,11 @@ class SiteBackend:
             head = {
                 "run": self.run,
                 "round": job.round.t,
-                "phase": job.round.exchange,
+                "exchange": job.round.exchange,
                 "base": self._base(job.client),
                 "keep": [_state_ref(kept) for kept in needed.get(job.client, ())],
                 "download": sha256(body).hexdigest(),
-                "examine": job.evaluate,
+                "evaluate": job.evaluate,
             }
             self._asked[job.client] = _Asked(job, head)
             requests[job.client] = Frame("exchange", head, body)
@@ -112,14 +112,14 @@ class SiteBackend:
         """Return the result that a reply holds; None if personal training goes on after the upload."""
         if "state" not in reply.head:
             return None
-        kept = Kept(job.round.t, job.round.exchange, read_digest(reply.head["state"]))
+        kept = RemoteState(job.round.t, job.round.exchange, read_digest(reply.head["state"]))
         after = None
         if job.evaluate and job.round.exchange == self._last:
             after = read_score(reply.head.get("after"), self._test_rows[job.client])
-        return ClientResult(job.client, kept, after, bool(reply.head.get("spoilt")))
+        return ClientResult(job.client, kept, after, bool(reply.head.get("not_finite")))
 
     def _stray(self, reply: Frame, job: ClientTask) -> Unreadable | None:
-        """Return an error if the reply belongs to another request: another run, site, round or phase."""
+        """Return an error if the reply belongs to another request: another run, site, round or exchange."""
         asked = answers(self.run, job.client, *job.round)
         for name, value in asked.items():
             if (found := reply.head.get(name)) != value:
@@ -150,9 +150,9 @@ class SiteBackend:
         """Store the reference to an accepted state."""
         self.store.put(results.sender, results.state)
 
-    def state(self, method: AnyMethod, seed: int, i: ClientId) -> Kept | None:
+    def state(self, method: AnyMethod, seed: int, i: ClientId) -> RemoteState | None:
         """Return the reference to the state that the site keeps; None if it never took part."""
-        kept: Kept | None = self.store.get(i)
+        kept: RemoteState | None = self.store.get(i)
         return kept
 
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Payload) -> Score:
@@ -179,8 +179,8 @@ class SiteBackend:
         return None if kept is None else _state_ref(kept)
 
 
-def _state_ref(kept: Kept) -> StateRef:
-    return StateRef(kept.round, kept.phase, kept.digest)
+def _state_ref(kept: RemoteState) -> StateRef:
+    return StateRef(kept.round, kept.exchange, kept.digest)
 
 
 def _title(job: ClientTask) -> str:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
-from ...clients.state_store import Kept
+from ...clients.state_store import RemoteState
 from ...core.contract import contract
 from ...engine.environment import BackendInputs
 from ...engine.setup import Setup
@@ -72,12 +72,12 @@ class Sites:
         self._backend.end(self._setup.pool.ids)
 
 
-def _needed_states(checkpoints: Checkpoints | None) -> dict[ClientId, list[Kept]]:
+def _needed_states(checkpoints: Checkpoints | None) -> dict[ClientId, list[RemoteState]]:
     """Return the states of clients that a resumed run may start from."""
-    needed: dict[ClientId, list[Kept]] = defaultdict(list)
+    needed: dict[ClientId, list[RemoteState]] = defaultdict(list)
     if checkpoints is None:
         return needed
     for i, name in sorted(checkpoints.held()):
         with suppress(OSError, AtollError):  # A run does not resume from a damaged checkpoint.
-            needed[i].append(cast(Kept, checkpoints.get_state(name)))
+            needed[i].append(cast(RemoteState, checkpoints.get_state(name)))
     return needed

@@ -32,7 +32,7 @@ class StateRef(NamedTuple):
     """A reference to a state: the exchange that made it, and its digest."""
 
     round: int  # from 0
-    phase: int
+    exchange: int
     digest: str
 
 
@@ -152,26 +152,26 @@ class ExchangeStore:
         digests.append(digest)
         write_whole(path, to_json(known).encode())
 
-    def entry(self, round: int, phase: int, key: str) -> StoredExchange:
+    def entry(self, round: int, exchange: int, key: str) -> StoredExchange:
         """Return the place of an exchange, whether or not it is stored."""
-        return StoredExchange(self.folder / f"{round:06d}-{phase}-{key[:16]}")
+        return StoredExchange(self.folder / f"{round:06d}-{exchange}-{key[:16]}")
 
     def find(self, state_ref: StateRef) -> StoredExchange:
         """Return the exchange of a state; refuse a state that is missing or damaged."""
-        for round, phase, entry in self.entries():
-            if (round, phase, entry.digest()) == state_ref and entry.concluded:
+        for round, exchange, entry in self.entries():
+            if (round, exchange, entry.digest()) == state_ref and entry.concluded:
                 return entry
         raise Refusal("state", f"There is no intact state of round {state_ref.round + 1} in {self.folder}.")
 
     def entries(self) -> Iterator[tuple[int, int, StoredExchange]]:
-        """Yield round, phase and exchange of all that is stored, in order."""
+        """Yield round, position in the round, and content of all stored exchanges, in order."""
         for path in sorted(self.folder.glob("*-*-*")):
             if match := _FOLDER.fullmatch(path.name):
                 yield int(match[1]), int(match[2]), StoredExchange(path)
 
     def tidy(self, needed: Collection[StateRef], round: int | None = None) -> None:
         """Delete all exchanges except those of a round and those whose states are needed."""
-        for t, phase, entry in list(self.entries()):
+        for t, exchange, entry in list(self.entries()):
             digest = entry.digest()
-            if t != round and (digest is None or StateRef(t, phase, digest) not in needed):
+            if t != round and (digest is None or StateRef(t, exchange, digest) not in needed):
                 shutil.rmtree(entry.folder)

@@ -65,7 +65,7 @@ class SiteModels(TrainedModels):
         """Return the download, upload and state that the model follows from."""
         client, types, entry = self.pool.client(self.client(i)), self._part.types, self._entry
         request = unpack(entry.read("request.frame"))
-        messages = types.exchanges[request.head["phase"]]
+        messages = types.exchanges[request.head["exchange"]]
         download = decode(messages.download, request.body)
         made = decode(messages.upload, entry.read("made.safetensors"), OWN)
         return ModelSource(download, made, decode(types.state, entry.read("state.safetensors"), OWN), client)

@@ -186,20 +186,20 @@ class Participation:
         """Return the stored exchange of a request, by a key of everything that decides its result."""
         head = request.head
         try:
-            round, phase, base = int(head["round"]), int(head["phase"]), _state_ref(head["base"])
+            round, exchange, base = int(head["round"]), int(head["exchange"]), _state_ref(head["base"])
             download = str(head["download"])
         except (KeyError, TypeError, ValueError) as reason:
             raise Refusal("request") from reason
         if request.body and sha256(request.body).hexdigest() != download:
             raise Refusal("request", "The digest of a message does not match its content.")
-        if round < 0 or not 0 <= phase < len(self.types.exchanges):
-            raise Refusal("rules", f"There is no exchange {phase} of round {round + 1} in this run.")
+        if round < 0 or not 0 <= exchange < len(self.types.exchanges):
+            raise Refusal("rules", f"There is no exchange {exchange} of round {round + 1} in this run.")
         if round >= self.config.rounds:
             # A run that was extended is announced again, and the rules decide about its new length.
             raise Refusal("run", f"The run was announced with {self.config.rounds} rounds.")
-        key = sha256(f"{base} {download} {bool(head['examine'])}".encode()).hexdigest()
-        self.exchanges.count_request("exchange", f"{round}-{phase}", key, most=MOST_REPEATS)
-        return self.exchanges.entry(round, phase, key)
+        key = sha256(f"{base} {download} {bool(head['evaluate'])}".encode()).hexdigest()
+        self.exchanges.count_request("exchange", f"{round}-{exchange}", key, most=MOST_REPEATS)
+        return self.exchanges.entry(round, exchange, key)
 
     def _carry_out(
         self, request: Frame, data: bytes, entry: StoredExchange, base: StateRef | None
@@ -210,10 +210,10 @@ class Participation:
         loop = self._loop(base, made)
         self.privacy.reserve(request.head["round"], exchanges=1)
         (outcome,) = loop.train(self.method, self.config.seed, [self._job(request)])
-        if fault := find_type_error(outcome.upload, self.types.exchanges[request.head["phase"]].upload):
+        if fault := find_type_error(outcome.upload, self.types.exchanges[request.head["exchange"]].upload):
             raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
         entry.begin(data, encode(made[0]))
-        asked = answers(self.run, self.site.name, request.head["round"], request.head["phase"])
+        asked = answers(self.run, self.site.name, request.head["round"], request.head["exchange"])
         head: Json = asked | {"before": self._released(outcome.before)}
         conclude = partial(self._conclude, loop, entry)
         if not isinstance(self.method, TrainsAfterUpload):
@@ -226,7 +226,7 @@ class Participation:
     def _conclude(self, loop: LoopBackend, entry: StoredExchange) -> None:
         if not entry.concluded:
             (rest,) = loop.results()
-            notes = {"after": self._released(rest.after), "spoilt": not is_finite(rest.state)}
+            notes = {"after": self._released(rest.after), "not_finite": not is_finite(rest.state)}
             entry.conclude(encode(rest.state), notes)
 
     def _released(self, score: Score | None) -> Released | None:
@@ -264,16 +264,16 @@ class Participation:
     def _job(self, request: Frame) -> ClientTask:
         head = request.head
         try:
-            download = decode(self.types.exchanges[head["phase"]].download, request.body)
+            download = decode(self.types.exchanges[head["exchange"]].download, request.body)
         except WireError as reason:
             raise Refusal("request", str(reason)) from reason
-        return ClientTask(self.site.name, Round(head["round"], head["phase"]), download, bool(head["examine"]))
+        return ClientTask(self.site.name, Round(head["round"], head["exchange"]), download, bool(head["evaluate"]))
 
 
 def _rest(entry: StoredExchange) -> Json:
     """Return what the server learns about a state that stays at the site: its digest and its scores."""
     notes = entry.notes()
-    return {"state": entry.digest(), "after": notes["after"], "spoilt": notes["spoilt"]}
+    return {"state": entry.digest(), "after": notes["after"], "not_finite": notes["not_finite"]}
 
 
 def _state_ref(value: Sequence[int | str] | None) -> StateRef | None:

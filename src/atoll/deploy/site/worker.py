@@ -141,8 +141,8 @@ class RequestHandler:
 
 
 def _position(head: Json) -> Json:
-    """Return round, counted from 1, and phase of a request that belongs to an exchange."""
-    return {"round": head["round"] + 1, "phase": head["phase"]} if "round" in head else {}
+    """Return round, counted from 1, and exchange of a request that belongs to an exchange."""
+    return {"round": head["round"] + 1, "exchange": head["exchange"]} if "round" in head else {}
 
 
 def local(site: SiteConfig) -> Callable[[bytes], bytes]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...errors import AtollError
 from ...utils.parsing import Json
 
-VERSION = 2
+VERSION = 3
 MOST_HEAD = 1 << 20
 MOST_BODY = 1 << 32
 _MAGIC = b"ATL1"
@@ -79,9 +79,9 @@ class Frame(NamedTuple):
         return known_code(self.head.get("code")) if self.kind == "error" else None
 
 
-def answers(run: str, site: str, round: int, phase: int) -> Json:
+def answers(run: str, site: str, round: int, exchange: int) -> Json:
     """Return the entries that identify an upload, so that it cannot pass for the answer to another request or site."""
-    return {"run": run, "site": site, "round": round, "phase": phase}
+    return {"run": run, "site": site, "round": round, "exchange": exchange}
 
 
 def error(code: str) -> Frame:
