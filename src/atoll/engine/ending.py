@@ -1,6 +1,7 @@
 """Decide when a run ends: after its rounds, by validation scores, by divergence, or with its privacy budget."""
 
 from collections.abc import Iterator, Sequence
+from math import nan
 
 from ..clients.tasks import RoundLog
 from ..config import Config
@@ -105,5 +106,8 @@ class Ending:
 
 
 def validation_score(line: RoundMetrics) -> float:
-    """Return the score by which a run is stopped: that of the personal models on validation rows."""
-    return line["personal"]["post"]["val"]
+    """Return the score by which a run is stopped: that of the personal models on validation rows.
+
+    NaN if no client has such rows, or if all sites keep their scores to themselves.
+    """
+    return line["personal"]["post"].get("val", nan)

@@ -32,8 +32,8 @@ class InUse(AtollError):
 class RunDir:
     """A run directory, open in one process at a time. The lock is released when the process ends, however it ends.
 
-    The directory itself is locked, because a lock file can be removed. The file ``.lock`` names the holder, and is locked
-    too for file systems that lock files alone.
+    The directory itself is locked, because a lock file can be removed. The file ``.lock`` names the holder, and is
+    locked too for file systems that lock files alone.
     """
 
     def __init__(self, path: Path):
@@ -85,7 +85,8 @@ class RunDir:
 
     def let_go(self) -> None:
         """Release the lock."""
-        assert self._lock is not None and self._folder is not None
+        assert self._lock is not None
+        assert self._folder is not None
         self._lock.close()
         os.close(self._folder)
 

@@ -195,9 +195,11 @@ def revoke(folder: Path, name: str) -> None:
 def rules(folder: Path) -> None:
     """Show in plain words what a server may ask a site for, and what may leave the site."""
     from ...deploy.site.config import read_site
+    from ...privacy.site_budget import SiteBudget
 
     site = read_site(folder)
-    for sentence in (*site.allow.sentences(), *site.privacy.sentences()):
+    limit = [SiteBudget(site.privacy.dp, site.state).sentence()] if site.privacy.dp else []
+    for sentence in (*site.allow.sentences(), *site.privacy.sentences(), *limit):
         click.echo(sentence)
 
 
