@@ -188,9 +188,7 @@ def add(folder: Path, name: str | None, line: str | None, days: int) -> None:
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="SITE_DIR")
 @click.option("--name", required=True, help="Name of the site.")
 @click.option("--server", required=True, help="HOST:PORT of the server's gate.")
-@click.option(
-    "--ca", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Certificate of the authority, ca.crt."
-)
+@click.option("--ca", type=click.Path(path_type=Path, dir_okay=False), help="Certificate of the authority, ca.crt.")
 def join(folder: Path, name: str, server: str, ca: Path | None) -> None:
     """Make the folder of a site at the site: its key stays here, and one public line goes to the server."""
     from ...deploy import pki
