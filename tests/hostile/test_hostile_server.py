@@ -217,6 +217,62 @@ def test_spent_budget_stays_spent_after_a_second_begin(tmp_path: Path) -> None:
     assert reply.code == "budget"
 
 
+def limited(folder: Path, epsilon: float, **changes: Any) -> Victim:
+    victim = Victim(folder, **changes)
+    victim.sites.write("0", privacy={"dp": {"epsilon": epsilon, "delta": 1e-5, "per": "year"}})
+    victim.restart()
+    return victim
+
+
+def play(victim: Victim, run: str) -> list[str]:
+    """Repeat the recorded run under another name, and return the codes or kinds of the replies."""
+    kinds = []
+    for frame in victim.frames:
+        if frame.kind in ("begin", "exchange"):
+            # States are named by their digests, which noise changes; a base of None is a first participation.
+            head = frame.head | {"run": run} | ({"base": None, "keep": []} if frame.kind == "exchange" else {})
+            reply = victim.ask(Frame(frame.kind, head, frame.body))
+            kinds.append(reply.code or reply.kind)
+    return kinds
+
+
+def test_third_run_beyond_the_limit_of_the_site_is_refused(tmp_path: Path) -> None:
+    """Shifts compose by squares: two runs of epsilon 2 cost about epsilon 3 together, three about 3.8."""
+    victim = limited(tmp_path, epsilon=3.3, dp="2")
+
+    assert play(victim, "a" * 32) == ["ready", "upload", "upload"]
+    assert play(victim, "b" * 32) == ["ready", "upload", "upload"]
+    victim.restart()
+    assert play(victim, "c" * 32)[0] == "rules"
+
+
+def test_limit_of_the_site_holds_for_runs_that_go_on_at_the_same_time(tmp_path: Path) -> None:
+    victim = limited(tmp_path, epsilon=2.1, dp="2")
+    head, (one, two) = victim.first("begin").head, (f for f in victim.frames if f.kind == "exchange")
+    for run in ("a" * 32, "b" * 32):
+        assert victim.ask(Frame("begin", head | {"run": run})).kind == "ready"
+
+    codes = []
+    for frame in (one, two):
+        for run in ("a" * 32, "b" * 32):
+            reply = victim.ask(Frame("exchange", frame.head | {"run": run, "base": None, "keep": []}, frame.body))
+            codes.append(reply.code or reply.kind)
+
+    # After the first exchange of one run, what is left covers the rest of that run and not the whole of the other.
+    assert codes == ["upload", "rules", "upload", "rules"]
+
+
+@pytest.mark.parametrize("kind", ["hello", "begin"])
+def test_run_without_noise_is_refused_by_a_site_with_a_limit(kind: str, tmp_path: Path) -> None:
+    victim = limited(tmp_path, epsilon=100)
+
+    assert victim.ask(victim.first(kind)).code == "rules"
+
+
+def test_run_with_less_privacy_than_the_limit_is_refused(tmp_path: Path) -> None:
+    assert limited(tmp_path, epsilon=4, dp="8").begin().code == "rules"
+
+
 # -- exchanges and scores ---------------------------------------------------------------------------------------------
 
 

@@ -5,18 +5,22 @@ from typing import Any
 
 from ..clients import method_calls
 from ..clients.evaluation import Score, measure, predict
+from ..clients.failures import CLIENT_ERRORS, failure_of
 from ..clients.participation import take_part
 from ..clients.pool import ClientPool
 from ..clients.state_store import Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadFilter, no_filter
+from ..clients.validation.checks import find_form_error
 from ..core.client import Client
-from ..core.contract import exchanges_of
+from ..core.contract import contract, exchanges_of
 from ..core.hooks import PredictsOtherwise, TrainsAfterUpload
 from ..core.method import AnyMethod
 from ..core.model import Predictor
 from ..core.payloads import Payload
 from ..core.prng import Key, key
 from ..core.schema import tensors_of
+from ..core.serialization import Unreadable
+from ..errors import AtollError
 from ..typing import ClientId
 
 
@@ -27,12 +31,14 @@ class LoopBackend:
         pool: the clients with their data and models.
         store: states of clients.
         upload_filter: applied to every upload before it leaves the client.
+        isolate: let an error of a client's code take the place of its upload, in place of raising it.
     """
 
-    def __init__(self, pool: ClientPool, store: Store, upload_filter: UploadFilter = no_filter):
+    def __init__(self, pool: ClientPool, store: Store, upload_filter: UploadFilter = no_filter, isolate: bool = False):
         self.pool = pool
         self.store = store
         self.upload_filter = upload_filter
+        self._isolate = isolate
         self._results: list[
             ClientResult | Callable[[], ClientResult]
         ] = []  # finished, or functions that finish the work
@@ -41,7 +47,7 @@ class LoopBackend:
         """Train clients, and yield their uploads in the order of the jobs."""
         self._results = []
         for job in jobs:
-            yield self._participate(method, seed, job)
+            yield self._take_part(method, seed, job)
 
     def results(self) -> Iterator[ClientResult]:
         """Yield new states and scores, and run the training that follows the uploads first."""
@@ -58,7 +64,9 @@ class LoopBackend:
 
     def state(self, method: AnyMethod, seed: int, i: ClientId) -> Any:
         """Return the stored state of client ``i``, or its first state."""
-        kept = self.store.get(i)
+        return self._state_from(self.store.get(i), method, seed, i)
+
+    def _state_from(self, kept: Any, method: AnyMethod, seed: int, i: ClientId) -> Any:
         return method_calls.init_client(method, self.pool.client(i), key(seed, "init", i)) if kept is None else kept
 
     def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Payload) -> Score:
@@ -87,17 +95,40 @@ class LoopBackend:
             score["global"] = problem.score(predict(predictor, union.x), union.y)
         return score
 
-    def _participate(self, method: AnyMethod, seed: int, job: ClientTask) -> ClientUpload:
-        client, state = self.pool.client(job.client), self.state(method, seed, job.client)
+    def _take_part(self, method: AnyMethod, seed: int, job: ClientTask) -> ClientUpload:
+        """Run a client's work up to its upload, which an error of the client's code replaces."""
+        kept = self.store.get(job.client)  # An error in reading a file is none of the client's code.
+        if not self._isolate:
+            return self._work(method, seed, job, kept)
+        try:
+            return self._work(method, seed, job, kept)
+        except CLIENT_ERRORS as error:
+            return ClientUpload(job.client, failure_of(error))
+
+    def _work(self, method: AnyMethod, seed: int, job: ClientTask, kept: Any) -> ClientUpload:
+        client, state = self.pool.client(job.client), self._state_from(kept, method, seed, job.client)
         before, k = self._before(method, job, state, client), job_key(seed, job)
         part = take_part(method, job.round, job.download, state, client, k, job.budget)
+        kind = contract(method).exchanges[job.round.exchange].upload
+        if error := find_form_error(part.upload, kind):
+            return ClientUpload(job.client, Unreadable(error.reason, error.field))
 
         def finish() -> ClientResult:
-            return self._result(method, job, part.upload, part.finish(), client)
+            return self._result(method, job, part.upload, _checked_state(method, part.finish()), client)
+
+        def finish_later() -> ClientResult:
+            try:
+                return finish()
+            except CLIENT_ERRORS as error:
+                if not self._isolate:
+                    raise
+                return ClientResult(job.client, failure_of(error))
 
         # Defer training that may overlap with aggregation. Finish other work now, so that the upload can be freed.
-        self._results.append(finish if isinstance(method, TrainsAfterUpload) else finish())
-        return ClientUpload(job.client, self.upload_filter(job, client, part.upload), before)
+        result = finish_later if isinstance(method, TrainsAfterUpload) else finish()
+        sent = self.upload_filter(job, client, part.upload)
+        self._results.append(result)
+        return ClientUpload(job.client, sent, before)
 
     def _before(self, method: AnyMethod, job: ClientTask, state: Payload, client: Client) -> Score | None:
         if not job.evaluate or job.round.exchange > 0:
@@ -122,6 +153,17 @@ class LoopBackend:
             return ClientResult(job.client, state, None, not_finite)
         score = self.evaluate(method_calls.personal_predictor(method, job.download, up, state, client), job.client)
         return ClientResult(job.client, state, score, not_finite, _is_lasting(method, job, up, state, client))
+
+
+def _checked_state(method: AnyMethod, state: Payload) -> Payload:
+    """Return a client's state if it can be stored and sent.
+
+    Raises:
+        AtollError: a field holds something else than the method declares.
+    """
+    if error := find_form_error(state, contract(method).state):
+        raise AtollError(f"The state that {type(method).__name__} keeps at a client: {error.field} {error.reason}.")
+    return state
 
 
 def _is_lasting(method: AnyMethod, job: ClientTask, up: Payload | None, state: Payload, client: Client) -> bool:

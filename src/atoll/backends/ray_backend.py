@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 import torch
 
 from .._version import __version__
+from ..clients.failures import ClientFailure
 from ..clients.pool import ClientPool
 from ..clients.state_store import Store
 from ..clients.tasks import UploadFilter, no_filter
 from ..core.contract import contract
 from ..core.method import AnyMethod
-from ..core.serialization import OWN, decode, decode_upload, encode
+from ..core.serialization import OWN, Unreadable, decode, decode_upload, encode
 from ..errors import AtollError
 from ..utils.runtime import kept_memory, one_thread
 from .remote import RemoteBackend, UploadReady, WorkDone, WorkItem, run_work_item
@@ -147,9 +148,15 @@ class RayBackend(RemoteBackend):
         types = contract(running.method)
         if isinstance(answer, UploadReady):
             kind = types.exchanges[running.job.round.exchange].upload
-            self._sent[answer.at] = answer._replace(upload=decode_upload(kind, answer.upload))
+            sent = answer.upload
+            self._sent[answer.at] = answer._replace(
+                upload=decode_upload(kind, sent) if isinstance(sent, bytes) else sent
+            )
         else:
-            self._done[answer.at] = answer._replace(state=decode(types.state, answer.state, OWN))
+            kept = answer.state
+            self._done[answer.at] = answer._replace(
+                state=decode(types.state, kept, OWN) if isinstance(kept, bytes) else kept
+            )
             del self._running[stream]
             self._dispatch()
 
@@ -251,9 +258,12 @@ def _task(order: WorkItem, references: list[Any]) -> Iterator[UploadReady | Work
 
 
 def _encode_answer(answer: UploadReady | WorkDone) -> UploadReady | WorkDone:
+    """Encode the payload of an answer; what takes the place of a payload stays as it is."""
     if isinstance(answer, UploadReady):
-        return answer._replace(upload=encode(answer.upload))
-    return answer._replace(state=encode(answer.state))
+        failed = isinstance(answer.upload, Unreadable | ClientFailure)
+        return answer if failed else answer._replace(upload=encode(answer.upload))
+    failed = answer.state is None or isinstance(answer.state, ClientFailure)
+    return answer if failed else answer._replace(state=encode(answer.state))
 
 
 def _read_once(kind: str, reference: Any, read: Any) -> Any:

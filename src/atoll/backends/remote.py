@@ -5,12 +5,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..clients.evaluation import Score
+from ..clients.failures import ClientFailure, for_another_process
 from ..clients.fingerprints import Fingerprint, fingerprint_upload
 from ..clients.pool import ClientPool
 from ..clients.state_store import MemoryStore, Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient, UploadFilter, no_filter
+from ..clients.validation.checks import find_form_error
+from ..core.contract import contract
 from ..core.method import AnyMethod
 from ..core.schema import static_form, tensors_of
+from ..core.serialization import Unreadable
 from .loop import LoopBackend
 
 
@@ -28,10 +32,10 @@ class WorkItem(NamedTuple):
 
 
 class UploadReady(NamedTuple):
-    """First answer of a worker: the upload."""
+    """First answer of a worker: the upload, or what took its place."""
 
     at: int
-    upload: Any
+    upload: Any  # a payload, an Unreadable or a ClientFailure
     before: Score | None
     fingerprint: Fingerprint | None
 
@@ -40,7 +44,7 @@ class WorkDone(NamedTuple):
     """Second answer of a worker: the new state and score. The worker is free again."""
 
     at: int
-    state: Any
+    state: Any  # a payload or a ClientFailure; None if there was no upload
     after: Score | None
     lasting: bool
 
@@ -145,17 +149,25 @@ def run_work_item(
     store = MemoryStore()
     if order.state is not None:
         store.put(order.job.client, order.state)
-    loop = LoopBackend(pool, store, upload_filter)
+    loop = LoopBackend(pool, store, upload_filter, isolate=True)
     (outcome,) = loop.train(order.method, order.seed, [order.job._replace(download=download)])
-    yield UploadReady(
-        order.at, outcome.upload, outcome.before, _fingerprint(outcome.upload) if order.fingerprint else None
-    )
-    (results,) = loop.results()
-    yield WorkDone(order.at, results.state, results.after, results.lasting)
+    upload = _sendable(outcome.upload, order)
+    is_payload = not isinstance(upload, Unreadable | ClientFailure)
+    fingerprint = fingerprint_upload(upload) if order.fingerprint and is_payload else None
+    yield UploadReady(order.at, upload, outcome.before, fingerprint)
+    for result in loop.results():
+        yield WorkDone(order.at, _sendable_state(result.state), result.after, result.lasting)
+        return
+    yield WorkDone(order.at, None, None, False)
 
 
-def _fingerprint(upload: Any) -> Fingerprint | None:
-    try:
-        return fingerprint_upload(upload)
-    except Exception:  # The upload is no payload. The server checks uploads and refuses it.
-        return None
+def _sendable(upload: Any, order: WorkItem) -> Any:
+    """Return an upload that another process can receive; the filter may have changed what the method made."""
+    if isinstance(upload, ClientFailure):
+        return for_another_process(upload)
+    error = find_form_error(upload, contract(order.method).exchanges[order.job.round.exchange].upload)
+    return Unreadable(error.reason, error.field) if error else upload
+
+
+def _sendable_state(state: Any) -> Any:
+    return for_another_process(state) if isinstance(state, ClientFailure) else state

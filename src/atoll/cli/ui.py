@@ -18,7 +18,7 @@ PORT = 8642
 def ui(root: Path, port: int, no_browser: bool) -> None:
     """Open a page that lists the runs below RUNS_DIR, follows them live and compares them.
 
-    RUNS_DIR is "runs" unless given. The page is served to this machine only, never writes files, and loads nothing
-    from the network. Ctrl-C ends it.
+    RUNS_DIR is "runs" unless given. The page is served to this machine only and asks for the token in the address that
+    is printed. It never writes files, and loads nothing from the network. Ctrl-C ends it.
     """
     serve(root, port, not no_browser, click.echo)

@@ -19,6 +19,12 @@ from .payloads import Packed, Params, Payload, Scalar, pack, unpack
 T = TypeVar("T")
 _HEADER = "atoll"  # A single metadata entry: the order of several entries could vary.
 _DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")
+SENDABLE = frozenset(
+    {
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8, torch.bool,
+    }
+)  # fmt: skip
 
 
 class Limits(NamedTuple):
@@ -83,9 +89,10 @@ _NO_PAYLOAD = (SafetensorError, ValueError, KeyError, TypeError, IndexError, Run
 
 
 class Unreadable(NamedTuple):
-    """Stand in for an upload that cannot be decoded, so that a bad upload does not end the run."""
+    """Stand in for an upload that cannot be sent or decoded, so that a bad upload does not end the run."""
 
     reason: str
+    field: str = "payload"
 
 
 def decode_upload(cls: type[T], data: bytes, limits: Limits = FROM_OUTSIDE) -> T | Unreadable:

@@ -59,8 +59,11 @@ def map_tree(f: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def to_contiguous(tree: T) -> T:
-    """Return a tree with contiguous tensors, as decoding gives them: the memory layout decides how sums round."""
-    return map_tree(lambda v: v.contiguous() if isinstance(v, Tensor) else v, tree)  # type: ignore[no-any-return]
+    """Return a tree with contiguous tensors, as decoding gives them: the memory layout decides how sums round.
+
+    Tensors that are not dense stay as they are; an upload with one is rejected.
+    """
+    return map_tree(lambda v: v.contiguous() if isinstance(v, Tensor) and v.layout == torch.strided else v, tree)  # type: ignore[no-any-return]
 
 
 def stack(trees: Sequence[T]) -> T:

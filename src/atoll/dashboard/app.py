@@ -1,8 +1,9 @@
-"""Serve the dashboard over HTTP: read-only, and only to the browser on this machine."""
+"""Serve the dashboard over HTTP: read-only, and only to the browser that has the token of its address."""
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib import resources
+from secrets import compare_digest
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -35,8 +36,14 @@ HEADERS = {
 Handler = Callable[[Request], object]
 
 
-def make_app(index: RunIndex, port: int) -> ASGIApp:
-    """Build the web application. ``port`` is the port that it will be reached at."""
+def make_app(index: RunIndex, port: int, token: str) -> ASGIApp:
+    """Build the web application.
+
+    Args:
+        index: the runs.
+        port: the port that it will be reached at.
+        token: the secret that the address or a cookie must hold.
+    """
     files = _files()
     routes = [
         Route("/", lambda request: _tagged(request, *files["index.html"])),
@@ -46,7 +53,7 @@ def make_app(index: RunIndex, port: int) -> ASGIApp:
         Route("/api/runs/{id}/contents", _api(lambda request: _contents(index, request.path_params["id"]))),
         Route("/api/compare", _api(lambda request: _comparison(index, request.query_params.get("ids", "")))),
     ]
-    return Guard(Starlette(routes=routes), port)
+    return Guard(Starlette(routes=routes), port, token)
 
 
 # -- API -------------------------------------------------------------------------------------------------------------
@@ -137,11 +144,14 @@ class Guard:
     """Middleware that accepts only requests of the dashboard's own page.
 
     A foreign site can resolve a name of its own to 127.0.0.1, but the browser then sends that name as the host. A
-    request from another page carries its origin.
+    request from another page carries its origin. Another account of this machine can connect, and lacks the token: the
+    address that the command printed holds it, and gets a cookie and an address without it.
     """
 
-    def __init__(self, app: ASGIApp, port: int):
+    def __init__(self, app: ASGIApp, port: int, token: str):
         self._app = app
+        self._token = token
+        self._cookie = f"atoll-{port}"  # Browsers send the cookies of a host to all its ports.
         self._hosts = {f"{name}:{port}" for name in ("localhost", "127.0.0.1")}
         if port == 80:
             self._hosts |= {"localhost", "127.0.0.1"}
@@ -158,8 +168,22 @@ class Guard:
                 message["headers"] = kept + [(name.encode(), words.encode()) for name, words in HEADERS.items()]
             await send(message)
 
-        error = self._refusal(Request(scope))
-        await (Response(error[1], error[0]) if error else self._app)(scope, receive, send_with_headers)
+        await self._respond(Request(scope))(scope, receive, send_with_headers)
+
+    def _respond(self, request: Request) -> ASGIApp:
+        """Return the application, or the response that takes its place."""
+        if error := self._refusal(request):
+            return Response(error[1], error[0])
+        if self._is_token(request.query_params.get("token")):
+            response = Response(status_code=303, headers={"location": request.url.path})
+            response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+            return response
+        if self._is_token(request.cookies.get(self._cookie)):
+            return self._app
+        return Response("Open the address that `atoll ui` printed, with its token.", 401)
+
+    def _is_token(self, text: str | None) -> bool:
+        return text is not None and compare_digest(text.encode(), self._token.encode())
 
     def _refusal(self, request: Request) -> tuple[int, str] | None:
         hosts = request.headers.getlist("host")

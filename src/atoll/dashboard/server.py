@@ -9,6 +9,7 @@ import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_urlsafe
 
 from ..errors import AtollError
 
@@ -29,8 +30,9 @@ def serve(root: Path, port: int, browse: bool, echo: Callable[[str], None]) -> N
     if not root.is_dir():
         raise AtollError(f"There is no folder {str(root)!r}. Give the one that holds your runs: atoll ui RUNS_DIR")
     with listen(port) as listener:
-        address = f"http://{HOST}:{listener.getsockname()[1]}/"
-        _run(root, listener, lambda: _announce(address, browse, echo))
+        token = token_urlsafe()  # Other accounts of this machine can connect, and do not know it.
+        address = f"http://{HOST}:{listener.getsockname()[1]}/?token={token}"
+        _run(root, listener, token, lambda: _announce(address, browse, echo))
 
 
 def check_extra() -> None:
@@ -56,13 +58,13 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-def _run(root: Path, listener: socket.socket, ready: Callable[[], None]) -> None:
+def _run(root: Path, listener: socket.socket, token: str, ready: Callable[[], None]) -> None:
     import uvicorn
 
     from .app import make_app
     from .run_index import RunIndex
 
-    app = make_app(RunIndex(root), listener.getsockname()[1])
+    app = make_app(RunIndex(root), listener.getsockname()[1], token)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, ws="none", server_header=False, timeout_graceful_shutdown=1
     )

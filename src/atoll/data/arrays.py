@@ -11,6 +11,7 @@ from .dataset import Array, Dataset, Kind
 from .targets import RawTargets, plain, read_targets
 
 CHANNELS = (1, 3, 4)
+MOST_TOKENS = 2**22  # The largest vocabularies in use have about a million tokens.
 
 
 class RawSplit(NamedTuple):
@@ -111,6 +112,11 @@ def _test_part(parts: RawDataset) -> RawSplit:
 def _tokens(where: str, x: Array) -> Array:
     if x.size and x.min() < 0:
         raise AtollError(f"{where}: token id {x.min()} is negative. Count from 0 (padding); store a table as floats.")
+    if x.size and x.max() >= MOST_TOKENS:
+        raise AtollError(
+            f"{where}: token id {x.max()} is too large: a model has an embedding for each id, and at most "
+            f"{MOST_TOKENS:,} fit. Number the tokens from 0; store a table as floats."
+        )
     return x.astype(np.int64, copy=False)
 
 

@@ -89,7 +89,8 @@ class FederationDir:
         return self.path / "sites" / name
 
     def read(self) -> FederationFile:
-        """Read federation.yaml; raise AtollError if it is missing or damaged."""
+        """Read federation.yaml; raise AtollError if it is missing, damaged, or writable by other accounts."""
+        self._check_writers()
         try:
             found = yaml.safe_load(self.file.read_text())
             sites = {name: RegisteredSite(name, **entry) for name, entry in found["sites"].items()}
@@ -100,6 +101,14 @@ class FederationDir:
             ) from None
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as reason:
             raise AtollError(f"{str(self.file)!r} is not a readable federation file: {reason!r}.") from reason
+
+    def _check_writers(self) -> None:
+        """Refuse a file in which other accounts of the machine could register a site of their own."""
+        if self.file.exists() and self.file.stat().st_mode & 0o022:
+            raise AtollError(
+                f"Other accounts of this machine can write to {str(self.file)!r}, and with it let sites in. "
+                f"Close it with: chmod 600 {self.file}"
+            )
 
     def write(self, federation: FederationFile) -> None:
         """Write federation.yaml."""
@@ -114,6 +123,11 @@ class FederationDir:
 
     def authority(self) -> pki.Pair:
         """Read the key and the certificate of the federation's authority."""
+        if not self.ca_key.exists():
+            raise AtollError(
+                f"The authority's key is not here. Bring it back as {str(self.ca_key)!r} for this command, from where "
+                "it is kept, and take it away again."
+            )
         return pki.Pair(_read(self.ca_key), _read(self.ca))
 
     # -- creating and changing ----------------------------------------------------------------------------------------
@@ -125,7 +139,8 @@ class FederationDir:
                 f"{str(self.path)!r} already holds a federation, and its keys are in use. Choose another folder, "
                 "or change it with `atoll deploy add`, `reissue` or `revoke`."
             )
-        check_names(sites)
+        if sites:
+            check_names(sites)
         _check_days(days)
         for folder in (self.path, self.ca.parent, self.cert.parent, self.path / "sites", self.state, self.logs):
             private_folder(folder)
@@ -140,11 +155,25 @@ class FederationDir:
         return federation
 
     def add(self, name: str, days: int) -> FederationFile:
-        """Add a site, with a key that is valid for ``days`` days."""
+        """Add a site, with a key made here that is valid for ``days`` days."""
         federation = self.read()
         if name in federation.sites:
-            raise AtollError(f"There is a site {name!r} already. A new key for it: atoll deploy reissue --site {name}")
+            raise _taken(name)
         return self._keep(self._admit(federation, name, days))
+
+    def add_key(self, line: str, days: int) -> RegisteredSite:
+        """Add the site of a line that `atoll deploy join` printed; the site made its key and keeps it."""
+        name, key = pki.read_public_line(line)
+        check_names([name])
+        _check_days(days)
+        federation = self.read()
+        if name in federation.accepted():  # A site whose key was revoked or has expired may come with a new one.
+            raise _taken(name)
+        if any(site.key.split()[1] == key.split()[1] for site in federation.sites.values()):
+            raise AtollError("This key belongs to another site already. Let each site make its own: atoll deploy join")
+        site = _registered(name, key, days)
+        self._keep(_with(federation, site))
+        return site
 
     def reissue_site(self, name: str, days: int) -> FederationFile:
         """Replace the key of a site; the old one is no longer accepted."""
@@ -182,15 +211,14 @@ class FederationDir:
     def _admit(self, federation: FederationFile, name: str, days: int) -> FederationFile:
         check_names([name])
         _check_days(days)
-        folder, pair, now = self.site(name), pki.make_site(), _now()
+        folder, pair = self.site(name), pki.make_site()
         private_folder(folder)
         write_private(folder / "site.key", pair.private)
         write_private(folder / "ca.crt", _read(self.ca))
         write_private(folder / "gate.yaml", GATE_YAML.format(server=federation.address).encode())
         if not (folder / "site.yaml").exists():
             write_private(folder / "site.yaml", SITE_YAML.format(name=name).encode())
-        site = RegisteredSite(name, pair.public.decode().strip(), _stamp(now), _stamp(now + timedelta(days=days)))
-        return _with(federation, site)
+        return _with(federation, _registered(name, pair.public.decode().strip(), days))
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -207,6 +235,15 @@ def check_names(names: Sequence[str]) -> None:
 def _check_days(days: int) -> None:
     if not 1 <= days <= pki.AUTHORITY_DAYS:
         raise AtollError(f"--days must be between 1 and {pki.AUTHORITY_DAYS}, not {days}.")
+
+
+def _taken(name: str) -> AtollError:
+    return AtollError(f"There is a site {name!r} already. A new key for it: atoll deploy reissue --site {name}")
+
+
+def _registered(name: str, key: str, days: int) -> RegisteredSite:
+    now = _now()
+    return RegisteredSite(name, key, _stamp(now), _stamp(now + timedelta(days=days)))
 
 
 def _with(federation: FederationFile, site: RegisteredSite) -> FederationFile:

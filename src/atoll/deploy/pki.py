@@ -13,9 +13,12 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ..errors import AtollError
 
 CLOCK_SKEW = timedelta(hours=1)  # Sites whose clocks are behind by less can connect at once.
 AUTHORITY_DAYS = 3650
@@ -77,6 +80,33 @@ def public_of(private: bytes) -> bytes:
     return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
+def public_line(name: str, public: bytes) -> str:
+    """Return the line by which a site is added: its public key, and its name as the comment."""
+    return f"{public.decode().strip()} {name}"
+
+
+def read_public_line(line: str) -> tuple[str, str]:
+    """Return the name and the public key in a line of :func:`public_line`.
+
+    Raises:
+        AtollError: the line is malformed, or holds a private key or one of another kind.
+    """
+    words = line.split()
+    if "PRIVATE" in line:
+        raise AtollError("This is a private key, which must not leave the site. Give the line that `join` printed.")
+    try:
+        kind, body, name = words
+        key = serialization.load_ssh_public_key(f"{kind} {body}".encode())
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+            raise ValueError("another kind of key")
+    except (ValueError, UnsupportedAlgorithm) as reason:
+        raise AtollError(
+            f"This is not the line of a site ({reason}). Give the whole line that `atoll deploy join` printed: "
+            "'ecdsa-sha2-nistp384 KEY NAME'."
+        ) from reason
+    return name, f"{kind} {body}"
+
+
 def spki(public: bytes) -> bytes:
     """Convert a site's public key to PEM, the form that Flower stores."""
     key = serialization.load_ssh_public_key(public)
@@ -95,6 +125,17 @@ def fingerprint(public: bytes) -> str:
     else:
         body = base64.b64decode(public.split()[1])  # as ssh-keygen -l does
     return "SHA256:" + base64.b64encode(hashlib.sha256(body).digest()).decode().rstrip("=")
+
+
+def check_certificate(data: bytes, where: str) -> bytes:
+    """Return the certificate of an authority; raise AtollError if the bytes are something else."""
+    try:
+        certificate = x509.load_pem_x509_certificate(data)
+        if not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            raise ValueError("it is not the certificate of an authority")
+    except (ValueError, x509.ExtensionNotFound) as reason:
+        raise AtollError(f"{where} is not the certificate of a federation's authority, ca.crt: {reason}.") from reason
+    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def expiry(certificate: bytes) -> datetime:

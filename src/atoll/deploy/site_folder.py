@@ -7,7 +7,8 @@ import yaml
 
 from ..errors import AtollError
 from ..utils.parsing import Json
-from .private_files import check_private, write_private
+from . import pki
+from .private_files import check_private, private_folder, write_private
 
 SITE_YAML = """\
 # The site {name}. These settings stay here: the server never sees this file.
@@ -33,6 +34,29 @@ GATE_YAML = """\
 # Where this site finds the gate of the federation's server.
 server: "{server}"
 """
+
+
+def join(folder: "SiteFolder", name: str, server: str, authority: bytes | None) -> str:
+    """Make the folder of a site at the site, with a key that never leaves it. Return the site's public line.
+
+    A second call keeps the key, so that the certificate of the federation's authority can be added later.
+
+    Args:
+        folder: the folder.
+        name: name of the site.
+        server: HOST:PORT of the server's gate.
+        authority: certificate of the federation's authority, if it is at hand already.
+    """
+    private_folder(folder.path)
+    if not folder.key.exists():
+        write_private(folder.key, pki.make_site().private)
+        write_private(folder.file, SITE_YAML.format(name=name).encode())
+    if folder.name() != name:
+        raise AtollError(f"{str(folder.path)!r} is the folder of the site {folder.name()!r}. Choose another one.")
+    write_private(folder.gate, GATE_YAML.format(server=server).encode())
+    if authority is not None:
+        write_private(folder.ca, authority)
+    return pki.public_line(name, pki.public_of(folder.key.read_bytes()))
 
 
 class SiteFolder:
@@ -88,6 +112,11 @@ class SiteFolder:
         """Raise AtollError if a file is missing or readable by other accounts of this machine."""
         for file in (self.ca, self.key, self.file, self.gate):
             if not file.exists():
+                if file == self.ca:
+                    raise AtollError(
+                        "The site's folder lacks ca.crt, the certificate of the federation's authority. Get it from "
+                        "the server's administrator, and add it with: atoll deploy join ... --ca FILE"
+                    )
                 raise AtollError(f"The site's folder lacks {file.name}. Copy the whole folder here again.")
         for place in (self.path, self.key):
             check_private(place)

@@ -94,4 +94,4 @@ def open_backend(inputs: BackendInputs) -> Backend:
     workers = min(config.workers or os.cpu_count() or 1, inputs.cohort)
     if config.backend == "processes" and workers > 1:
         return ProcessBackend(pool, inputs.states, workers, inputs.upload_filter, audited)
-    return LoopBackend(pool, inputs.states, inputs.upload_filter)
+    return LoopBackend(pool, inputs.states, inputs.upload_filter, isolate=True)

@@ -164,6 +164,7 @@ class RunRecorder:
         self._run_dir.append_metrics(line)
 
     def sync(self) -> None:
+        self._run_dir.check_place()
         self.audit.sync()
 
     def summary(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ..aggregation import fixed_point, robust
 from ..aggregation.staleness import StalenessWeight
 from ..backends.base import Backend
 from ..clients.evaluation import Score
+from ..clients.failures import ClientFailure, raise_if_all_failed
 from ..clients.server_side import ClientServers, ServerSideStates
 from ..clients.state_store import MemoryStore, Store
 from ..clients.tasks import (
@@ -130,7 +131,9 @@ def run_round(
         for i, size in zip(present, map_consecutive(nbytes, [job.download for job in jobs]), strict=True):
             log.down[i] = log.down.get(i, 0) + size
         uploads = policy.faults.tamper(track("clients", backend.train(method, seed, jobs), len(jobs)))
-        accepted = _accept(uploads, _upload_check(method, jobs, policy.checks, r.exchange), policy, log, r)
+        failures: list[ClientFailure] = []
+        check = _upload_check(method, jobs, policy.checks, r.exchange)
+        accepted = _accept(uploads, check, policy, log, r, failures)
         if policy.staleness is not None:
             now = partial(server_side.download, server, r=r)
             accepted = discount_replies(policy.staleness, accepted, jobs, now, constraints_of(method))
@@ -144,6 +147,7 @@ def run_round(
         # A method may ignore replies, but all clients have to run.
         for _ in replies:
             pass
+        raise_if_all_failed(failures, len(jobs), t + 1)
         _commit_results(backend, log)
     return server, log
 
@@ -185,12 +189,17 @@ def _accept(
     policy: RoundPolicy,
     log: RoundLog,
     r: Round,
+    failures: list[ClientFailure],
 ) -> Iterator[Reply[Payload]]:
-    """Yield valid uploads one at a time, and record rejected, late and lost ones."""
+    """Yield valid uploads one at a time, and record rejected, late and lost ones. Adds to ``failures``."""
     for arrived in uploads:
         outcome = arrived._replace(staleness=log.t - log.version(arrived.sender))
         if isinstance(outcome.upload, LostClient):
             log.record_loss(outcome.sender, outcome.upload)
+            continue
+        if isinstance(outcome.upload, ClientFailure):
+            failures.append(outcome.upload)
+            log.rejected.append(Rejection(outcome.sender, log.t + 1, "upload", outcome.upload.reason))
             continue
         error = check(outcome)
         up = log.up.get(outcome.sender, 0) + (0 if error else nbytes(outcome.upload))
@@ -211,11 +220,16 @@ def _accept(
 
 def _commit_results(backend: Backend, log: RoundLog) -> None:
     """Commit the next states of the clients with accepted uploads, except states that hold NaN or infinity."""
-    absent = log.absent
+    absent, worked = log.absent, 0
+    failures: list[ClientFailure] = []
     for results in track("personal models", backend.results(), len(log.accepted)):
         if results.sender in absent:
             continue
-        if isinstance(results.state, LostClient):
+        worked += 1
+        if isinstance(results.state, ClientFailure):
+            failures.append(results.state)
+            log.lost[results.sender] = f"its state {results.state.reason}"
+        elif isinstance(results.state, LostClient):
             # The work after the upload was lost: the upload counts, and the client keeps its previous state.
             log.lost[results.sender] = results.state.reason
         elif results.not_finite or (results.not_finite is None and not is_finite(results.state)):
@@ -226,3 +240,4 @@ def _commit_results(backend: Backend, log: RoundLog) -> None:
                 log.after[results.sender] = results.after
                 if results.lasting:
                     log.lasting.add(results.sender)
+    raise_if_all_failed(failures, worked, log.t + 1)

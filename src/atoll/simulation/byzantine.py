@@ -172,8 +172,10 @@ def collude(
         constraints: constraints of the uploads' tensors.
     """
     received = list(outcomes)
-    shared = [tensors_of(o.upload) for o in received if o.sender in byzantine]
-    made = {o.sender: _aligned(o.upload, shared, constraints) for o in received if o.sender in byzantine}
+    # What takes the place of the upload of a lost client is no payload.
+    colluding = [o for o in received if o.sender in byzantine and hasattr(o.upload, "_kinds")]
+    shared = [tensors_of(o.upload) for o in colluding]
+    made = {o.sender: _aligned(o.upload, shared, constraints) for o in colluding}
     return [o._replace(upload=made[o.sender], fingerprint=None) if o.sender in made else o for o in received]
 
 

@@ -1,5 +1,6 @@
 """Create, lock and write a run directory."""
 
+import errno
 import fcntl
 import io
 import os
@@ -29,27 +30,31 @@ class InUse(AtollError):
 
 
 class RunDir:
-    """A run directory, open in one process at a time. The lock is released when the process ends, however it ends."""
+    """A run directory, open in one process at a time. The lock is released when the process ends, however it ends.
+
+    The directory itself is locked, because a lock file can be removed. The file ``.lock`` names the holder, and is
+    locked too for file systems that lock files alone.
+    """
 
     def __init__(self, path: Path):
         self.path = path
         self._lock: IO[bytes] | None = None
+        self._folder: int | None = None  # descriptor of the directory
 
     def __enter__(self) -> "RunDir":
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._check_links()
+            self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             self._lock = open(
                 os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b", buffering=0
             )
         except (OSError, ValueError) as reason:  # ValueError: the text is no valid path.
             why = reason.strerror if isinstance(reason, OSError) else reason
             raise AtollError(f"Cannot write to the run directory {str(self.path)!r}: {why}.") from reason
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not (_lock_folder(self._folder) and _lock_file(self._lock)):
             holder = _holder(self._lock)
-            self._lock.close()
+            self.let_go()
             raise InUse(
                 f"The run directory {str(self.path)!r} is in use by another run{holder}. "
                 "Wait for it, or choose another --out."
@@ -81,7 +86,9 @@ class RunDir:
     def let_go(self) -> None:
         """Release the lock."""
         assert self._lock is not None
+        assert self._folder is not None
         self._lock.close()
+        os.close(self._folder)
 
     # -- before a run -------------------------------------------------------------------------------------------------
 
@@ -144,7 +151,18 @@ class RunDir:
 
     def sync(self) -> None:
         """Flush the directory to disk."""
+        self.check_place()
         sync_folder(self.path)
+
+    def check_place(self) -> None:
+        """Raise AtollError if the directory was moved or replaced, so that its lock protects other files."""
+        if self._folder is None:  # The directory was not locked.
+            return
+        if not self.path.exists() or not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
+            raise AtollError(
+                f"The run directory {str(self.path)!r} was moved or replaced while the run was writing to it. "
+                "Move it back and continue with --resume, or start again with another --out."
+            )
 
 
 _held: WeakSet[RunDir] = WeakSet()
@@ -157,6 +175,23 @@ def _let_go_of_all() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go_of_all)
+
+
+def _lock_folder(folder: int) -> bool:
+    """Lock a directory. Return False if another process holds it; some network file systems lock files alone."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as reason:
+        return reason.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True
+
+
+def _lock_file(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _holder(lock: IO[bytes]) -> str:

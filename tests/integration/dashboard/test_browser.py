@@ -85,7 +85,9 @@ class Visit:
         self.page.set_default_timeout(PATIENCE)
         self.page.on("console", lambda m: self.faults.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("request", lambda r: None if r.url.startswith(address) else self.faults.append(r.url))
+        self.page.on(
+            "request", lambda r: None if r.url.startswith(address.partition("?")[0]) else self.faults.append(r.url)
+        )
         self.page.goto(address)
         self.page.wait_for_selector("table.runs tbody tr")
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.odd_uploads import Odd
 from support.paths import ROOT, TESTS
 from support.ray_witness import Witness
 from support.small_runs import run, setup
@@ -113,6 +114,19 @@ def test_a_client_that_kills_every_worker_counts_as_absent(ray: Any, tmp_path: P
     with pytest.raises(AtollError, match="three Ray workers died"):
         witnessed(tmp_path, deadly=15)
     assert len(list(tmp_path.glob("death-*"))) == 15
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("kind", ["sparse", "unpicklable", "own exception", "exit"])
+def test_odd_upload_of_one_client_is_rejected_as_in_the_loop(kind: str, ray: Any) -> None:
+    made = setup("fedavg", backend="ray", workers=2, strikes=0)
+    odd = Odd(optim=made.method.optim, kind=kind, bad=float(made.pool.train.size(1)))
+    results = [
+        run_experiment(replace(made, method=odd, config=replace(made.config, backend=backend)))
+        for backend in ("ray", "loop")
+    ]
+    assert results[0].history[-1]["rejected"] == results[1].history[-1]["rejected"]
+    assert results[0].summary["digest"] == results[1].summary["digest"]
 
 
 @pytest.mark.deploy

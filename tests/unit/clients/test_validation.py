@@ -103,7 +103,7 @@ def anywhere(main: str) -> dict[str, tuple[str, Damage]]:
         "double": ("payload", at(main, lambda v: v.double())),
         "half": (main, at(main, lambda v: v.half())),
         "whole numbers": (main, at(main, lambda v: v.int())),
-        "complex": ("payload", at(main, lambda v: v.to(torch.complex64))),
+        "complex": ("", at(main, lambda v: v.to(torch.complex64))),
         "one more dimension": (main, at(main, lambda v: v[None])),
         "zero-dimensional": (main, at(main, lambda v: v.sum())),
         "broadcastable": (main, at(main, lambda v: v[:1])),

@@ -35,6 +35,7 @@ from atoll.storage.run_dir import RunDir, holder
 from atoll.storage.tolerant_reader import PartialRun, look
 
 HOST = "127.0.0.1:8642"
+TOKEN = "a-token-for-tests"
 
 
 def unfinished(path: Path, rounds: int = 3, planned: int = 12, **options: Any) -> Path:
@@ -381,18 +382,54 @@ class Client:
     """Requests to the application, without a server between."""
 
     def __init__(self, root: Path):
-        self._app = make_app(RunIndex(root), 8642)
+        self._app = make_app(RunIndex(root), 8642, TOKEN)
+        self.cookies = {"atoll-8642": TOKEN}
 
     def request(self, verb: str, address: str, headers: dict[str, str] | None = None) -> httpx.Response:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self._app)
-            async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}") as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url=f"http://{HOST}", cookies=self.cookies
+            ) as client:
                 return await client.request(verb, address, headers=headers)
 
         return asyncio.run(ask())
 
     def get(self, address: str, headers: dict[str, str] | None = None) -> httpx.Response:
         return self.request("GET", address, headers)
+
+
+@pytest.mark.parametrize("address", ["/", "/api/runs", "/page/app.js", "/?token=", "/?token=another", "/nowhere"])
+@pytest.mark.parametrize("cookies", [{}, {"atoll-8642": "another"}, {"atoll-8643": TOKEN}, {"atoll-8642": ""}])
+def test_requests_without_the_token_are_refused(address: str, cookies: dict[str, str], tmp_path: Path) -> None:
+    make_run(tmp_path / "secret")
+    client = Client(tmp_path)
+    client.cookies = cookies
+
+    answer = client.get(address)
+
+    assert answer.status_code == 401
+    assert "secret" not in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+def test_token_in_the_address_becomes_a_cookie_that_scripts_and_other_sites_cannot_use(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    client.cookies = {}
+
+    answer = client.get(f"/?token={TOKEN}")
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"].lower()
+    assert cookie.startswith("atoll-8642=")
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+
+
+def test_token_does_not_open_the_dashboard_to_other_pages(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    assert client.get(f"/?token={TOKEN}", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert client.get(f"/?token={TOKEN}", headers={"host": "evil.example:8642"}).status_code == 421
 
 
 def test_everything_that_the_page_refers_to_is_served_from_here(tmp_path: Path) -> None:
@@ -522,10 +559,17 @@ def test_the_command_serves_until_it_is_interrupted(
     dashboard: tuple[str, subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     make_run(tmp_path / "a")
-    address, process = dashboard
+    whole, process = dashboard
+    address, _, token = whole.partition("?token=")
     port = int(address.rstrip("/").rpartition(":")[2])
-    with urllib.request.urlopen(f"{address}api/runs") as answer:
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with browser.open(whole) as page:
+        assert b"Atoll" in page.read()
+    with browser.open(f"{address}api/runs") as answer:
         assert [row["name"] for row in json.load(answer)["runs"]] == ["a"]
+    assert len(token) >= 32
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{address}api/runs")
     rebound = urllib.request.Request(f"{address}api/runs", headers={"Host": f"evil.example:{port}"})
     with pytest.raises(urllib.error.HTTPError, match="421"):
         urllib.request.urlopen(rebound)

@@ -20,7 +20,7 @@ from support.disk_crashes import crash_points
 
 from atoll.config import Config
 from atoll.errors import AtollError
-from atoll.storage.run_dir import RunDir, from_parquet, to_parquet
+from atoll.storage.run_dir import InUse, RunDir, from_parquet, to_parquet
 from atoll.utils.files import write_whole
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -28,6 +28,12 @@ QUICK = ("--rows", 300, "--clients", 3, "--rounds", 2, "--epochs", 1)
 HOLD = (
     "import os, sys, fcntl; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); "
     "print(os.getpid(), file=f, end='', flush=True); print('held', flush=True); input()"
+)
+
+
+HOLD_RUN = (
+    "import sys; from pathlib import Path; from atoll.storage.run_dir import RunDir; "
+    "d = RunDir(Path(sys.argv[1])); d.__enter__(); print('held', flush=True); input()"
 )
 
 
@@ -59,6 +65,34 @@ def started(*words: object) -> Iterator["subprocess.Popen[str]"]:
 
 
 # -- one run at a time ------------------------------------------------------------------------------------------------
+
+
+def test_directory_stays_locked_after_its_lock_file_is_removed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with started("-c", HOLD_RUN, out) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        (out / ".lock").unlink()
+
+        with pytest.raises(InUse, match="in use by another run"), RunDir(out):
+            pass
+
+        holder.kill()
+        holder.wait()
+    with RunDir(out):  # the lock fell with the process
+        pass
+
+
+def test_run_in_a_directory_that_was_replaced_ends_at_its_next_checkpoint(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with RunDir(out) as run_dir:
+        run_dir.sync()
+        out.rename(tmp_path / "elsewhere")
+        with pytest.raises(AtollError, match="moved or replaced"):
+            run_dir.sync()
+        out.mkdir()
+        with pytest.raises(AtollError, match="moved or replaced"):
+            run_dir.sync()
 
 
 def test_a_directory_in_use_by_another_process_is_refused(

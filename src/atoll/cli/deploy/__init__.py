@@ -27,7 +27,9 @@ class Deploy(click.Group):
     """Group that imports `run` only when called: `run` needs torch, and the other commands do not."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["init", "server", "client", "run", "status", "stop", "show", "add", "reissue", "revoke", "rules"]
+        return [
+            "init", "server", "join", "client", "run", "status", "stop", "show", "add", "reissue", "revoke", "rules",
+        ]  # fmt: skip
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name == "run":
@@ -53,7 +55,9 @@ def deploy() -> None:
 
 @deploy.command()
 @DIR
-@click.option("--sites", required=True, help="Names of the sites, such as north,south,west.")
+@click.option(
+    "--sites", default="", help="Names of sites whose keys are made here, for trials.  [default: none, see `join`]"
+)
 @click.option("--server-name", help="Host names or addresses by which sites reach the server.  [default: localhost]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the gate.  [default: 8443]")
 @DAYS
@@ -65,9 +69,17 @@ def init(folder: Path, sites: str, server_name: str | None, port: int | None, da
     directory = FederationDir(folder)
     federation = directory.create(_words(sites), _words(server_name or "localhost"), port or PORT, days)
     _print_members(directory)
-    click.echo(
-        f"\nCopy each folder under {folder / 'sites'} to its site, over a channel that only you and the site can read."
-    )
+    if federation.sites:
+        click.echo(
+            f"\nCopy each folder under {folder / 'sites'} to its site, over a channel that only you and the site "
+            "can read."
+        )
+    else:
+        click.echo(
+            f"\nSend {directory.ca} to the sites. Each makes its key with: atoll deploy join SITE_DIR --name NAME "
+            f"--server {federation.address} --ca ca.crt\nand sends you one line. Take it with: atoll deploy add "
+            f"{folder} --key 'LINE'"
+        )
     click.echo(f"Sites will reach the server at {federation.address}. Start it with: atoll deploy server {folder}")
 
 
@@ -145,15 +157,61 @@ def show(folder: Path) -> None:
 
 @deploy.command()
 @DIR
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option("--key", "line", help="The line that `atoll deploy join` printed at the site.")
 @DAYS
-def add(folder: Path, name: str, days: int) -> None:
-    """Add a site and create its folder."""
+def add(folder: Path, name: str | None, line: str | None, days: int) -> None:
+    """Add a site by the public line of its own key, or create a folder with a key for it."""
+    from ...deploy import pki
     from ...deploy.federation_dir import FederationDir
 
     directory = FederationDir(folder)
-    directory.add(name, days)
-    click.echo(f"Copy {directory.site(name)} to the site. A running server accepts the site already.")
+    if (name is None) == (line is None):
+        raise AtollError("Give the line of the site with --key 'LINE', or the NAME of a site whose key is made here.")
+    if name is not None:
+        directory.add(name, days)
+        click.echo(f"Copy {directory.site(name)} to the site. A running server accepts the site already.")
+        return
+    site = directory.add_key(str(line), days)
+    authority = directory.ca.read_bytes()
+    click.echo(
+        f"{site.name} is registered with the key {pki.fingerprint(site.key.encode())}: compare it with the site."
+    )
+    click.echo(
+        f"The site needs {directory.ca}, unless it has the file, and compares its fingerprint "
+        f"{pki.fingerprint(authority)}:"
+    )
+    click.echo(authority.decode().strip())
+
+
+@deploy.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="SITE_DIR")
+@click.option("--name", required=True, help="Name of the site.")
+@click.option("--server", required=True, help="HOST:PORT of the server's gate.")
+@click.option("--ca", type=click.Path(path_type=Path, dir_okay=False), help="Certificate of the authority, ca.crt.")
+def join(folder: Path, name: str, server: str, ca: Path | None) -> None:
+    """Make the folder of a site at the site: its key stays here, and one public line goes to the server."""
+    from ...deploy import pki
+    from ...deploy.addresses import split
+    from ...deploy.federation_dir import check_names
+    from ...deploy.site_folder import SiteFolder
+    from ...deploy.site_folder import join as make_folder
+
+    check_names([name])
+    split(server)
+    authority = None if ca is None else pki.check_certificate(ca.read_bytes(), str(ca))
+    line = make_folder(SiteFolder(folder), name, server, authority)
+    click.echo("Send this line to the server's administrator, who runs: atoll deploy add DIR --key 'LINE'", err=True)
+    click.echo(line)
+    click.echo(f"Fingerprint of this site's key: {pki.fingerprint(line.encode())}", err=True)
+    if authority:
+        click.echo(
+            f"Fingerprint of the authority: {pki.fingerprint(authority)}. Compare it with the administrator, over the "
+            "telephone.",
+            err=True,
+        )
+    else:
+        click.echo("Add the certificate of the authority when you have it: the same command with --ca ca.crt", err=True)
 
 
 @deploy.command()
@@ -195,9 +253,11 @@ def revoke(folder: Path, name: str) -> None:
 def rules(folder: Path) -> None:
     """Show in plain words what a server may ask a site for, and what may leave the site."""
     from ...deploy.site.config import read_site
+    from ...privacy.site_budget import SiteBudget
 
     site = read_site(folder)
-    for sentence in (*site.allow.sentences(), *site.privacy.sentences()):
+    limit = [SiteBudget(site.privacy.dp, site.state).sentence()] if site.privacy.dp else []
+    for sentence in (*site.allow.sentences(), *site.privacy.sentences(), *limit):
         click.echo(sentence)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...core.payloads import Params, Payload, field_types
 from ...core.schema import FieldConstraints, Form, Leaf, UploadError, declared_constraints, tensors_of
-from ...core.serialization import Unreadable
+from ...core.serialization import SENDABLE, Unreadable
 from ...core.tree import flatten_rows
 from .expected import Expected
 
@@ -46,6 +46,21 @@ def find_type_error(upload: Any, kind: type[Payload]) -> UploadError | None:
         The first error, or None.
     """
     return next(chain(_by_type(upload, kind), _by_value(upload, declared_constraints(kind), ValueLimits())), None)
+
+
+def find_form_error(value: object, kind: type[Payload]) -> UploadError | None:
+    """Check that an upload or a state is of its class and holds only plain tensors and numbers, whatever their values.
+
+    Such a payload can be serialised, sent to another process and computed with.
+
+    Args:
+        value: what a client's code returned.
+        kind: the payload class that the method declares.
+
+    Returns:
+        The first error, or None.
+    """
+    return next(_by_fields(value, kind), None)
 
 
 def _by_form(tensors: Params, expected: Expected, rows: int) -> Iterator[UploadError]:
@@ -91,9 +106,16 @@ def _by_shapes(tensors: Params, form: Form, rows: int) -> Iterator[UploadError]:
 
 
 def _by_type(upload: object, kind: type[Payload]) -> Iterator[UploadError]:
-    """Require the declared class, and the declared type in each field."""
+    """Require the declared class, the declared type in each field, and finite numbers."""
+    yield from _by_fields(upload, kind)
+    for name in field_types(kind):
+        if isinstance(value := getattr(upload, name, None), float) and not isfinite(value):
+            yield UploadError(name, "is NaN or infinite")
+
+
+def _by_fields(upload: object, kind: type[Payload]) -> Iterator[UploadError]:
     if isinstance(upload, Unreadable):
-        yield UploadError("payload", upload.reason)
+        yield UploadError(upload.field, upload.reason)
     if type(upload) is not kind:
         yield UploadError("payload", f"is a {type(upload).__name__}, not a {kind.__name__}")
     for name, declared in field_types(kind).items():
@@ -106,15 +128,25 @@ def _by_type(upload: object, kind: type[Payload]) -> Iterator[UploadError]:
                 yield UploadError(name, f"is {_describe(value)}, not a plain tensor")
         elif type(value) is not declared and not (declared is float and type(value) is int):
             yield UploadError(name, f"is {_describe(value)}, not a {declared.__name__}")
-        elif isinstance(value, float) and not isfinite(value):
-            yield UploadError(name, "is NaN or infinite")
 
 
 def _plain(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_meta or value.is_quantized)
+    """Return True for a dense tensor with memory of its own, of a type that can be sent.
+
+    Subclasses of tensors are not plain: code of theirs would run in each operation.
+    """
+    return (
+        type(value) in (Tensor, torch.nn.Parameter)
+        and value.layout == torch.strided
+        and not (value.is_meta or value.is_quantized or value.is_nested)
+        and value.dtype in SENDABLE
+    )
 
 
 def _describe(value: Any) -> str:
+    if type(value) is Tensor:
+        layout = "nested" if value.is_nested else "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+        return f"a tensor ({layout}, {str(value.dtype).removeprefix('torch.')})"
     return "None" if value is None else f"a {type(value).__name__}"
 
 

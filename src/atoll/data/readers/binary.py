@@ -6,9 +6,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from ...errors import AtollError
 from ..arrays import RawDataset, RawSplit
@@ -16,12 +18,32 @@ from ..dataset import Array
 from . import text
 
 CIFAR_PIXELS = 3 * 32 * 32
-_BROKEN = (OSError, EOFError, ValueError, KeyError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+# What broken files may raise. zipfile raises RuntimeError for encrypted entries and NotImplementedError (a kind of
+# RuntimeError) for unknown compression; Pillow has its own error for images of absurd size.
+_BROKEN = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    RuntimeError,
+    MemoryError,
+    OverflowError,
+    zlib.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    Image.DecompressionBombError,
+)
+MOST_TIMES = 1100  # largest ratio of an array to its compressed bytes; deflate reaches 1032
 
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Turn errors of a broken file inside the context into one AtollError that names the file."""
+    """Turn errors of a broken file inside the context into one AtollError that names the file.
+
+    A path that is a pipe or another special file is refused, because opening it could wait for ever.
+    """
+    if isinstance(path, Path) and path.exists() and not (path.is_file() or path.is_dir()):
+        raise AtollError(f"{path} is not a regular file but a pipe, a socket or a device. Give a file.")
     try:
         yield
     except _BROKEN as error:
@@ -128,11 +150,25 @@ def npz(path: Path) -> dict[str, Array]:
     with reading(path):
         try:
             with np.load(path, allow_pickle=False) as file:
+                _check_sizes(path)
                 return {name: file[name] for name in file.files}
         except (ValueError, AttributeError, TypeError) as error:
             raise AtollError(
                 f"{path} is not a plain npz file ({error}). Save arrays of numbers or text with numpy.savez."
             ) from error
+
+
+def _check_sizes(path: Path) -> None:
+    """Refuse arrays that claim more bytes than the file can hold, before memory is taken for them."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(file)
+            claimed = prod(shape) * dtype.itemsize
+            if claimed > member.file_size or member.file_size > MOST_TIMES * path.stat().st_size:
+                raise ValueError(f"{member.filename} claims {claimed:,} bytes, more than the file can hold")
 
 
 def client_part(path: Path) -> RawSplit:

@@ -23,6 +23,7 @@ from ..dataset import Array
 from .binary import reading
 
 SIZE = 64
+MOST_PIXELS = 2**26  # of one image: a small file can claim many more
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"))
 
 
@@ -45,7 +46,12 @@ def layout(sources: Iterable[Source], size: int | None) -> Layout:
     """Return the layout that fits all images, from their headers alone."""
     sizes, grey = set(), True
     for source in sources:
-        with reading(source.name), source.open() as image:
+        with reading(Path(source.name)), source.open() as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise AtollError(
+                    f"{source.name} has {image.width} x {image.height} pixels, and at most {MOST_PIXELS:,} are read: "
+                    "make it smaller."
+                )
             sizes.add(image.size)
             grey = grey and image.mode in ("1", "L")
     width, height = sizes.pop() if len(sizes) == 1 and size is None else (size or SIZE, size or SIZE)

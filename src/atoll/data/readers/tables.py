@@ -61,10 +61,13 @@ def table_parts(
 def _table(path: Path) -> pa.Table:
     with reading(path):
         table = pa.csv.read_csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path)
-    names = table.column_names
+        names = table.column_names  # raises UnicodeDecodeError, a ValueError, if names are not UTF-8
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise AtollError(f"{path} has several columns called {twice[0]!r}: rename them.")
+    for name in names if path.suffix == ".csv" else ():
+        if pa.types.is_binary(table.schema.field(name).type):  # Arrow reads text that is not UTF-8 as bytes.
+            raise AtollError(f"{path}: column {name!r} is not UTF-8 text. Save the file with the encoding UTF-8.")
     if len(names) < 2 or not table.num_rows:
         raise AtollError(f"{path} has {len(names)} columns and {table.num_rows} rows, but needs data and a label.")
     return table

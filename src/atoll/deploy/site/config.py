@@ -7,6 +7,7 @@
     methods: [mine.py]         # methods of your own that the server may ask for
     allow: {rounds: 200}       # what a server may ask for: see rules.py
     privacy: {min_class_count: 10}  # what may leave: see privacy_rules.py; off: no limits of the site
+             # dp: {epsilon: 4, delta: 1e-5, per: year} limits all runs together: see privacy/site_budget.py
 
 An .npz file with x_train, y_train, x_test, y_test and perhaps x_val, y_val is used as it is divided. So is other data
 with a test part of its own. All other rows are divided by the run's --split.

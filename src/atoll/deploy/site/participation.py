@@ -26,6 +26,8 @@ from ...engine.setup import apply_privacy, build_row_splits
 from ...errors import AtollError
 from ...privacy.disclosure import Undeclared
 from ...privacy.policy import Privacy
+from ...privacy.setup import releases_per_exchange
+from ...privacy.site_budget import SiteBudget, cost_of
 from ...utils.parsing import Json
 from ..fingerprints import method_digest, models_digest, rows_digest
 from ..transport.protocol import Frame, Refusal, answers, pack, unpack
@@ -78,6 +80,7 @@ class Participation:
         except Undeclared as reason:
             raise Refusal("roles", str(reason)) from reason
         self.privacy.take_over(None)  # Restores the spent budget from the journal.
+        self.site_budget = SiteBudget(site.privacy.dp, site.state) if site.privacy.dp else None
 
     def _pool(self, method: AnyMethod) -> ClientPool:
         """Build the pool with this site alone. A method that shares the smallest model needs all architectures."""
@@ -116,6 +119,7 @@ class Participation:
         """Raise Refusal unless method, model and rows are those that the server expects."""
         site, expected = self.site, self._expected
         site.privacy.check(self.config, self.method)
+        self._check_site_budget()
         found = {
             "contract": method_digest(self.method),
             "model": models_digest([self.pool.models[site.name], self.pool.proxy]),
@@ -125,6 +129,18 @@ class Participation:
         for code, value in found.items():
             if value != expected.get(code):
                 raise Refusal(code, f"The server expects another {code}: {expected.get(code)}, not {value}.")
+
+    def _check_site_budget(self) -> None:
+        """Raise Refusal if the releases that this run has left exceed what all runs of the site may spend."""
+        budget = self.privacy.budget
+        if self.site_budget is None or budget is None:
+            return
+        if not self.site_budget.allows(cost_of(budget, max(0, budget.planned - budget.made))):
+            raise Refusal(
+                "rules",
+                f"The server asks for epsilon {budget.epsilon:g}, and of the site's epsilon "
+                f"{self.site_budget.rule.epsilon:g} for all runs {self.site_budget.spent:.4g} is spent.",
+            )
 
     # -- requests of the server --------------------------------------------------------------------------------------
 
@@ -208,7 +224,7 @@ class Participation:
             raise Refusal("budget", self.privacy.exhausted())
         made: list[Payload] = []
         loop = self._loop(base, made)
-        self.privacy.reserve(request.head["round"], exchanges=1)
+        self._reserve(request.head["round"])
         (outcome,) = loop.train(self.method, self.config.seed, [self._job(request)])
         if fault := find_type_error(outcome.upload, self.types.exchanges[request.head["exchange"]].upload):
             raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
@@ -222,6 +238,15 @@ class Participation:
         reply = Frame("upload", head, encode(outcome.upload))
         entry.answer(pack(reply))
         return reply, conclude if isinstance(self.method, TrainsAfterUpload) else None
+
+    def _reserve(self, round: int) -> None:
+        """Count an exchange in the budgets of the run and of the site, before anything of it can leave."""
+        if self.site_budget is not None and self.privacy.budget is not None:
+            cost = cost_of(self.privacy.budget, releases_per_exchange(self.method))
+            if not self.site_budget.allows(cost):
+                raise Refusal("budget", self.site_budget.sentence())
+            self.site_budget.write(self.run, cost)
+        self.privacy.reserve(round, exchanges=1)
 
     def _conclude(self, loop: LoopBackend, entry: StoredExchange) -> None:
         if not entry.concluded:

@@ -10,6 +10,7 @@ from ...config import Config
 from ...core.method import AnyMethod
 from ...errors import AtollError, unknown
 from ...privacy.setup import build_gate, sends_covariances
+from ...privacy.site_budget import BudgetRule, read_budget_rule
 from ..transport.protocol import Refusal
 
 FLOOR = 10  # default of the rows that a class needs before its statistics leave a site
@@ -21,11 +22,12 @@ class SitePrivacyRules(NamedTuple):
 
     min_class_count: int = FLOOR
     cov_source: str | None = None  # default: as strict as the method can be
+    dp: BudgetRule | None = None  # limit of all runs together
 
     def combined(self, config: Config, method: AnyMethod) -> Config:
         """Return the run's options with the stricter of the server's and the site's rules."""
         asked = build_gate(config, method)
-        own = build_gate(replace(config, **self._asdict()), method)
+        own = build_gate(replace(config, min_class_count=self.min_class_count, cov_source=self.cov_source), method)
         strict = max(asked.cov_source, own.cov_source, key=STRICTNESS.index)
         return replace(config, min_class_count=max(asked.least, own.least), cov_source=strict)
 
@@ -40,7 +42,11 @@ class SitePrivacyRules(NamedTuple):
         ]
 
     def check(self, config: Config, method: AnyMethod) -> None:
-        """Raise AtollError for a run whose server needs what the site's rules withhold."""
+        """Raise Refusal for a run whose server needs what the site's rules withhold."""
+        if self.dp is not None and config.dp is None:
+            raise Refusal(
+                "rules", "The server asks for a run without --dp, and site.yaml limits epsilon under 'privacy: dp'."
+            )
         wanted, asked = self.combined(config, method).cov_source, build_gate(config, method).cov_source
         if wanted == "means" != asked and sends_covariances(method):
             raise Refusal(
@@ -62,7 +68,8 @@ def read_rules(value: object, where: str) -> SitePrivacyRules:
     for name in value:
         if name not in SitePrivacyRules._fields:
             raise unknown(f"entry under 'privacy' in {where}", str(name), SitePrivacyRules._fields)
-    rules = SitePrivacyRules(**value)
+    limit = read_budget_rule(value["dp"], where) if value.get("dp") is not None else None
+    rules = SitePrivacyRules(**value | {"dp": limit})
     if type(rules.min_class_count) is not int or rules.min_class_count < 0:
         raise AtollError(f"{where}: min_class_count is a number of rows, 0 or more, not {rules.min_class_count!r}.")
     if rules.cov_source is not None and rules.cov_source not in STRICTNESS:
