@@ -23,6 +23,7 @@ from atoll.deploy.export_sites import PUBLIC, export_sites
 from atoll.deploy.flower_adapter import environment
 from atoll.deploy.private_files import write_private
 from atoll.deploy.server.flower_control import Control, connected
+from atoll.deploy.site.connection import CONNECTED
 from atoll.deploy.transport.flower import write_app
 from atoll.engine.setup import Setup
 
@@ -102,8 +103,19 @@ class Federation:
         wait_for("the worker's socket", (self.folder / site / "state" / "worker.sock").exists)
 
     def start_connection(self, site: str) -> None:
-        server = ("--server", f"127.0.0.1:{self.port}", "--insecure")
-        self._spawn(f"connection {site}", "atoll.deploy.site.connection", self.folder / site, *server)
+        """Start a connection, again and again while Flower takes the site's last one for open."""
+        name, server = f"connection {site}", ("--server", f"127.0.0.1:{self.port}", "--insecure")
+
+        def accepted() -> bool:
+            if name not in self.started or self.started[name].poll() is not None:
+                self._spawn(name, "atoll.deploy.site.connection", self.folder / site, *server)
+            return CONNECTED in self._log(name).read_text()[before:]
+
+        before = len(self._log(name).read_text()) if self._log(name).exists() else 0
+        wait_for("a connection", accepted, 150)
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name.replace(' ', '-')}.log"
 
     def kill(self, name: str) -> None:
         """Without a warning, and with all it has started."""
@@ -120,7 +132,7 @@ class Federation:
         return environment(self.folder / "flwr") | {"PYTHONPATH": str(Path(atoll.__file__).parents[1])}
 
     def _spawn(self, name: str, module: str, *words: object) -> None:
-        with (self.folder / f"{name.replace(' ', '-')}.log").open("ab") as log:
+        with self._log(name).open("ab") as log:
             command = [sys.executable, "-m", module, *map(str, words)]
             process = subprocess.Popen(command, env=self._environment(), stdout=log, stderr=log, start_new_session=True)
         self.started[name] = process
