@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test test-fast test-chaos test-papers test-deploy test-ui bench bench-page pages docs clean
+.PHONY: setup demo check test test-fast test-chaos test-papers test-deploy test-redteam test-ui bench bench-page pages docs clean
 
 setup: $(READY)
 
@@ -49,6 +49,10 @@ test-papers: setup
 test-deploy: setup
 	$(BIN)/python -m pip install --quiet --editable ".[dev,ray]"
 	$(BIN)/python -m pytest -m deploy
+
+# Attacks on a real federation: strangers, sites, the server, accounts of its machine. Findings go to build/redteam.json.
+test-redteam: setup
+	$(BIN)/python -m pytest -m redteam -s tests/redteam
 
 # The dashboard in a real browser: needs chromium on the path. Pictures go to build/ui.
 test-ui: setup

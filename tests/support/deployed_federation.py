@@ -99,6 +99,10 @@ class Deployed:
         self.server.said("Ready")
         return self
 
+    def allow_comparisons(self) -> None:
+        for file in self.home.path.glob("sites/*/site.yaml"):
+            file.write_text(file.read_text() + "\nallow: {scores: exact, runs_per_day: 100}\n")
+
     def site(self, name: str, data: Path, *options: object) -> Standing:
         words = ("deploy", "client", self.home.site(name), "--data", data, *options)
         self.sites[name] = Standing(self.folder / f"{name}.log", *words)

@@ -1,4 +1,4 @@
-"""A real federation on this machine: a SuperLink, and a worker and a SuperNode for each site, all of them processes."""
+"""A real federation on this machine: a SuperLink, an executor, and a worker and a connection for each site."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,16 @@ from typing import Any
 import yaml
 
 import atoll
+from atoll.deploy import pki
 from atoll.deploy.export_sites import PUBLIC, export_sites
+from atoll.deploy.flower_adapter import environment
+from atoll.deploy.private_files import write_private
+from atoll.deploy.server.flower_control import Control, connected
+from atoll.deploy.site.connection import CONNECTED
 from atoll.deploy.transport.flower import write_app
 from atoll.engine.setup import Setup
 
-BIN = Path(sys.executable).parent
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-    "PYTHONPATH": str(Path(atoll.__file__).parents[1]),  # the same package everywhere, wherever it comes from
-}
+TOKEN = "a token of tests"
 
 
 def free_port() -> int:
@@ -57,21 +55,24 @@ class Federation:
     def __post_init__(self) -> None:
         export_sites(self.setup.federation, self.folder / "data")
         self.models = {site: self.setup.pool.models[site].name for site in self.setup.pool.ids}
-        self.ports = {site: free_port() for site in self.models}
         for site, model in self.models.items():
             self._write_site(site, model)
-        write_app(self.folder / "app")
-        (self.folder / "flwr").mkdir()
-        (self.folder / "flwr" / "config.toml").write_text(
-            f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
-        )
+        (self.state / "jobs").mkdir(parents=True)
+        write_private(self.state / "executor.secret", b"a secret of tests")
+        write_private(self.state / "control.secret", TOKEN.encode())
 
     def _write_site(self, site: str, model: str) -> None:
         (self.folder / site / "state").mkdir(parents=True)
-        values = {"name": site, "data": str(self.folder / "data" / f"{site}.npz"), "model": model}
+        write_private(self.folder / site / "site.key", pki.make_site().private)
+        values: dict[str, Any] = {"name": site, "data": str(self.folder / "data" / f"{site}.npz"), "model": model}
+        values["allow"] = {"scores": "exact"}  # to compare with a simulation digit by digit
         if self.public.exists():
             values["public"] = str(self.public)
         (self.folder / site / "site.yaml").write_text(yaml.safe_dump(values))
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
 
     @property
     def public(self) -> Path:
@@ -81,25 +82,40 @@ class Federation:
 
     def start(self) -> None:
         self.start_link()
+        server = ("--server", f"127.0.0.1:{self.port}")
+        self._spawn("executor", "atoll.deploy.server.executor", self.state, *server)
+        with self.control() as flower:
+            for site in self.models:
+                flower.register(pki.spki(pki.public_of((self.folder / site / "site.key").read_bytes())), site)
         for site in self.models:
             self.start_worker(site)
-            self.start_node(site)
+            self.start_connection(site)
 
     def start_link(self) -> None:
         place = ("--host", "127.0.0.1", "--port", self.port, "--database", self.folder / "link.db")
-        self._spawn("link", BIN / "flower-superlink", "--insecure", *place, "--disable-runtime-dependency-installation")
+        isolation = ("--isolation", "process", "--superexec-auth-secret-file", self.state / "executor.secret")
+        secret = self.state / "control.secret"
+        self._spawn("link", "atoll.deploy.server.superlink", secret, "--insecure", *place, *isolation)
         wait_for("the SuperLink's health", self._healthy)
 
     def start_worker(self, site: str) -> None:
-        self._spawn(f"worker {site}", sys.executable, "-m", "atoll.deploy.site.worker", self.folder / site)
+        self._spawn(f"worker {site}", "atoll.deploy.site.worker", self.folder / site)
         wait_for("the worker's socket", (self.folder / site / "state" / "worker.sock").exists)
 
-    def start_node(self, site: str) -> None:
-        config = f'worker="{self.folder / site / "state" / "worker.sock"}"'
-        at = ("--host", "127.0.0.1", "--port", self.ports[site], "--node-config", config)
-        self._spawn(
-            f"node {site}", BIN / "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}", *at
-        )
+    def start_connection(self, site: str) -> None:
+        """Start a connection, again and again while Flower takes the site's last one for open."""
+        name, server = f"connection {site}", ("--server", f"127.0.0.1:{self.port}", "--insecure")
+
+        def accepted() -> bool:
+            if name not in self.started or self.started[name].poll() is not None:
+                self._spawn(name, "atoll.deploy.site.connection", self.folder / site, *server)
+            return CONNECTED in self._log(name).read_text()[before:]
+
+        before = len(self._log(name).read_text()) if self._log(name).exists() else 0
+        wait_for("a connection", accepted, 150)
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name.replace(' ', '-')}.log"
 
     def kill(self, name: str) -> None:
         """Without a warning, and with all it has started."""
@@ -112,11 +128,12 @@ class Federation:
             self.kill(name)
 
     def _environment(self) -> dict[str, str]:
-        return os.environ | QUIET | {"FLWR_HOME": str(self.folder / "flwr"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+        # The same package everywhere, wherever it comes from.
+        return environment(self.folder / "flwr") | {"PYTHONPATH": str(Path(atoll.__file__).parents[1])}
 
-    def _spawn(self, name: str, *words: object) -> None:
-        with (self.folder / f"{name.replace(' ', '-')}.log").open("ab") as log:
-            command = [str(word) for word in words]
+    def _spawn(self, name: str, module: str, *words: object) -> None:
+        with self._log(name).open("ab") as log:
+            command = [sys.executable, "-m", module, *map(str, words)]
             process = subprocess.Popen(command, env=self._environment(), stdout=log, stderr=log, start_new_session=True)
         self.started[name] = process
 
@@ -141,15 +158,12 @@ class Federation:
             "retry_pause": 1.0,
             **terms,
         }
-        path = self.folder / "job.json"
-        path.write_text(json.dumps(job))
-        self.flwr("run", self.folder / "app", "here", "--run-config", f'job="{path}"')
+        (self.state / "jobs" / "job.json").write_text(json.dumps(job))
+        with self.control() as flower:
+            flower.start(write_app(self.folder / "app"), {"job": "job.json"})
 
-    def flwr(self, *words: object) -> str:
-        command = [str(BIN / "flwr"), *map(str, words)]
-        done = subprocess.run(command, env=self._environment(), capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    def control(self) -> AbstractContextManager[Control]:
+        return connected(self.port, None, TOKEN)
 
     @property
     def run_dir(self) -> Path:

@@ -81,6 +81,8 @@ class Ending:
         Lines of rounds that were evaluated only because an earlier run ended there do not count: a run without the
         interruption would not have them.
         """
+        if self._config.until is None and self._config.patience is None:
+            return None  # Validation scores may be missing: sites keep scores of few rows to themselves.
         scored = [(line["round"], validation_score(line)) for line in lines]
         scored = [(done, score) for done, score in scored if self._cohorts.is_evaluated(done - 1)]
         if not scored:

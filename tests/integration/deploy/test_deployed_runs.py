@@ -40,6 +40,7 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     setup = build_setup(config("fedavg"))
     *files, public = export_sites(setup.federation, folder / "rows")
     made = Deployed(folder, setup.pool.ids).ready()
+    made.allow_comparisons()  # with simulations, digit by digit, many a day
     for name, file in zip(setup.pool.ids, files, strict=True):
         made.site(name, file, "--model", setup.pool.models[name].name, "--public", public)
     for standing in made.sites.values():
@@ -103,11 +104,11 @@ def victim(fed: Deployed, what: str) -> int:
     site = str(fed.home.site(next(iter(fed.sites))))
     words = {
         "server": (str(fed.server.process.pid),),
-        "superlink": ("flower-superlink", str(fed.home.path)),
+        "superlink": ("atoll.deploy.server.superlink", str(fed.home.path)),
         "gate": ("atoll.deploy.server.proxy", str(fed.home.path)),
-        "supernode": ("flower-supernode", site),
+        "connection": ("atoll.deploy.site.connection", site),
         "worker": ("atoll.deploy.site.worker", site),
-        "serverapp": ("flwr-serverapp", f":{fed.running().port}"),
+        "serverapp": ("atoll.deploy.server.app_process", f":{fed.running().port}"),
     }[what]
     if what == "server":
         return fed.server.process.pid
@@ -115,7 +116,7 @@ def victim(fed: Deployed, what: str) -> int:
     return found
 
 
-@pytest.mark.parametrize("what", ["worker", "supernode", "gate", "superlink", "serverapp", "server"])
+@pytest.mark.parametrize("what", ["worker", "connection", "gate", "superlink", "serverapp", "server"])
 def test_a_run_goes_on_to_the_same_end_after_kill_9(fed: Deployed, what: str) -> None:
     """Killed after the first round; where the run itself ends, the same command is given again."""
     out = fed.folder / f"killed-{what}"

@@ -1,4 +1,4 @@
-"""Real processes: a SuperLink, three SuperNodes with their workers, and runs that survive what kills them."""
+"""Real processes: a SuperLink, three sites with workers and connections, and runs that survive what kills them."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def test_a_deployed_run_gives_the_bits_of_the_simulation(name: str) -> None:
 
 
 def test_killing_everything_in_turn_changes_nothing() -> None:
-    """Worker, server app, SuperLink and SuperNode are killed between or in rounds; then the same command again."""
+    """Worker, server app, SuperLink and connection are killed between or in rounds; then the same command again."""
     changes = SMALL | {"rounds": 5, "wait_free": True}
     with (
         TemporaryDirectory(prefix="atoll") as folder,
@@ -50,8 +50,8 @@ def test_killing_everything_in_turn_changes_nothing() -> None:
         real.start_link()
         real.submit()
         reach(real, 4)
-        real.kill("node 2")
-        real.start_node("2")
+        real.kill("connection 2")
+        real.start_connection("2")
         summary = real.finish(PATIENCE)
         assert summary["digest"] == small_runs.run("scd", **changes).summary["digest"]
         assert [line["round"] for line in real.lines()] == [1, 2, 3, 4, 5]
@@ -65,7 +65,7 @@ def kill_server_app(real: Federation) -> None:
     """Processes of Flower's server app that belong to this federation."""
     mark = f"FLWR_HOME={real.folder / 'flwr'}".encode()
     for process in Path("/proc").iterdir():
-        if process.name.isdecimal() and _has(process / "cmdline", b"serverapp") and _has(process / "environ", mark):
+        if process.name.isdecimal() and _has(process / "cmdline", b"app_process") and _has(process / "environ", mark):
             os.kill(int(process.name), signal.SIGKILL)
 
 

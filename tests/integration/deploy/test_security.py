@@ -292,7 +292,7 @@ def test_insecure_beyond_the_loopback(fed: Deployed, host: str, tmp_path: Path) 
 def test_a_site_that_is_killed_comes_back_when_its_old_connection_has_lapsed(fed: Deployed, rows: Path) -> None:
     """Nothing says goodbye after kill -9 of the node; Flower takes the site for present for a minute."""
     site: Standing = fed.site("north", rows).said("Connected")
-    (node,) = processes("flower-supernode", str(fed.home.site("north")))
+    (node,) = processes("atoll.deploy.site.connection", str(fed.home.site("north")))
     os.kill(node, 9)
     site.said("last connection as open")
     wait_for("connected again", lambda: site.log.read_text().count("Connected") == 2, 150)

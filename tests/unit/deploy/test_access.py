@@ -26,8 +26,8 @@ def key_of(home: FederationDir, name: str) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    ["activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
-     "push-object", "pull-object", "confirm-message-received"],
+    ["activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "push-object",
+     "pull-object", "confirm-message-received"],
 )  # fmt: skip
 def test_operations_of_sites_pass(name: str) -> None:
     access.check_path("POST", f"/v1/fleet/{name}")
@@ -39,7 +39,7 @@ def test_every_operation_of_installed_flower_is_classified() -> None:
     from flwr.superlink.routers.fleet.router import router
 
     paths: set[Any] = {getattr(route, "path", None) for route in router.routes}
-    refused = {f"/v1/fleet/{name}" for name in ("register-node", "unregister-node")}
+    refused = {f"/v1/fleet/{name}" for name in ("register-node", "unregister-node", "get-run", "get-fab")}
     assert paths == flower_adapter.OPERATIONS | refused
 
 
@@ -55,7 +55,8 @@ def test_key_header_equals_that_of_installed_flower() -> None:
     [
         ("POST", "/v1/control/start-run"), ("POST", "/v1/control/register-node"), ("POST", "/v1/runtime/acquire-task"),
         ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/"), ("POST", "/"), ("POST", "*"), ("POST", ""),
-        ("POST", "/v1/fleet/nonsense"), ("POST", "/v1/fleet/register-node"), ("POST", "/v1/fleet/unregister-node"),
+        ("POST", "/v1/fleet/nonsense"), ("POST", "/v1/fleet/get-run"), ("POST", "/v1/fleet/get-fab"),
+        ("POST", "/v1/fleet/register-node"), ("POST", "/v1/fleet/unregister-node"),
         ("GET", "/v1/fleet/pull-messages"), ("PUT", "/v1/fleet/pull-messages"), ("CONNECT", "localhost:80"),
         ("POST", "/health"), ("HEAD", "/health"), ("GET", "/health/"), ("GET", "/health?x=1"), ("GET", "//health"),
         ("POST", "/v1/fleet/../control/start-run"), ("POST", "/v1/fleet/..%2fcontrol/start-run"),

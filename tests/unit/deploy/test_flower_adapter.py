@@ -12,31 +12,41 @@ from atoll.errors import AtollError
 
 
 def test_check_accepts_the_installed_flower() -> None:
-    flower_adapter.check()
+    flower_adapter.check(flower_adapter.SERVER_PARTS + flower_adapter.SITE_PARTS)
 
 
 def test_check_without_flower_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower_adapter, "find_spec", lambda name: None)
 
     with pytest.raises(AtollError, match=r"pip install \"atoll\[flower\]\""):
-        flower_adapter.check()
+        flower_adapter.check(flower_adapter.SITE_PARTS)
 
 
 @pytest.mark.parametrize(("place", "name"), [("flwr.supercore.nowhere", "Fab"), ("flwr.supercore.fab", "NoSuchName")])
 def test_check_names_a_missing_private_name_and_the_expected_versions(
     place: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(flower_adapter._PLACES, name, place)
+    monkeypatch.setitem(flower_adapter._PLACES["site"], name, place)
 
     with pytest.raises(AtollError, match=rf"lacks {re.escape(place)}\.{name}\. Atoll expects Flower 1\.41 or 1\.42"):
-        flower_adapter.check()
+        flower_adapter.check(flower_adapter.SITE_PARTS)
 
 
-def test_check_names_a_missing_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower_adapter, "PROGRAMS", ("flower-superlink", "flower-nothing"))
+def test_check_names_a_missing_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower_adapter, "_PARAMETERS", (("site", "pull_objects", ("no_such_parameter",)),))
 
-    with pytest.raises(AtollError, match="lacks flower-nothing"):
-        flower_adapter.check()
+    with pytest.raises(AtollError, match=r"lacks site.pull_objects\(no_such_parameter\)"):
+        flower_adapter.check(flower_adapter.SITE_PARTS)
+
+
+def test_environment_of_programs_leaves_out_other_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    found = flower_adapter.environment(tmp_path)
+
+    assert "AWS_SECRET_ACCESS_KEY" not in found
+    assert found["OMP_NUM_THREADS"] == "1"
 
 
 def test_no_other_module_imports_private_parts_of_flower() -> None:

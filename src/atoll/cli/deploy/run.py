@@ -68,7 +68,7 @@ def run(
 
     The same command continues an interrupted run from its last checkpoint.
     """
-    flower_adapter.check()
+    flower_adapter.check(flower_adapter.SERVER_PARTS)
     directory = FederationDir(folder)
     values = {
         "data": "sites",
@@ -131,7 +131,7 @@ def _start_or_find(directory: FederationDir, flower: Control, job: DeploymentJob
     number = going_on(flower, book, job.run_dir)
     if number is None:
         write_private(path, text.encode())
-        number = flower.start(write_app(directory.state / "app"), {"job": str(path)})
+        number = flower.start(write_app(directory.state / "app"), {"job": path.name})
         book.write(number, job.run_dir)
     elif path.read_text() != text:
         raise AtollError("This run is going on already, with other options. Stop it first: atoll deploy stop DIR")

@@ -1,11 +1,13 @@
 """Flower's server app: runs the deployment job whose file is named in the run's configuration."""
 
+import os
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ..transport.flower import FlowerTransport
+from .executor import JOBS
 from .job import read_job
 from .run import run_deployment
 
@@ -14,5 +16,6 @@ app = ServerApp()
 
 @app.main()  # type: ignore[untyped-decorator, unused-ignore]
 def main(grid: Grid, context: Context) -> None:
-    job = read_job(Path(str(context.run_config["job"])))
+    name = Path(str(context.run_config["job"])).name  # A path could name a file of another account.
+    job = read_job(Path(os.environ[JOBS]) / name)
     run_deployment(job, FlowerTransport(grid, {site: how.get("key") for site, how in job.sites.items()}))

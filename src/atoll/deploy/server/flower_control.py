@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import AtollError
-from ..flower_adapter import internals
+from ..flower_adapter import BearerToken, internals
 
 T = TypeVar("T")
 
@@ -41,16 +41,22 @@ class RunStatus(NamedTuple):
 
 
 class Control:
-    """A connection to the SuperLink of this machine."""
+    """A connection to the SuperLink of this machine.
 
-    def __init__(self, port: int, ca: Path | None):
+    Args:
+        port: port of the SuperLink on the loopback.
+        ca: certificate of the federation's authority; None without TLS.
+        token: token of the control interface.
+    """
+
+    def __init__(self, port: int, ca: Path | None, token: str):
         flower = internals()
-        self._requests = flower.requests
+        self._requests = flower
         self._client: Any = flower.ControlHttpClient.from_server_address(
             server_address=f"127.0.0.1:{port}",
             insecure=ca is None,
             root_certificates=ca.read_bytes() if ca else None,
-            interceptors=[flower.RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            interceptors=[flower.RuntimeVersionHttpInterceptor(component_name="flwr CLI"), BearerToken(token)],
         )
 
     def close(self) -> None:
@@ -82,7 +88,7 @@ class Control:
         flower = internals()
         content = flower.build_fab_from_disk(app)
         fab = flower.fab_to_proto(flower.Fab(hashlib.sha256(content).hexdigest(), content, {}))
-        request = flower.requests.StartRunRequest(fab=fab, override_config=flower.user_config_to_proto(run_config))
+        request = flower.StartRunRequest(fab=fab, override_config=flower.user_config_to_proto(run_config))
         answer = _answer(lambda: self._client.StartRun(request))
         if not answer.HasField("run_id"):
             raise AtollError("Flower did not start the run. See the log of the server.")
@@ -116,9 +122,9 @@ class Control:
 
 
 @contextmanager
-def connected(port: int, ca: Path | None) -> Iterator[Control]:
+def connected(port: int, ca: Path | None, token: str) -> Iterator[Control]:
     """Open a connection to Flower's control interface, and close it at the end."""
-    control = Control(port, ca)
+    control = Control(port, ca, token)
     try:
         yield control
     finally:

@@ -1,4 +1,4 @@
-"""Run the processes of a server: Flower's SuperLink and executor on the loopback, and the reverse proxy."""
+"""Run the processes of a server: Flower's SuperLink and Atoll's executor on the loopback, and the reverse proxy."""
 
 import json
 import os
@@ -17,13 +17,14 @@ from ...utils.files import to_json, write_whole
 from .. import flower_adapter, pki
 from ..addresses import is_loopback, join
 from ..federation_dir import FederationDir, FederationFile
-from ..flower_adapter import environment, program
+from ..flower_adapter import environment
 from ..private_files import private_folder, write_private
 from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port, is_held, wait_for_port
 from . import flower_control
 
 OLD_PROCESSES = 40.0  # seconds for the processes of a killed server to end
 WARN_DAYS = 30
+EXECUTOR_SECRET, CONTROL_SECRET = "executor.secret", "control.secret"
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,10 @@ class ServerProcesses:
 
     def run(self) -> None:
         """Run until a signal arrives."""
-        secret = self.directory.state / "executor.secret"
-        write_private(
-            secret, secrets.token_bytes(32)
-        )  # New at each start, so that processes of an earlier server are refused.
-        link, executor, gate = self._superlink(secret), self._executor(secret), self._gate()
+        # New at each start, so that processes of an earlier server are refused.
+        write_private(self.directory.state / EXECUTOR_SECRET, secrets.token_bytes(32))
+        write_private(self.directory.state / CONTROL_SECRET, secrets.token_hex(32).encode())
+        link, executor, gate = self._superlink(), self._executor(), self._gate()
         self._link = link
         note = Running(os.getpid(), self.port, self.host, self.gate_port, self.insecure)
         write_whole(self.directory.state / "server.json", to_json(vars(note)).encode())
@@ -65,24 +65,24 @@ class ServerProcesses:
 
     # -- the processes ------------------------------------------------------------------------------------------------
 
-    def _superlink(self, secret: Path) -> ManagedProcess:
+    def _superlink(self) -> ManagedProcess:
+        state = self.directory.state
         tls = ["--insecure"] if self.insecure else [
             "--ssl-ca-certfile", str(self.directory.ca), "--ssl-certfile", str(self.directory.cert),
             "--ssl-keyfile", str(self.directory.key), "--enable-supernode-auth",
         ]  # fmt: skip
         command = [
-            program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port),
-            "--database", str(self.directory.state / "flower.db"),
-            "--isolation", "process", "--superexec-auth-secret-file", str(secret),
+            sys.executable, "-m", "atoll.deploy.server.superlink", str(state / CONTROL_SECRET),
+            "--host", "127.0.0.1", "--port", str(self.port), "--database", str(state / "flower.db"),
+            "--isolation", "process", "--superexec-auth-secret-file", str(state / EXECUTOR_SECRET),
             "--disable-runtime-dependency-installation", *tls,
         ]  # fmt: skip
         return self._child("SuperLink", command)
 
-    def _executor(self, secret: Path) -> ManagedProcess:
-        tls = ["--insecure"] if self.insecure else ["--root-certificates", str(self.directory.ca)]
+    def _executor(self) -> ManagedProcess:
         command = [
-            program("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{self.port}",
-            "--superexec-auth-secret-file", str(secret), *tls,
+            sys.executable, "-m", "atoll.deploy.server.executor", str(self.directory.state),
+            "--server", f"127.0.0.1:{self.port}", *(["--ca", str(self.ca)] if self.ca else []),
         ]  # fmt: skip
         child = self._child("Executor", command)
         child.ready = self._flower_answers
@@ -111,8 +111,7 @@ class ServerProcesses:
         if mark == self._synced or not self._link.alive or not answers(self.port, self.ca):
             return
         try:
-            if not self.insecure:
-                self._register(self.directory.read())
+            self._register(self.directory.read())
         except flower_control.Unreachable:
             return  # Flower has just ended, and will be restarted.
         except AtollError as mistake:
@@ -124,7 +123,7 @@ class ServerProcesses:
 
     def _register(self, federation: FederationFile) -> None:
         wanted = {pki.spki(site.key.encode()): name for name, site in federation.accepted().items()}
-        with flower_control.connected(self.port, self.ca) as flower:
+        with flower_control.connected(self.port, self.ca, control_token(self.directory)) as flower:
             known = {node.key: node for node in flower.nodes()}
             for key, node in known.items():
                 if key not in wanted and node.status != flower_control.GONE:
@@ -141,7 +140,7 @@ class ServerProcesses:
 
 def serve(directory: FederationDir, host: str | None, port: int | None, insecure: bool, say: Say) -> None:
     """Start the server of a federation and keep it running."""
-    flower_adapter.check()
+    flower_adapter.check(flower_adapter.SERVER_PARTS)
     federation = directory.read()
     host = host or default_host(federation)
     if insecure and not is_loopback(host):
@@ -214,5 +213,11 @@ def reached(directory: FederationDir, timeouts: float = 30.0) -> Iterator[flower
             )
         time.sleep(0.3)
     os.environ.update(environment(directory.state / "flwr"))
-    with flower_control.connected(found.port, None if found.insecure else directory.ca) as flower:
+    ca = None if found.insecure else directory.ca
+    with flower_control.connected(found.port, ca, control_token(directory)) as flower:
         yield flower
+
+
+def control_token(directory: FederationDir) -> str:
+    """Return the token of the control interface of the running server."""
+    return (directory.state / CONTROL_SECRET).read_text()

@@ -1,9 +1,6 @@
-"""Run the processes of a site: its worker, with data and models, and Flower's SuperNode, with the connection."""
+"""Run the processes of a site: its worker, with data and models, and its connection, with key and network."""
 
 import http.client
-import json
-import secrets
-import socket
 import ssl
 import sys
 from pathlib import Path
@@ -12,10 +9,11 @@ from typing import NamedTuple
 from ...errors import AtollError
 from .. import flower_adapter, pki
 from ..addresses import is_loopback, split
-from ..flower_adapter import CONNECTED, HEALTH, PUBLIC_KEY_HEADER, STILL_CONNECTED, environment, program
-from ..private_files import private_folder, write_private
+from ..flower_adapter import HEALTH, PUBLIC_KEY_HEADER, STILL_CONNECTED, environment
+from ..private_files import private_folder
 from ..site_folder import SiteFolder
-from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port
+from ..supervisor import ManagedProcess, Say, Supervisor, alone
+from .connection import CONNECTED
 
 TIMEOUT = 10.0
 
@@ -23,46 +21,27 @@ TIMEOUT = 10.0
 class SiteProcesses:
     """The running processes of a site."""
 
-    def __init__(self, site: SiteFolder, name: str, server: str, insecure: bool, say: Say):
+    def __init__(self, site: SiteFolder, server: str, insecure: bool, say: Say):
         self.site = site
-        self.name = name
         self.server = server
         self.insecure = insecure
         self.say = say
-        self.port = free_port()  # of Flower's own interface between node and executor, on the loopback
-        self._reported = 0.0  # start time of the node whose connection was reported last
+        self._reported = 0.0  # start time of the connection that was reported last
 
     def run(self) -> None:
         """Run until a signal arrives."""
-        secret = self.site.state / "executor.secret"
-        write_private(secret, secrets.token_bytes(32))
         self.site.socket.unlink(missing_ok=True)
-        self._worker, self._node = self._worker_process(), self._supernode(secret)
-        Supervisor([[self._worker], [self._node, self._executor(secret)]], self.say).run(self._tick)
+        worker = self._child("Worker", [sys.executable, "-m", "atoll.deploy.site.worker", str(self.site.path)])
+        self._connection = self._connection_process()
+        Supervisor([[worker], [self._connection]], self.say).run(self._tick)
 
-    def _worker_process(self) -> ManagedProcess:
-        return self._child("Worker", [sys.executable, "-m", "atoll.deploy.site.worker", str(self.site.path)])
-
-    def _supernode(self, secret: Path) -> ManagedProcess:
-        tls = ["--insecure"] if self.insecure else [
-            "--root-certificates", str(self.site.ca), "--auth-supernode-private-key", str(self.site.key),
-        ]  # fmt: skip
-        settings = f"worker={json.dumps(str(self.site.socket))} site={json.dumps(self.name)}"
+    def _connection_process(self) -> ManagedProcess:
         command = [
-            program("flower-supernode"), "--superlink", self.server, "--host", "127.0.0.1", "--port", str(self.port),
-            "--isolation", "process", "--superexec-auth-secret-file", str(secret), "--node-config", settings, *tls,
+            sys.executable, "-m", "atoll.deploy.site.connection", str(self.site.path), "--server", self.server,
+            *(["--insecure"] if self.insecure else []),
         ]  # fmt: skip
-        child = self._child("SuperNode", command)
+        child = self._child("Connection", command)
         child.ready, child.explain = self._may_connect, _explain_exit
-        return child
-
-    def _executor(self, secret: Path) -> ManagedProcess:
-        command = [
-            program("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{self.port}", "--insecure",
-            "--superexec-auth-secret-file", str(secret),
-        ]  # fmt: skip
-        child = self._child("Executor", command)
-        child.ready = lambda: None if _listens(self.port) else ""
         return child
 
     def _child(self, name: str, command: list[str]) -> ManagedProcess:
@@ -77,13 +56,14 @@ class SiteProcesses:
 
     def _tick(self) -> None:
         """Report the connection once the server has accepted this site."""
-        if self._node.alive and self._reported != self._node.began and CONNECTED in self._node.said():
-            self._reported = self._node.began
+        connection = self._connection
+        if connection.alive and self._reported != connection.began and CONNECTED in connection.said():
+            self._reported = connection.began
             self.say(f"Connected to {self.server}. Ctrl-C ends the site.")
 
 
 def _explain_exit(said: str) -> str | None:
-    """Explain why a node ended: Flower refuses a node whose last connection has not expired yet."""
+    """Explain why a connection ended: Flower refuses a site whose last connection has not expired yet."""
     if STILL_CONNECTED in said:
         return "The server counts this site's last connection as open, for about a minute"
     return None
@@ -139,9 +119,9 @@ class Given(NamedTuple):
 
 def take_part(folder: Path, given: Given, insecure: bool, say: Say) -> None:
     """Start a site and keep it running."""
-    flower_adapter.check()
+    flower_adapter.check(flower_adapter.SITE_PARTS)
     site = SiteFolder(folder)
-    name = site.name()
+    site.name()
     site.check()
     address = given.server or site.server()
     host, _ = split(address)
@@ -152,7 +132,7 @@ def take_part(folder: Path, given: Given, insecure: bool, say: Say) -> None:
         private_folder(place)
     with alone(site.state / "client.lock", f"This site is running already, from {str(site.path)!r}."):
         knock(site, address, insecure)  # Reports a refused key before the data are loaded.
-        SiteProcesses(site, name, address, insecure, say).run()
+        SiteProcesses(site, address, insecure, say).run()
 
 
 def _store_options(site: SiteFolder, given: Given) -> None:
@@ -171,9 +151,3 @@ def _absolute(data: str) -> str:
     """Make a path absolute, so that the site can start from any folder; other names stay as they are."""
     path = Path(data).expanduser()
     return str(path.absolute()) if path.exists() else data
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as s:
-        s.settimeout(1)
-        return s.connect_ex(("127.0.0.1", port)) == 0

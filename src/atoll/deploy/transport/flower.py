@@ -21,7 +21,7 @@ _PROJECT = """\
 [project]
 name = "atoll-run"
 version = "{version}"
-description = "A run of atoll. It holds no code: server and sites use the package they have installed."
+description = "A run of atoll. It holds no code and stays at the server, which uses the package installed there."
 license = "Apache-2.0"
 dependencies = []
 
@@ -30,7 +30,7 @@ publisher = "atoll"
 
 [tool.flwr.app.components]
 serverapp = "atoll.deploy.server.app:app"
-clientapp = "atoll.deploy.site.app:app"
+clientapp = "atoll.deploy.server.app:app"  # Flower asks for an entry; sites of Atoll run no app
 
 [tool.flwr.app.config]
 job = ""
@@ -38,7 +38,7 @@ job = ""
 
 
 def write_app(folder: Path) -> Path:
-    """Write the app that Flower sends to sites: a description that names the installed package, without code."""
+    """Write the app of a run as Flower wants it: a description that names the installed package, without code."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(_PROJECT.format(version=__version__))
     return folder

@@ -1,0 +1,78 @@
+"""Connect a site to the server: pass each message to the site's worker, and its reply to the server.
+
+``python -m atoll.deploy.site.connection SITE_DIR --server ADDRESS`` runs until it receives SIGTERM. The process holds
+the site's key and the network connection, and no rows. It takes frames of the protocol and nothing else: apps of Flower
+are neither requested nor run, so no code comes from the server. It does not import torch.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+from ..flower_adapter import RunEnded, SiteConnection, connected_site
+from ..site_folder import SiteFolder
+from ..transport.flower import unwrapped, wrapped
+from ..transport.protocol import call, error, pack
+
+CONNECTED = "connected to the server"  # written to the log once the server has accepted the site
+ACTIVE_PAUSE = 0.3  # seconds between two requests for messages while a run goes on
+IDLE_PAUSE = 2.0
+PATIENCE = 50  # A pause is at most this part of the time since the last message, so a long wait costs 2 % more.
+
+
+def pause_after(idle: float) -> float:
+    """Return the seconds until the next request for messages, ``idle`` seconds after the last message."""
+    return min(IDLE_PAUSE, max(ACTIVE_PAUSE, idle / PATIENCE))
+
+
+def pass_messages(connection: SiteConnection, worker: Path) -> None:
+    """Pass messages to the worker's socket, one after the other, until the connection ends by an exception."""
+    last = time.monotonic()
+    while True:
+        received = connection.receive()
+        if received is None:
+            time.sleep(pause_after(time.monotonic() - last))
+            continue
+        try:
+            _answer(connection, received, worker)
+        except Exception as reason:  # The server asks again if it needs the reply.
+            _log(f"a message was lost: {type(reason).__name__}: {reason}")
+        last = time.monotonic()
+
+
+def _answer(connection: SiteConnection, received: object, worker: Path) -> None:
+    """Pull a message and push the worker's reply, or an error code: the text of an exception would travel."""
+    began = time.monotonic()
+    content = connection.pull(received)
+    try:
+        reply = call(worker, unwrapped(content))
+    except Exception:
+        reply = pack(error("worker"))
+    try:
+        connection.reply(received, wrapped(reply), time.monotonic() - began)
+    except RunEnded as reason:
+        _log(str(reason))
+
+
+def _log(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Run the connection with the arguments of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m atoll.deploy.site.connection")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--server", required=True, help="address of the gate")
+    parser.add_argument("--insecure", action="store_true", help="without TLS, for trials on one machine")
+    given = parser.parse_args()
+    site = SiteFolder(given.folder)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the server is told
+    with connected_site(given.server, None if given.insecure else site.ca, site.key.read_bytes()) as connection:
+        _log(CONNECTED)
+        pass_messages(connection, site.socket)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The attacks of tests/redteam: who tries what, what is allowed, and where the test is."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Attack(NamedTuple):
+    """An attack on a real federation, with the outcome that is allowed."""
+
+    who: str
+    what: str
+    allowed: str
+    test: str
+
+
+STRANGER, SITE, SERVER, ACCOUNT = "stranger", "registered site", "server", "another account of the server's machine"
+_FILES = {STRANGER: "stranger", SITE: "site", SERVER: "server", ACCOUNT: "local_account"}
+
+
+def _attack(who: str, what: str, allowed: str) -> Attack:
+    return Attack(who, what, allowed, f"tests/redteam/test_{_FILES[who]}.py")
+
+
+ATTACKS = {
+    "closed": _attack(STRANGER, "Control, Runtime, register-node, unknown operations", "403"),
+    "paths": _attack(STRANGER, "paths with `..`, `%2e`, queries, other case, absolute URIs", "400, 403 or 404"),
+    "held": _attack(STRANGER, "600 connections held open", "a site's request is answered within a second"),
+    "order": _attack(SITE, "push-messages as an order to another site", "403"),
+    "reply-as": _attack(SITE, "push-messages as a reply of another site", "403"),
+    "apps": _attack(SITE, "get-run, get-fab, register-node", "403"),
+    "card": _attack(SITE, "a card whose model is a Python file", "the run ends, no import at the server"),
+    "names": _attack(SERVER, "`begin` and `hello` with names that are paths", "refused by `rules`, no import"),
+    "seed": _attack(SERVER, "`begin` with `dp_seed`", "refused"),
+    "again": _attack(SERVER, "a second `begin` of a run with another epsilon", "refused"),
+    "assess": _attack(SERVER, "twenty models to `assess` for one state", "one score"),
+    "control": _attack(ACCOUNT, "Control on the loopback without the secret", "401"),
+    "runtime": _attack(ACCOUNT, "Runtime on the loopback without the executor's secret", "401"),
+    "tokens": _attack(ACCOUNT, "secrets and tokens in process lists during a run", "none"),
+    "bundle": _attack(ACCOUNT, "an app of Flower started with a stolen secret", "runs neither at server nor sites"),
+}  # fmt: skip
+
+
+def to_markdown() -> str:
+    """Return the boundaries as a table of docs/explanation-security.md."""
+    rows = ["| who | what | allowed | test |", "| --- | --- | --- | --- |"]
+    return "\n".join([*rows, *(f"| {a.who} | {a.what} | {a.allowed} | `{a.test}` |" for a in ATTACKS.values())])
+
+
+@dataclass
+class Findings:
+    """What each attack got."""
+
+    got: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, attack: str, text: str) -> None:
+        print(f"{ATTACKS[attack].who}: {ATTACKS[attack].what} -> {text}")
+        self.got.setdefault(attack, []).append(text)
+
+    def write(self, path: Path) -> str:
+        """Write the findings as JSON; return them as a table."""
+        found = [ATTACKS[name]._asdict() | {"got": got} for name, got in self.got.items()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1))
+        return "\n".join(f"{a['who']:38} {a['what'][:70]:72} {', '.join(dict.fromkeys(a['got']))}" for a in found)

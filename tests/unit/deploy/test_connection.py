@@ -1,0 +1,79 @@
+"""The connection of a site: passes frames, runs nothing, asks seldom when idle."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.deploy.flower_adapter import OPERATIONS, RunEnded
+from atoll.deploy.site import connection
+from atoll.deploy.transport.flower import unwrapped, wrapped
+from atoll.deploy.transport.protocol import unpack
+
+pytest.importorskip("flwr")
+
+
+@pytest.mark.parametrize(("idle", "pause"), [(0, 0.3), (15, 0.3), (50, 1.0), (100, 2.0), (9999, 2.0)])
+def test_pause_grows_with_the_time_since_the_last_message(idle: float, pause: float) -> None:
+    """A fiftieth of the time, but at least 0.3 s and at most 2 s: 50 / 50 = 1."""
+    assert connection.pause_after(idle) == pause
+
+
+def test_connection_loads_no_torch_and_needs_at_most_120_megabytes() -> None:
+    code = (
+        "import sys, atoll.deploy.site.connection; from atoll.deploy import flower_adapter; from pathlib import Path;"
+        "flower_adapter._load('site'); import flwr.app;"
+        "print('torch' in sys.modules, Path('/proc/self/status').read_text().split('VmRSS:')[1].split()[0])"
+    )
+    torch, kilobytes = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
+
+    assert torch == "False"
+    assert int(kilobytes) <= 120 * 1024
+
+
+def test_sites_have_no_operation_that_fetches_an_app() -> None:
+    assert len(OPERATIONS) == 8
+    assert not [path for path in OPERATIONS if "get-" in path or "register" in path]
+
+
+class Stub:
+    """A connection with messages that are given, and then an end."""
+
+    def __init__(self, *contents: Any, fails: Exception | None = None):
+        self.contents = list(contents)
+        self.fails = fails
+        self.replies: list[bytes] = []
+
+    def receive(self) -> Any:
+        if not self.contents:
+            raise KeyboardInterrupt
+        return self.contents.pop(0)
+
+    def pull(self, received: Any) -> Any:
+        return received
+
+    def reply(self, received: Any, content: Any, seconds: float) -> None:
+        self.replies.append(unwrapped(content))
+        if self.fails:
+            raise self.fails
+
+
+def test_message_without_a_worker_gets_an_error_code(tmp_path: Path) -> None:
+    stub = Stub(wrapped(b"a frame"))
+
+    with pytest.raises(KeyboardInterrupt):
+        connection.pass_messages(stub, tmp_path / "no.sock")  # type: ignore[arg-type]
+
+    assert [unpack(reply).code for reply in stub.replies] == ["worker"]
+
+
+@pytest.mark.parametrize("fails", [RunEnded("over"), OSError("gone")])
+def test_reply_that_cannot_be_sent_does_not_end_the_connection(fails: Exception, tmp_path: Path) -> None:
+    stub = Stub(wrapped(b"one"), wrapped(b"two"), fails=fails)
+
+    with pytest.raises(KeyboardInterrupt):
+        connection.pass_messages(stub, tmp_path / "no.sock")  # type: ignore[arg-type]
+
+    assert len(stub.replies) == 2
