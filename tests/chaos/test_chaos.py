@@ -282,7 +282,7 @@ def test_run_stopped_by_signal_saves_last_finished_round(
     )  # fmt: skip
     with killable_cli.atoll(*command, "--out", tmp_path / "whole", log=log) as whole:
         whole.finish()
-    participate = LoopBackend._participate
+    participate = LoopBackend._take_part
 
     def endless(self: LoopBackend, method: Any, seed: int, job: Any) -> Any:
         if job.round.t == 2:
@@ -291,7 +291,7 @@ def test_run_stopped_by_signal_saves_last_finished_round(
         return participate(self, method, seed, job)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LoopBackend, "_participate", endless)
+        patch.setattr(LoopBackend, "_take_part", endless)
         victim = killable_cli.atoll(*command, "--out", out, log=log)
     with victim:
         while not sign.exists():

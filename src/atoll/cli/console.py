@@ -111,6 +111,9 @@ def counted(bars: Progress, label: str) -> Callable[[int, int], None]:
 def _score(line: RoundMetrics) -> str:
     post, generic = line["personal"]["post"], line["generic"]
     score = next(iter(post))  # the criterion is the first entry
-    shown = criterion_named(score).named
+
+    def shown(value: float | None) -> str:
+        return "withheld" if value is None else criterion_named(score).named(value)  # null in files, if no site tells
+
     personal = f"personal {shown(post[score])}"
     return f"{personal}  generic {shown(generic['global'][score])}" if generic else personal

@@ -131,7 +131,7 @@ def test_a_run_goes_on_to_the_same_end_after_kill_9(fed: Deployed, what: str) ->
         fed.server.said("Ready")
     text, mistake = first.communicate(timeout=400)
     if first.returncode != 0:
-        assert "The same command again goes on" in mistake or "does not answer" in mistake, mistake
+        assert "The same command continues" in mistake or "does not answer" in mistake, mistake
         again = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400)
         assert again.returncode == 0, again.stderr
         text = again.stdout

@@ -262,7 +262,8 @@ def test_a_second_server(fed: Deployed) -> None:
 def test_nobody_else_can_read_what_a_running_server_writes(fed: Deployed) -> None:
     for path in (fed.home.path, fed.home.state, fed.home.logs, fed.home.path / "sites"):
         assert path.stat().st_mode & 0o077 == 0, path
-    assert (fed.home.state / "executor.secret").stat().st_mode & 0o777 == 0o600
+    for name in ("executor.secret", "control.secret"):
+        assert (fed.home.state / name).stat().st_mode & 0o777 == 0o600, name
     for path in fed.home.path.glob("sites/*/*.*"):
         assert path.stat().st_mode & 0o077 == 0, path
 

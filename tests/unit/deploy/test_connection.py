@@ -10,7 +10,7 @@ import pytest
 from atoll.deploy.flower_adapter import OPERATIONS, RunEnded
 from atoll.deploy.site import connection
 from atoll.deploy.transport.flower import unwrapped, wrapped
-from atoll.deploy.transport.protocol import unpack
+from atoll.deploy.transport.protocol import call, unpack
 
 pytest.importorskip("flwr")
 
@@ -77,3 +77,11 @@ def test_reply_that_cannot_be_sent_does_not_end_the_connection(fails: Exception,
         connection.pass_messages(stub, tmp_path / "no.sock")  # type: ignore[arg-type]
 
     assert len(stub.replies) == 2
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 5, b"ATL1" + bytes(12) + b"more", b"ATL1\x00\x00\x00\x09" + bytes(8)])
+def test_bytes_that_are_no_whole_frame_are_not_passed_to_the_worker(data: bytes, tmp_path: Path) -> None:
+    """The worker would wait for the rest of the frame, and the site with it."""
+    reply = unpack(call(tmp_path / "no such socket", data))
+
+    assert reply.code == "request"

@@ -143,10 +143,10 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -
 
 # Where a run of three clients is stopped, how often that is called in a round, and by which method.
 PLACES = [
-    (LoopBackend, "_participate", 3, "ditto"),  # in the middle of training
-    (LoopBackend, "_participate", 6, "fedmd"),  # in the second exchange, when states of the first are new
+    (LoopBackend, "_take_part", 3, "ditto"),  # in the middle of training
+    (LoopBackend, "_take_part", 6, "fedmd"),  # in the second exchange, when states of the first are new
     (LoopBackend, "commit", 3, "scd"),  # when some states are new
-    (LoopBackend, "_participate", 6, "fedpd"),  # when the server has changed what it keeps of some clients
+    (LoopBackend, "_take_part", 6, "fedpd"),  # when the server has changed what it keeps of some clients
     (MetricsWriter, "evaluate", 1, "fedavg"),  # when everything is new and nothing is entered
     (MetricsWriter, "write", 1, "ditto"),
 ]
@@ -172,7 +172,7 @@ def test_interrupted_round_leaves_no_trace_in_the_run(
 def test_run_stopped_in_its_first_round_has_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = made("ditto", "memory")
     with monkeypatch.context() as patch:
-        stop_at(patch, LoopBackend, "_participate", 2)
+        stop_at(patch, LoopBackend, "_take_part", 2)
         with pytest.raises(KeyboardInterrupt):
             conducted(setup, tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -200,7 +200,7 @@ def test_checkpoint_of_a_stopped_run_has_extras_of_the_last_whole_round(
     with RunDir(tmp_path) as folder:
         experiment = build_experiment(setup, folder)
         experiment.checkpointing.extras["chain"] = chain
-        participate = LoopBackend._participate
+        participate = LoopBackend._take_part
 
         def linked(*args: Any) -> Any:
             chain.length += 1
@@ -208,7 +208,7 @@ def test_checkpoint_of_a_stopped_run_has_extras_of_the_last_whole_round(
                 raise KeyboardInterrupt
             return participate(*args)
 
-        monkeypatch.setattr(LoopBackend, "_participate", linked)
+        monkeypatch.setattr(LoopBackend, "_take_part", linked)
         with pytest.raises(KeyboardInterrupt):
             experiment.run(lambda done, line: None)
         heir = build_experiment(setup, folder)

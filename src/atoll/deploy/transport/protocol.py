@@ -104,12 +104,18 @@ def pack(frame: Frame) -> bytes:
 
 def unpack(data: bytes) -> Frame:
     """Return the frame of some bytes; raise ProtocolError if they are none."""
+    head = _head_length(data)
+    return _frame(data[_PREFIX.size : _PREFIX.size + head], data[_PREFIX.size + head :])
+
+
+def _head_length(data: bytes) -> int:
+    """Return the length of the header of some bytes; raise ProtocolError unless they are one whole frame."""
     if len(data) < _PREFIX.size:
         raise ProtocolError(f"{len(data)} bytes are no frame.")
     head, body = _lengths(data[: _PREFIX.size])
     if len(data) != _PREFIX.size + head + body:
         raise ProtocolError("A frame is cut short, or bytes follow it.")
-    return _frame(data[_PREFIX.size : _PREFIX.size + head], data[_PREFIX.size + head :])
+    return head
 
 
 def _lengths(prefix: bytes) -> tuple[int, int]:
@@ -131,7 +137,14 @@ def _frame(head: bytes, body: bytes) -> Frame:
 
 
 def call(address: str | Path, data: bytes, timeouts: float | None = None) -> bytes:
-    """Send a packed frame to the worker at a socket; return its packed reply or an error frame."""
+    """Send a packed frame to the worker at a socket; return its packed reply or an error frame.
+
+    Bytes that are no whole frame are not sent: the worker would wait for the rest.
+    """
+    try:
+        _head_length(data)
+    except ProtocolError:
+        return pack(error("request"))
     with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError, ProtocolError):
         connection.settimeout(timeouts)
         connection.connect(str(address))
