@@ -10,7 +10,7 @@ import pytest
 from atoll.deploy.flower_adapter import OPERATIONS, RunEnded
 from atoll.deploy.site import connection
 from atoll.deploy.transport.flower import unwrapped, wrapped
-from atoll.deploy.transport.protocol import call, unpack
+from atoll.deploy.transport.protocol import Frame, call, pack, unpack
 
 pytest.importorskip("flwr")
 
@@ -61,7 +61,7 @@ class Stub:
 
 
 def test_message_without_a_worker_gets_an_error_code(tmp_path: Path) -> None:
-    stub = Stub(wrapped(b"a frame"))
+    stub = Stub(wrapped(pack(Frame("name", {}))))
 
     with pytest.raises(KeyboardInterrupt):
         connection.pass_messages(stub, tmp_path / "no.sock")  # type: ignore[arg-type]
