@@ -10,7 +10,8 @@ from atoll.core.prng import key, normal
 from atoll.core.problems import Classes
 from atoll.core.task import Reply, Round, Task
 from atoll.errors import AtollError
-from atoll.methods.fedpac import Down, FedPAC, Kept, Update, combine, minimise_on_simplex, statistics
+from atoll.methods._simplex import minimise_on_simplex
+from atoll.methods.fedpac import Down, FedPAC, Kept, Update, combine, statistics
 
 MODEL = toy_models.identity_body(2, 2)
 TASK = Task(MODEL, Classes(2), ("a", "b"), models={"a": MODEL, "b": MODEL})
