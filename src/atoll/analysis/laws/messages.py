@@ -14,6 +14,7 @@ from ...clients.state_store import MemoryStore
 from ...clients.tasks import ClientTask, ClientUpload
 from ...clients.validation.validator import Validator
 from ...core.contract import contract, exchanges_of
+from ...core.hooks import TakesRegularisers
 from ...core.method import AnyMethod
 from ...core.payloads import Nothing, Payload, equal, pack, unpack
 from ...core.prng import key
@@ -92,7 +93,7 @@ def _role(f: Any) -> Any:
 
 def _has_role(method: AnyMethod, f: Any) -> bool:
     """Return True if a field has a role, or holds the reports of regularisers, which declare roles of their own."""
-    return _role(f) is not None or f.name == "extra"
+    return _role(f) is not None or (isinstance(method, TakesRegularisers) and f.name == "extra")
 
 
 def broken_uploads_leave_no_trace(trial: Trial) -> str:
