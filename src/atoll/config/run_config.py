@@ -56,7 +56,14 @@ class Config:
         group=DATA,
     )
     rows: int | None = option(
-        None, "use at most N training rows, drawn from all classes in proportion; default: all", group=DATA, least=1
+        None,
+        "use N training rows in all, validation rows included, of every client in proportion; default: all. Test rows "
+        "stay",
+        group=DATA,
+        least=1,
+    )
+    test_rows: int | None = option(
+        None, "use N test rows in all, of every client in proportion; default: all", group=DATA, least=1
     )
     clients: int | None = option(
         None, "number of clients; default: 10, or all clients that the partition names", group=DATA, least=1

@@ -22,7 +22,7 @@ from ..data.federate import federate
 from ..data.federated_dataset import PARTS, FederatedDataset
 from ..data.loading import load
 from ..data.seeding import stream
-from ..data.subset import sample_public_rows, subsample
+from ..data.subset import keep_rows, sample_public_rows
 from ..data.transforms import Transform, preset
 from ..errors import AtollError
 from ..methods import _registry
@@ -98,8 +98,6 @@ def build_setup(
     devices = fill_from_option(Devices(), config.clock, "--clock")
     method = _apply_wait_free(config, method) if method else build_method(config)
     data = load_data(config) if dataset is None else check_task(dataset, config)
-    if config.rows is not None:
-        data = subsample(data, config.rows, stream(config.seed, "excerpt"))
     own_public = 0 if config.public_data else config.public
     federation = federate(
         data,
@@ -110,6 +108,8 @@ def build_setup(
         own_public,
         cache=_partition_cache(config),
     )
+    if config.rows is not None or config.test_rows is not None:
+        federation = keep_rows(federation, config.rows, config.test_rows, stream(config.seed, "excerpt"))
     federation, newcomers = federation.split_off(config.newcomers) if config.newcomers else (federation, None)
     config = replace(config, device=_resolve_device(config))
     transform = preset(config.transform, data.name, data.shape)

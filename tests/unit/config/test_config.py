@@ -19,6 +19,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "data": (["--data", "mnist"], "mnist"),
     "data_dir": (["--data-dir", "d"], "d"),
     "rows": (["--rows", "500"], 500),
+    "test_rows": (["--test-rows", "90"], 90),
     "clients": (["--clients", "7"], 7),
     "metric": (["--metric", "./m.py:f", "--metric", "g"], ("./m.py:f", "g")),
     "newcomers": (["--newcomers", "2"], 2),

@@ -9,7 +9,7 @@ from atoll.core.problems import Classes, Labels, NextToken, Numbers
 from atoll.data.dataset import Dataset
 from atoll.data.federate import federate
 from atoll.data.loading import load
-from atoll.data.subset import subsample
+from atoll.data.subset import keep_rows
 from atoll.errors import AtollError
 
 TABLE = "a,fever,cough,price\n1,0,1,10\n2,1,1,20\n3,0,0,30\n4,1,0,40\n"
@@ -179,7 +179,8 @@ def test_rows_without_classes_are_divided_split_and_set_aside() -> None:
     assert len(made.public) == 4
     assert [len(rows) for rows in made.train] == [10, 10, 10]
     assert made.holdings()["classes"] == ["all rows"]
-    assert len(subsample(labels, 10, np.random.default_rng(0)).y_train) == 10
+    fewer = keep_rows(made, 11, None, np.random.default_rng(0))
+    assert sum(map(len, fewer.train + fewer.val)) == 11
 
 
 def test_single_numbers_are_grouped_into_ranges_of_equally_many_rows() -> None:
