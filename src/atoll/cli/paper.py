@@ -9,7 +9,9 @@ from rich.table import Table
 
 from ..config import Config
 from ..engine.experiment import Watch
-from ..experiments import papers, reproduction
+from ..experiments import claim_page, claim_runs, claim_verdicts, claims, papers, reproduction
+from ..experiments.claim_records import ClaimRun
+from ..experiments.claims import Claim
 from ..experiments.paper_planning import PlannedRun, plan_runs
 from ..experiments.papers import SCALES, Recipe
 from ..experiments.reproduction import FIGURES
@@ -98,6 +100,59 @@ def run(
             console().print(_rich(sheet))
         click.echo(f"Results: {found.root / 'results.md'}")
         click.echo(f"Figures: {found.root / FIGURES}")
+
+
+@paper.command()
+@click.argument("name", metavar="PAPER")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Number of runs at the same time."
+)
+@click.option("--data-dir", help="Folder with data sets; default: ATOLL_DATA or a cache folder.")
+@click.option(
+    "--records",
+    type=click.Path(path_type=Path),
+    help="Folder of the records of finished runs; default: beside the declaration.",
+)
+@click.option("--page", is_flag=True, help="Run nothing: write RESULTS.md from the records.")
+@quiet_option
+def claim(
+    name: str, workers: int, data_dir: str | None, records: Path | None, page: bool, quiet: bool
+) -> None:  # fmt: skip
+    """Decide the main claim of a paper by its declared experiment, papers/PAPER/claim.yaml.
+
+    Every finished run leaves a small record and is not repeated; an interrupted run continues.
+    """
+    declared = claims.read_claim(name)
+    folder = papers.recipes_dir() / name
+    kept = records or folder / "results" / "claim"
+    if not page:
+        with progress(quiet) as bars:
+            claim_runs.run_claim(
+                declared, kept, reproduction.WHERE / name / "claim", _follow_runs(bars, declared), workers, data_dir
+            )
+    report = claim_page.ClaimReport(declared, kept)
+    for sheet in (
+        claim_verdicts.score_sheet(declared, report.records, report.chosen),
+        claim_verdicts.comparison_sheet(declared, report.decided),
+    ):
+        if not quiet:
+            console().print(_rich(sheet))
+    click.echo(f"Results: {claim_page.write_report(report, folder if records is None else records)}")
+
+
+def _follow_runs(bars: Progress, declared: Claim) -> claim_runs.Follow:
+    """Show one bar over all runs of a claim."""
+    total = len(claim_runs.plan_search(declared)) + len(declared.seeds) * len(declared.methods)
+    bar = bars.add_task("runs of the claim", total=total, score="")
+
+    def watch(planned: ClaimRun) -> Watch:
+        def advance(done: int, line: RoundMetrics | None) -> None:
+            label = f"{planned.part}: {planned.method}, seed {planned.config.seed}, round {done}"
+            bars.update(bar, advance=int(done == planned.config.rounds and line is not None), description=label)
+
+        return advance
+
+    return watch
 
 
 def follow_all(bars: Progress, planned: Sequence[PlannedRun]) -> Follow:

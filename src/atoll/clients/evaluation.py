@@ -13,6 +13,7 @@ from ..core.model import CHUNK, Predictor
 from ..core.problems import Problem
 from .metrics import Metric, compute_metric
 
+RECENT = 10  # rounds at the end of a run whose mean is reported
 Score = dict[str, float]  # of one client, or the summary of many; NaN where a metric is undefined
 
 
@@ -105,17 +106,19 @@ def find_target_round(lines: Sequence[Mapping[str, Any]], target: float, criteri
 
 
 def select_rounds(history: Sequence[tuple[int, Score]], criterion: Criterion) -> dict[str, Any]:
-    """Select the final, the best and the validation-selected round of a run.
+    """Select the final, the best and the validation-selected round of a run, and average the last ten rounds.
 
     Args:
         history: pairs of round and score, in order, at least one.
         criterion: the score that selects.
 
     Returns:
-        Scores and metrics of the three rounds. The first round wins a tie; without validation rows the final round
-        takes the place of the validation-selected one.
+        Scores and metrics of the three rounds, and their means over the last ten rounds, as far as these were
+        evaluated. The first round wins a tie; without validation rows the final round takes the place of the
+        validation-selected one.
     """
     final = history[-1]
+    recent = _mean_scores([score for at, score in history if at > final[0] - RECENT])
     best = criterion.best(history, lambda at: at[1][criterion.name])
     validated = [at for at in history if not math.isnan(at[1].get("val", math.nan))]
     chosen = criterion.best(validated, lambda at: at[1]["val"]) if validated else final
@@ -125,6 +128,12 @@ def select_rounds(history: Sequence[tuple[int, Score]], criterion: Criterion) ->
         "best_round": best[0],
         "best_by_val": chosen[1][criterion.name],
         "best_by_val_round": chosen[0],
+        "last10": recent[criterion.name],
         "worst_decile": chosen[1].get("worst_decile", math.nan),
-        "metrics": {"final": final[1], "best": best[1], "best_by_val": chosen[1]},
+        "metrics": {"final": final[1], "best": best[1], "best_by_val": chosen[1], "last10": recent},
     }
+
+
+def _mean_scores(scores: Sequence[Score]) -> Score:
+    """Return the mean of each value over several rounds; NaN if it is missing in one of them."""
+    return {name: float(np.mean([s.get(name, math.nan) for s in scores])) for name in scores[-1]}

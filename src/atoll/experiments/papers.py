@@ -35,6 +35,7 @@ SCALES = ("smoke", "cpu", "full")
 SCALE_ENTRIES = ("options", "cases", "methods", "seeds", "stand_ins", "note")
 ENTRIES = ("title", "figure", "notes", "options", "cases", "methods", "measures", "claims", "scales")
 MEASURES = {"accuracy": "personal.best_by_val"}
+DECLARED = "claim"  # The experiment that decides a paper's main claim is no recipe; see claims.py.
 
 
 class Cell(NamedTuple):
@@ -110,7 +111,8 @@ def recipes_dir() -> Path:
 def list_recipes(folder: Path | None = None) -> list[str]:
     """List all recipes, as ``paper/item``."""
     root = folder or recipes_dir()
-    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*.yaml"))
+    found = (path.relative_to(root).with_suffix("") for path in root.glob("*/*.yaml"))
+    return sorted(str(name) for name in found if name.name != DECLARED)
 
 
 def read_recipe(name: str, folder: Path | None = None) -> Recipe:
@@ -131,7 +133,7 @@ def read_recipe(name: str, folder: Path | None = None) -> Recipe:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as reason:
         raise AtollError(f"{path} is not readable YAML: {reason}") from reason
-    _check_entries(entries, ENTRIES, str(path))
+    check_entries(entries, ENTRIES, str(path))
     paper, item = name.split("/")
     return Recipe(
         paper,
@@ -164,11 +166,12 @@ def _figures(entries: object, path: Path) -> list[FigureRequest]:
 def _scale(name: str, entries: Json, path: Path) -> Scale:
     if name not in SCALES:
         raise unknown(f"scale in {path}", name, SCALES)
-    _check_entries(entries, SCALE_ENTRIES, f"{path}, {name}")
+    check_entries(entries, SCALE_ENTRIES, f"{path}, {name}")
     return Scale(name, **entries)
 
 
-def _check_entries(entries: object, known: Iterable[str], where: str) -> None:
+def check_entries(entries: object, known: Iterable[str], where: str) -> None:
+    """Raise an AtollError if ``entries`` is no mapping, or has an entry that is not among the known ones."""
     if not isinstance(entries, dict):
         raise AtollError(f"{where} must contain entries such as {', '.join(known)}.")
     for name in entries:

@@ -227,7 +227,7 @@ def _selected(history: Sequence[tuple[int, Document]], criterion: Criterion) -> 
     """Return a selection in the form of a summary; without rounds, one without values."""
     numbers = [(t, {k: math.nan if v is None else v for k, v in score.items()}) for t, score in history]
     if not numbers:
-        return {"final": None, "best": None, "best_by_val": None, "worst_decile": None}
+        return {"final": None, "best": None, "best_by_val": None, "last10": None, "worst_decile": None}
     return select_rounds(numbers, criterion)
 
 

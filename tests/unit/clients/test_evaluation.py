@@ -158,6 +158,16 @@ def test_selection_reports_final_best_and_validation_selected_values() -> None:
     assert found["metrics"]["best"]["accuracy"] == 0.8
 
 
+def test_last_ten_rounds_are_averaged_as_far_as_they_were_evaluated() -> None:
+    """Twelve evaluations of rounds 2, 4, ..., 24: the last ten rounds, 15 to 24, hold those of 16 to 24.
+
+    Accuracies are round / 100, so that their mean is 0.2.
+    """
+    found = select_rounds([(at, {"accuracy": at / 100, "val": 0.5}) for at in range(2, 26, 2)], ACCURACY)
+    assert found["last10"] == pytest.approx(0.2)
+    assert found["metrics"]["last10"] == pytest.approx({"accuracy": 0.2, "val": 0.5})
+
+
 def test_selection_takes_first_round_of_a_tie() -> None:
     found = select_rounds(curve((0.3, 0.4), (0.8, 0.7), (0.8, 0.7), (0.2, 0.7)), ACCURACY)
     assert (found["best_round"], found["best_by_val_round"]) == (4, 4)
