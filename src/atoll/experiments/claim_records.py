@@ -53,7 +53,7 @@ def record_name(claim: Claim, part: str, method: str, point: Point, seed: int) -
     options that the declaration leaves open, so that records stay valid when an option is added.
     """
     declared = claim.methods[method]
-    decisive = (claim.options, declared.run, declared.options, point, claim.measure, claim.validation, seed)
+    decisive = (claim.options, declared.run, declared.options, point, claim.measures(method), seed)
     digest = sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{part}-{to_file_name(method.replace('/', '-'))}-seed{seed}-{digest}.json"
 
@@ -64,10 +64,10 @@ def record_of(claim: Claim, planned: ClaimRun, run: Run) -> Record:
     Raises:
         AtollError: the run has no such measure.
     """
-    model = claim.measure.partition(".")[0]
-    test, validation = (value(run.summary, entry) for entry in (claim.measure, claim.validation))
+    entries = claim.measures(planned.method)
+    test, validation = (value(run.summary, entry) for entry in entries)
     if test is None or validation is None:
-        raise AtollError(f"{run.path}: the run has no {claim.measure} or no {claim.validation}.")
+        raise AtollError(f"{run.path}: the run has no {' or no '.join(entries)}.")
     return Record(
         planned.part,
         planned.method,
@@ -75,16 +75,21 @@ def record_of(claim: Claim, planned: ClaimRun, run: Run) -> Record:
         run.seed,
         test,
         validation,
-        [[line["round"], round(score, 6)] for line in run.metrics if (score := _score(line, model, run)) is not None],
+        [
+            [line["round"], round(score, 6)]
+            for line in run.metrics
+            if (score := _score(line, entries[0], run)) is not None
+        ],
         round(float(run.summary["seconds"]), 1),
         str(run.summary["digest"]),
         code_version(),
     )
 
 
-def _score(line: Mapping[str, object], model: str, run: Run) -> float | None:
-    name = run.criterion.name
-    return value(line, f"personal.post.{name}") if model == "personal" else value(line, f"generic.global.{name}")
+def _score(line: Mapping[str, object], measure: str, run: Run) -> float | None:
+    """Return the score of the measured model in one round."""
+    name = "global" if measure.endswith(".global") else run.criterion.name
+    return value(line, f"personal.post.{name}" if measure.startswith("personal") else f"generic.global.{name}")
 
 
 def write_record(record: Record, path: Path) -> None:

@@ -10,7 +10,8 @@ A declaration is written before its runs. It has these entries:
 - ``effect``: the smallest effect of interest, in percentage points;
 - ``search_seeds`` and ``seeds``: no seed may be in both, so that the search does not see the rows of the table;
 - ``methods``: by their names in the table. ``run`` names the method, ``search`` lists the points that are tried, the
-  same number for every method that has a search, and ``like`` takes the point that was chosen for another method;
+  same number for every method that has a search, and ``like`` takes the point that was chosen for another method.
+  ``options``, ``measure`` and ``validation`` of a method override those of the claim;
 - ``compare``: pairs ``A > B``; the first one is the claim.
 """
 
@@ -31,7 +32,7 @@ ENTRIES = (
     "claim", "differs", "full", "options", "measure", "validation", "effect", "search_seeds", "seeds", "methods",
     "compare",
 )  # fmt: skip
-METHOD_ENTRIES = ("run", "search", "like", "options")
+METHOD_ENTRIES = ("run", "search", "like", "options", "measure", "validation")
 
 
 class ClaimMethod(NamedTuple):
@@ -41,6 +42,8 @@ class ClaimMethod(NamedTuple):
     search: Sequence[Point]
     like: str | None
     options: Json
+    measure: str | None  # in place of those of the claim, for a method that has no such model
+    validation: str | None
 
 
 class Pair(NamedTuple):
@@ -69,6 +72,11 @@ class Claim:
     seeds: Sequence[int]
     methods: Mapping[str, ClaimMethod]
     compare: Sequence[Pair]
+
+    def measures(self, method: str) -> tuple[str, str]:
+        """Return the summary entries of a method that are compared and searched by."""
+        own = self.methods[method]
+        return own.measure or self.measure, own.validation or self.validation
 
 
 def list_claims(folder: Path | None = None) -> list[str]:
@@ -108,7 +116,9 @@ def read_claim(paper: str, folder: Path | None = None) -> Claim:
 def _method(said: Json, where: str) -> ClaimMethod:
     check_entries(said, METHOD_ENTRIES, where)
     search = [{name: str(value) for name, value in point.items()} for point in said.get("search", [])]
-    return ClaimMethod(said["run"], search, said.get("like"), said.get("options", {}))
+    others = (said.get(name) for name in ("like", "options", "measure", "validation"))
+    like, options, measure, validation = others
+    return ClaimMethod(said["run"], search, like, options or {}, measure, validation)
 
 
 def _pair(text: str, methods: Mapping[str, ClaimMethod], path: Path) -> Pair:
