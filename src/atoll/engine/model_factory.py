@@ -206,7 +206,9 @@ def _proxy_network(config: Config, shape: tuple[int, ...]) -> nn.Module:
     try:
         return models.proxy(shape, filters, **options)
     except TypeError as reason:
-        raise AtollError(f"--proxy {config.proxy}: {reason}. Options: kernel, activation, final_relu.") from reason
+        raise AtollError(
+            f"--proxy {config.proxy}: {reason}. Options: kernel, activation, final_relu, near_identity."
+        ) from reason
 
 
 def model_kind(data: Dataset) -> str:

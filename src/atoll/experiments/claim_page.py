@@ -1,5 +1,6 @@
 """Write what was found about a paper's claim: RESULTS.md and its picture, from the stored records alone."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -7,17 +8,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..report.plots.lines import Axis, Line, Panel, Up, lines
-from ..report.sheets import markdown
+from ..report.sheets import Sheet, markdown
 from ..report.style import save
 from ..utils.files import write_whole
 from .claim_records import TABLE, Record
 from .claim_runs import choose, finished, plan_search, plan_table
 from .claim_verdicts import Decided, comparison_sheet, decide, score_sheet, search_sheet, verdict_text
 from .claims import Claim
+from .papers import read_recipe
 from .search import Point
 
 PICTURE = "claim.png"
-NOTES = "notes.md"  # remarks that a person wrote, below the generated part
 
 
 class ClaimReport:
@@ -54,7 +55,7 @@ def results_page(report: ClaimReport, folder: Path) -> str:
     gap = first.difference
     found = "" if gap is None else f" ({gap.mean:+.2f} points, 95 % interval {gap.low:+.2f} to {gap.high:+.2f})"
     parts = [
-        f"# {claim.paper}: the claim, decided here",
+        f"# {claim.name}: what was found",
         f"**{claim.claim} In the setting below, {first.pair}: {report.verdict}{found}.**",
         _table_part(report),
         "## Search\n\nValidation rows of seeds "
@@ -64,9 +65,7 @@ def results_page(report: ClaimReport, folder: Path) -> str:
         "A verdict is about the declared setting, not about the paper. " + claim.full,
         "## Repeat\n\n" + _command(claim) + "\n\n" + _origin(report.records),
     ]
-    notes = folder / NOTES
-    if notes.exists():
-        parts.append(notes.read_text(encoding="utf-8").strip())
+    parts += [_stored_table(path, folder) for path in sorted((folder / "results").glob("*.json"))]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -96,6 +95,23 @@ def _command(claim: Claim) -> str:
     said = f"`papers/{claim.paper}/claim.yaml` declares the experiment."
     anew = "Finished runs are read from their records; `--records DIR` begins anew in another folder."
     return f"{said} {anew}\n\n```\natoll paper claim {claim.paper}\n```"
+
+
+def _stored_table(path: Path, folder: Path) -> str:
+    """Write a table that was measured by a recipe, from its stored results, with the recipe's present notes.
+
+    The comparisons of such a table are left out: they need more seeds than the tables have.
+    """
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    notes = read_recipe(stored["recipe"], folder.parent).notes
+    sheets = [Sheet(entry["title"], entry["columns"], entry["rows"]) for entry in stored["tables"]]
+    shown = "\n".join(f"**{sheet.title}**\n\n{markdown(sheet)}" for sheet in sheets)
+    origin = f"Seeds {', '.join(map(str, stored['seeds']))}, code of {stored['version']}."
+    listed = "\n".join(f"- {note}" for note in notes)
+    return (
+        f"## {stored['title']}\n\n{stored['note']} These stand beside the paper's numbers; so few seeds decide "
+        f"nothing.\n\n```\n{stored['command']}\n```\n\n{shown}\n{listed}\n\n{origin}"
+    )
 
 
 def _origin(records: Sequence[Record]) -> str:

@@ -84,9 +84,9 @@ def finished(planned: Sequence[ClaimRun], records: Path) -> list[Record]:
 
 def _planned(claim: Claim, part: str, name: str, point: Point, seed: int, data_dir: str | None) -> ClaimRun:
     method = claim.methods[name]
-    shared = from_dict(
-        {**claim.options, **method.options, "seed": seed, "data_dir": data_dir}, f"the claim of {claim.paper}"
-    )
+    settings = {**claim.options.get("settings", {}), **method.options.get("settings", {})}
+    values = {**claim.options, **method.options, "settings": settings, "seed": seed, "data_dir": data_dir}
+    shared = from_dict(values, f"the claim of {claim.paper}")
     config = config_at(method_config(method.run, shared), _own_part(method, point))
     return ClaimRun(part, name, point, config, record_name(claim, part, name, point, seed))
 

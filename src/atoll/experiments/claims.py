@@ -2,7 +2,7 @@
 
 A declaration is written before its runs. It has these entries:
 
-- ``claim``: the sentence to decide;
+- ``name``: the method's name; ``claim``: the sentence to decide;
 - ``differs``: how the setting differs from the paper's, one sentence each;
 - ``full``: what a larger machine would have to run to decide in the paper's setting;
 - ``options``: options of all runs;
@@ -29,8 +29,8 @@ from .search import Point
 
 FILE = f"{DECLARED}.yaml"
 ENTRIES = (
-    "claim", "differs", "full", "options", "measure", "validation", "effect", "search_seeds", "seeds", "methods",
-    "compare",
+    "name", "claim", "differs", "full", "options", "measure", "validation", "effect", "search_seeds", "seeds",
+    "methods", "compare",
 )  # fmt: skip
 METHOD_ENTRIES = ("run", "search", "like", "options", "measure", "validation")
 
@@ -61,6 +61,7 @@ class Claim:
     """A declared experiment."""
 
     paper: str
+    name: str
     claim: str
     differs: Sequence[str]
     full: str

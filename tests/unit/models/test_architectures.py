@@ -357,6 +357,23 @@ def test_proxy_can_be_the_identity():
     assert torch.equal(net(x), x)
 
 
+def test_proxy_near_the_identity_returns_nearly_its_input():
+    x = torch.randn(8, *CIFAR)
+
+    with torch.no_grad():
+        near, usual = (models.proxy(CIFAR, final_relu=False, near_identity=start)(x) for start in (True, False))
+
+    assert float((near - x).abs().mean()) < 0.05 < float((usual - x).abs().mean())
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"final_relu": False, "filters": (4,)}, {"final_relu": False, "activation": "elu"}]
+)
+def test_proxy_near_the_identity_refuses_forms_that_cannot_be_it(options):
+    with pytest.raises(AtollError, match="at least 6 filters"):
+        models.proxy(CIFAR, near_identity=True, **options)
+
+
 def test_proxy_refuses_wrong_arguments():
     with pytest.raises(AtollError, match=r"kernel 4 turns \(3, 32, 32\) into \(3, 34, 34\).*odd kernel"):
         models.proxy(CIFAR, kernel=4)
