@@ -30,6 +30,9 @@ from atoll.core.traits import Need
 from atoll.data.catalogue import KNOWN
 from atoll.data.loading import catalogue
 from atoll.errors import AtollError
+from atoll.experiments.claim_page import ClaimReport
+from atoll.experiments.claim_verdicts import comparison_sheet
+from atoll.experiments.claims import list_claims, read_claim
 from atoll.experiments.config_schema import schema
 from atoll.methods import _registry
 from atoll.methods._factory import OPTIMISERS, Setting, make, settings_of
@@ -557,10 +560,26 @@ def results_page() -> str:
             "*worst tenth* that of the worst clients in that round, *generic* the server's model (`~`: the "
             "average of the personal ones) on everybody's test rows ([how results are "
             "measured](explanation-evaluation.md)). Scales are those of a two-core machine, far below the "
-            "papers'; differences smaller than the spread over seeds mean nothing.",
+            "papers'; differences smaller than the spread over seeds mean nothing. Tables made with `--rows` come from "
+            "an earlier version, in which that option cut the test rows as well.",
+            "## The five claims",
+            "Each paper's main claim, decided by an experiment that was declared before it ran "
+            "([how](how-to-papers.md#decide-a-claim)). A verdict is about that setting, which is smaller than the "
+            "paper's; the page of each system says how it differs.",
+            verdicts_table(),
             *(part for name, experiment in known.items() for part in _result(name, experiment)),
         ]
     )
+
+
+def verdicts_table() -> str:
+    """List the declared comparisons of the five systems with what was found."""
+    rows = []
+    for paper in list_claims():
+        report = ClaimReport(read_claim(paper), FOLDER.parent / "papers" / paper / "results" / "claim")
+        for row in comparison_sheet(report.claim, report.decided).rows:
+            rows.append([f"[{report.claim.name}](../papers/{paper}/RESULTS.md)", *row])
+    return table(("system", "comparison", "points", "95 % interval", "p (Holm)", "seeds", "verdict"), rows)
 
 
 def _result(name: str, experiment: dict[str, str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from .options import ConfigCommand, config_options, given
 COLOURS = {HOLDS: "green", BROKEN: "bold red"}
 FIXED = (
     "method", "rounds", "rate", "eval_every", "checkpoint_every", "store", "cache", "out", "backend", "workers", "dp",
-    "dp_rounds", "dp_seed", "robust", "sums", "min_class_count", "track", "target",
+    "dp_rounds", "dp_seed", "robust", "sums", "min_class_count", "track", "target", "target_of",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from ..core.model import CHUNK, Predictor
 from ..core.problems import Problem
 from .metrics import Metric, compute_metric
 
+TARGET_MEASURES = ("personal", "weighted", "generic")  # mean over clients, over rows, and of the server's model
 RECENT = 10  # rounds at the end of a run whose mean is reported
 Score = dict[str, float]  # of one client, or the summary of many; NaN where a metric is undefined
 
@@ -88,21 +89,32 @@ def summarise_clients(scores: Mapping[str, Score], problem: Problem) -> Score:
     return out
 
 
-def find_target_round(lines: Sequence[Mapping[str, Any]], target: float, criterion: Criterion) -> dict[str, Any] | None:
-    """Return the costs up to the first round with a mean personal score at least as good as ``target``.
+def find_target_round(
+    lines: Sequence[Mapping[str, Any]], target: float, criterion: Criterion, measure: str = "personal"
+) -> dict[str, Any] | None:
+    """Return the costs up to the first round with a score at least as good as ``target``.
 
     Args:
         lines: lines of metrics.jsonl, in order.
         target: a value of the criterion, such as an accuracy between 0 and 1.
         criterion: the score.
+        measure: whose score, one of ``TARGET_MEASURES``.
 
     Returns:
         Round, bytes, operations, simulated and real seconds; None if no round reached the target.
     """
     for line in lines:
-        if criterion.reaches(line["personal"]["post"][criterion.name], target):
-            return {name: line[name] for name in ("round", "bytes", "flops", "clock", "seconds")}
+        if criterion.reaches(_measured(line, criterion, measure), target):
+            costs = {name: line[name] for name in ("round", "bytes", "flops", "clock", "seconds")}
+            return costs | {"bytes": {**line["bytes"], "both": sum(line["bytes"].values())}}
     return None
+
+
+def _measured(line: Mapping[str, Any], criterion: Criterion, measure: str) -> float:
+    """Return the score of a round that a target is about; NaN if there is no generic model."""
+    if measure == "generic":
+        return float(line["generic"]["global"][criterion.name]) if line["generic"] else math.nan
+    return float(line["personal"]["post"]["weighted" if measure == "weighted" else criterion.name])
 
 
 def select_rounds(history: Sequence[tuple[int, Score]], criterion: Criterion) -> dict[str, Any]:

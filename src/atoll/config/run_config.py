@@ -8,6 +8,7 @@ import yaml
 
 from ..aggregation.fixed_point import SUMS
 from ..aggregation.robust_rules import parse as parse_rule
+from ..clients.evaluation import TARGET_MEASURES
 from ..core.adapted_model import parse_adapter
 from ..core.problems import TASKS
 from ..errors import AtollError
@@ -206,7 +207,12 @@ class Config:
         least=0,
     )
     optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS), group=METHOD)
-    lr: float | None = option(None, "learning rate of local training", group=METHOD, above=0)
+    lr: float | None = option(
+        None,
+        "learning rate of all local training: also of personal models, heads, proxies and fine-tuning",
+        group=METHOD,
+        above=0,
+    )
     lr_schedule: str | None = option(
         None,
         "learning rate by rounds: step:EVERY:FACTOR, exponential:FACTOR, cosine:ROUNDS or warmup:ROUNDS, or several of "
@@ -255,6 +261,13 @@ class Config:
         "score, such as an accuracy, for which to report the rounds, bytes, operations and time needed",
         group=EVALUATION,
         above=0,
+    )
+    target_of: str = option(
+        "personal",
+        "the score that --target is about: of personal models, as a mean over clients (personal) or over rows "
+        "(weighted), or of the generic model",
+        choices=TARGET_MEASURES,
+        group=EVALUATION,
     )
     patience: int | None = option(
         None,

@@ -61,4 +61,5 @@ class Accounting:
         run_state.add(log, client_flops, 0 if log.is_empty else self._servers * costs.server)
         progress.changed |= set(log.accepted)
         self._privacy.count(log.accepted)
+        run_state.totals.local_seconds += self._timer.local_seconds(log, self.work)
         return self._timer.stamps(log, self.work, run_state.clocks)

@@ -23,6 +23,7 @@ class Totals:
     client_flops: float = 0.0
     server_flops: float = 0.0
     seconds: float = 0.0
+    local_seconds: float = 0.0  # simulated, of all clients' work before their uploads
     participations: int = 0
     dropped: dict[str, int] = field(default_factory=dict)  # number of missed answers, by reason
     empty: int = 0  # rounds without any answer

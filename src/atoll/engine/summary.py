@@ -73,9 +73,13 @@ def summarise(
             "per_client_round": {"up": totals.up / each, "down": totals.down / each},
         },
         "flops": {"clients": totals.client_flops, "server": totals.server_flops},
-        "clock": _clock(lines, config.wait_free),
+        "clock": _clock(lines, config.wait_free) | {"local": totals.local_seconds / each},
         "target": config.target
-        and {criterion.name: config.target, "reached": find_target_round(lines, config.target, criterion)},
+        and {
+            criterion.name: config.target,
+            "of": config.target_of,
+            "reached": find_target_round(lines, config.target, criterion, config.target_of),
+        },
         "seconds": totals.seconds,
         "digest": digest,
         "version": __version__,
@@ -89,15 +93,20 @@ def _generic(history: Sequence[tuple[int, GenericScores]], criterion: Criterion)
 
 
 def _clock(lines: Sequence[RoundMetrics], overlap: bool) -> dict[str, Any]:
-    """Return the simulated seconds until the last personal model was trained, and the speedup by overlap."""
-    last = lines[-1]
-    waiting, free = (last["clock"][name]["personal"] for name in ("waiting", "wait_free"))
+    """Return the simulated seconds until the last personal model was trained, and the speedup by overlap.
+
+    In the first round nobody has waited yet, so the time of a round is measured from the first evaluated round to the
+    last one. With a single evaluated round it is not known, nor is the speedup.
+    """
+    first, last = lines[0], lines[-1]
+    ends = {name: last["clock"][name]["personal"] for name in ("waiting", "wait_free")}
+    rounds = last["round"] - first["round"]
+    times = {name: (end - first["clock"][name]["personal"]) / rounds for name, end in ends.items()} if rounds else None
     return {
-        "seconds": free if overlap else waiting,
-        "waiting": waiting,
-        "wait_free": free,
-        "round_time": {"waiting": waiting / last["round"], "wait_free": free / last["round"]},
-        "speedup": waiting / free if free else 1.0,
+        "seconds": ends["wait_free" if overlap else "waiting"],
+        **ends,
+        "round_time": times,
+        "speedup": times["waiting"] / times["wait_free"] if times and times["wait_free"] else None,
     }
 
 

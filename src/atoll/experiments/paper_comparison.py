@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ..report.figures.base import title as describe_setting
+from ..report.seed_statistics import Difference, paired_difference
 from ..report.sheets import Sheet
-from ..report.significance import paired
 from ..report.table import NONE, format_score
 from ..storage.run_reader import Run, value
 from ..utils.stats import Stat, spread
-from .papers import MEASURES, Cell, PrintedNumber, Recipe
+from .papers import Cell, PrintedNumber, Recipe
 
 
 class ComparedNumber(NamedTuple):
@@ -64,13 +65,8 @@ class ClaimResult(NamedTuple):
     better: str
     worse: str
     metric: str
-    difference: float  # Difference of the means, in percentage points.
+    difference: Difference | None  # Over the means of seeds, in percentage points; None with fewer than two seeds.
     seeds: str  # Number of seeds in which the better method is above, such as "2 of 3".
-    p: float  # Paired test over clients and seeds; NaN for metrics that are not measured per client.
-
-    @property
-    def holds(self) -> bool:
-        return self.difference > 0
 
 
 def check_claims(recipe: Recipe, loaded: Mapping[tuple[str, str], Sequence[Run]]) -> list[ClaimResult]:
@@ -93,25 +89,30 @@ def _check_claim(
     metric: str,
     loaded: Mapping[tuple[str, str], Sequence[Run]],
 ) -> ClaimResult:
-    entries = [summary_entries(recipe, method)[metric] for method in pair]
-    sides = [loaded[case, method] for method in pair]
     mine, other = (
-        {run.seed: value(run.summary, dotted) or 0.0 for run in side}
-        for side, dotted in zip(sides, entries, strict=True)
+        {
+            run.seed: 100 * found
+            for run in loaded[case, method]
+            if (found := value(run.summary, summary_entries(recipe, method)[metric])) is not None
+        }
+        for method in pair
     )
-    gaps = [100 * (mine[seed] - other[seed]) for seed in mine if seed in other]
-    test = paired(*sides) if set(entries) == {MEASURES["accuracy"]} else None
-    mean = sum(gaps) / len(gaps) if gaps else math.nan
+    gaps = [mine[seed] - other[seed] for seed in mine if seed in other]
     won = f"{sum(g > 0 for g in gaps)} of {len(gaps)}"
-    return ClaimResult(case, *pair, metric, mean, won, test.p if test else math.nan)
+    return ClaimResult(case, *pair, metric, paired_difference(mine, other), won)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Tables
 
 
-def result_sheets(recipe: Recipe, found: Sequence[ComparedNumber]) -> list[Sheet]:
-    """Make one table for each case: a row for each method; printed, measured and gap of each metric as columns."""
+def result_sheets(
+    found: Sequence[ComparedNumber], loaded: Mapping[tuple[str, str], Sequence[Run]]
+) -> list[Sheet]:  # fmt: skip
+    """Make one table for each case: a row for each method; printed, measured and gap of each metric as columns.
+
+    The title of a table names the data that really ran, which may stand in for those of the paper.
+    """
     made = []
     for case in dict.fromkeys(c.cell.case for c in found):
         here = {(c.cell.method, c.cell.metric): c for c in found if c.cell.case == case}
@@ -121,7 +122,8 @@ def result_sheets(recipe: Recipe, found: Sequence[ComparedNumber]) -> list[Sheet
             [method, *(text for metric in metrics for text in _cell_texts(here[method, metric]))]
             for method in dict.fromkeys(method for method, _ in here)
         ]
-        made.append(Sheet(case, columns, rows))
+        ran = next(runs[0].summary for (where, _), runs in loaded.items() if where == case)
+        made.append(Sheet(f"{case} (run on {describe_setting(ran)})", columns, rows))
     return made
 
 
@@ -136,18 +138,12 @@ def _cell_texts(c: ComparedNumber) -> tuple[str, str, str]:
 
 
 def claim_sheet(found: Sequence[ClaimResult]) -> Sheet:
-    """Make the table of the paper's claims and whether each holds."""
-    rows = [
-        [
-            f"{v.better} > {v.worse}",
-            v.case,
-            v.metric,
-            "yes" if v.holds else "no",
-            f"{v.difference:+.2f}",
-            v.seeds,
-            NONE if math.isnan(v.p) else f"{v.p:.2g}",
-        ]
-        for v in found
-    ]
-    columns = ["claim", "case", "by", "holds", "points", "in seeds", "p"]
+    """Make the table of the paper's claims: differences over seeds with 95 % intervals, and verdicts."""
+    rows = []
+    for v in found:
+        gap = v.difference
+        numbers = (NONE, NONE) if gap is None else (f"{gap.mean:+.2f}", f"{gap.low:+.2f} to {gap.high:+.2f}")
+        verdict = "not decided: one seed" if gap is None else gap.describe()
+        rows.append([f"{v.better} > {v.worse}", v.case, v.metric, verdict, *numbers, v.seeds])
+    columns = ["claim", "case", "by", "verdict", "points", "95 % interval", "in seeds"]
     return Sheet("What the paper concludes", columns, rows)

@@ -10,8 +10,10 @@ from typing import NamedTuple
 from ..config import Config, from_dict
 from ..errors import unknown
 from ..utils.parsing import Json
-from .papers import Recipe, Scale
+from .papers import CASE_METHODS, Recipe, Scale
 from .planning import method_config, to_file_name
+
+DATA_SETS = ("data", "public_data")  # options that a stand-in may replace
 
 
 class PlannedRun(NamedTuple):
@@ -55,8 +57,9 @@ def _run_config(
 ) -> Config:  # fmt: skip
     layers = (
         recipe.options,
-        recipe.cases[case],
+        {name: value for name, value in recipe.cases[case].items() if name != CASE_METHODS},
         recipe.methods[method].options,
+        recipe.cases[case].get(CASE_METHODS, {}).get(method, {}),
         scale.options,
         {k: v for k, v in changes.items() if v is not None},
     )
@@ -64,7 +67,9 @@ def _run_config(
     for layer in layers:
         settings = {**values.get("settings", {}), **layer.get("settings", {})}
         values = {**values, **layer, "settings": settings}
-    values["data"] = scale.stand_ins.get(values.get("data", ""), values.get("data", "digits"))
+    for name in DATA_SETS:
+        if name in values:
+            values[name] = scale.stand_ins.get(values[name], values[name])
     return method_config(recipe.methods[method].run, from_dict({**values, "seed": seed}, f"the recipe {recipe.name}"))
 
 

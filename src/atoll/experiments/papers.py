@@ -14,7 +14,8 @@ one line for each case, method and metric. A recipe has these entries:
 - ``claims``: the paper's conclusions, as orders of methods;
 - ``scales``: how much to run.
 
-Options of a case override the shared ones, those of a method override both, and those of a scale override all.
+Options of a case override the shared ones, those of a method override both, and those of a scale override all. A case
+may have options for single methods, as ``methods: {NAME: {...}}``.
 """
 
 import csv
@@ -35,6 +36,7 @@ SCALES = ("smoke", "cpu", "full")
 SCALE_ENTRIES = ("options", "cases", "methods", "seeds", "stand_ins", "note")
 ENTRIES = ("title", "figure", "notes", "options", "cases", "methods", "measures", "claims", "scales")
 MEASURES = {"accuracy": "personal.best_by_val"}
+CASE_METHODS = "methods"  # Entry of a case: options for single methods, by printed name.
 DECLARED = "claim"  # The experiment that decides a paper's main claim is no recipe; see claims.py.
 
 

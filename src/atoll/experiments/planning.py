@@ -57,7 +57,8 @@ def _with_public_rows(shared: Config, data: Dataset) -> Config:
     """Set public rows aside if the user did not: some methods need them, and all must train on the same rows."""
     if shared.public:
         return shared
-    return replace(shared, public=min(PUBLIC_PER_CLASS * len(data.groups), int(PUBLIC_SHARE * len(data.y_train))))
+    rows = len(data.y_train) if shared.rows is None else min(shared.rows, len(data.y_train))
+    return replace(shared, public=min(PUBLIC_PER_CLASS * len(data.groups), int(PUBLIC_SHARE * rows)))
 
 
 def method_config(name: str, shared: Config) -> Config:

@@ -16,6 +16,7 @@ from . import _registry
 
 T = TypeVar("T")
 OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam, "dpsgd": DPSGD}
+LOCAL_OPTIMISERS = ("optim", "personal_optim", "head_optim", "proxy_optim", "finetune")
 
 
 def make(
@@ -30,7 +31,8 @@ def make(
         name: a method and perhaps a variant, such as ``"dcpfl:no-al"``, or a path that ends in ``.py``.
         settings: hyper-parameters, nested ones with a dot: ``{"lam": 0.2, "optim.momentum": 0.5}``.
         terms: regularisers as on the command line: ``["dw:mu=0.1"]``.
-        optimiser: the optimiser options that all methods share; they apply to local training.
+        optimiser: the optimiser options that all methods share; they apply to all local training of a client, so also
+            to personal models, heads, proxies and fine-tuning.
 
     Raises:
         AtollError: if a name is unknown or a value does not fit.
@@ -77,12 +79,22 @@ def _variant(cls: _registry.MethodType, base: str, variant: str | None) -> Mappi
 def _with_optimiser(method: Any, options: Mapping[str, Any], base: str) -> Any:
     if not isinstance(method, HasOptimiser):
         raise AtollError(f"{base} has no optimiser of local training to set. Leave out {', '.join(options)}.")
-    given = dict(options)
-    if "optimiser" in given:
-        method = _set(method, "optim", given.pop("optimiser"), where=base)
-    for name, value in given.items():
-        method = _set(method, f"optim.{name}", value, where=base)
+    for optimiser in _local_optimisers(method):
+        given = dict(options)
+        if "optimiser" in given:
+            method = _set(method, optimiser, given.pop("optimiser"), where=base)
+        for name, value in given.items():
+            method = _set(method, f"{optimiser}.{name}", value, where=base)
     return method
+
+
+def _local_optimisers(method: Any) -> list[str]:
+    """Return the fields of a method that hold optimisers of a client's own training.
+
+    Options of local training apply to all of them, so that personal models, heads and proxies train as the user asked.
+    A field with ``own_rate`` in its metadata keeps its values: it solves an inner problem, or has a rate of its own.
+    """
+    return [f.name for f in fields(method) if f.name in LOCAL_OPTIMISERS and not f.metadata.get("own_rate")]
 
 
 def _set(target: Any, path: str, value: Any, where: str) -> Any:

@@ -43,6 +43,7 @@ class PFedMe(Averaging[State]):
         metadata={
             "about": "inner steps of theta; its epochs and batch size do not count",
             "source": "rate: public code; plain steps: paper",
+            "own_rate": True,
         },
     )
     steps: int = setting(5, "K, inner steps on each batch", "paper and public code")

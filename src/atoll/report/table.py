@@ -17,8 +17,8 @@ from ..core.criterion import ACCURACY, Criterion
 from ..storage.run_reader import Run, value
 from ..utils.stats import Stat
 from .groups import Group, criterion_of, groups
+from .seed_statistics import holm, paired_difference
 from .sheets import Sheet
-from .significance import Paired, paired
 
 NONE = "–"
 AVERAGED = "~ the average of the personal models: the method has no generic one"
@@ -247,20 +247,30 @@ def _width(console: Console, rows: Sequence[Row], columns: Sequence[Column]) -> 
 
 
 def sheet(runs: Iterable[Run]) -> Sheet:
-    """Return all columns as text for a file, with a paired test of each method against the best one."""
+    """Return all columns as text for a file, with a paired t-test of each method against the best one, over seeds."""
     runs = list(runs)
     criterion_of(runs)
     found = groups(runs)
     made = [row(group) for group in found]
-    against = ["", *(_against(paired(found[0].runs, group.runs)) for group in found[1:])]
-    title = f"means over seeds ± standard deviation; p: Wilcoxon's test against {found[0].name} over clients and seeds"
+    title = (
+        f"means over seeds ± standard deviation; p: paired t-test against {found[0].name} over seeds, corrected by Holm"
+    )
     shown = columns(made)
     lines = [
         [r.name, str(len(r.seeds)), *(cell(r, column) for column in shown), versus]
-        for r, versus in zip(made, against, strict=True)
+        for r, versus in zip(made, ["", *_p_values(found)], strict=True)
     ]
     return Sheet(title, ["method", "seeds", *(f"{c.family}: {c.title}" for c in shown), "p"], lines)
 
 
-def _against(test: Paired | None) -> str:
-    return NONE if test is None else f"{test.p:.2g}"
+def _p_values(found: Sequence[Group]) -> list[str]:
+    """Return the p-value of every method but the first, against the first; none from fewer than two common seeds."""
+    scores = [_by_seed(group) for group in found]
+    tests = [paired_difference(scores[0], other) for other in scores[1:]]
+    corrected = iter(holm([test.p for test in tests if test is not None]))
+    return [NONE if test is None else f"{next(corrected):.2g}" for test in tests]
+
+
+def _by_seed(group: Group) -> dict[int, float]:
+    chosen = ((run.seed, value(run.summary, "personal.best_by_val")) for run in group.runs)
+    return {seed: score for seed, score in chosen if score is not None}

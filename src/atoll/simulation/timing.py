@@ -81,6 +81,11 @@ class RoundTimer:
             for name, clock in clocks.items()
         }
 
+    def local_seconds(self, log: RoundLog, costs: Costs) -> float:
+        """Return the simulated seconds that the clients of a round worked before their uploads, in all."""
+        missed = {dropped.client for dropped in log.dropped}
+        return sum(self.of(log.version(i), i, costs, 0, 0).local for i in log.cohort if i not in missed)
+
     def arrival(self, i: ClientId, start: Start, costs: Costs, name: str, clock: Clock) -> float:
         """Return the time at which the upload of a client at work arrives, with the bytes of a dry run.
 

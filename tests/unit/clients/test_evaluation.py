@@ -187,9 +187,25 @@ def line(at: int, accuracy: float) -> dict[str, Any]:
     return {"round": at, "personal": {"post": {"accuracy": accuracy}}, **costs}
 
 
+def test_target_can_be_about_the_weighted_mean_or_the_generic_model() -> None:
+    """Personal models reach 0.5 in round 1, their mean over rows in round 2, the server's model in round 3."""
+    lines = [
+        line(at, 0.6) | {"generic": {"global": {"accuracy": generic}}, "bytes": {"up": at, "down": 10 * at}}
+        for at, generic in ((1, 0.1), (2, 0.2), (3, 0.5))
+    ]
+    for entry, weighted in zip(lines, (0.4, 0.5, 0.6), strict=True):
+        entry["personal"]["post"]["weighted"] = weighted
+    found = [find_target_round(lines, 0.5, ACCURACY, of) for of in ("personal", "weighted", "generic")]
+    assert [entry and entry["round"] for entry in found] == [1, 2, 3]
+    assert found[2] is not None
+    assert found[2]["bytes"] == {"up": 3, "down": 30, "both": 33}
+    lines[0]["generic"] = lines[1]["generic"] = lines[2]["generic"] = None
+    assert find_target_round(lines, 0.5, ACCURACY, "generic") is None
+
+
 def test_target_round_is_first_round_at_target_accuracy() -> None:
     lines = [line(1, 0.2), line(2, 0.5), line(3, 0.4), line(4, 0.9)]
-    took = {"bytes": {"up": 2}, "flops": {"clients": 4}, "clock": {"waiting": 8}, "seconds": 6.0}
+    took = {"bytes": {"up": 2, "both": 2}, "flops": {"clients": 4}, "clock": {"waiting": 8}, "seconds": 6.0}
     assert find_target_round(lines, 0.5, ACCURACY) == {"round": 2, **took}
     assert find_target_round(lines, 0.95, ACCURACY) is None
 

@@ -27,6 +27,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "split": (["--split", "client_82"], "client_82"),
     "public": (["--public", "30"], 30),
     "public_data": (["--public-data", "mnist"], "mnist"),
+    "target_of": (["--target-of", "generic"], "generic"),
     "task": (["--task", "regression"], "regression"),
     "transform": (["--transform", "none"], "none"),
     "models": (["--models", "mlp,linear"], ("mlp", "linear")),

@@ -234,12 +234,28 @@ def test_global_test_scores_personal_models_on_all_test_rows() -> None:
     assert result.history[0]["personal"]["post"]["global"] == pytest.approx(np.mean(by_hand))
 
 
+def test_speedup_of_overlap_is_that_of_later_rounds_and_unknown_after_one() -> None:
+    """Local and personal training of one epoch each, communication as long as the latter: 3 units against 2."""
+    options = {**SMALL, "partition": "iid", "epochs": 1, "clock": "communication=equal_to_personal"}
+    clock = run("ditto", **{**options, "rounds": 3}).summary["clock"]
+    assert clock["speedup"] == pytest.approx(1.5, abs=0.02)
+    assert run("ditto", **{**options, "rounds": 1}).summary["clock"]["speedup"] is None
+
+
+def test_local_seconds_are_the_work_before_the_upload() -> None:
+    """FedAvg works only before its uploads: operations over speed, for each participation."""
+    summary = run("fedavg", **SMALL, clock="speed=1e6").summary
+    participations = summary["bytes"]["up"] / summary["bytes"]["per_client_round"]["up"]
+    assert summary["clock"]["local"] == pytest.approx(summary["flops"]["clients"] / 1e6 / participations)
+
+
 def test_target_reports_round_and_bytes_when_reached() -> None:
     result = run(**SMALL | {"lr": 0.1}, target=0.3)
     first = next(line for line in result.history if line["personal"]["post"]["accuracy"] >= 0.3)
     reached = result.summary["target"]["reached"]
-    assert (reached["round"], reached["bytes"]) == (first["round"], first["bytes"])
-    assert run(**SMALL, target=1.0).summary["target"] == {"accuracy": 1.0, "reached": None}
+    both = sum(first["bytes"].values())
+    assert (reached["round"], reached["bytes"]) == (first["round"], first["bytes"] | {"both": both})
+    assert run(**SMALL, target=1.0).summary["target"] == {"accuracy": 1.0, "of": "personal", "reached": None}
 
 
 # -- bytes and operations ---------------------------------------------------------------------------------------------

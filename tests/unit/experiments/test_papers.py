@@ -1,7 +1,6 @@
 """Recipes: the numbers of the papers, and what is run to be held against them."""
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from atoll.cli import main
 from atoll.cli.paper import follow_all
 from atoll.config import Config
 from atoll.errors import AtollError
-from atoll.experiments import paper_comparison, papers, runner
+from atoll.experiments import paper_comparison, papers, reproduction, runner
 from atoll.experiments.paper_planning import PlannedRun, plan_runs
 from atoll.experiments.papers import SCALES, Cell, PrintedNumber
 from atoll.experiments.runner import Outcome, run_cases
@@ -300,27 +299,59 @@ def test_measure_with_an_equals_sign_is_not_scaled_to_percent() -> None:
     assert paper_comparison.mean_over_seeds([finished(0, 0.5)], "=target.reached.round") is None
 
 
-def test_claims_are_judged_over_seeds_and_clients(tmp_path: Path) -> None:
-    """Ours is above by 10 points in seed 0 and below by 2 in seed 1: 4 on average, in one seed of two."""
+def test_claims_are_judged_over_the_means_of_seeds(tmp_path: Path) -> None:
+    """Ours is above by 10 points in seed 0 and below by 2 in seed 1: 4 on average, error 6, t(0.975, 1) = 12.706."""
     recipe = papers.read_recipe("paper/table", shelve(tmp_path))
     loaded = {
         ("few", "Ours"): [finished(0, 0.7), finished(1, 0.7)], ("few", "Alone"): [finished(0, 0.6), finished(1, 0.72)]
     }  # fmt: skip
-    (verdict,) = paper_comparison.check_claims(recipe, loaded)
-    assert (verdict.better, verdict.worse, verdict.seeds, verdict.holds) == ("Ours", "Alone", "1 of 2", True)
-    assert verdict.difference == pytest.approx(4)
-    assert 0 < verdict.p <= 1
+    (found,) = paper_comparison.check_claims(recipe, loaded)
+    assert (found.better, found.worse, found.seeds) == ("Ours", "Alone", "1 of 2")
+    assert found.difference is not None
+    assert found.difference.mean == pytest.approx(4)
+    assert found.difference.margin == pytest.approx(6 * 12.7062, abs=1e-3)
+    assert paper_comparison.claim_sheet([found]).rows[0][3] == "not decided (±76)"
+
+
+def test_claims_are_not_decided_by_one_seed(tmp_path: Path) -> None:
+    recipe = papers.read_recipe("paper/table", shelve(tmp_path))
+    loaded = {("few", name): [finished(0, score)] for name, score in (("Ours", 0.9), ("Alone", 0.1))}
+    (found,) = paper_comparison.check_claims(recipe, loaded)
+    assert found.difference is None
+    assert paper_comparison.claim_sheet([found]).rows[0][3] == "not decided: one seed"
 
 
 def test_claims_are_judged_by_what_the_recipe_measures(tmp_path: Path) -> None:
-    """By seconds, entries of the summary like any other: both took 2.5; no client has them, so there is no test."""
+    """By seconds, an entry of the summary like any other: both took 2.5; entries with an equals sign are no shares."""
     recipe = replace(
         papers.read_recipe("paper/table", shelve(tmp_path)), measures={"time": "seconds", "bytes": "=seconds"}
     )
-    loaded = {("few", name): [finished(0, score)] for name, score in (("Ours", 0.7), ("Alone", 0.6))}
-    (verdict,) = paper_comparison.check_claims(recipe, loaded)
-    assert (verdict.metric, verdict.difference, verdict.holds) == ("time", 0, False)
-    assert math.isnan(verdict.p)
+    loaded = {("few", name): [finished(s, score) for s in (0, 1)] for name, score in (("Ours", 0.7), ("Alone", 0.6))}
+    (found,) = paper_comparison.check_claims(recipe, loaded)
+    assert found.difference is not None
+    assert (found.metric, found.difference.mean) == ("time", 0)
+
+
+def test_smoke_scale_gives_no_verdict_and_names_the_data_that_ran(tmp_path: Path, without_report: None) -> None:
+    recipe = papers.read_recipe("paper/table", shelve(tmp_path))
+    made = reproduction.plan(recipe, "smoke", tmp_path / "out", None)
+    document = reproduction.run_plan(made, lambda config: lambda done, line: None).document
+    assert document["claims"]["rows"] == []
+    assert document["tables"][0]["title"] == "few (run on digits, iid, 3 clients)"
+
+
+def test_case_may_have_options_for_single_methods(tmp_path: Path) -> None:
+    cases = {"few": {"partition": "iid", "methods": {"Ours": {"width": 4}}}}
+    recipe = papers.read_recipe("paper/table", shelve(tmp_path, SMALL | {"cases": cases}))
+    widths = {p.method: p.config.width for p in plan_runs(recipe, recipe.scale("smoke"), tmp_path)}
+    assert widths == {"Ours": 4, "Alone": None}
+
+
+def test_stand_in_replaces_public_data_as_well(tmp_path: Path) -> None:
+    scales = {"smoke": {"stand_ins": {"emnist:byclass": "digits"}}, "full": {}}
+    options = SMALL["options"] | {"public_data": "emnist:byclass"}  # type: ignore[operator]
+    recipe = papers.read_recipe("paper/table", shelve(tmp_path, SMALL | {"options": options, "scales": scales}))
+    assert {p.config.public_data for p in plan_runs(recipe, recipe.scale("smoke"), tmp_path)} == {"digits"}
 
 
 def test_paper_command_lists_all_recipes() -> None:
