@@ -117,6 +117,22 @@ def test_each_phase_moves_its_own_part() -> None:
     assert not torch.equal(both.params["conv1.weight"], second.params["conv1.weight"])  # phase 2 saw the trained model
 
 
+def test_simultaneous_training_moves_model_and_proxy_in_every_step() -> None:
+    """Two steps of rate 0.5 from w = 0 and theta = 2, with x = 1, mu = 0.3 and CE(z) = log(1 + exp(-z)).
+
+    Step 1: dL/dw = -0.5 (0.3 * 2 + 0.7) = -0.65, so w = 0.325; dL/dtheta = -0.3 * 0.5 * 0 = 0.
+    Step 2: s(-0.65) = 0.34299, s(-0.325) = 0.41946; dL/dw = -(0.3 * 0.34299 * 2 + 0.7 * 0.41946) = -0.49942,
+    so w = 0.57471; dL/dtheta = -0.3 * 0.34299 * 0.325 = -0.033442, so theta = 2.016721.
+    """
+    c = scalar_client()
+    method = PFedES(replace(toy_models.PLAIN, lr=0.5, epochs=2), STILL, mu=0.3, simultaneous=True)
+
+    up, state = toy_models.participate(method, Proxy(c.proxy.init()), State(c.model.init()), c, key(0))  # type: ignore[union-attr]
+
+    assert float(state.params["head.w"]) == pytest.approx(0.57471, abs=1e-5)
+    assert float(up.params["theta"]) == pytest.approx(2.016721, abs=1e-5)
+
+
 def test_mu_zero_is_local() -> None:
     c = images()
     state = State(c.model.init())

@@ -42,3 +42,16 @@ def sqnorm(a: Params) -> Tensor:
 def trainable(params: Params) -> int:
     """Return the number of trainable weights, buffers excluded."""
     return sum(v.numel() for name, v in params.items() if not name.startswith(BUFFERS))
+
+
+def add_prefix(params: Params, model: str) -> Params:
+    """Put the name of the model before the names of params; running statistics keep their own prefix in front."""
+    return {
+        f"{BUFFERS}{model}.{name.removeprefix(BUFFERS)}" if name.startswith(BUFFERS) else f"{model}.{name}": v
+        for name, v in params.items()
+    }
+
+
+def strip_prefix(params: Params, model: str) -> Params:
+    """Return the params of one model under the names that the model uses."""
+    return {name.replace(f"{model}.", "", 1): v for name, v in part(params, model).items()}

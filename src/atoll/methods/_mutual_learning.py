@@ -15,7 +15,7 @@ from ..core.method import Method, StateT
 from ..core.model import Model, Predictor
 from ..core.optim.base import Memory, Optimiser
 from ..core.optim.sgd import SGD
-from ..core.params import BUFFERS, part
+from ..core.params import add_prefix, part, strip_prefix
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key
 from ..core.task import Reply, Round, Task
@@ -83,14 +83,14 @@ def train_both(
         steps = []
         for name, model in models.items():
             beside = b._replace(stats={})  # The two models may have running statistics of the same name.
-            steps.append(model.step(_strip_prefix(params, name), beside))
-            b.stats.update(_add_prefix(beside.stats, name))
+            steps.append(model.step(strip_prefix(params, name), beside))
+            b.stats.update(add_prefix(beside.stats, name))
         of_own, of_shared = losses(*steps)
         return of_own + of_shared
 
-    start = _add_prefix(own, OWN) | _add_prefix(shared, SHARED)
+    start = add_prefix(own, OWN) | add_prefix(shared, SHARED)
     params = _SeparateClipping(each=optim).run(loss, start, optim.client_batches(client, k))
-    return _strip_prefix(params, OWN), _strip_prefix(params, SHARED)
+    return strip_prefix(params, OWN), strip_prefix(params, SHARED)
 
 
 def kl_from_peer(of: Step, peer: Step, temperature: float = 1.0) -> Tensor:
@@ -111,16 +111,3 @@ class _SeparateClipping(Optimiser):
 
     def _apply(self, params: Params, grads: Params, memory: Memory) -> None:
         self.each._apply(params, grads, memory)
-
-
-def _add_prefix(params: Params, model: str) -> Params:
-    """Put the name of the model before the names of params; running statistics keep their own prefix in front."""
-    return {
-        f"{BUFFERS}{model}.{name.removeprefix(BUFFERS)}" if name.startswith(BUFFERS) else f"{model}.{name}": v
-        for name, v in params.items()
-    }
-
-
-def _strip_prefix(params: Params, model: str) -> Params:
-    """Return the params of one model under the names that the model uses."""
-    return {name.replace(f"{model}.", "", 1): v for name, v in part(params, model).items()}

@@ -24,6 +24,7 @@ from ..core.method import Method
 from ..core.model import Model
 from ..core.optim.base import Optimiser
 from ..core.optim.sgd import SGD
+from ..core.params import add_prefix, strip_prefix
 from ..core.payloads import Params, Role, about, payload
 from ..core.prng import Key, fold
 from ..core.task import Reply, Round, Task
@@ -31,6 +32,8 @@ from ..core.traits import Need, Reads, Traits
 from ..errors import AtollError
 from ..typing import ClientId
 from .local import State
+
+MODEL, PROXY = "model", "proxy"  # prefixes of the two networks while they are trained at once
 
 
 @payload
@@ -53,8 +56,16 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
     )
     mu: float = setting(0.5, "weight of the loss on enhanced images", "public code; the paper searches up to 0.5")
 
+    simultaneous: bool = setting(
+        False, "train model and proxy at once, by the loss of phase 1", "false: paper, which argues against it"
+    )
+
     traits: ClassVar[Traits] = Traits(
-        family="proxy", needs=frozenset({Need.PROXY}), server_reads=Reads.SUMS, guards=("params",)
+        family="proxy",
+        needs=frozenset({Need.PROXY}),
+        server_reads=Reads.SUMS,
+        guards=("params",),
+        variants={"simultaneous": {"simultaneous": True}},
     )
 
     def __post_init__(self) -> None:
@@ -70,6 +81,8 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
         return server
 
     def client_update(self, down: Proxy, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:
+        if self.simultaneous:
+            return self._train_at_once(down, state, client, k)
         f = self.optim.fit(self._own_loss(down.params, client), state.params, client, k)
 
         def through(g: Params, b: Batch) -> Tensor:
@@ -79,6 +92,19 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
             through, down.params, client, fold(k, -1)
         )  # Phase 1 uses the keys of epochs from 0 on.
         return Update(g, client.n), State(f)
+
+    def _train_at_once(self, down: Proxy, state: State, client: Client, k: Key) -> tuple[Update, State]:
+        """Train model and proxy on the loss of phase 1, both moving in every step."""
+
+        def loss(params: Params, b: Batch) -> Tensor:
+            own = b._replace(stats={})
+            value = self._own_loss(strip_prefix(params, PROXY), client)(strip_prefix(params, MODEL), own)
+            b.stats.update(add_prefix(own.stats, MODEL))
+            return value
+
+        start = add_prefix(state.params, MODEL) | add_prefix(down.params, PROXY)
+        both = self.optim.fit(loss, start, client, k)
+        return Update(strip_prefix(both, PROXY), client.n), State(strip_prefix(both, MODEL))
 
     def _own_loss(self, g: Params, client: Client) -> Loss:
         """Return the loss of phase 1."""
