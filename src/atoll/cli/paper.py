@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..config import Config
 from ..engine.experiment import Watch
-from ..experiments import claim_page, claim_runs, claim_verdicts, claims, papers, reproduction
+from ..experiments import claim_page, claim_runs, claim_verdicts, claims, coverage, papers, reproduction
 from ..experiments.claim_records import ClaimRun
 from ..experiments.claims import Claim
 from ..experiments.paper_planning import PlannedRun, plan_runs
@@ -48,6 +48,22 @@ def _listing(recipes: Sequence[Recipe]) -> Table:
             r.name, r.title, " ".join(f.kind for f in r.figures), " ".join(r.scales), str(len(r.printed) or "–")
         )
     return table
+
+
+@paper.command("items")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_items(as_json: bool) -> None:
+    """List what the papers print, the recipe that answers it, and what the recipe does differently."""
+    found = coverage.list_items()
+    if as_json:
+        click.echo(to_json([item._asdict() for item in found], indent=1))
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("paper", "printed", "recipe", "what differs, or why there is none"):
+        table.add_column(title, overflow="fold")
+    for item in found:
+        table.add_row(item.paper, item.item, item.recipe or "–", "\n".join(item.remarks))
+    console().print(table)
 
 
 @paper.command()

@@ -33,7 +33,9 @@ def local_optimisers(config: Config) -> dict[str, object]:
 def test_dcpfl_runs_100_rounds_on_cifar10_and_500_on_cifar100() -> None:
     for name, (_, _, config) in full("dcpfl"):
         assert config.rounds == {"cifar10": 100, "cifar100": 500}[config.data], name
-        assert (config.transform, config.batch_size, config.epochs) == ("liping_aug", 64, 10), name
+        assert config.transform == "liping_aug", name
+        if name != "dcpfl/grid":  # which varies both
+            assert (config.batch_size, config.epochs) == (64, 10), name
         assert config.partition.startswith("pathological:"), name
         assert config.models in (("cnn1",), ("cnn1", "cnn2", "cnn3", "cnn4", "cnn5")), name
 

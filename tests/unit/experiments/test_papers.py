@@ -14,7 +14,7 @@ from atoll.cli import main
 from atoll.cli.paper import follow_all
 from atoll.config import Config
 from atoll.errors import AtollError
-from atoll.experiments import paper_comparison, papers, reproduction, runner
+from atoll.experiments import coverage, paper_comparison, papers, reproduction, runner
 from atoll.experiments.paper_planning import PlannedRun, plan_runs
 from atoll.experiments.papers import SCALES, Cell, PrintedNumber
 from atoll.experiments.runner import Outcome, run_cases
@@ -165,6 +165,15 @@ def test_every_recipe_runs_at_its_smallest_scale(name: str, tmp_path: Path, monk
     monkeypatch.setattr(html, "write_runs", lambda runs, out, own=(): whole(runs, out, own) if own else out)
     document = smoke(name, tmp_path)
     assert all((tmp_path / name).stat().st_size > 0 for name in document["files"])
+
+
+def test_every_recipe_answers_something_that_a_paper_prints() -> None:
+    answered = [item.recipe for item in coverage.list_items() if item.recipe]
+    assert sorted(answered) == RECIPES
+
+
+def test_what_has_no_recipe_says_why() -> None:
+    assert all(item.recipe or item.remarks for item in coverage.list_items())
 
 
 def test_every_figure_of_the_papers_has_a_recipe() -> None:
