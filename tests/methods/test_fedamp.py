@@ -86,7 +86,10 @@ def test_without_pull_it_is_local() -> None:
 
 
 def test_checkpoints_write_the_states_of_the_clients_of_the_round_alone(tmp_path: Path) -> None:
-    """10 clients, of which 2 take part: a checkpoint adds at most 2 states of clients and 2 of the server."""
+    """10 clients, of which 2 take part: a checkpoint adds at most 2 states of clients and 2 of the server.
+
+    The first one also has the initial model, which is the measured model of all others.
+    """
     made = small_runs.setup("fedamp", clients=10, rate=0.2, rounds=4, checkpoint_every=1)
     seen, added = set[str](), list[int]()
     with RunDir(tmp_path) as run_dir:
@@ -97,7 +100,8 @@ def test_checkpoints_write_the_states_of_the_clients_of_the_round_alone(tmp_path
             now = {path.name for path in (tmp_path / "objects").iterdir()}
             added.append(len(now - seen))
             seen |= now
-    assert max(added) <= 4
+    assert added[0] <= 5
+    assert max(added[1:]) <= 4
     assert added[-1] >= 2
 
 

@@ -446,4 +446,4 @@ def test_resuming_and_desks_on_disk_change_nothing(tmp_path: Path) -> None:
             run_experiment(short, folder)
             resumed = run_experiment(made, folder)
         assert resumed.summary["digest"] == whole.summary["digest"]
-        assert all(isinstance(resumed.per_client_states.get(i), Desk) for i in made.pool.ids)
+        assert all(isinstance(resumed.stores.server_side.get(i), Desk) for i in made.pool.ids)

@@ -6,6 +6,8 @@ from typing import Any
 from ..clients import method_calls
 from ..clients.evaluation import Score, measure, predict
 from ..clients.failures import CLIENT_ERRORS, failure_of
+from ..clients.measured_model import STATE, ModelSource, describe_model
+from ..clients.model_store import ModelStore
 from ..clients.participation import take_part
 from ..clients.pool import ClientPool
 from ..clients.state_store import Store
@@ -13,12 +15,11 @@ from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadFilter
 from ..clients.validation.checks import find_form_error
 from ..core.client import Client
 from ..core.contract import contract, exchanges_of
-from ..core.hooks import PredictsOtherwise, TrainsAfterUpload
+from ..core.hooks import TrainsAfterUpload
 from ..core.method import AnyMethod
 from ..core.model import Predictor
 from ..core.payloads import Payload
 from ..core.prng import Key, key
-from ..core.schema import tensors_of
 from ..core.serialization import Unreadable
 from ..errors import AtollError
 from ..typing import ClientId
@@ -32,12 +33,21 @@ class LoopBackend:
         store: states of clients.
         upload_filter: applied to every upload before it leaves the client.
         isolate: let an error of a client's code take the place of its upload, in place of raising it.
+        models: keeps the personal models that are scored; None keeps none.
     """
 
-    def __init__(self, pool: ClientPool, store: Store, upload_filter: UploadFilter = no_filter, isolate: bool = False):
+    def __init__(
+        self,
+        pool: ClientPool,
+        store: Store,
+        upload_filter: UploadFilter = no_filter,
+        isolate: bool = False,
+        models: ModelStore | None = None,
+    ):
         self.pool = pool
         self.store = store
         self.upload_filter = upload_filter
+        self.models = models
         self._isolate = isolate
         self._results: list[
             ClientResult | Callable[[], ClientResult]
@@ -57,6 +67,8 @@ class LoopBackend:
 
     def commit(self, results: ClientResult) -> None:
         """Store the new state of a client whose upload was accepted."""
+        if self.models is not None:
+            self.models.put(results.sender, results.model)
         self.store.put(results.sender, results.state)
 
     def close(self) -> None:
@@ -133,7 +145,7 @@ class LoopBackend:
     def _before(self, method: AnyMethod, job: ClientTask, state: Payload, client: Client) -> Score | None:
         if not job.evaluate or job.round.exchange > 0:
             return None
-        if job.known is not None and _is_lasting(method, job, None, state, client):
+        if job.known is not None and _is_lasting(method, ModelSource(job.download, None, state, client)):
             return {name: v for name, v in job.known.items() if name not in self.pool.problem.details}
         return self.evaluate(
             method_calls.personal_predictor(method, job.download, None, state, client), job.client, thorough=False
@@ -151,8 +163,11 @@ class LoopBackend:
         """Return the new state, with the score of the trained model if the job requests one."""
         if not job.evaluate or job.round.exchange < len(exchanges_of(method)) - 1:
             return ClientResult(job.client, state, None, not_finite)
-        score = self.evaluate(method_calls.personal_predictor(method, job.download, up, state, client), job.client)
-        return ClientResult(job.client, state, score, not_finite, _is_lasting(method, job, up, state, client))
+        source = ModelSource(job.download, up, state, client)
+        score = self.evaluate(method_calls.personal_predictor(method, *source), job.client)
+        model = None if self.models is None else self.models.describe(method, source)
+        lasting = _is_lasting(method, source) if model is None else model.kind == STATE
+        return ClientResult(job.client, state, score, not_finite, model, lasting)
 
 
 def _checked_state(method: AnyMethod, state: Payload) -> Payload:
@@ -166,12 +181,9 @@ def _checked_state(method: AnyMethod, state: Payload) -> Payload:
     return state
 
 
-def _is_lasting(method: AnyMethod, job: ClientTask, up: Payload | None, state: Payload, client: Client) -> bool:
+def _is_lasting(method: AnyMethod, source: ModelSource) -> bool:
     """Return True if the personal model is stored in the client's state, so that no download can change it."""
-    if isinstance(method, PredictsOtherwise):
-        return False
-    own, kept = method.personal_params(job.download, up, state, client), {id(v) for v in tensors_of(state).values()}
-    return bool(own) and all(id(v) in kept for v in own.values())
+    return describe_model(method, source).kind == STATE
 
 
 def job_key(seed: int, job: ClientTask) -> Key:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..clients.model_store import ModelStore
 from ..clients.pool import ClientPool
 from ..clients.state_store import Store
 from ..clients.tasks import UploadFilter, no_filter
@@ -51,6 +52,7 @@ class ProcessBackend(RemoteBackend):
         workers: number of processes.
         upload_filter: applied to every upload before it leaves the client.
         fingerprints: compute fingerprints of uploads in the workers.
+        models: keeps the personal models that are scored; None keeps none.
     """
 
     def __init__(
@@ -60,8 +62,9 @@ class ProcessBackend(RemoteBackend):
         workers: int,
         upload_filter: UploadFilter = no_filter,
         fingerprints: bool = False,
+        models: ModelStore | None = None,
     ):
-        super().__init__(pool, store, upload_filter, fingerprints)
+        super().__init__(pool, store, upload_filter, fingerprints, models)
         self._workers = [_start(pool, upload_filter) for _ in range(workers)]
 
     def close(self) -> None:

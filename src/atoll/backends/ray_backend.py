@@ -22,6 +22,7 @@ import torch
 
 from .._version import __version__
 from ..clients.failures import ClientFailure
+from ..clients.model_store import ModelStore
 from ..clients.pool import ClientPool
 from ..clients.state_store import Store
 from ..clients.tasks import UploadFilter, no_filter
@@ -78,6 +79,7 @@ class RayBackend(RemoteBackend):
         workers: largest number of tasks at a time; None for the number of processors of the cluster.
         upload_filter: applied to every upload before it leaves the client.
         fingerprints: compute fingerprints of uploads in the workers.
+        models: keeps the personal models that are scored; None keeps none.
     """
 
     retries = 2
@@ -89,8 +91,9 @@ class RayBackend(RemoteBackend):
         workers: int | None,
         upload_filter: UploadFilter = no_filter,
         fingerprints: bool = False,
+        models: ModelStore | None = None,
     ):
-        super().__init__(pool, store, upload_filter, fingerprints)
+        super().__init__(pool, store, upload_filter, fingerprints, models)
         self._ray = require()
         self._ours = not self._ray.is_initialized()  # False if the calling program has connected to Ray
         if self._ours:

@@ -1,5 +1,6 @@
 """Dispatch clients to other processes and collect their answers, for all backends that do so."""
 
+import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -7,6 +8,8 @@ from typing import Any, NamedTuple
 from ..clients.evaluation import Score
 from ..clients.failures import ClientFailure, for_another_process
 from ..clients.fingerprints import Fingerprint, fingerprint_upload
+from ..clients.measured_model import MeasuredModel
+from ..clients.model_store import ModelStore
 from ..clients.pool import ClientPool
 from ..clients.state_store import MemoryStore, Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient, UploadFilter, no_filter
@@ -29,6 +32,7 @@ class WorkItem(NamedTuple):
     data: Any  # the download; None if the worker has it
     state: Any  # None before the client's first round
     fingerprint: bool  # whether to compute the fingerprint of the upload
+    keep_model: bool  # whether to return the model that is scored
 
 
 class UploadReady(NamedTuple):
@@ -46,6 +50,7 @@ class WorkDone(NamedTuple):
     at: int
     state: Any  # a payload or a ClientFailure; None if there was no upload
     after: Score | None
+    model: MeasuredModel | None
     lasting: bool
 
 
@@ -58,9 +63,14 @@ class RemoteBackend(LoopBackend):
     retries = 1  # further attempts for a client whose worker died
 
     def __init__(
-        self, pool: ClientPool, store: Store, upload_filter: UploadFilter = no_filter, fingerprints: bool = False
+        self,
+        pool: ClientPool,
+        store: Store,
+        upload_filter: UploadFilter = no_filter,
+        fingerprints: bool = False,
+        models: ModelStore | None = None,
     ):
-        super().__init__(pool, store, upload_filter)
+        super().__init__(pool, store, upload_filter, models=models)
         self._fingerprints = fingerprints  # computed by workers, to spare the server the work
         self._orders: deque[WorkItem] = deque()
         self._downloads = 0  # number of the next download
@@ -98,7 +108,8 @@ class RemoteBackend(LoopBackend):
                 yield ClientResult(job.client, self._lost[at])
                 continue
             done = self._done.pop(at)
-            yield ClientResult(job.client, done.state, done.after, lasting=done.lasting)
+            model = done.model if self.models is None or done.model is None else self.models.admit(done.model)
+            yield ClientResult(job.client, done.state, done.after, model=model, lasting=done.lasting)
         self._jobs = ()
 
     def _dispatch(self) -> None:
@@ -121,7 +132,8 @@ class RemoteBackend(LoopBackend):
                 numbers[same] = self._downloads
                 self._downloads += 1
             slim = job._replace(download=None)
-            yield WorkItem(at, method, seed, slim, numbers[same], job.download, state, self._fingerprints)
+            keep = self.models is not None and self.models.on
+            yield WorkItem(at, method, seed, slim, numbers[same], job.download, state, self._fingerprints, keep)
 
     def _requeue(self, lost: WorkItem, reason: str) -> None:
         """Put the work of a dead worker first in the queue, or give its client up for this exchange.
@@ -149,16 +161,17 @@ def run_work_item(
     store = MemoryStore()
     if order.state is not None:
         store.put(order.job.client, order.state)
-    loop = LoopBackend(pool, store, upload_filter, isolate=True)
+    models = ModelStore(store, contract(order.method), on=order.keep_model, room=sys.maxsize)
+    loop = LoopBackend(pool, store, upload_filter, isolate=True, models=models)
     (outcome,) = loop.train(order.method, order.seed, [order.job._replace(download=download)])
     upload = _sendable(outcome.upload, order)
     is_payload = not isinstance(upload, Unreadable | ClientFailure)
     fingerprint = fingerprint_upload(upload) if order.fingerprint and is_payload else None
     yield UploadReady(order.at, upload, outcome.before, fingerprint)
     for result in loop.results():
-        yield WorkDone(order.at, _sendable_state(result.state), result.after, result.lasting)
+        yield WorkDone(order.at, _sendable_state(result.state), result.after, result.model, result.lasting)
         return
-    yield WorkDone(order.at, None, None, False)
+    yield WorkDone(order.at, None, None, None, False)
 
 
 def _sendable(upload: Any, order: WorkItem) -> Any:

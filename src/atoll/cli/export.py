@@ -9,7 +9,7 @@ from ..inference.export import FORMATS, export_model
 from ..utils.files import to_json
 from ..utils.parsing import Json
 from .console import counted, progress
-from .predict import open_models
+from .predict import open_models, print_round, round_option
 
 
 @click.command()
@@ -17,14 +17,15 @@ from .predict import open_models
 @click.option(
     "--client", "clients", multiple=True, help="Client whose model to write; may be repeated.  [default: all clients]"
 )
+@round_option
 @click.option(
     "--form", type=click.Choice(tuple(FORMATS)), default="safetensors", show_default=True, help="File format."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: export in RUN or SITE_DIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests as JSON.")
-def export(run: Path, clients: tuple[str, ...], form: str, out: Path | None, as_json: bool) -> None:
+def export(run: Path, clients: tuple[str, ...], which: str, form: str, out: Path | None, as_json: bool) -> None:
     """Write personalised models for other programs, each with a manifest, checked on the client's test rows."""
-    models = open_models(run)
+    models = open_models(run, which)
     root = out or run / "export"
     manifests: list[Json] = []
     chosen = clients or models.clients
@@ -34,6 +35,7 @@ def export(run: Path, clients: tuple[str, ...], form: str, out: Path | None, as_
             folder = root / quote(client, safe="").replace(".", "%2E") / form
             manifests.append(export_model(models, client, form, folder) | {"folder": str(folder)})
             watch(at + 1, len(chosen))
+    print_round(models, which)
     if as_json:
         click.echo(to_json(manifests, indent=1))
     else:

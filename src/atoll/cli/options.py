@@ -12,7 +12,7 @@ from ..utils.parsing import Json, parse_pair
 
 F = TypeVar("F", bound=Callable[..., object])
 OWN = "Options"  # The section of options that are no entries of a configuration.
-KINDS: dict[object, type] = {int: int, float: float, int | None: int, float | None: float}
+KINDS: dict[object, type] = {bool: bool, int: int, float: float, int | None: int, float | None: float}
 
 
 class ConfigCommand(click.Command):
@@ -47,7 +47,7 @@ def config_options(*without: str) -> Callable[[F], F]:
 
 def _option(f: Field[object], kind: object) -> Callable[[F], F]:
     repeated = f.name in ("settings", "terms", "track", "metric")
-    if kind is bool:
+    if kind is bool and not f.default:
         return click.option(flag(f.name), f.name, is_flag=True, default=None, help=_help(f))
     return click.option(
         flag(f.name),

@@ -18,23 +18,47 @@ from ..utils.files import to_json
 from .console import console
 
 
-def open_models(folder: Path) -> TrainedModels:
+def print_round(models: TrainedModels, which: str) -> None:
+    """Print to standard error which models are used."""
+    chosen = {"best": ", the best by validation", "last": ", the last one"}.get(which, "")
+    if models.is_measured:
+        click.echo(f"Model of round {models.model_round}{chosen}.", err=True)
+    else:
+        click.echo(
+            "Model after the last download, before local training. The tables show the scores of other models, which "
+            "this run did not keep (--keep-models no).",
+            err=True,
+        )
+
+
+def open_models(folder: Path, which: str) -> TrainedModels:
     """Open the models of a run, of the new clients of a run, or of a site."""
     if (folder / "site.yaml").exists():
         from ..deploy.site.models import open_site  # Slow to import, and only sites need it.
 
-        return open_site(folder)
+        return open_site(folder, which=which)
     if (folder / "adapt.json").exists():
         from ..inference.adaptation_files import open_adapted
 
         return open_adapted(folder)
-    return open_run(folder)
+    return open_run(folder, which)
+
+
+round_option = click.option(
+    "--round",
+    "which",
+    default="best",
+    show_default=True,
+    metavar="best|last|N",
+    help="Round of the model: the one that validation chose, the last one, or the number of one of these.",
+)
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN|SITE_DIR")
 @click.argument("inputs", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @click.option("--client", help="Client whose model to use; a site has only its own.")
+@round_option
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -43,19 +67,20 @@ def open_models(folder: Path) -> TrainedModels:
     help="Number of classes or tokens to show for each row.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all probabilities, or numbers, as JSON.")
-def predict(run: Path, inputs: tuple[Path, ...], client: str | None, top: int, as_json: bool) -> None:
+def predict(run: Path, inputs: tuple[Path, ...], client: str | None, which: str, top: int, as_json: bool) -> None:
     """Predict with a client's personalised model.
 
     FILE is an image, or a NumPy file (.npy) with raw rows as the data set of the run has them. Without one, the test
     rows of the client are predicted. With SITE_DIR, the folder of a site, the model is that of the site's latest run.
     """
-    models = open_models(run)
+    models = open_models(run, which)
     whose = models.client(client)
     rows = _rows(models, whose, inputs)
     with torch.no_grad():
         values = _values(models.pool.problem, models.personal(whose)(rows[1]))
     named = [dict(zip(models.data.classes, v, strict=True)) for v in values.tolist()]
     numbers = isinstance(models.pool.problem, Numbers)
+    print_round(models, which)
     if as_json:
         entry = "prediction" if numbers else "probabilities"
         click.echo(to_json([{"row": name, entry: v} for name, v in zip(rows[0], named, strict=True)], indent=1))

@@ -117,6 +117,17 @@ def _measured(line: Mapping[str, Any], criterion: Criterion, measure: str) -> fl
     return float(line["personal"]["post"]["weighted" if measure == "weighted" else criterion.name])
 
 
+def choose_round(history: Sequence[tuple[int, Score]], criterion: Criterion) -> int | None:
+    """Return the round with the best validation score, the first of equals; None without validation rows.
+
+    Args:
+        history: pairs of round and score, in order.
+        criterion: the score that selects.
+    """
+    validated = [at for at in history if not math.isnan(at[1].get("val", math.nan))]
+    return criterion.best(validated, lambda at: at[1]["val"])[0] if validated else None
+
+
 def select_rounds(history: Sequence[tuple[int, Score]], criterion: Criterion) -> dict[str, Any]:
     """Select the final, the best and the validation-selected round of a run, and average the last ten rounds.
 
@@ -132,8 +143,8 @@ def select_rounds(history: Sequence[tuple[int, Score]], criterion: Criterion) ->
     final = history[-1]
     recent = _mean_scores([score for at, score in history if at > final[0] - RECENT])
     best = criterion.best(history, lambda at: at[1][criterion.name])
-    validated = [at for at in history if not math.isnan(at[1].get("val", math.nan))]
-    chosen = criterion.best(validated, lambda at: at[1]["val"]) if validated else final
+    by_validation = choose_round(history, criterion)
+    chosen = final if by_validation is None else next(at for at in history if at[0] == by_validation)
     return {
         "final": final[1][criterion.name],
         "best": best[1][criterion.name],

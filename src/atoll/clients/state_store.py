@@ -3,7 +3,6 @@
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,34 +44,6 @@ class Store(Protocol):
     def rollback(self) -> None: ...
     def clear(self) -> None: ...
     def __iter__(self) -> Iterator[ClientId]: ...
-
-
-@dataclass(frozen=True)
-class RunStores:
-    """The states of all clients of a run.
-
-    Args:
-        clients: the state of each client.
-        server_side: the server's state for each client, for methods with per-client server state.
-    """
-
-    clients: Store
-    server_side: Store
-
-    def commit(self) -> None:
-        """Make all states that were put since the last commit permanent."""
-        self.clients.commit()
-        self.server_side.commit()
-
-    def rollback(self) -> None:
-        """Discard all states that were put since the last commit."""
-        self.clients.rollback()
-        self.server_side.rollback()
-
-    def clear(self) -> None:
-        """Remove all states."""
-        self.clients.clear()
-        self.server_side.clear()
 
 
 class MemoryStore:

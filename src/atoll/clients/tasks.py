@@ -10,6 +10,7 @@ from ..core.task import Round
 from ..typing import ClientId
 from .evaluation import Score
 from .fingerprints import Fingerprint
+from .measured_model import MeasuredModel
 
 UNREACHED, SILENT, LATE, LOST = "unreached", "silent", "late", "lost"  # why a client is missing from a round
 
@@ -128,6 +129,7 @@ class ClientResult(NamedTuple):
         state: its next state, or a ``LostClient``.
         after: score of the personal model after training.
         not_finite: whether the state holds NaN or infinity; None if not checked yet.
+        model: the personal model that was scored; None if there is no score, or if no models are kept.
         lasting: whether the score depends on the state alone, so that it stays true until the state changes.
     """
 
@@ -135,6 +137,7 @@ class ClientResult(NamedTuple):
     state: Any  # a Payload, or a LostClient
     after: Score | None = None
     not_finite: bool | None = None
+    model: MeasuredModel | None = None
     lasting: bool = False
 
 

@@ -10,7 +10,18 @@ from ..methods._factory import convert
 
 LENGTH = frozenset({"rounds", "patience", "until"})  # options that decide when a run ends
 # Options that decide where, how fast and how long a run happens do not change the results of its rounds.
-NEUTRAL = LENGTH | {"target", "target_of", "data_dir", "out", "store", "cache", "checkpoint_every", "workers", "track"}
+NEUTRAL = LENGTH | {
+    "cache",
+    "checkpoint_every",
+    "data_dir",
+    "keep_models",
+    "out",
+    "store",
+    "target",
+    "target_of",
+    "track",
+    "workers",
+}
 
 
 COMMAS = frozenset({"models", "adapter"})  # lists that may be one text with commas

@@ -282,6 +282,11 @@ class Config:
         1, "rounds between evaluations; the last round is always evaluated", group=EVALUATION, least=1
     )
     checkpoint_every: int = option(5, "rounds between checkpoints", group=EXECUTION, least=1)
+    keep_models: bool = option(
+        True,
+        "keep the personal models that were measured, of the last round and of the round that validation chose",
+        group=EXECUTION,
+    )
     track: tuple[str, ...] = option(
         (), "log to TensorBoard, MLflow or W&B: tensorboard, mlflow or wandb; may be repeated", group=EXECUTION
     )

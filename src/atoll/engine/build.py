@@ -6,7 +6,9 @@ from dataclasses import fields
 from ..aggregation.fixed_point import Fixed, largest
 from ..aggregation.robust import guard_for
 from ..aggregation.staleness import is_discounted
-from ..clients.state_store import DiskStore, MemoryStore, RemoteState, RunStores, Store
+from ..clients.model_store import ROOM, ModelStore
+from ..clients.run_stores import RunStores
+from ..clients.state_store import DiskStore, MemoryStore, RemoteState, Store
 from ..clients.tasks import no_filter
 from ..clients.validation.checks import LARGEST
 from ..clients.validation.validator import Validator
@@ -67,19 +69,19 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
     config, method, pool = setup.config, setup.method, setup.pool
     environment = environment or Simulation(setup)
     types = contract(method)._replace(state=RemoteState) if pool.remote else contract(method)
-    stores = open_stores(setup, run_dir, types)
+    checkpoints = Checkpoints(run_dir.path, types, setup.identity()) if run_dir else None
+    stores = open_stores(setup, run_dir, types, checkpoints)
     privacy = Privacy(config, method, pool, run_dir.path if run_dir else None)
     faults = build_faults(config, pool.ids)
     cohorts = Cohorts(pool.ids, config.rate, config.seed, faults, config.rounds, config.eval_every, config.deadline)
     checks = Validator(method, pool, config.seed, config.max_norm, _largest_value(setup), privacy.spare_rows)
-    checkpoints = Checkpoints(run_dir.path, types, setup.identity()) if run_dir else None
     notes = list(setup.notes)
     recorder = NullRecorder() if run_dir is None else RunRecorder(run_dir, config, environment.holdings())
     policy = _policy(setup, checks, recorder, faults, notes.append)
     backend = environment.open_backend(
         BackendInputs(
             setup=setup,
-            states=stores.clients,
+            stores=stores,
             upload_filter=faults.upload_filter(
                 privacy.upload_filter if privacy.on else no_filter, constraints_of(method)
             ),
@@ -97,7 +99,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
         constraints=constraints_of(method),
     )
     accounting = Accounting(setup, cohorts, timer, privacy)
-    evaluator = Evaluator(method, pool, backend, config.seed, stores.server_side, byzantine=faults.poisoned)
+    evaluator = Evaluator(method, pool, backend, config.seed, stores.server_side, stores.models, faults.poisoned)
     checkpointing = Checkpointing(
         stores,
         _extras(privacy, recorder),
@@ -117,7 +119,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
         accounting=accounting,
         ending=Ending(config, privacy, cohorts, pool.problem.criterion),
         evaluator=evaluator,
-        metrics=MetricsWriter(evaluator, environment, privacy, recorder, checkpointing, setup),
+        metrics=MetricsWriter(evaluator, environment, privacy, recorder, checkpointing, setup, stores.models),
         recorder=recorder,
         checkpointing=checkpointing,
         notes=notes,
@@ -133,15 +135,24 @@ def _runner(setup: Setup, plain: RoundRunner) -> RoundRunner:
     return plain if schedule.buffer is None else BufferedRunner(**parts, buffer=schedule.buffer)
 
 
-def open_stores(setup: Setup, run_dir: RunDir | None, types: Contract) -> RunStores:
-    """Open the stores of client states: in memory, or on disk in the run directory."""
+def open_stores(setup: Setup, run_dir: RunDir | None, types: Contract, checkpoints: Checkpoints | None) -> RunStores:
+    """Open the stores of client states and measured models: in memory, or on disk in the run directory."""
 
     def open_store(name: str, kind: type[Payload]) -> Store:
         if setup.config.store == "memory" or run_dir is None:
             return MemoryStore()
         return DiskStore(run_dir.path / name, kind, setup.config.cache)
 
-    return RunStores(clients=open_store("states", types.state), server_side=open_store("per_client", types.per_client))
+    clients = open_store("states", types.state)
+    models = ModelStore(
+        clients,
+        types,
+        on=setup.config.keep_models,
+        room=ROOM if isinstance(clients, MemoryStore) else 0,
+        folder=run_dir.path / "models" if run_dir else None,
+        read_object=checkpoints.get if checkpoints else None,
+    )
+    return RunStores(clients=clients, server_side=open_store("per_client", types.per_client), models=models)
 
 
 def _extras(privacy: Privacy, recorder: NullRecorder | RunRecorder) -> dict[str, Resumable]:

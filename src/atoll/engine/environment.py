@@ -9,7 +9,7 @@ from ..backends.loop import LoopBackend
 from ..backends.multiprocess import ProcessBackend
 from ..backends.ray_backend import RayBackend
 from ..backends.vmap import VmapBackend
-from ..clients.state_store import Store
+from ..clients.run_stores import RunStores
 from ..clients.tasks import UploadFilter
 from ..clients.validation.validator import Validator
 from ..storage.checkpoint import Checkpoints
@@ -22,7 +22,7 @@ class BackendInputs(NamedTuple):
 
     Args:
         setup: configuration, method, data and clients.
-        states: states of the clients.
+        stores: states and measured models of the clients.
         upload_filter: changes uploads at the client, for privacy or simulated attacks.
         cohort: number of clients in a round.
         checks: validates uploads.
@@ -30,7 +30,7 @@ class BackendInputs(NamedTuple):
     """
 
     setup: Setup
-    states: Store
+    stores: RunStores
     upload_filter: UploadFilter
     cohort: int
     checks: Validator
@@ -86,12 +86,13 @@ class Simulation:
 def open_backend(inputs: BackendInputs) -> Backend:
     """Open the backend of the configuration. Replaces processes by a loop if only one would run."""
     config, pool = inputs.setup.config, inputs.setup.pool
+    states, models = inputs.stores.clients, inputs.stores.models
     audited = inputs.checkpoints is not None
     if config.backend == "vmap":
-        return VmapBackend(pool, inputs.states, inputs.upload_filter)
+        return VmapBackend(pool, states, inputs.upload_filter, models=models)
     if config.backend == "ray":
-        return RayBackend(pool, inputs.states, config.workers, inputs.upload_filter, audited)
+        return RayBackend(pool, states, config.workers, inputs.upload_filter, audited, models)
     workers = min(config.workers or os.cpu_count() or 1, inputs.cohort)
     if config.backend == "processes" and workers > 1:
-        return ProcessBackend(pool, inputs.states, workers, inputs.upload_filter, audited)
-    return LoopBackend(pool, inputs.states, inputs.upload_filter, isolate=True)
+        return ProcessBackend(pool, states, workers, inputs.upload_filter, audited, models)
+    return LoopBackend(pool, states, inputs.upload_filter, isolate=True, models=models)

@@ -12,6 +12,8 @@ from ..aggregation.averaging import mean
 from ..backends.base import Backend
 from ..clients import method_calls
 from ..clients.evaluation import measure, predict, summarise_clients
+from ..clients.measured_model import ModelSource
+from ..clients.model_store import ModelStore
 from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
@@ -40,6 +42,7 @@ class Evaluator:
         backend: runs the clients.
         seed: seed of the run.
         per_client_states: the server's states for its clients.
+        models: keeps the models that are scored here; None keeps none.
         byzantine: clients that attack. If given, the honest clients are also summarised alone.
     """
 
@@ -50,6 +53,7 @@ class Evaluator:
         backend: Backend,
         seed: int,
         per_client_states: Store,
+        models: ModelStore | None = None,
         byzantine: Collection[ClientId] = (),
     ):
         self._method = method
@@ -61,6 +65,7 @@ class Evaluator:
         self._problem = pool.problem
         self._details = (*pool.problem.details, *pool.metrics)
         self._server_side = ServerSideStates(method, self._task, seed, per_client_states)
+        self._models = models
         # The latest server state, and the scores of its model.
         self._latest: tuple[Any, tuple[GenericScores, list[float]]] | None = None
 
@@ -101,8 +106,17 @@ class Evaluator:
         for i in new:
             download = self._server_side.download(server if i in known or first is None else first, i, Round(0))
             score = self._backend.assess(self._method, self._seed, i, download)
+            self._keep_untrained(i, download)
             run_state.after[i] = score
             run_state.before.setdefault(i, {name: v for name, v in score.items() if name not in self._details})
+
+    def _keep_untrained(self, i: ClientId, download: Payload) -> None:
+        """Keep the model of client ``i`` that was scored without a round. Sites keep theirs."""
+        if self._pool.remote or self._models is None or not self._models.on:
+            return
+        state = self._backend.state(self._method, self._seed, i)
+        source = ModelSource(download, None, state, self._pool.client(i))
+        self._models.put_untrained(i, self._models.describe(self._method, source), state)
 
     def evaluate_generic(
         self, server: Payload, t: int, cohort: Sequence[ClientId]

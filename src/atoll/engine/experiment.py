@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..clients.state_store import RunStores
+from ..clients.run_stores import RunStores
 from ..privacy.policy import Privacy
 from ..storage.metrics import RoundMetrics
 from .accounting import Accounting
@@ -90,8 +90,9 @@ class Experiment:
             return
         self.progress = found
         self.ending.reopen(found.run_state)
-        if found.run_state.status == "running":
-            drop_early_end(found.run_state, self.rounds.cohorts.is_evaluated)
+        is_longer = found.run_state.status == "running"
+        if is_longer and drop_early_end(found.run_state, self.rounds.cohorts.is_evaluated):
+            self.stores.models.drop_irregular_evaluation()
         self.environment.resume(found.run_state.lines)
 
     def _run_round(self) -> RoundMetrics | None:
@@ -125,7 +126,7 @@ class Experiment:
             history=run_state.lines,
             table=table,
             server=self.progress.server,
-            per_client_states=self.stores.server_side,
+            stores=self.stores,
             backend=self.rounds.backend,
             notes=self.notes,
         )

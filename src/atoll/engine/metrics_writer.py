@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import NamedTuple
 
+from ..clients.evaluation import choose_round
+from ..clients.model_store import ModelStore
 from ..clients.tasks import RoundLog
 from ..privacy.policy import Privacy
 from ..simulation.clock import Stamp
@@ -34,6 +36,7 @@ class MetricsWriter:
         recorder: writes lines.
         checkpointing: knows the clients with saved states.
         setup: configuration, method and clients.
+        models: keeps the models that were evaluated.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class MetricsWriter:
         recorder: Recorder,
         checkpointing: Checkpointing,
         setup: Setup,
+        models: ModelStore,
     ):
         self._evaluator = evaluator
         self._environment = environment
@@ -51,6 +55,7 @@ class MetricsWriter:
         self._recorder = recorder
         self._checkpointing = checkpointing
         self._setup = setup
+        self._models = models
 
     def evaluate(self, log: RoundLog, progress: Progress) -> Evaluation:
         """Evaluate the personal models and the generic model after a round."""
@@ -90,4 +95,8 @@ class MetricsWriter:
         run_state.lines.append(line)
         run_state.rows.append(self._evaluator.make_table(line["round"], run_state, evaluation.accuracies))
         self._recorder.record_metrics(line)
+        history = [(each["round"], each["personal"]["post"]) for each in run_state.lines]
+        chosen = choose_round(history, self._setup.pool.problem.criterion)
+        is_regular = line["round"] % self._setup.config.eval_every == 0
+        self._models.end_evaluation(line["round"], chosen, is_regular)
         return line

@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from ..backends.base import Backend
 from ..clients import method_calls
+from ..clients.measured_model import rebuild_model
 from ..clients.pool import ClientPool
+from ..clients.run_stores import RunStores
 from ..clients.server_side import ClientServers, ServerSideStates
-from ..clients.state_store import Store
+from ..core.client import Client
 from ..core.model import Predictor
 from ..core.task import Round
 from ..storage.metrics import RoundMetrics
@@ -40,7 +42,7 @@ class Result:
         history: one entry for each evaluated round.
         table: content of clients.parquet.
         server: the server's final state, or the ``ClientServers`` of a run without a server.
-        per_client_states: the server's states for its clients, if the method keeps any.
+        stores: states of the clients, the server's states for them, and the personal models that were measured.
         backend: holds the states of the clients.
         notes: sentences on the run for the user.
     """
@@ -50,7 +52,7 @@ class Result:
     history: Sequence[RoundMetrics]
     table: pa.Table
     server: Any
-    per_client_states: Store
+    stores: RunStores
     backend: Backend
     notes: Sequence[str]
 
@@ -108,13 +110,33 @@ class Result:
         """Return the final state of client ``i``."""
         return self.backend.state(self.setup.method, self.setup.config.seed, i)
 
-    def personal(self, i: ClientId) -> Predictor:
-        """Return the personal model of client ``i`` after the last download: inputs to logits, or to numbers."""
-        method, seed = self.setup.method, self.setup.config.seed
-        server_side = ServerSideStates(method, self.pool.task(), seed, self.per_client_states)
-        download = server_side.download(self.server, i, Round(self.summary["rounds"]))
-        predictor = method_calls.personal_predictor(method, download, None, self.state(i), self.pool.client(i))
+    def personal(self, i: ClientId, round: str | int = "best") -> Predictor:
+        """Return the personal model of client ``i`` whose score is in the tables: inputs to logits, or to numbers.
+
+        A run with ``keep_models=False`` has no such models; the result is then the model after the last download,
+        before local training.
+
+        Args:
+            i: the client.
+            round: ``best`` for the round that validation chose, ``last``, or the number of one of these rounds.
+
+        Raises:
+            AtollError: the models of that round are not kept.
+        """
+        found = self.stores.models.find(i, round)
+        client = self.pool.client(i)
+        if found is None:
+            predictor = self._downloaded(i, client)
+        else:
+            predictor = rebuild_model(self.setup.method, *found, client).predictor
         return self.pool.problem.predictor_in_unit(predictor)
+
+    def _downloaded(self, i: ClientId, client: Client) -> Predictor:
+        """Return the model that follows from the last download."""
+        method, seed = self.setup.method, self.setup.config.seed
+        server_side = ServerSideStates(method, self.pool.task(), seed, self.stores.server_side)
+        download = server_side.download(self.server, i, Round(self.summary["rounds"]))
+        return method_calls.personal_predictor(method, download, None, self.state(i), client)
 
     def generic(self) -> Predictor | None:
         """Return the server's model, or None if the method has none or the run had no server."""

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..clients.run_stores import RunStores
 from ..clients.server_side import ClientServers
-from ..clients.state_store import RunStores
 from ..core.payloads import Payload
 from ..errors import AtollError
 from ..simulation.topology import Neighbours
@@ -140,6 +140,7 @@ class Checkpointing:
         for i, name in found.per_client_states.items():
             self._stores.server_side.put(i, checkpoints.get_per_client(name))
         self._stores.commit()
+        self._stores.models.take_over(found.models)
         run_state = from_json(found.round, found.progress["run_state"], from_parquet(found.rows))
         further = {name: checkpoints.get_server(held) for name, held in found.servers.items()}
         if self._neighbours is not None:
@@ -206,17 +207,21 @@ class Checkpointing:
                 rows=to_parquet(run_state.table()),
                 per_client_states=dict(self._per_client_objects),
                 servers={name: self._checkpoints.put_state(state) for name, state in further.items()},
+                models=self._stores.models.to_json(self._checkpoints.put_state, self._objects),
             )
         )
         self._saved = run_state.round
 
 
-def drop_early_end(run_state: RunState, is_evaluated: Callable[[int], bool]) -> None:
+def drop_early_end(run_state: RunState, is_evaluated: Callable[[int], bool]) -> bool:
     """Remove lines of rounds that were evaluated only because the run used to end there.
 
     Args:
         run_state: changed in place. Rejections in those lines go to the next line.
         is_evaluated: whether a round, counted from 0, is evaluated in the longer run.
+
+    Returns:
+        Whether there were such lines.
     """
     early = [line for line in run_state.lines if not is_evaluated(line["round"] - 1)]
     run_state.rejected = [entry for line in early for entry in line["rejected"]] + run_state.rejected
@@ -225,3 +230,4 @@ def drop_early_end(run_state: RunState, is_evaluated: Callable[[int], bool]) -> 
     run_state.lines = [line for line in run_state.lines if line not in early]
     kept = pa.array([line["round"] for line in run_state.lines], pa.int64())
     run_state.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in run_state.rows]
+    return bool(early)

@@ -7,8 +7,9 @@ from typing import Any
 
 from .._version import __version__
 from ..clients.evaluation import find_target_round, select_rounds
+from ..clients.run_stores import RunStores
 from ..clients.server_side import ClientServers
-from ..clients.state_store import RunStores, state_digest
+from ..clients.state_store import state_digest
 from ..config import Config
 from ..core import serialization
 from ..core.criterion import Criterion

@@ -15,6 +15,7 @@ import torch
 
 from ..clients import method_calls
 from ..clients.evaluation import predict
+from ..clients.measured_model import ModelSource
 from ..clients.participation import take_part
 from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
@@ -38,7 +39,7 @@ from ..typing import ClientId
 from ..utils.runtime import on_device, one_thread
 from .adaptation_files import write_adaptation
 from .adaptation_result import Adaptation, Newcomers, Score, format_shots
-from .models import ModelSource, SavedRun
+from .models import SavedRun
 from .newcomers import NewcomerSetup, Plan, SourceRun, cut_rows, find_source_run, setup_newcomers
 
 Watch = Callable[[int, int], None]  # called with the number of finished models and of all models

@@ -9,13 +9,13 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.csv
 
+from ..clients.measured_model import ModelSource
 from ..core.contract import contract
 from ..core.serialization import OWN, decode, encode
 from ..errors import AtollError
 from ..typing import ClientId
 from ..utils.files import to_json, write_whole
 from .adaptation_result import KINDS, Adaptation, Newcomers, Point
-from .models import ModelSource
 from .newcomers import Plan, find_source_run, last_cut, setup_newcomers
 
 NAME = "adapt.json"

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import numpy as np
 import pyarrow as pa
 
+from ..clients.measured_model import ModelSource
 from ..core.criterion import Criterion
 from ..typing import ClientId
 from ..utils.notebook import dataframe, html
 from ..utils.stats import Stat, spread
-from .models import ModelSource, TrainedModels
+from .models import TrainedModels
 from .newcomers import NewcomerSetup, Plan, SourceRun
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Newcomers(TrainedModels):
     def __init__(self, source_run: SourceRun, newcomers: NewcomerSetup, source: Callable[[ClientId], ModelSource]):
         self.config = source_run.setup.config
         self.round = source_run.round
+        self.model_round = source_run.round
         self._source = source
         self.method = newcomers.method
         self.pool = newcomers.pool

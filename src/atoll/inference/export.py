@@ -80,7 +80,8 @@ def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) ->
         "method": config.method,
         "client": client,
         "architecture": models.pool.models[client].name,
-        "round": models.round,
+        "round": models.model_round,
+        "measured": models.is_measured,
         "classes" if data.num_classes else "names": list(data.classes),
         "input": {
             "kind": data.kind,

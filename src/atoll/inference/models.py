@@ -1,21 +1,22 @@
-"""Open the trained models of a run, from the latest checkpoint of its directory."""
+"""Open the trained models of a run from its directory."""
 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..clients import method_calls
+from ..clients.measured_model import ModelSource, PersonalModel, model_from_source, rebuild_model
+from ..clients.model_store import ModelStore
 from ..clients.pool import ClientPool
 from ..clients.server_side import ClientServers, ServerSideStates
 from ..clients.state_store import MemoryStore
 from ..config import Config, from_dict, read_yaml
-from ..core.client import Client
 from ..core.contract import contract
 from ..core.hooks import PredictsOtherwise
 from ..core.method import AnyMethod
@@ -33,15 +34,6 @@ from ..storage.checkpoint import Checkpoints, Snapshot
 from ..typing import ClientId
 
 
-class ModelSource(NamedTuple):
-    """The payloads that determine the personal model of a client, and the client."""
-
-    download: Payload
-    upload: Payload | None
-    state: Payload
-    client: Client
-
-
 class TrainedModels(ABC):
     """The trained models of clients.
 
@@ -56,13 +48,15 @@ class TrainedModels(ABC):
     data: Dataset
     transform: Transform  # preparation of rows
     round: int  # rounds completed
+    model_round: int  # the round whose models these are
+    is_measured: bool = True  # whether these are the models whose scores are in the tables
 
     @abstractmethod
     def source(self, i: ClientId) -> ModelSource:
         """Return the payloads that determine the model of client ``i``."""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.config.label}: {len(self.clients)} models after round {self.round}>"
+        return f"<{type(self).__name__} of {self.config.label}: {len(self.clients)} models of round {self.model_round}>"
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -81,12 +75,15 @@ class TrainedModels(ABC):
 
     def personal(self, i: ClientId) -> Predictor:
         """Return the personal model of client ``i``, a function of prepared inputs to logits, or to numbers."""
-        predictor = method_calls.personal_predictor(self.method, *self.source(i))
-        return self.pool.problem.predictor_in_unit(predictor)
+        return self.pool.problem.predictor_in_unit(self.model(i).predictor)
 
     def params(self, i: ClientId) -> Params:
         """Return the weights of the personal model of client ``i``."""
-        return self.method.personal_params(*self.source(i))
+        return self.model(i).params
+
+    def model(self, i: ClientId) -> PersonalModel:
+        """Return the personal model of client ``i``."""
+        return model_from_source(self.method, self.source(i))
 
     def module(self, i: ClientId) -> nn.Module:
         """Return the personal model of client ``i`` as a torch module in evaluation mode.
@@ -132,15 +129,22 @@ def _fold_unit(net: nn.Module, problem: Problem) -> None:
 
 
 class SavedRun(TrainedModels):
-    """The models of a run after the server's last message.
+    """The personal models of a run whose scores are in its tables.
+
+    A run with ``--keep-models no`` has no such models; these are then the models after the last download, before local
+    training.
 
     Args:
         path: the run directory.
         setup: configuration, method, data and clients.
         found: the latest checkpoint.
+        which: ``best`` for the round that validation chose, ``last``, or the number of one of these rounds.
+
+    Raises:
+        AtollError: the models of that round are not kept.
     """
 
-    def __init__(self, path: Path, setup: Setup, found: Snapshot):
+    def __init__(self, path: Path, setup: Setup, found: Snapshot, which: str | int = "best"):
         self.path = path
         self.setup = setup
         self.data = setup.federation.dataset
@@ -150,8 +154,13 @@ class SavedRun(TrainedModels):
         self.transform = preset(self.config.transform, self.data.name, self.data.shape)
         self.round = found.round
         self.server = found.server
+        kept = _checkpoints(path, setup)
+        self._which = which
+        self._models = ModelStore(MemoryStore(), contract(setup.method), read_object=kept.get)
+        self._models.take_over(found.models)
+        self.is_measured = self._models.rounds.last > 0
+        self.model_round = self._models.rounds.number(which) if self.is_measured else found.round
         if setup.neighbours is not None:
-            kept = _checkpoints(path, setup)
             states = {i: kept.get_server(name) for i, name in found.servers.items()}
             self.server = ClientServers(states, setup.neighbours)
         self.states = found.states
@@ -164,7 +173,25 @@ class SavedRun(TrainedModels):
         predictor = method_calls.generic_predictor(self.method, self.server, self.pool.task())
         return predictor and self.pool.problem.predictor_in_unit(predictor)
 
+    def received(self) -> "SavedRun":
+        """Return the models that clients received last, before local training, in place of the measured ones.
+
+        For methods that average models these are the server's model.
+        """
+        other = copy.copy(self)
+        other._models = ModelStore(MemoryStore(), contract(self.method))
+        other.is_measured = False
+        other.model_round = self.round
+        return other
+
+    def model(self, i: ClientId) -> PersonalModel:
+        found = self._models.find(self.client(i), self._which)
+        if found is None:
+            return super().model(i)
+        return rebuild_model(self.method, *found, self.pool.client(i))
+
     def source(self, i: ClientId) -> ModelSource:
+        """Return the last download of client ``i``, and its state."""
         i = self.client(i)
         method, pool, seed = self.method, self.pool, self.config.seed
         kept = _checkpoints(self.path, self.setup)
@@ -201,11 +228,15 @@ class _StoredStates(MemoryStore):
         return iter(sorted(self._names))
 
 
-def open_run(path: Path | str) -> SavedRun:
-    """Open the latest intact checkpoint of a run. Its data set must be at its former path.
+def open_run(path: Path | str, round: str | int = "best") -> SavedRun:
+    """Open the models of a run, from its latest intact checkpoint.
+
+    Args:
+        path: the run directory. The data of the run must be unchanged.
+        round: ``best`` for the round that validation chose, ``last``, or the number of one of these rounds.
 
     Raises:
-        AtollError: the folder holds no run, or the run has no checkpoint yet.
+        AtollError: the folder holds no run, the run has no checkpoint yet, or the models of that round are not kept.
     """
     folder = Path(path)
     if not (folder / "config.yaml").exists():
@@ -214,7 +245,7 @@ def open_run(path: Path | str) -> SavedRun:
     found = _checkpoints(folder, setup).load(lambda note: None)
     if found is None:
         raise AtollError(f"The run in {str(folder)!r} has no checkpoint yet. Wait for one, or finish it with --resume.")
-    return SavedRun(folder, setup, found)
+    return SavedRun(folder, setup, found, round)
 
 
 def _checkpoints(folder: Path, setup: Setup) -> Checkpoints:

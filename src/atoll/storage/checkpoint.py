@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from ..clients.model_store import objects_of
 from ..core.contract import Contract
 from ..core.payloads import Payload
 from ..core.serialization import OWN, WireError, decode, encode
@@ -22,7 +23,15 @@ from ..utils.parsing import Json
 
 KEEP = 2
 _MANIFEST = "manifest.json"
-_PARTS = ("server.safetensors", "progress.json", "states.json", "per_client.json", "servers.json", "clients.parquet")
+_PARTS = (
+    "server.safetensors",
+    "progress.json",
+    "states.json",
+    "per_client.json",
+    "servers.json",
+    "models.json",
+    "clients.parquet",
+)
 
 
 @dataclass
@@ -37,6 +46,7 @@ class Snapshot:
     # the object that holds the server's state of each client
     per_client_states: dict[ClientId, str] = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)  # the objects that hold further states of the server
+    models: Json = field(default_factory=dict)  # the objects that hold the measured models
 
 
 class Checkpoints:
@@ -67,20 +77,24 @@ class Checkpoints:
 
     def get_state(self, name: str) -> Payload:
         """Return a stored state of a client; raise WireError if it is damaged."""
-        return self._get(self._types.state, name)
+        return self.get(self._types.state, name)
 
     def get_per_client(self, name: str) -> Payload:
         """Return a stored state of the server for one client; raise WireError if it is damaged."""
-        return self._get(self._types.per_client, name)
+        return self.get(self._types.per_client, name)
 
     def get_server(self, name: str) -> Payload:
         """Return a further state of the server; raise WireError if it is damaged."""
-        return self._get(self._types.server, name)
+        return self.get(self._types.server, name)
 
-    def _get(self, kind: type[Payload], name: str) -> Payload:
+    def get(self, kind: type[Payload], name: str) -> Payload:
+        """Return a stored object as a payload of a class; raise WireError if it is damaged."""
+        return decode(kind, self._read_object(name), OWN)
+
+    def _read_object(self, name: str) -> bytes:
         data = (self._objects / name).read_bytes()
         _check(f"objects/{name}", data, name)
-        return decode(kind, data, OWN)
+        return data
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint, then delete the oldest ones and later ones that were skipped as damaged."""
@@ -109,6 +123,7 @@ class Checkpoints:
             to_json(snapshot.states).encode(),
             to_json(snapshot.per_client_states).encode(),
             to_json(snapshot.servers).encode(),
+            to_json(snapshot.models).encode(),
             snapshot.rows,
         )
         sums = {name: sha256(data).hexdigest() for name, data in zip(_PARTS, contents, strict=True)}
@@ -137,8 +152,9 @@ class Checkpoints:
         return None
 
     def held(self) -> set[tuple[ClientId, str]]:
-        """Return the names of the stored states of clients over all checkpoints that a run may resume from."""
-        return {of for folder in self._all() for of in _names(folder, "states").items()}
+        """Return the names of stored states and models of clients over all checkpoints that a run may resume from."""
+        found = {of for folder in self._all() for of in _names(folder, "states").items()}
+        return found | {of for folder in self._all() for of in objects_of(_names(folder, "models"))}
 
     def _read(self, folder: Path) -> Snapshot:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
@@ -149,8 +165,8 @@ class Checkpoints:
         parts = {name: (folder / name).read_bytes() for name in _PARTS}
         for name, data in parts.items():
             _check(name, data, manifest["files"][name])
-        progress, states, per_client_states, servers = (
-            json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "per_client", "servers")
+        progress, states, per_client_states, servers, models = (
+            json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "per_client", "servers", "models")
         )
         for get, names in (
             (self.get_state, states),
@@ -159,9 +175,18 @@ class Checkpoints:
         ):
             for name in names.values():
                 get(name)  # Finds damaged states now, not rounds later.
+        for _, name in objects_of(models):
+            self._read_object(name)
         server = decode(self._types.server, parts["server.safetensors"], OWN)
         return Snapshot(
-            progress.pop("round"), server, states, progress, parts["clients.parquet"], per_client_states, servers
+            progress.pop("round"),
+            server,
+            states,
+            progress,
+            parts["clients.parquet"],
+            per_client_states,
+            servers,
+            models,
         )
 
     def _all(self) -> list[Path]:
@@ -200,10 +225,11 @@ def _short(digest: str) -> str:
 
 def _states(folder: Path) -> set[str]:
     """Return the stored objects that a checkpoint needs; none if it is damaged, because it cannot be loaded."""
-    return {name for part in ("states", "per_client", "servers") for name in _names(folder, part).values()}
+    states = {name for part in ("states", "per_client", "servers") for name in _names(folder, part).values()}
+    return states | {name for _, name in objects_of(_names(folder, "models"))}
 
 
-def _names(folder: Path, part: str) -> dict[ClientId, str]:
+def _names(folder: Path, part: str) -> Json:
     try:
         return dict(json.loads((folder / f"{part}.json").read_bytes()))
     except (OSError, ValueError, TypeError):

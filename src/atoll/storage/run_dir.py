@@ -20,7 +20,7 @@ from ..errors import AtollError
 from ..privacy.budget import JOURNAL
 from ..utils.files import read_ordinary, sync_folder, to_json, write, write_whole
 
-_FOLDERS = ("checkpoints", "objects", "states", "per_client")
+_FOLDERS = ("checkpoints", "objects", "states", "per_client", "models")
 _FILES = ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html", "audit.jsonl", JOURNAL)
 _PATIENCE = 0.5  # seconds for a process that has just taken the lock to write its number
 

@@ -104,18 +104,26 @@ def test_a_run_directory_is_that_of_a_simulation(tmp_path: Path) -> None:
     assert html.write([run], tmp_path / "again.html").exists()
 
 
-def test_a_site_has_its_personal_model_in_the_end(tmp_path: Path) -> None:
-    """The one that was examined last: its accuracy on the site's test rows is what the run reports."""
-    sites = deployed(tmp_path, "ditto")
+@pytest.mark.parametrize("which", ["best", "last"])
+@pytest.mark.parametrize("method", ["ditto", "fedavg"])
+def test_a_site_has_the_models_that_were_measured(method: str, which: str, tmp_path: Path) -> None:
+    """Their accuracy on the site's test rows is what the run reports for these rounds.
+
+    With a learning rate this high, the last round is not the best one.
+    """
+    sites = deployed(tmp_path, method, rounds=3, lr=4.0)
     result = sites.run()
-    last = {row["client"]: row["accuracy"] for row in result.clients if row["round"] == 2}
+    best = result.summary["personal"]["best_by_val_round"]
+    assert best < 3
+    number = best if which == "best" else 3
+    last = {row["client"]: row["accuracy"] for row in result.clients if row["round"] == number}
     for name in sites.names:
-        model, params, metadata = personal_model(sites.folder / name)
+        model, params, metadata = personal_model(sites.folder / name, which=which)
         (document,) = (sites.folder / name / "state" / "runs").glob("*/begin.json")
         rows = Participation(sites.site(name), json.loads(document.read_text())).pool.test[0]
         assert accuracy(model(params, rows.x), rows.y) == last[name]
-        assert torch.equal(predictor(sites.folder / name)(rows.x), model(params, rows.x))
-        assert (metadata["site"], metadata["round"], metadata["scores"]["accuracy"]) == (name, 2, last[name])
+        assert torch.equal(predictor(sites.folder / name, which=which)(rows.x), model(params, rows.x))
+        assert (metadata["site"], metadata["round"], metadata["scores"]["accuracy"]) == (name, number, last[name])
 
 
 def test_a_site_without_a_run_has_no_model(tmp_path: Path) -> None:
@@ -135,14 +143,15 @@ def test_sites_keep_a_book_of_what_left_them(tmp_path: Path) -> None:
 
 def test_sites_keep_only_states_that_may_be_needed(tmp_path: Path) -> None:
     sites = deployed(tmp_path, "ditto", rounds=4)
-    sites.run(config={"rounds": 3})
+    best = sites.run(config={"rounds": 3}).summary["personal"]["best_by_val_round"] - 1
     kept = [path.name[:6] for path in sorted((tmp_path / "0" / "state" / "runs").glob("*/0*"))]
-    assert kept == ["000002"]  # the run has ended: the last one is the result
+    assert kept == sorted({f"00000{best}", "000002"})  # the run has ended: the best round by validation, and the last
     line = sites.line()
     sites.run(line)
     keep = [frame.head["keep"] for site, frame in line.asked if frame.kind == "exchange" and site == "0"]
-    # Those of the two checkpoints. The site asks for an announcement of the longer run, so the request comes twice.
-    assert [sorted(tag[0] for tag in tags) for tags in keep] == [[1, 2], [1, 2]]
+    # Those of the two checkpoints, and that of the best round by validation. The site asks for an announcement of the
+    # longer run, so the request comes twice.
+    assert [[tag[0] for tag in tags] for tags in keep] == [sorted({best, 1, 2})] * 2
 
 
 # -- once and only once -----------------------------------------------------------------------------------------------
@@ -210,7 +219,7 @@ def test_a_run_can_go_back_to_the_checkpoint_before_the_last(tmp_path: Path) -> 
     with pytest.raises(AtollError, match="Round 4"):
         sites.run(line)
     kept = [path.name[:6] for path in sorted((tmp_path / "0" / "state" / "runs").glob("*/0*"))]
-    assert kept == ["000001", "000002", "000003"]
+    assert {"000001", "000002", "000003"} <= set(kept) <= {"000000", "000001", "000002", "000003"}
     (tmp_path / "run" / "checkpoints" / "round-000003" / "server.safetensors").write_bytes(b"damaged")
     assert sites.run().summary["digest"] == simulated("ditto", rounds=4).summary["digest"]
 

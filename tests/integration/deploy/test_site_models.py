@@ -60,12 +60,12 @@ def test_a_run_directory_needs_to_be_told_whose_model(atoll: Any, refused: Any, 
 
 def test_a_site_s_model_is_taken_away(ditto: tuple[Sites, Any], atoll: Any) -> None:
     sites, _ = ditto
-    (told,) = json.loads(atoll("export", sites.folder / "2", "--json").stdout)
+    (told,) = json.loads(atoll("export", sites.folder / "2", "--round", "last", "--json").stdout)
     assert told["folder"] == str(sites.folder / "2" / "export" / "2" / "safetensors")
     assert (told["client"], told["method"], told["round"]) == ("2", "ditto", 2)
     assert told["architecture"] == sites.setup.pool.models["2"].name
     assert told["checked"]["rows"] == sites.setup.pool.test.size(2)
-    found = open_site(sites.folder / "2")
+    found = open_site(sites.folder / "2", which="last")
     net = found.module("2")
     read = export.FORMATS["safetensors"][2](Path(told["folder"]) / told["file"], net)
     x = sites.setup.pool.test[2].x

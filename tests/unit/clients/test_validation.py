@@ -675,7 +675,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> set[str]:
                 broken = outcome.sender in bad
                 yield outcome._replace(upload=changed(outcome.upload, "n", filled(float("nan")))) if broken else outcome
 
-    monkeypatch.setattr(environment, "open_backend", lambda inputs: Hostile(inputs.setup.pool, inputs.states))
+    monkeypatch.setattr(environment, "open_backend", lambda inputs: Hostile(inputs.setup.pool, inputs.stores.clients))
     return bad
 
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from atoll.clients.state_store import MemoryStore, RunStores
+from atoll.clients.model_store import ModelStore
+from atoll.clients.run_stores import RunStores
+from atoll.clients.state_store import MemoryStore
 from atoll.core.contract import Contract, Messages
 from atoll.core.payloads import Nothing, about, payload
 from atoll.engine.resume import Checkpointing, Progress, drop_early_end
@@ -42,8 +44,9 @@ class Parts:
     """A run of one client whose state, and the server's, is the number of the round."""
 
     def __init__(self, folder: Path | None, every: int = 1, federation: str = "data"):
-        self.stores, self.counter, self.saves = RunStores(MemoryStore(), MemoryStore()), Counter(), list[int]()
         types = Contract((Messages(Number, Number),), state=Number, server=Number, per_client=Nothing)
+        states, self.counter, self.saves = MemoryStore(), Counter(), list[int]()
+        self.stores = RunStores(states, MemoryStore(), ModelStore(states, types))
         self.progress = Progress(number(0))
         self.made = Checkpointing(
             self.stores,

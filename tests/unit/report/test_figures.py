@@ -351,7 +351,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def dw(ran: dict[str, Path]) -> SavedRun:
-    return open_run(ran["dw"])
+    return open_run(ran["dw"]).received()
 
 
 def shown_of(*paths: Path) -> RunsByCase:

@@ -60,7 +60,7 @@ def test_parts_of_a_run_have_one_line_reprs(result: Result, tmp_path: Path) -> N
     assert repr(federation.dataset).startswith("<Dataset digits: image rows of shape (1, 8, 8), 10 classes, ")
     assert repr(result.setup).startswith("<Setup fedavg, mlp:hidden=8 on <Federation ")
     atoll.run("local", out=tmp_path / "kept", **SHORT)
-    assert repr(open_run(tmp_path / "kept")) == "<SavedRun of local: 3 models after round 2>"
+    assert repr(open_run(tmp_path / "kept", "last")) == "<SavedRun of local: 3 models of round 2>"
 
 
 def test_a_comparison_ranks_methods_over_seeds(compared: tuple[Path, Comparison]) -> None:

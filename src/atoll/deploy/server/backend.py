@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from ...clients.evaluation import Score
 from ...clients.fingerprints import fingerprint_bytes
+from ...clients.measured_model import STATE, MeasuredModel
+from ...clients.model_store import ModelStore
 from ...clients.state_store import RemoteState, Store
 from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
 from ...core.contract import Contract, exchanges_of
@@ -43,6 +45,7 @@ class SiteBackend:
         needed: Needed,
         sizes: Sizes,
         test_rows: Mapping[ClientId, int],
+        models: ModelStore,
     ):
         self.caller = caller
         self.run = run
@@ -52,6 +55,7 @@ class SiteBackend:
         self._needed = needed
         self._sizes = sizes
         self._test_rows = test_rows
+        self._models = models
         self._asked: dict[ClientId, _Asked] = {}
         self._replies: dict[ClientId, Frame] = {}
         self._last = 0  # last exchange of a round
@@ -80,7 +84,9 @@ class SiteBackend:
                 "round": job.round.t,
                 "exchange": job.round.exchange,
                 "base": self._base(job.client),
-                "keep": [_state_ref(kept) for kept in needed.get(job.client, ())],
+                "keep": sorted(
+                    {_state_ref(kept) for kept in (*needed.get(job.client, ()), *self._measured(job.client))}
+                ),
                 "download": sha256(body).hexdigest(),
                 "evaluate": job.evaluate,
             }
@@ -116,7 +122,8 @@ class SiteBackend:
         after = None
         if job.evaluate and job.round.exchange == self._last:
             after = read_score(reply.head.get("after"), self._test_rows[job.client])
-        return ClientResult(job.client, kept, after, bool(reply.head.get("not_finite")))
+        model = MeasuredModel(STATE) if after is not None and self._models.on else None
+        return ClientResult(job.client, kept, after, bool(reply.head.get("not_finite")), model)
 
     def _stray(self, reply: Frame, job: ClientTask) -> Unreadable | None:
         """Return an error if the reply belongs to another request: another run, site, round or exchange."""
@@ -148,6 +155,7 @@ class SiteBackend:
 
     def commit(self, results: ClientResult) -> None:
         """Store the reference to an accepted state."""
+        self._models.put(results.sender, results.model)
         self.store.put(results.sender, results.state)
 
     def state(self, method: AnyMethod, seed: int, i: ClientId) -> RemoteState | None:
@@ -168,11 +176,28 @@ class SiteBackend:
         """Do nothing: the backend holds no processes or files."""
 
     def end(self, sites: Sequence[ClientId]) -> None:
-        """Tell the sites that their last accepted state is the result."""
-        requests = {i: Frame("end", {"run": self.run, "base": self._base(i)}) for i in sites}
+        """Tell the sites that their last accepted state is the result, and which models were measured."""
+        requests = {
+            i: Frame("end", {"run": self.run, "base": self._base(i), "models": self._model_refs(i)}) for i in sites
+        }
         timeouts = self.caller.timeouts._replace(timeout=min(60.0, self.caller.timeouts.timeout))
         for _ in self.caller.ask(requests, 0, "The end of the run", timeouts):
             pass
+
+    def _measured(self, i: ClientId) -> list[RemoteState]:
+        """Return the states behind the measured models of a site."""
+        found = (self._models.find(i, which) for which in ("best", "last"))
+        return [payloads[0] for _, payloads in filter(None, found)]
+
+    def _model_refs(self, i: ClientId) -> Json:
+        """Return the round and the state of each measured model of a site."""
+        rounds = self._models.rounds
+        found = {which: self._models.find(i, which) for which in ("best", "last")}
+        return {
+            which: [rounds.number(which), _state_ref(model[1][0])]
+            for which, model in found.items()
+            if model is not None
+        }
 
     def _base(self, i: ClientId) -> StateRef | None:
         kept = self.store.get(i)

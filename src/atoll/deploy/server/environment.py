@@ -41,12 +41,13 @@ class Sites:
         self._backend = SiteBackend(
             self._caller,
             self._name,
-            inputs.states,
+            inputs.stores.clients,
             contract(self._setup.method),
             self._least,
             partial(_needed_states, inputs.checkpoints),
             inputs.checks.limits,
             {i: inputs.setup.pool.test.size(at) for at, i in enumerate(inputs.setup.pool.ids)},
+            inputs.stores.models,
         )
         return self._backend
 

@@ -181,12 +181,14 @@ class Participation:
         return Frame("score", {"score": self._released(score)})
 
     def end(self, request: Frame) -> Frame:
-        """End the run: keep the state that the server names as the result, and delete all others."""
-        last = _state_ref(request.head["base"])
-        if last is not None:
-            self.exchanges.find(last)
-            self.exchanges.tidy({last})
-        self.exchanges.begin(self.exchanges.document() | {"last": last})
+        """End the run: keep the states that the server names as the result and as measured, and delete all others."""
+        last, models = _state_ref(request.head["base"]), _measured(request.head.get("models"))
+        kept = {ref for _, ref in models.values()} | ({last} if last is not None else set())
+        for ref in kept:
+            self.exchanges.find(ref)
+        if kept:
+            self.exchanges.tidy(kept)
+        self.exchanges.begin(self.exchanges.document() | {"last": last, "measured": models})
         return Frame("ended", {})
 
     def account(self) -> dict[str, object]:
@@ -299,6 +301,16 @@ def _rest(entry: StoredExchange) -> Json:
     """Return what the server learns about a state that stays at the site: its digest and its scores."""
     notes = entry.notes()
     return {"state": entry.digest(), "after": notes["after"], "not_finite": notes["not_finite"]}
+
+
+def _measured(value: object) -> dict[str, tuple[int, StateRef]]:
+    """Return the rounds and states of the measured models that the server names, ``best`` and ``last``."""
+    try:
+        named = {which: (int(round), _state_ref(ref)) for which, (round, ref) in dict(value or {}).items()}  # type: ignore[call-overload]
+    except (TypeError, ValueError) as reason:
+        raise Refusal("request") from reason
+    found = {which: (round, ref) for which, (round, ref) in named.items() if ref is not None}
+    return found if found.keys() == {"best", "last"} else {}
 
 
 def _state_ref(value: Sequence[int | str] | None) -> StateRef | None:

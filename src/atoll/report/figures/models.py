@@ -51,7 +51,7 @@ def tsne(
     _check_classes(shown, way)
     clouds, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
-        models = open_run(runs[0].path)
+        models = open_run(runs[0].path).received()
         chosen = () if client is None else (str(client),)
         found = features(models, chosen, rows, unit)
         found = found if heads else found._replace(heads=None)
@@ -95,7 +95,7 @@ def moduli(shown: RunsByCase) -> list[FigureSpec]:
     _check_classes(shown, "moduli")
     draws, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
-        opened = [open_run(run.path) for run in runs]
+        opened = [open_run(run.path).received() for run in runs]
         found = [draw for models in opened for draw in class_relations.weight_norms(models)]
         draws += [plots.Draw(pair(shown, case, method), *draw) for draw in found]
         trend = class_relations.correlate_norms(found)

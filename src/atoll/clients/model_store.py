@@ -1,0 +1,304 @@
+"""Keep the personal models behind the scores of a run: of its last round and of the round that validation chose.
+
+A model that the client's state holds takes no space of its own: it is copied when a later round replaces the state. Any
+other model is kept whole, in memory up to a number of bytes and beyond that on disk.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary, finalize
+
+from ..core.contract import Contract
+from ..core.method import AnyMethod
+from ..core.payloads import Payload
+from ..core.schema import tensors_of
+from ..core.serialization import OWN, decode, encode
+from ..errors import AtollError
+from ..typing import ClientId
+from ..utils.files import write
+from ..utils.parsing import Json
+from .measured_model import MeasuredModel, ModelSource, describe_model
+from .state_store import Store
+
+ROOM = 2**29  # memory for measured models, in bytes
+ReadObject = Callable[[type[Payload], str], Payload]
+
+
+class KeptRounds(NamedTuple):
+    """The rounds, counted from 1, whose models are kept.
+
+    Args:
+        last: the latest evaluation.
+        kept: the evaluation that has a copy of its own.
+        best: the evaluation that validation chose, one of the two; None without validation rows.
+    """
+
+    last: int = 0
+    kept: int | None = None
+    best: int | None = None
+
+    def number(self, which: str | int) -> int:
+        """Return the round that ``best``, ``last`` or a number stands for.
+
+        Raises:
+            AtollError: the models of that round are not kept.
+        """
+        named = {"last": self.last, "best": self.last if self.best is None else self.best}
+        found = named[which] if isinstance(which, str) and which in named else _whole_number(which)
+        if found not in (self.last, self.kept):
+            also = "" if self.kept in (None, self.last) else f" and {self.kept} (best by validation)"
+            raise AtollError(
+                f"The models of round {found} are not kept. The run has those of round {self.last} (last){also}."
+            )
+        return found
+
+
+def _whole_number(which: str | int) -> int:
+    try:
+        return int(which)
+    except ValueError:
+        raise AtollError(f"--round must be best, last or the number of a round, not {which!r}.") from None
+
+
+class ModelStore:
+    """The measured models of all clients of a run. Changes of a round last from :meth:`commit` on.
+
+    Args:
+        states: states of the clients.
+        types: payload classes of the method.
+        on: False keeps no models.
+        room: bytes of models in memory.
+        folder: folder for models beyond ``room``; None for a temporary folder.
+        read_object: reads an object of the run directory.
+    """
+
+    def __init__(
+        self,
+        states: Store,
+        types: Contract,
+        *,
+        on: bool = True,
+        room: int = ROOM,
+        folder: Path | None = None,
+        read_object: ReadObject | None = None,
+    ):
+        self.on = on
+        self.rounds = KeptRounds()
+        self._states = states
+        self._types = types
+        self._room = room
+        self._folder = folder
+        self._read_object = read_object
+        self._file_numbers = count()
+        self._used = 0  # bytes in memory, those of models included that were dropped since the last commit
+        self._shared: WeakValueDictionary[tuple[int, ...], MeasuredModel] = WeakValueDictionary()
+        self._last: dict[ClientId, MeasuredModel] = {}
+        self._best: dict[ClientId, MeasuredModel] = {}
+        self._drafts: dict[ClientId, MeasuredModel] = {}
+        self._before: tuple[KeptRounds, dict[ClientId, MeasuredModel]] | None = None  # until the next commit
+
+    # -- while a run computes -----------------------------------------------------------------------------------------
+
+    def describe(self, method: AnyMethod, source: ModelSource) -> MeasuredModel | None:
+        """Describe the model that was just scored; None if no models are kept."""
+        return self.admit(describe_model(method, source)) if self.on else None
+
+    def admit(self, model: MeasuredModel) -> MeasuredModel:
+        """Move a model to disk if there is no room in memory. Return the model of another client if it is the same."""
+        tensors = [v for part in model.payloads or () if part is not None for v in tensors_of(part).values()]
+        if not tensors:
+            return model
+        # A model in memory holds its tensors, so that no other tensor can have their ids.
+        model.shared_as = tuple(map(id, tensors))
+        found = self._shared.setdefault(model.shared_as, model)
+        if found is model:
+            self._used += model.size
+            self._make_room([model])
+        return found
+
+    def put(self, i: ClientId, model: MeasuredModel | None) -> None:
+        """Take the model of client ``i``. To be called before the client's state is replaced.
+
+        Args:
+            i: the client.
+            model: the model with the new state; None if it was not scored.
+        """
+        before = self._drafts.get(i, self._last.get(i))
+        if before is not None and before.is_in_store and (model is None or self._best.get(i) is before):
+            self._copy_state(before, self._states.get(i))
+        if model is not None:
+            self._drafts[i] = model
+
+    def put_untrained(self, i: ClientId, model: MeasuredModel | None, state: Payload) -> None:
+        """Take the model of client ``i`` that was scored without a round, with its current or first state."""
+        if model is None:
+            return
+        if model.is_in_store and self._states.get(i) is None:
+            model.payloads = (state,)
+            model = self.admit(model)
+        self._drafts[i] = model
+
+    def end_evaluation(self, done: int, chosen: int | None, is_regular: bool) -> None:
+        """Note that the latest models are those of an evaluation.
+
+        Args:
+            done: the round, counted from 1.
+            chosen: the round that validation chooses so far; None without validation rows.
+            is_regular: whether a run with more rounds evaluates this round too.
+        """
+        if not self.on:
+            return
+        self._before = self.rounds, self._best
+        if chosen == done and is_regular:
+            self._best = self._last | self._drafts
+            self.rounds = KeptRounds(done, done, done)
+        else:
+            self.rounds = KeptRounds(done, self.rounds.kept, chosen)
+
+    def drop_irregular_evaluation(self) -> None:
+        """Forget an evaluation that took place only because the run used to end there."""
+        self.rounds = self.rounds._replace(best=self.rounds.kept)
+
+    def commit(self) -> None:
+        """Make the models of the current round permanent."""
+        self._last |= self._drafts
+        self._drafts = {}
+        self._before = None
+        held = {id(model): model for model in chain(self._best.values(), self._last.values())}
+        self._used = sum(model.size for model in held.values())
+        self._make_room(held.values())
+
+    def rollback(self) -> None:
+        """Discard the models of the current round."""
+        self._drafts = {}
+        if self._before is not None:
+            self.rounds, self._best = self._before
+            self._before = None
+
+    def clear(self) -> None:
+        """Remove all models."""
+        self._last = {}
+        self._best = {}
+        self.rounds = KeptRounds()
+        self.rollback()
+
+    def _copy_state(self, model: MeasuredModel, state: Payload) -> None:
+        model.payloads = (state,)
+        self._used += model.size
+        self._make_room([model])
+
+    def _make_room(self, models: Iterable[MeasuredModel]) -> None:
+        """Drop payloads from memory, of the first models first, until the rest fits."""
+        for model in models:
+            if self._used <= self._room:
+                return
+            if model.payloads is not None:
+                self._used -= model.size
+                if model.objects is None and model.files is None:
+                    self._write(model, model.payloads)
+                model.payloads = None
+                self._shared.pop(model.shared_as, None)
+
+    def _write(self, model: MeasuredModel, payloads: tuple[Any, ...]) -> None:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="atoll-models-"))
+            finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        files = [None if part is None else self._folder / str(next(self._file_numbers)) for part in payloads]
+        for part, path in zip(payloads, files, strict=True):
+            if path is not None:
+                write(path, encode(part), os.O_TRUNC)
+        model.files = tuple(files)
+        finalize(model, _remove, model.files)
+
+    # -- use of models ------------------------------------------------------------------------------------------------
+
+    def find(self, i: ClientId, which: str | int = "best") -> tuple[MeasuredModel, tuple[Any, ...]] | None:
+        """Return the measured model of client ``i`` with its payloads, None if it is not kept.
+
+        Args:
+            i: the client.
+            which: ``best`` for the round that validation chose, ``last``, or the number of a round.
+
+        Raises:
+            AtollError: models are kept, but not those of that round.
+        """
+        if not self._last:
+            return None
+        # Between two evaluations, the latest models are newer than those of the last evaluation.
+        model = (self._best if self.rounds.number(which) == self.rounds.kept else self._last).get(i)
+        return None if model is None else (model, self._load(i, model))
+
+    def _load(self, i: ClientId, model: MeasuredModel) -> tuple[Any, ...]:
+        if model.payloads is not None:
+            return model.payloads
+        classes, read = model.classes(self._types), self._read_object
+        if model.objects is not None:
+            assert read is not None
+            return tuple(n if n is None else read(kind, n) for kind, n in zip(classes, model.objects, strict=True))
+        if model.files is not None:
+            places = zip(classes, model.files, strict=True)
+            return tuple(path if path is None else decode(kind, path.read_bytes(), OWN) for kind, path in places)
+        return (self._states.get(i),)
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def to_json(self, put: Callable[[Payload], str], states: Mapping[ClientId, str]) -> Json:
+        """Store all models as objects, and return their names.
+
+        Args:
+            put: stores an object and returns its name.
+            states: the object that holds the current state of each client.
+        """
+        layouts: list[Mapping[str, str]] = []
+
+        def entry(i: ClientId, model: MeasuredModel) -> Json:
+            if model.objects is None:
+                parts = None if model.is_in_store else self._load(i, model)
+                model.objects = (
+                    (states[i],) if parts is None else tuple(None if part is None else put(part) for part in parts)
+                )
+                _remove(model.files or ())
+                model.files = None
+            if model.layout not in layouts:
+                layouts.append(model.layout)
+            return {"kind": model.kind, "objects": model.objects, "layout": layouts.index(model.layout)}
+
+        both = {"last": self._last, "best": self._best}
+        entries = {name: {i: entry(i, model) for i, model in models.items()} for name, models in both.items()}
+        if self._folder is not None:
+            with suppress(OSError):
+                self._folder.rmdir()  # if it is empty
+        return {"rounds": self.rounds._asdict(), "layouts": layouts, **entries}
+
+    def take_over(self, stored: Json) -> None:
+        """Continue with the models of a checkpoint."""
+        self.clear()
+        if not self.on or not stored:
+            return
+        self.rounds = KeptRounds(**stored["rounds"])
+        self._last, self._best = (
+            {
+                i: MeasuredModel(entry["kind"], stored["layouts"][entry["layout"]], objects=tuple(entry["objects"]))
+                for i, entry in stored[name].items()
+            }
+            for name in ("last", "best")
+        )
+
+
+def objects_of(stored: Json) -> set[tuple[ClientId, str]]:
+    """Return the objects that the models of a checkpoint need, each with its client."""
+    entries = (item for name in ("last", "best") for item in stored.get(name, {}).items())
+    return {(i, name) for i, entry in entries for name in entry["objects"] if name is not None}
+
+
+def _remove(files: Iterable[Path | None]) -> None:
+    for path in files:
+        if path is not None:
+            path.unlink(missing_ok=True)
