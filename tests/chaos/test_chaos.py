@@ -74,9 +74,10 @@ def untimed(value: Any) -> Any:
 
 
 def everything(out: Path) -> dict[str, Any]:
-    """All that a run directory holds, apart from times: results, both checkpoints, every client's state."""
+    """All that a run directory holds, apart from times and sessions: results, both checkpoints, all states."""
     found: dict[str, Any] = {}
-    for path in sorted(p for p in out.rglob("*") if p.is_file() and p.name not in (".lock", "manifest.json")):
+    left_out = (".lock", "manifest.json", "environment.json")
+    for path in sorted(p for p in out.rglob("*") if p.is_file() and p.name not in left_out):
         name = str(path.relative_to(out))
         if path.suffix == ".json":
             found[name] = untimed(json.loads(path.read_text()))

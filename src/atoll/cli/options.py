@@ -75,6 +75,8 @@ def given(options: Json, config_file: Path | None) -> Json:
     """Return the entries of the file, overridden by the options that were given."""
     values = read_yaml(config_file) if config_file else {}
     from_dict(values, str(config_file))  # Report an error in the file even if an option overrides the entry.
+    if any(options.get(name) is not None for name in ("data", "data_dir", "task")):
+        values.pop("data_digest", None)  # That of the file's own data.
     for name, value in options.items():
         if name == "settings":
             if value:

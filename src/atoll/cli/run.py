@@ -17,6 +17,7 @@ from ..methods import _registry
 from ..methods._factory import make, split_variant
 from ..report import table
 from ..storage import run_reader
+from ..storage.environment_file import describe_changes
 from ..utils.files import to_json
 from ..utils.parsing import Field, Spec, several
 from ..utils.signals import Stopped, stoppable
@@ -54,6 +55,7 @@ def run(
         _check_method(resume)
         method, resume = resume, ""  # `--resume fedavg` means: resume with the method fedavg.
     values = given(options, config_file)
+    _note_changes(config_file)
     if resume:
         values = {**read_yaml(Path(resume) / "config.yaml"), **values, "out": resume}
     name = method or values.get("method")
@@ -83,6 +85,7 @@ def compare(
     that need it. A setting given with --set applies to all methods that have it; dcpfl.lam=0.2 applies to dcpfl only.
     """
     values = given(options, config_file)
+    _note_changes(config_file)
     planned = plan_configs(names, values, read_seeds(seeds))
     if names == ("all",):
         _note_left_out(planned)
@@ -92,6 +95,12 @@ def compare(
     _exit_if_diverged(
         finished, all(r.status == DIVERGED for r in finished)
     )  # One diverged run of several is a result, and marked in the table.
+
+
+def _note_changes(config_file: Path | None) -> None:
+    """Print a note if the configuration is that of a run that was computed under other conditions."""
+    for sentence in describe_changes(config_file.parent, "repeated") if config_file else ():
+        click.echo(f"Note: {sentence}", err=True)
 
 
 def _note_left_out(planned: Sequence[Config]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def label_of(method: str, terms: Sequence[str]) -> str:
-    """Join method and regularisers to a label, such as ``"fedavg+dw:mu=0.1"``."""
+    """Join method and regularisers to a label, such as ``"fedavg+dw:mu=0.1"``; files have their names alone."""
     base, sign, variant = method.partition(":")
     name = Path(base).stem if base.endswith(".py") else base
-    return "+".join([name + sign + variant, *terms])
+    return "+".join([name + sign + variant, *(t.rpartition("/")[2] if t.startswith("/") else t for t in terms)])

@@ -11,16 +11,17 @@ from ..methods._factory import convert
 LENGTH = frozenset({"rounds", "patience", "until"})  # options that decide when a run ends
 # Options that decide where, how fast and how long a run happens do not change the results of its rounds.
 NEUTRAL = LENGTH | {
-    "cache",
-    "checkpoint_every",
-    "data_dir",
-    "keep_models",
-    "out",
-    "store",
     "target",
     "target_of",
-    "track",
+    "data_digest",
+    "data_dir",
+    "out",
+    "store",
+    "cache",
+    "checkpoint_every",
+    "keep_models",
     "workers",
+    "track",
 }
 
 

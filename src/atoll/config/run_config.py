@@ -33,6 +33,7 @@ from .options import (
     option,
     read_value,
 )
+from .paths import with_absolute_paths
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ class Config:
     method: str = option("fedavg", "method, or method:variant, or a Python file that defines one", group=METHOD)
     data: str = option("digits", "data set: a name, a path, or hf:owner/name", group=DATA)
     data_dir: str | None = option(None, "folder with data sets; default: ATOLL_DATA or a cache folder", group=DATA)
+    data_digest: str | None = option(
+        None, "digest that the data must have; the config.yaml of a run has that of its data", group=DATA
+    )
     task: str | None = option(
         None,
         "what the labels are; default: classes, and the next token for plain text",
@@ -315,7 +319,8 @@ class Config:
 
     def identity(self) -> dict[str, object]:
         """Return the entries that decide the numbers: equal identities give equal results, round by round."""
-        decisive = {name: value for name, value in self.to_dict().items() if name not in NEUTRAL}
+        entries = with_absolute_paths(self.to_dict())
+        decisive = {name: value for name, value in entries.items() if name not in NEUTRAL}
         same = {  # Equal to the bit; "auto" occurs only in files of runs from versions without a choice of device.
             "backend": "loop" if self.backend in ("processes", "ray") else self.backend,
             "device": "cpu" if self.device == "auto" else self.device,
@@ -327,8 +332,8 @@ class Config:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     def to_yaml(self) -> str:
-        """Return the contents of config.yaml."""
-        return str(yaml.safe_dump(self.to_dict(), sort_keys=False))
+        """Return the contents of config.yaml, with absolute paths."""
+        return str(yaml.safe_dump(with_absolute_paths(self.to_dict()), sort_keys=False))
 
 
 def flag(name: str) -> str:

@@ -66,7 +66,8 @@ def federate(
     if isinstance(scheme, File):
         return read_partition(dataset, content, scheme.path, clients, public)
     request = _Request(scheme, clients, split, public, seed)
-    recipe = f"{dataset.name} ({content}), {request}"
+    # Without the folder of a file: the same data in another place have the same division.
+    recipe = f"{dataset.name.rpartition('/')[2]} ({content}), {request}"
     name = short_hash(VERSION, recipe)
     if cache is not None and (kept := load_cached(dataset, content, cache, name)):
         return kept

@@ -107,7 +107,7 @@ def _build(
     same = FederatedDataset(dataset, ids, train, val, test, public, notes, str(head["name"]), str(head["recipe"]))
     if (digest := _digest(same)) == head["digest"]:
         return same
-    recipe = f"{dataset.name} ({content}), rows listed in a file ({digest})"
+    recipe = f"{dataset.name.rpartition('/')[2]} ({content}), rows listed in a file ({digest})"
     notes = gaps(ClientSplits(train, val, test), all_groups(dataset), len(dataset.groups), dataset.problem)
     return replace(same, notes=notes, name=short_hash(VERSION, recipe), recipe=recipe)
 

@@ -15,13 +15,14 @@ from ..clients.validation.validator import Validator
 from ..core.contract import Contract, contract
 from ..core.payloads import Payload
 from ..core.schema import constraints_of
+from ..methods._factory import settings_of
 from ..privacy.policy import Privacy
 from ..simulation.faults import Faults
 from ..simulation.schedule import read_schedule
 from ..simulation.timing import RoundTimer
 from ..storage.checkpoint import Checkpoints
 from ..storage.run_dir import RunDir
-from ..utils.runtime import kept_memory, on_device, one_thread
+from ..utils.runtime import kept_memory, on_device, one_thread, plain_torch
 from ..utils.signals import stoppable
 from .accounting import Accounting
 from .buffered import BufferedRunner
@@ -54,7 +55,7 @@ def run_experiment(setup: Setup, run_dir: RunDir | None = None, watch: Watch | N
     Returns:
         Scores, models and notes of the run.
     """
-    with one_thread(), kept_memory(), on_device(setup.config.device), stoppable():
+    with plain_torch(), one_thread(), kept_memory(), on_device(setup.config.device), stoppable():
         return build_experiment(setup, run_dir).run(watch or (lambda t, line: None))
 
 
@@ -76,7 +77,8 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
     cohorts = Cohorts(pool.ids, config.rate, config.seed, faults, config.rounds, config.eval_every, config.deadline)
     checks = Validator(method, pool, config.seed, config.max_norm, _largest_value(setup), privacy.spare_rows)
     notes = list(setup.notes)
-    recorder = NullRecorder() if run_dir is None else RunRecorder(run_dir, config, environment.holdings())
+    settings = {setting.name: setting.default for setting in settings_of(method)}
+    recorder = NullRecorder() if run_dir is None else RunRecorder(run_dir, config, environment.holdings(), settings)
     policy = _policy(setup, checks, recorder, faults, notes.append)
     backend = environment.open_backend(
         BackendInputs(

@@ -69,7 +69,7 @@ class Experiment:
         """
         try:
             self.resume()
-            self.recorder.open(self.progress.run_state.lines)
+            self.notes += self.recorder.open(self.progress.run_state.lines, self.progress.run_state.round)
             self.ending.stop_if_spent(self.progress.run_state)
             self.accounting.prepare()
             while self.ending.is_running(self.progress.run_state):

@@ -1,6 +1,7 @@
 """Record a run in its directory: lines of metrics, the audit log, the tables and the summary."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from ..config import Config
 from ..core.schema import UploadError
 from ..core.task import Round
 from ..simulation.clock import Stamp
-from ..storage import audit_log
+from ..storage import audit_log, environment_file
 from ..storage.audit_log import AuditLog
 from ..storage.metrics import GenericScores, OptionalMetrics, PersonalScores, RoundMetrics
 from ..storage.run_dir import RunDir, to_parquet
@@ -66,8 +67,16 @@ def _incidents(run_state: RunState) -> OptionalMetrics:
 class Recorder(Protocol):
     """Records a run."""
 
-    def open(self, lines: Sequence[RoundMetrics]) -> None:
-        """Start recording, after the rounds that have these lines of metrics."""
+    def open(self, lines: Sequence[RoundMetrics], done: int) -> list[str]:
+        """Start recording.
+
+        Args:
+            lines: lines of metrics of earlier rounds.
+            done: number of earlier rounds.
+
+        Returns:
+            Sentences for the user, if the earlier rounds were computed under other conditions.
+        """
         ...
 
     def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
@@ -99,8 +108,8 @@ class Recorder(Protocol):
 class NullRecorder:
     """Records nothing, for runs without a directory."""
 
-    def open(self, lines: Sequence[RoundMetrics]) -> None:
-        """Do nothing."""
+    def open(self, lines: Sequence[RoundMetrics], done: int) -> list[str]:
+        return []
 
     def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
         """Do nothing."""
@@ -125,12 +134,20 @@ class RunRecorder:
         run_dir: the directory, which this process has locked.
         config: the configuration of the run.
         holdings: content of holdings.json, the numbers of rows of the clients.
+        settings: all settings of the method, with their values.
     """
 
-    def __init__(self, run_dir: RunDir, config: Config, holdings: Mapping[str, Any]):
+    def __init__(
+        self,
+        run_dir: RunDir,
+        config: Config,
+        holdings: Mapping[str, Any],
+        settings: Mapping[str, object] = MappingProxyType({}),
+    ):
         self._run_dir = run_dir
         self._config = config
         self._holdings = holdings
+        self._settings = settings
         self._audit_mark = audit_log.Mark()
         self._audit: AuditLog | None = None
 
@@ -148,13 +165,20 @@ class RunRecorder:
         """Continue the audit log from its end in a checkpoint."""
         self._audit_mark = audit_log.Mark(**(stored or {}))
 
-    def open(self, lines: Sequence[RoundMetrics]) -> None:
+    def open(self, lines: Sequence[RoundMetrics], done: int) -> list[str]:
+        folder = self._run_dir.path
+        notes = environment_file.describe_changes(folder, "continued") if done else []
+        digests = {"digest": self._config.data_digest, "division": self._holdings.get("name")}
+        session = environment_file.describe_session(digests, self._settings, done + 1)
+        earlier = environment_file.read_sessions(folder) if done else []
+        self._run_dir.write_json(environment_file.NAME, {"sessions": [*earlier, session]})
         self._run_dir.write_config(self._config)
         self._run_dir.write_json("holdings.json", self._holdings)
         self._run_dir.write_metrics(lines)
         self._run_dir.remove("summary.json")  # only a run that has ended has a summary
         self._audit = AuditLog(self._run_dir.path / audit_log.NAME, self._audit_mark)
         self._run_dir.sync()
+        return notes
 
     def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
         size, sha256 = outcome.fingerprint or fingerprint_upload(outcome.upload, flaw)

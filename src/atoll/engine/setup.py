@@ -19,7 +19,7 @@ from ..core.traits import Need
 from ..data.dataset import Array, Dataset
 from ..data.downloads import data_folder
 from ..data.federate import federate
-from ..data.federated_dataset import PARTS, FederatedDataset
+from ..data.federated_dataset import PARTS, FederatedDataset, fingerprint
 from ..data.loading import load
 from ..data.seeding import stream
 from ..data.subset import keep_rows, sample_public_rows
@@ -32,6 +32,7 @@ from ..simulation.clock import Devices
 from ..simulation.faults import Faults, read_faults
 from ..simulation.topology import Neighbours, read_topology
 from ..typing import ClientId
+from ..utils.runtime import plain_torch
 from . import compatibility
 from .model_factory import ModelFactory, build_proxy_model, from_modules
 from .problem_options import check_targets, check_task, load_data, load_user_metrics
@@ -76,6 +77,7 @@ class Setup:
         return f"<Setup {self.config.label}, {', '.join(self.pool.architectures())} on {self.federation!r}>"
 
 
+@plain_torch()
 def build_setup(
     config: Config,
     dataset: Dataset | None = None,
@@ -98,6 +100,7 @@ def build_setup(
     devices = fill_from_option(Devices(), config.clock, "--clock")
     method = _apply_wait_free(config, method) if method else build_method(config)
     data = load_data(config) if dataset is None else check_task(dataset, config)
+    config = replace(config, data_digest=_check_digest(config, data))
     own_public = 0 if config.public_data else config.public
     federation = federate(
         data,
@@ -131,6 +134,21 @@ def build_setup(
     config, method, pool = apply_privacy(config, method, pool)
     neighbours = read_topology(config.topology, pool.ids)
     return Setup(config, method, federation, pool, devices, newcomers, neighbours, notes)
+
+
+def _check_digest(config: Config, data: Dataset) -> str:
+    """Return the digest of the data.
+
+    Raises:
+        AtollError: the configuration was written for other data.
+    """
+    digest = fingerprint(data)
+    if config.data_digest not in (None, digest):
+        raise AtollError(
+            f"The data {config.data!r} are not what they were: their digest is {digest}, and data_digest in the "
+            f"configuration is {config.data_digest}. Bring them back, or remove data_digest to use them as they are."
+        )
+    return digest
 
 
 def build_method(config: Config) -> AnyMethod:

@@ -36,7 +36,7 @@ from ..errors import AtollError
 from ..methods.local import Local
 from ..simulation.costs import OperationCounter
 from ..typing import ClientId
-from ..utils.runtime import on_device, one_thread
+from ..utils.runtime import on_device, one_thread, plain_torch
 from .adaptation_files import write_adaptation
 from .adaptation_result import Adaptation, Newcomers, Score, format_shots
 from .models import SavedRun
@@ -89,7 +89,7 @@ def adapt(
     plan = Plan(named, partition, clients, model, changes, read_shots(shots), repeats, seed)
     if repeats < 1:
         raise AtollError(f"--repeats must be at least 1, not {repeats}.")
-    with one_thread(), on_device(source_run.setup.config.device):
+    with plain_torch(), one_thread(), on_device(source_run.setup.config.device):
         newcomers = setup_newcomers(source_run.setup, plan, data if isinstance(data, Dataset) else None)
         rows, kept = _train_and_score(source_run, newcomers, plan, watch or (lambda done, total: None))
     models = Newcomers(source_run, newcomers, kept.__getitem__)

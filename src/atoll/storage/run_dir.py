@@ -21,7 +21,16 @@ from ..privacy.budget import JOURNAL
 from ..utils.files import read_ordinary, sync_folder, to_json, write, write_whole
 
 _FOLDERS = ("checkpoints", "objects", "states", "per_client", "models")
-_FILES = ("metrics.jsonl", "summary.json", "clients.parquet", "holdings.json", "report.html", "audit.jsonl", JOURNAL)
+_FILES = (
+    "metrics.jsonl",
+    "summary.json",
+    "clients.parquet",
+    "holdings.json",
+    "environment.json",
+    "report.html",
+    "audit.jsonl",
+    JOURNAL,
+)
 _PATIENCE = 0.5  # seconds for a process that has just taken the lock to write its number
 
 

@@ -1,8 +1,8 @@
-"""Settings of the process while a run computes: threads, memory allocator, device."""
+"""Settings of the process while a run computes: numbers, threads, memory allocator, device."""
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 
@@ -10,6 +10,29 @@ import torch
 _MMAP_MAX, _TRIM_THRESHOLD, _TOP_PAD = -4, -1, -2
 _KEEPING = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20}
 _USUAL = {_MMAP_MAX: 65_536, _TRIM_THRESHOLD: 128 * 2**10, _TOP_PAD: 0}
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Compute inside the context as torch does in a fresh process, whatever the calling program has set.
+
+    Restored afterwards: default type and device, precision of matrix products, autocast, inference mode, oneDNN.
+    """
+    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    elsewhere = torch.get_default_device() != torch.device("cpu")
+    with ExitStack() as settings:
+        if elsewhere:  # Only then, because torch's device mode slows every call down.
+            settings.enter_context(torch.device("cpu"))
+        settings.callback(torch.set_default_dtype, dtype)
+        settings.callback(torch.set_float32_matmul_precision, precision)
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        settings.enter_context(torch.inference_mode(False))
+        settings.enter_context(torch.enable_grad())
+        settings.enter_context(torch.backends.mkldnn.flags(enabled=True))
+        for device in ("cpu", "cuda"):
+            settings.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 @contextmanager

@@ -80,6 +80,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "until": (["--until", "0.9"], 0.9),
     "eval_every": (["--eval-every", "2"], 2),
     "checkpoint_every": (["--checkpoint-every", "3"], 3),
+    "data_digest": (["--data-digest", "0123"], "0123"),
     "keep_models": (["--keep-models", "no"], False),
     "out": (["--out", "o"], "o"),
 }

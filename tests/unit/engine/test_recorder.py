@@ -51,7 +51,7 @@ def test_metrics_line_has_no_empty_optional_fields() -> None:
 def test_run_directory_has_all_files_at_the_end(tmp_path: Path) -> None:
     with RunDir(tmp_path) as run_dir:
         recorder = RunRecorder(run_dir, Config(), {"name": "data"})
-        recorder.open([])
+        recorder.open([], 0)
         recorder.record_upload(Round(0), UPLOAD, None)
         recorder.record_metrics({"round": 1})
         recorder.finish(pa.table({"round": [1]}), recorder.summary())
@@ -67,7 +67,7 @@ def test_run_directory_has_all_files_at_the_end(tmp_path: Path) -> None:
 def test_rejected_upload_is_recorded_with_its_flaw(tmp_path: Path) -> None:
     with RunDir(tmp_path) as run_dir:
         recorder = RunRecorder(run_dir, Config(), {})
-        recorder.open([])
+        recorder.open([], 0)
         recorder.record_upload(Round(4), UPLOAD, UploadError("v", "is too large"))
         recorder.sync()
         (record,) = audit_log.read(tmp_path / audit_log.NAME)
@@ -79,14 +79,14 @@ def test_rejected_upload_is_recorded_with_its_flaw(tmp_path: Path) -> None:
 def test_audit_log_continues_where_a_checkpoint_says(tmp_path: Path) -> None:
     with RunDir(tmp_path) as run_dir:
         first = RunRecorder(run_dir, Config(), {})
-        first.open([])
+        first.open([], 0)
         first.record_upload(Round(0), UPLOAD, None)
         mark = first.to_json()
         first.record_upload(Round(1), UPLOAD, None)  # no checkpoint knows of this one
         first.sync()
         heir = RunRecorder(run_dir, Config(), {})
         heir.take_over(mark)
-        heir.open([])
+        heir.open([], 0)
 
         assert heir.to_json() == mark
 
@@ -98,7 +98,7 @@ def test_recorder_that_is_not_open_cannot_record(tmp_path: Path) -> None:
 
 def test_run_without_a_directory_adds_nothing_to_its_summary() -> None:
     recorder = NullRecorder()
-    recorder.open([])
+    recorder.open([], 0)
     recorder.record_upload(Round(0), UPLOAD, None)
 
     assert recorder.summary() == {}
