@@ -9,6 +9,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -323,6 +324,49 @@ def test_comparison_stopped_by_signal_saves_checkpoint_of_every_run(number: sign
         assert victim.leaves_nobody(3)
     assert said == f"Interrupted. The last finished round is saved in {out}: continue with --resume.\n"
     assert len(list(out.glob("*/checkpoints/round-*"))) == 2
+
+
+SIGNALLED = {
+    "vmap": ("run", "fedavg", *SMALL, "--backend", "vmap"),
+    "loop": ("run", "scd", *SMALL, "--backend", "loop"),
+    "processes": ("run", "ditto", *SMALL, "--backend", "processes", "--workers", 2),
+    "comparison": ("compare", "fedavg", "ditto", *SMALL, "--workers", 2),
+}
+
+
+def stop_at_random(name: str, signals: int, tmp_path: Path) -> None:
+    """Send a signal to each of so many runs at a random moment: each ends as promised, and can be resumed.
+
+    A run that has not begun yet has no checkpoint; one that is over has its summary.
+    """
+    log, moments, struck = tmp_path / "log", random.Random(f"{SEED} {name}"), 0
+    command = (*SIGNALLED[name], "--rounds", 30, "--checkpoint-every", 999)
+    started = time.monotonic()
+    with killable_cli.atoll(*command, "--out", tmp_path / "whole", log=log) as whole:
+        whole.finish()
+    took = time.monotonic() - started
+    for trial in range(10 * signals):
+        number, out = list(STOPS)[trial % 2], tmp_path / f"{trial}"
+        with killable_cli.atoll(*command, "--out", out, log=log) as victim:
+            code = victim.ended(moments.random() * took)
+            if code is None:
+                victim.send(number)
+                code = victim.ended(60)
+                struck += code != 0
+        assert code in (0, STOPS[number], -number), f"{name}, trial {trial}, code {code}: {log.read_text()}"
+        assert "Traceback" not in log.read_text()
+        for folder in (path.parent for path in out.rglob("metrics.jsonl") if path.read_text().count("\n") > 1):
+            assert list((folder / "checkpoints").glob("round-*")), f"{name}, trial {trial}: {folder}"
+        shutil.rmtree(out, ignore_errors=True)
+        if struck >= signals:
+            return
+    pytest.fail(f"only {struck} of {signals} signals struck")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", SIGNALLED)
+def test_fifty_signals_at_random_moments_end_with_a_checkpoint_and_the_exit_code(name: str, tmp_path: Path) -> None:
+    stop_at_random(name, 50, tmp_path)
 
 
 # -- the same numbers, whoever computes them and in whatever order -----------------------------------------------------

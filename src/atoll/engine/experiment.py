@@ -8,6 +8,7 @@ from typing import Any
 from ..clients.run_stores import RunStores
 from ..privacy.policy import Privacy
 from ..storage.metrics import RoundMetrics
+from ..utils.signals import find_request
 from .accounting import Accounting
 from .ending import Ending
 from .environment import Environment
@@ -80,6 +81,12 @@ class Experiment:
         except KeyboardInterrupt:
             self.progress = self.checkpointing.roll_back(self.progress)
             raise
+        except Exception as error:
+            # A library may answer an interruption with an error of its own.
+            if (request := find_request()) is None:
+                raise
+            self.progress = self.checkpointing.roll_back(self.progress)
+            raise request from error
         finally:
             self.rounds.backend.close()
 

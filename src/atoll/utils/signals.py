@@ -49,12 +49,14 @@ class _Requests:
     def __init__(self) -> None:
         self.asked: int | None = None  # number of the first signal; later ones change nothing
         self.held = 0  # depth of nested :func:`uninterrupted` blocks
+        self.deferred = 0  # depth of nested :func:`deferred` blocks
 
     def receive(self, number: int, _: FrameType | None) -> None:
         """Handle a signal."""
         if self.asked is None:
             self.asked = number
-            self.raise_if_requested()
+            if not self.deferred:
+                self.raise_if_requested()
 
     def raise_if_requested(self) -> None:
         """Raise :class:`Stopped` if a signal came, unless a block must finish first."""
@@ -86,6 +88,31 @@ def stoppable() -> Iterator[None]:
             _requests.asked = None
 
 
+def stop_if_requested() -> None:
+    """Raise :class:`Stopped` if a signal came, unless a block must finish first. To be called between steps of work."""
+    _requests.raise_if_requested()
+
+
+def find_request() -> Stopped | None:
+    """Return the request to stop that has come inside :func:`stoppable`, if there is one."""
+    return None if _requests.asked is None else Stopped(_requests.asked)
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Let a request to stop take effect at :func:`stop_if_requested` and at the end of the block, nowhere else.
+
+    For code of libraries that an exception at any moment leaves in disorder, such as the way into and out of vmap.
+    """
+    _requests.deferred += 1
+    try:
+        yield
+    finally:
+        _requests.deferred -= 1
+    if not _requests.deferred:
+        _requests.raise_if_requested()
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Let the block finish before a request to stop takes effect."""
@@ -94,4 +121,5 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         _requests.held -= 1
-    _requests.raise_if_requested()
+    if not _requests.deferred:
+        _requests.raise_if_requested()

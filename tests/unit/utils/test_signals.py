@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch._functorch.vmap
 from support import small_runs
 
 from atoll.backends.loop import LoopBackend
@@ -17,7 +19,7 @@ from atoll.engine.build import build_experiment, run_experiment
 from atoll.engine.metrics_writer import MetricsWriter
 from atoll.engine.setup import Setup
 from atoll.storage.run_dir import RunDir
-from atoll.utils.signals import Stopped, stoppable, uninterrupted
+from atoll.utils.signals import Stopped, deferred, stop_if_requested, stoppable, uninterrupted
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -47,6 +49,25 @@ def test_signal_takes_effect_after_an_uninterrupted_block() -> None:
     with pytest.raises(Stopped), stoppable():
         act()
     assert done == ["whole"]
+
+
+def test_deferred_signal_takes_effect_between_steps_or_at_the_end_of_the_block() -> None:
+    done: list[str] = []
+
+    def act(steps: bool) -> None:
+        with deferred():
+            send(signal.SIGTERM)
+            done.append("first step")
+            if steps:
+                stop_if_requested()
+            done.append("second step")
+        done.append("more")
+
+    with pytest.raises(Stopped), stoppable():
+        act(steps=True)
+    with pytest.raises(Stopped), stoppable():
+        act(steps=False)
+    assert done == ["first step", "first step", "second step"]
 
 
 def test_only_the_first_signal_counts() -> None:
@@ -217,3 +238,47 @@ def test_checkpoint_of_a_stopped_run_has_extras_of_the_last_whole_round(
     assert chain.taken == [None, {"length": 6}]  # nothing to take over at first
     assert heir.checkpointing.extras["newcomer"].taken == [None]  # type: ignore[attr-defined]
     assert heir.progress.run_state.round == 2
+
+
+@pytest.mark.parametrize("function", ["_vmap_increment_nesting", "_vmap_decrement_nesting"])
+def test_signal_on_the_way_into_or_out_of_a_vmap_saves_the_last_whole_round(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception at these moments would leave torch with a level too many or too few, and lose the whole rounds."""
+    setup = small_runs.setup(
+        "fedavg", clients=3, partition="iid", rounds=4, eval_every=1, checkpoint_every=99, backend="vmap"
+    )
+    real: Callable[..., Any] = getattr(torch._functorch.vmap, function)
+    calls = [0]
+
+    def interrupted(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 3:
+            send(signal.SIGTERM)
+        return real(*args)
+
+    run_experiment(setup)  # Torch's self-test uses a vmap too, once.
+    monkeypatch.setattr(torch._functorch.vmap, function, interrupted)
+    with RunDir(tmp_path) as folder, pytest.raises(Stopped) as stopped:
+        run_experiment(setup, folder)
+    assert stopped.value.code == 143
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["round-000002"]
+    assert torch._C._functorch.maybe_current_level() is None  # Torch is in order.
+    monkeypatch.undo()
+    assert conducted(setup, tmp_path)["digest"] == run_experiment(setup).summary["digest"]
+
+
+def test_error_of_a_library_after_a_signal_counts_as_the_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = made("fedavg", "memory")
+
+    def fail(*_: Any) -> None:
+        with suppress(KeyboardInterrupt):
+            send(signal.SIGTERM)
+        raise RuntimeError("INTERNAL ASSERT FAILED")
+
+    monkeypatch.setattr(MetricsWriter, "evaluate", fail)
+    with RunDir(tmp_path) as folder, pytest.raises(Stopped) as stopped:
+        run_experiment(setup, folder)
+    assert stopped.value.code == 143

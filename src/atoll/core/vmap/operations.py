@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...utils.signals import deferred
 from ..payloads import Params
 from ..torch_private import norm_of_each
 from ..tree import map_tree
@@ -22,10 +23,15 @@ _zero: ContextVar[Tensor | None] = ContextVar("zero", default=None)
 
 
 def batched_call(f: Callable[..., T], clients: int, *trees: Any) -> T:
-    """Call ``f`` once for many clients; tensors of ``trees`` and of the result have clients first."""
-    if functorch.is_usable():
-        return functorch.batched_call(f, clients, *trees)
-    return _public_call(f, clients, *trees)
+    """Call ``f`` once for many clients; tensors of ``trees`` and of the result have clients first.
+
+    A request to stop takes effect between two training steps, because torch cannot be interrupted on its way into or
+    out of a vmap.
+    """
+    with deferred():
+        if functorch.is_usable():
+            return functorch.batched_call(f, clients, *trees)
+        return _public_call(f, clients, *trees)
 
 
 def _public_call(f: Callable[..., T], clients: int, *trees: Any) -> T:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...utils.signals import stop_if_requested
 from ..batch import Batch
 from ..batch_order import (
     BatchOrder,
@@ -49,6 +50,7 @@ def run(
     memory = {slot: copies(values) for slot, values in memory.items()}
     steps = torch.zeros(())
     for at, batch in enumerate(batches):
+        stop_if_requested()
         grads, stats = optimiser._gradient(loss, params, batch)
         grads = correct(grads) if correct else grads
         if at == 0:  # until now all clients may have shared their params
