@@ -68,8 +68,9 @@ def refused(atoll: Atoll) -> Callable[..., str]:
         result = atoll(*words, code=2)
         assert result.stdout == ""
         assert "Traceback" not in result.stderr
-        assert result.stderr.lstrip().startswith(("Error: ", "Usage: "))
+        assert result.stderr.lstrip().startswith("Error: ")
         assert result.stderr.count("Error: ") == 1
+        assert result.stderr.count("\n") == 1
         return " ".join(result.stderr.split())
 
     return invoke

@@ -78,7 +78,7 @@ def test_models_of_the_best_and_last_round_have_the_scores_of_the_table(name: st
 
 def test_in_some_runs_validation_chooses_another_round_than_the_last(tmp_path: Path) -> None:
     """Otherwise the test above would not tell ``best`` from ``last``."""
-    for name in ("fedavg", "ditto", "fedproto"):
+    for name in ("fednova", "ditto", "fedproto"):
         personal = ran(name, tmp_path / name).summary["personal"]
         assert personal["best_by_val_round"] < 3
         assert personal["best_by_val"] != personal["final"]

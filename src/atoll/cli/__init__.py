@@ -2,8 +2,10 @@
 
 import errno
 import sys
+import warnings
 from difflib import get_close_matches
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -70,11 +72,23 @@ class Commands(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as mistake:
+            raise in_one_line(mistake) from mistake
+
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _print_warning
+                return super().invoke(ctx)
         except AtollError as mistake:
             raise Mistake(str(mistake)) from mistake
+        except click.UsageError as mistake:
+            raise in_one_line(mistake) from mistake
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             sys.exit(130)
@@ -87,9 +101,25 @@ class Commands(click.Group):
 
 
 class Mistake(click.ClickException):
-    """An error that the user can correct; the command ends with exit code 2."""
+    """An error that the user can correct; the command prints one line and ends with exit code 2."""
 
     exit_code = 2
+
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.split()))
+
+
+def in_one_line(mistake: click.UsageError) -> click.ClickException:
+    """Return an error of click without usage, with the command that explains the options."""
+    if isinstance(mistake, click.exceptions.NoArgsIsHelpError):
+        return mistake  # Its message is the help text.
+    where = mistake.ctx.command_path if mistake.ctx else "atoll"
+    return Mistake(f"{mistake.format_message().rstrip('.')}. `{where} --help` lists what can be given.")
+
+
+def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning of a library as one line, without its source."""
+    click.echo(f"Warning: {' '.join(str(message).split())}", err=True)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": HELP, "max_content_width": 110})

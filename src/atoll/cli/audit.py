@@ -60,6 +60,7 @@ def _check(folder: Path, as_json: bool) -> None:
         click.echo(to_json({"records": found.records, "head": found.head, "finished": end is not None}, indent=1))
         return
     click.echo(f"{found.records} records, each follows the one before it. Head: {found.head}")
+    click.echo("The chain covers what clients sent. It does not cover results: metrics, tables and models.")
     if end is None:
         click.echo(
             "The run has not ended, so the length of its log is not known yet: a truncated log would not be detected."
@@ -88,17 +89,28 @@ def _list(folder: Path, as_json: bool) -> None:
         for record in audit_log.read(folder / audit_log.NAME):
             records.append(record)
     finally:
-        _show_records(records, as_json)
+        _show_records(records, as_json, _payload_bytes(folder))
 
 
-def _show_records(records: Sequence[Record], as_json: bool) -> None:
+def _payload_bytes(folder: Path) -> int | None:
+    """Return the bytes of accepted uploads as tables count them, without headers; None if the run has not ended."""
+    try:
+        return int(json.loads((folder / "summary.json").read_bytes())["bytes"]["up"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _show_records(records: Sequence[Record], as_json: bool, payload_bytes: int | None) -> None:
     if as_json:
         click.echo(to_json([record._asdict() for record in records], indent=1))
     elif records:
         _print_table(records)
         refused = sum(record.verdict != "accepted" for record in records)
         clients, size = len({record.client for record in records}), sum(record.bytes for record in records)
-        click.echo(f"{len(records)} contributions of {clients} clients, {size:,} bytes, {refused} rejected.")
+        bare = "" if payload_bytes is None else f" ({payload_bytes:,} accepted bytes without headers, as in tables)"
+        click.echo(
+            f"{len(records)} contributions of {clients} clients, {size:,} bytes with headers{bare}, {refused} rejected."
+        )
 
 
 def _print_table(records: Sequence[Record]) -> None:

@@ -26,10 +26,12 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, with
 
 @click.group(invoke_without_command=True)
 @click.pass_context
-def data(context: click.Context) -> None:
+@data_dir
+@as_json
+def data(context: click.Context, data_dir: Path | None, as_json: bool) -> None:
     """List data sets, or divide one among clients and show the rows of each."""
     if context.invoked_subcommand is None:
-        context.invoke(list_sets)
+        context.invoke(list_sets, data_dir=data_dir, as_json=as_json)
 
 
 @data.command("list")

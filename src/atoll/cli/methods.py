@@ -40,6 +40,8 @@ def methods(name: str | None, as_json: bool, models: str, shape: str, **nominal:
 
     Bytes are those of one client in one round, with the model, images and classes that the options name.
     """
+    if nominal["held"] > nominal["classes"]:
+        raise AtollError(f"--held must be at most --classes, {nominal['classes']}, not {nominal['held']}.")
     if name is None:
         _list(ReferenceFederation(tuple(models.split(",")), _sides(shape), **nominal), as_json)
     else:

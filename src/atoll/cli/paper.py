@@ -19,6 +19,7 @@ from ..experiments.sweep import Follow
 from ..report.sheets import Sheet
 from ..storage.metrics import RoundMetrics
 from ..utils.files import to_json
+from ..utils.parsing import Json
 from .console import console, progress, quiet_option
 
 
@@ -68,9 +69,39 @@ def list_items(as_json: bool) -> None:
 
 @paper.command()
 @click.argument("name", metavar="PAPER/ITEM")
-def show(name: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(name: str, as_json: bool) -> None:
     """Show the runs of a recipe at each scale, and notes on the printed numbers."""
-    recipe, out = papers.read_recipe(name), console()
+    recipe = papers.read_recipe(name)
+    if as_json:
+        click.echo(to_json(_as_json(recipe), indent=1))
+    else:
+        _print_recipe(recipe)
+
+
+def _as_json(recipe: Recipe) -> Json:
+    """Return a recipe for ``--json``: notes, methods, figures, and the runs at each scale."""
+    scales = {scale.name: plan_runs(recipe, scale, reproduction.WHERE) for scale in recipe.scales.values()}
+    return {
+        "name": recipe.name,
+        "title": recipe.title,
+        "notes": list(recipe.notes),
+        "methods": {shown: said.run for shown, said in recipe.methods.items()},
+        "figures": [figure.kind for figure in recipe.figures],
+        "scales": {
+            name: {
+                "runs": len(planned),
+                "cases": list(dict.fromkeys(p.case for p in planned)),
+                "seeds": list(recipe.scales[name].seeds),
+                "note": recipe.scales[name].note,
+            }
+            for name, planned in scales.items()
+        },
+    }
+
+
+def _print_recipe(recipe: Recipe) -> None:
+    out = console()
     out.print(f"[bold]{recipe.name}[/]  {recipe.title}")
     for note in recipe.notes:
         out.print(f"- {note}")

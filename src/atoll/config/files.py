@@ -35,7 +35,10 @@ def read_yaml(path: Path) -> Json:
     except OSError as reason:
         raise AtollError(f"Cannot read the configuration file {str(path)!r}: {reason.strerror}.") from reason
     except ValueError as reason:
-        raise AtollError(f"{str(path)!r} is not readable YAML: {reason}") from reason
+        raise AtollError(
+            f"{str(path)!r} is not readable YAML ({' '.join(str(reason).split())}). Write one `entry: value` on each "
+            "line."
+        ) from reason
     if not isinstance(values, dict):
         raise AtollError(f"{str(path)!r} must contain entries such as 'method: fedavg'.")
     return values

@@ -81,7 +81,11 @@ class Config:
         "division of the rows among clients: iid, pathological:K, dirichlet:BETA, natural, or file:PATH",
         group=DATA,
     )
-    split: str = option("client_811", "division of a client's rows into training, validation and test rows", group=DATA)
+    split: str = option(
+        "client_811",
+        "division of a client's rows into training, validation and test rows, about 8 : 1 : 1 by default",
+        group=DATA,
+    )
     public: int = option(
         0, "number of rows set aside as public data, which all clients and the server see", group=DATA, least=0
     )

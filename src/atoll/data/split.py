@@ -1,6 +1,6 @@
 """Split each client's rows into training, validation and test rows.
 
-    client_811    train : validation : test = 8 : 1 : 1 of everything a client owns
+    client_811    train : validation : test = about 8 : 1 : 1 of everything a client owns
     client_82     8 : 2, then an eighth of the training rows for validation
     official      the official training part 4 : 1 into train and validation, and the official test part in the same mix
 

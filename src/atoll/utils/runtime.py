@@ -29,10 +29,16 @@ def plain_torch() -> Iterator[None]:
         torch.set_float32_matmul_precision("highest")
         settings.enter_context(torch.inference_mode(False))
         settings.enter_context(torch.enable_grad())
-        settings.enter_context(torch.backends.mkldnn.flags(enabled=True))
+        settings.callback(_set_onednn, bool(torch.backends.mkldnn.enabled))
+        _set_onednn(True)
         for device in ("cpu", "cuda"):
             settings.enter_context(torch.autocast(device, enabled=False))
         yield
+
+
+def _set_onednn(enabled: bool) -> None:
+    # Torch's own context manager sets further flags, one of which warns.
+    torch.backends.mkldnn.enabled = enabled  # type: ignore[assignment]
 
 
 @contextmanager

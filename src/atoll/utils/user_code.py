@@ -32,7 +32,9 @@ def imported(path: Path, what: str) -> ModuleType:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as reason:
             del sys.modules[name]
-            raise AtollError(f"{what} {str(path)!r} cannot be imported: {reason!r}") from reason
+            raise AtollError(
+                f"{what} {str(path)!r} cannot be imported: {reason!r}. Correct it and try again."
+            ) from reason
     return sys.modules[name]
 
 

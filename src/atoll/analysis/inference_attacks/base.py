@@ -1,7 +1,8 @@
 """Define the input and the result of an attack, and read class statistics from uploads."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from torch import Tensor
@@ -24,12 +25,14 @@ class AttackResult(NamedTuple):
         measure: what the values mean.
         tried: number of attacked clients, classes or rows.
         found: mean success by name of the upload filter; None if there was nothing to attack.
+        ranges: least and greatest success over several draws of the noise, by name of the upload filter.
     """
 
     attack: str
     measure: str
     tried: int
     found: dict[str, float | None]
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Run all attacks that suit a method."""
 
 from collections.abc import Callable, Iterator, Mapping
+from statistics import fmean
 from typing import TypeVar
 
 import torch
@@ -48,6 +49,28 @@ def run_attacks(setup: Setup, filters: Mapping[str, UploadFilter]) -> list[Attac
         *_for_each_filter(filters, lambda upload_filter: attack_updates(upload_filter, setup)),
     ]
     return [f for f in results if f.tried]
+
+
+def repeat_attacks(setup: Setup, name: str, make_filter: Callable[[], UploadFilter], draws: int) -> list[AttackResult]:
+    """Attack the uploads of one round under several draws of a filter's noise.
+
+    Args:
+        setup: configuration, method and clients.
+        name: name of the filter in the results.
+        make_filter: makes the filter anew for each draw.
+        draws: number of draws.
+
+    Returns:
+        For each attack the mean over draws, and their range if there are several.
+    """
+    trials = [run_attacks(setup, {name: make_filter()}) for _ in range(draws)]
+    results = []
+    for same in zip(*trials, strict=True):
+        values = [value for result in same if (value := result.found[name]) is not None]
+        found = {name: fmean(values) if values else None}
+        ranges = {name: (min(values), max(values))} if len(values) > 1 else {}
+        results.append(same[0]._replace(found=found, ranges=ranges))
+    return results
 
 
 def _observe(setup: Setup, filters: Mapping[str, UploadFilter]) -> dict[str, list[ObservedUpload]]:

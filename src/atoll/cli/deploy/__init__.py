@@ -2,10 +2,11 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from ...deploy import flower_adapter
 from ...errors import AtollError
+from ...utils.files import to_json
 from ...utils.parsing import Json
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 DIR = click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 DAYS = click.option("--days", type=int, default=365, show_default=True, help="Days for which new keys are valid.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 INSECURE = click.option("--insecure", is_flag=True, help="Use no TLS and no keys; on the loopback only.")
 
 
@@ -112,11 +115,10 @@ def client(folder: Path, insecure: bool, **given: str | None) -> None:
 
 @deploy.command()
 @DIR
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def status(folder: Path, as_json: bool) -> None:
     """Show whether the server is running, which sites are connected, and the current runs."""
     from ...deploy.server.monitor import report
-    from ...utils.files import to_json
 
     found = report(folder)
     click.echo(to_json(found, indent=1)) if as_json else _print_status(found)
@@ -148,11 +150,16 @@ def stop(folder: Path, server_too: bool) -> None:
 
 @deploy.command()
 @DIR
-def show(folder: Path) -> None:
+@JSON
+def show(folder: Path, as_json: bool) -> None:
     """Show the members of a federation: fingerprints, expiry, revocations."""
     from ...deploy.federation_dir import FederationDir
 
-    _print_members(FederationDir(folder))
+    directory = FederationDir(folder)
+    if as_json:
+        click.echo(to_json([member._asdict() for member in _members(directory)], indent=1))
+    else:
+        _print_members(directory)
 
 
 @deploy.command()
@@ -250,15 +257,16 @@ def revoke(folder: Path, name: str) -> None:
 
 @deploy.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="SITE_DIR")
-def rules(folder: Path) -> None:
+@JSON
+def rules(folder: Path, as_json: bool) -> None:
     """Show in plain words what a server may ask a site for, and what may leave the site."""
     from ...deploy.site.config import read_site
     from ...privacy.site_budget import SiteBudget
 
     site = read_site(folder)
     limit = [SiteBudget(site.privacy.dp, site.state).sentence()] if site.privacy.dp else []
-    for sentence in (*site.allow.sentences(), *site.privacy.sentences(), *limit):
-        click.echo(sentence)
+    sentences = [*site.allow.sentences(), *site.privacy.sentences(), *limit]
+    click.echo(to_json(sentences, indent=1) if as_json else "\n".join(sentences))
 
 
 def _words(text: str) -> list[str]:
@@ -269,17 +277,30 @@ def _say(text: str) -> None:
     click.echo(f"{datetime.now():%H:%M:%S} {text}", err=True)
 
 
-def _print_members(directory: "FederationDir") -> None:
+class _Member(NamedTuple):
+    who: str
+    fingerprint: str
+    expires: str
+    refused: str  # the reason, if any
+
+
+def _members(directory: "FederationDir") -> Iterator[_Member]:
     from ...deploy import pki
 
-    federation, table = directory.read(), Table(box=None, pad_edge=False)
-    for title in ("who", "fingerprint", "expires", ""):
-        table.add_column(title, no_wrap=True)
+    federation = directory.read()
     for name, file in (("authority", directory.ca), (f"server {federation.address}", directory.cert)):
         held = file.read_bytes()
-        table.add_row(name, pki.fingerprint(held), f"{pki.expiry(held):%Y-%m-%d}", "")
+        yield _Member(name, pki.fingerprint(held), f"{pki.expiry(held):%Y-%m-%d}", "")
     for name, site in federation.sites.items():
-        table.add_row(f"site {name}", pki.fingerprint(site.key.encode()), site.expires[:10], site.refusal() or "")
+        yield _Member(f"site {name}", pki.fingerprint(site.key.encode()), site.expires[:10], site.refusal() or "")
+
+
+def _print_members(directory: "FederationDir") -> None:
+    table = Table(box=None, pad_edge=False)
+    for title in ("who", "fingerprint", "expires", ""):
+        table.add_column(title, no_wrap=True)
+    for member in _members(directory):
+        table.add_row(*member)
     _console().print(table)
 
 
