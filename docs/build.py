@@ -1,7 +1,7 @@
 """Make pages from the code and from what was measured: ``python docs/build.py`` writes them.
 
-They are ``ref-*.md`` but for that of the run directory, ``methods/*.md``, ``results.md``, ``config.schema.json`` and
-the pictures of methods.
+They are ``ref-*.md`` but for that of the run directory, ``explanation-promises.md``, ``methods/*.md``, ``results.md``,
+``config.schema.json`` and the pictures of methods.
 """
 
 import ast
@@ -44,6 +44,7 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))  # for the files beside this one, wherever it is started
 from api_page import api_page  # noqa: E402
 from pictures.draw import pictures  # noqa: E402
+from promises_page import promises_page  # noqa: E402
 
 NOTE = "*Made from the code by [`docs/build.py`](build.py): change the code and run it again, not this page.*"
 NEW_CLIENTS = "how-to-new-clients.md"
@@ -60,6 +61,7 @@ def pages() -> dict[str, str]:
     """Generated pages by their file names; all but that of bytes, which takes minutes."""
     made = {
         "ref-api.md": api_page(NOTE),
+        "explanation-promises.md": promises_page(NOTE),
         "ref-cli.md": commands_page(),
         "ref-options.md": options_page(),
         "config.schema.json": to_json(schema(), indent=1) + "\n",

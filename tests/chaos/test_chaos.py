@@ -125,11 +125,16 @@ def survive(name: str, kills: int, tmp_path: Path) -> None:
     pytest.fail(f"only {struck} of {kills} kills struck")
 
 
+@pytest.mark.promise("Stopping and resuming", "A run that was killed and resumed leaves the files of one that was not.")
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_resume_after_kill_gives_same_files(name: str, tmp_path: Path) -> None:
     survive(name, 4, tmp_path)
 
 
+@pytest.mark.promise(
+    "Stopping and resuming",
+    "A run that was killed a hundred times at random moments leaves the files of one that was not.",
+)
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_resume_after_a_hundred_kills_gives_same_files(name: str, tmp_path: Path) -> None:
@@ -272,6 +277,9 @@ def test_second_run_in_a_directory_is_refused_with_id_of_the_first(races: int, t
 STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
+@pytest.mark.promise(
+    "Stopping and resuming", "Ctrl-C and SIGTERM save the last whole round, and end with exit code 130 or 143."
+)
 @pytest.mark.parametrize("number", STOPS)
 @pytest.mark.parametrize("backend", ["loop", "processes"])
 def test_run_stopped_by_signal_saves_last_finished_round(
@@ -363,6 +371,10 @@ def stop_at_random(name: str, signals: int, tmp_path: Path) -> None:
     pytest.fail(f"only {struck} of {signals} signals struck")
 
 
+@pytest.mark.promise(
+    "Stopping and resuming",
+    "200 signals at random moments of vmap, loop, worker processes and comparisons each end with a checkpoint.",
+)
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", SIGNALLED)
 def test_fifty_signals_at_random_moments_end_with_a_checkpoint_and_the_exit_code(name: str, tmp_path: Path) -> None:
@@ -371,6 +383,7 @@ def test_fifty_signals_at_random_moments_end_with_a_checkpoint_and_the_exit_code
 
 # -- the same numbers, whoever computes them and in whatever order -----------------------------------------------------
 
+ELSEWHERE = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "OMP_NUM_THREADS": "2"}
 HASHED = "from atoll import run; print(run('dcpfl', **{options}).summary['digest'])"
 
 
@@ -388,10 +401,10 @@ def digest(name: str = "dcpfl", **changes: Any) -> str:
 
 
 def hashed(seed: int) -> str:
-    """From a new interpreter, in which sets and dicts of texts have another order."""
+    """From a new interpreter: sets and dicts of texts have another order, and the place is another one."""
     ran = subprocess.run(
         [sys.executable, "-c", HASHED.replace("{options}", repr(options()))],
-        env=os.environ | {"PYTHONHASHSEED": str(seed)}, stdout=subprocess.PIPE, text=True, check=True,
+        env=os.environ | ELSEWHERE | {"PYTHONHASHSEED": str(seed)}, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     return ran.stdout.strip()
 
@@ -412,6 +425,11 @@ def resumed(after: int, out: Path) -> str:
     return digest(out=out, resume=True)
 
 
+@pytest.mark.promise(
+    "Repeatability",
+    "The digest is the same for any number of workers, states on disk, resumes, hash seeds, time zones, locales and "
+    "thread variables.",
+)
 @pytest.mark.parametrize("length", ["brief", pytest.param("long", marks=pytest.mark.chaos)])
 def test_digest_is_the_same_for_all_backends_stores_resumes_and_hash_seeds(
     length: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -465,6 +483,7 @@ def soak(rounds: int, log: Path, out: Path) -> list[dict[str, int]]:
         return [json.loads(line) for line in victim.finish(seconds=3600).splitlines()]
 
 
+@pytest.mark.promise("Stopping and resuming", "Memory and open files do not grow with rounds.")
 @pytest.mark.parametrize("rounds", [100, pytest.param(1000, marks=pytest.mark.chaos)])
 def test_memory_and_open_files_do_not_grow_with_rounds(rounds: int, tmp_path: Path) -> None:
     early, late = soak(rounds, tmp_path / "log", tmp_path / "run")

@@ -35,11 +35,13 @@ def trial(name: str) -> Trial:
 # -- law 1: the backend, the order of clients and where states are kept do not matter ---------------------------------
 
 
+@pytest.mark.promise("Repeatability", "vmap agrees with the loop up to rounding in every exchange, for every method.")
 @pytest.mark.parametrize("name", VECTORISABLE)
 def test_vmap_backend_agrees_with_loop_up_to_rounding(name: str) -> None:
     execution.vmap_equals_loop(trial(name))
 
 
+@pytest.mark.promise("Repeatability", "The order of clients in a round changes no bit, for every method.")
 @pytest.mark.parametrize("name", METHODS)
 def test_order_of_clients_in_a_round_changes_no_bit(name: str) -> None:
     execution.order_changes_nothing(trial(name))

@@ -58,6 +58,11 @@ def predicted_by_command(folder: Path, which: str, i: str, pool: ClientPool) -> 
     return pool.problem.score(guesses, pool.test[pool.position(i)].y)
 
 
+@pytest.mark.promise(
+    "Models",
+    "The mean test score of the models that `result.personal(i)`, `atoll predict` and `atoll export` give is the "
+    "number in the table, for the last round and for the round that validation chose, for every method.",
+)
 @pytest.mark.parametrize("name", METHODS)
 def test_models_of_the_best_and_last_round_have_the_scores_of_the_table(name: str, tmp_path: Path) -> None:
     result = ran(name, tmp_path / "run")
@@ -98,6 +103,11 @@ CASES = [(name, way) for name in ("fedavg", "ditto", "fedproto") for way in WAYS
 CASES += [("fedavg", {"dp": "8", "dp_seed": 1}), ("fedproto", {"dp": "8", "dp_seed": 1})]
 
 
+@pytest.mark.promise(
+    "Models",
+    "Models have the scores of the table with loop, vmap and worker processes, states on disk, other schedules and "
+    "topologies, dropped answers and differential privacy.",
+)
 @pytest.mark.parametrize(("name", "changes"), CASES, ids=str)
 def test_models_have_the_scores_of_the_table_however_a_run_computes(
     name: str, changes: dict[str, Any], tmp_path: Path
@@ -109,6 +119,7 @@ def test_models_have_the_scores_of_the_table_however_a_run_computes(
     assert mean_score(saved.personal, result.pool) == personal["best_by_val"]
 
 
+@pytest.mark.promise("Models", "Models have the scores of the table after a resume.")
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "fedproto"])
 def test_models_have_the_scores_of_the_table_after_resume(name: str, tmp_path: Path) -> None:
     made = setup(name, **UNSTEADY, out=None)
@@ -127,6 +138,7 @@ def test_run_made_longer_forgets_the_evaluation_at_its_former_end(tmp_path: Path
     assert mean_score(result.personal, result.pool) == personal["best_by_val"]
 
 
+@pytest.mark.promise("Models", "Models that do not fit into memory are kept on disk, bit for bit.")
 def test_models_beyond_the_room_in_memory_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll.engine.build.ROOM", 20_000)  # bytes: about one model
     result = ran("fedavg", tmp_path / "run")
@@ -136,6 +148,7 @@ def test_models_beyond_the_room_in_memory_are_the_same(tmp_path: Path, monkeypat
     assert not (tmp_path / "run" / "models").exists()  # The files of the process are gone.
 
 
+@pytest.mark.promise("Models", "With `--keep-models no`, the commands say that they give another model.")
 def test_without_kept_models_the_commands_say_what_they_give(tmp_path: Path) -> None:
     result = ran("fedavg", tmp_path / "run", keep_models=False)
     before = result.summary["personal_pre"]

@@ -94,6 +94,7 @@ def test_wrong_predict_and_export_options_are_refused(
     assert said in shown.output
 
 
+@pytest.mark.promise("Models", "An exported file predicts what the model predicts.")
 @pytest.mark.parametrize("form", export.FORMATS)
 def test_an_exported_model_predicts_the_same(form: str, ditto: tuple[Path, Result], tmp_path: Path) -> None:
     shown = command("export", str(ditto[0]), "--client", "2", "--form", form, "--out", str(tmp_path), "--json")

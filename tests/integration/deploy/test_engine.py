@@ -104,6 +104,7 @@ def test_a_run_directory_is_that_of_a_simulation(tmp_path: Path) -> None:
     assert html.write([run], tmp_path / "again.html").exists()
 
 
+@pytest.mark.promise("Models", "A site of a deployed run has the two models whose scores the run reports for it.")
 @pytest.mark.parametrize("which", ["best", "last"])
 @pytest.mark.parametrize("method", ["ditto", "fedavg"])
 def test_a_site_has_the_models_that_were_measured(method: str, which: str, tmp_path: Path) -> None:
@@ -157,6 +158,7 @@ def test_sites_keep_only_states_that_may_be_needed(tmp_path: Path) -> None:
 # -- once and only once -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("Between machines", "A request that comes twice is carried out once.")
 @pytest.mark.parametrize("wait_free", [False, True])
 def test_a_request_that_comes_twice_is_carried_out_once(tmp_path: Path, wait_free: bool) -> None:
     sites = deployed(tmp_path, "ditto", wait_free=wait_free)

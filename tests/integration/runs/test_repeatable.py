@@ -45,6 +45,11 @@ def digest() -> str:
     return str(run("fedavg", **SHORT).summary["digest"])
 
 
+@pytest.mark.promise(
+    "Repeatability",
+    "Default type and device, precision, autocast, inference mode and oneDNN of the calling program change no bit "
+    "of a run.",
+)
 @pytest.mark.parametrize(
     "setting",
     [
@@ -95,6 +100,7 @@ def _write_table(seed: int) -> None:
     Path("table.csv").write_text("\n".join(["a,b,label", *rows]) + "\n")
 
 
+@pytest.mark.promise("Repeatability", "`config.yaml` repeats a run from any folder, to the same digest.")
 def test_configuration_of_a_run_repeats_it_from_another_folder(
     table: Path, tmp_path: Path, atoll: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +119,9 @@ def test_run_is_resumed_from_another_folder(
     assert json.loads((table / "summary.json").read_text())["rounds"] == 2
 
 
+@pytest.mark.promise(
+    "Repeatability", "Data that changed since a run are refused by `--config`, `--resume`, `predict` and `export`."
+)
 @pytest.mark.parametrize("command", ["run --config", "predict", "export", "run --resume"])
 def test_data_that_changed_since_the_run_are_noticed(table: Path, command: str, refused: Any) -> None:
     _write_table(seed=1)
@@ -133,6 +142,11 @@ def test_other_data_on_the_command_line_replace_those_of_the_configuration(table
     atoll("run", "--config", table / "config.yaml", "--data", "table.csv", "--out", "again", "--quiet")
 
 
+@pytest.mark.promise(
+    "Repeatability",
+    "`environment.json` names packages, processor, instruction set, data, settings, command line and date of every "
+    "session.",
+)
 def test_environment_file_names_the_conditions_of_every_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +164,9 @@ def test_environment_file_names_the_conditions_of_every_session(
     assert first["command"] == "atoll run fedavg"
 
 
+@pytest.mark.promise(
+    "Repeatability", "A run that is resumed or repeated with other packages or on another processor says so."
+)
 def test_run_that_is_resumed_or_repeated_under_other_conditions_says_so(tmp_path: Path, atoll: Any) -> None:
     folder = tmp_path / "run"
     run("fedavg", rows=200, clients=2, rounds=1, out=folder)

@@ -105,6 +105,7 @@ def test_weighted_and_unweighted_means_match_hand_computed_values() -> None:
     assert found["accuracy"] == pytest.approx(0.65)
 
 
+@pytest.mark.promise("Results", "`worst_decile` is the mean of the worst tenth of the clients.")
 @pytest.mark.parametrize(
     ("clients", "worst"), [(1, [0]), (10, [0]), (11, [0, 1]), (20, [0, 1]), (25, [0, 1, 2])]
 )  # a tenth, rounded up
@@ -150,6 +151,7 @@ def curve(*points: tuple[float, float]) -> list[tuple[int, dict[str, float]]]:
     ]  # fmt: skip
 
 
+@pytest.mark.promise("Results", "Final, best and validation-selected values are reported side by side.")
 def test_selection_reports_final_best_and_validation_selected_values() -> None:
     found = select_rounds(curve((0.3, 0.9), (0.8, 0.1), (0.5, 0.5)), ACCURACY)
     assert (found["final"], found["best"], found["best_by_val"]) == (0.5, 0.8, 0.3)
@@ -168,6 +170,7 @@ def test_last_ten_rounds_are_averaged_as_far_as_they_were_evaluated() -> None:
     assert found["metrics"]["last10"] == pytest.approx({"accuracy": 0.2, "val": 0.5})
 
 
+@pytest.mark.promise("Results", "Validation alone chooses the round of `by val`; the first of equals counts.")
 def test_selection_takes_first_round_of_a_tie() -> None:
     found = select_rounds(curve((0.3, 0.4), (0.8, 0.7), (0.8, 0.7), (0.2, 0.7)), ACCURACY)
     assert (found["best_round"], found["best_by_val_round"]) == (4, 4)

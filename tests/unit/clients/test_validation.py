@@ -298,6 +298,7 @@ def test_there_are_at_least_twenty_kinds_of_damage_for_each_system() -> None:
     assert {name: len(kinds) >= 20 for name, kinds in systems().items()} == dict.fromkeys(systems(), True)
 
 
+@pytest.mark.promise("Uploads", "A rejected upload counts as the absence of its client.")
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 def test_damage_is_named_and_leaves_the_run_as_if_the_client_were_absent(name: str, kind: str) -> None:
     field, damage = systems()[name][kind]
@@ -361,6 +362,7 @@ COMMON: dict[str, Callable[[str], Damage]] = {
 }
 
 
+@pytest.mark.promise("Uploads", "Damaged uploads are rejected, for every method.")
 @pytest.mark.parametrize("name", METHODS)
 def test_damaged_uploads_are_rejected_for_every_method(name: str) -> None:
     """Each kind is noticed; one of them, another for each method, is also played."""

@@ -88,6 +88,7 @@ def test_official_holds_a_fifth_out_for_validation():
     assert val.tolist() == [[1, 2]]
 
 
+@pytest.mark.promise("Data", "Every class of which a client has three rows is tested.")
 def test_class_of_three_rows_has_a_test_row():
     """Ten classes of 3 rows, so that 3 of 30 would be tested: each is. 3 rows of other classes are for validation."""
     test, val = held_out(np.full((1, 10), 3), "client_811", rng())
@@ -192,6 +193,9 @@ def test_clients_that_cannot_be_tested_are_counted():
 # -- federations
 
 
+@pytest.mark.promise(
+    "Data", "No row serves two purposes: training, validation and test rows of all clients are disjoint."
+)
 @settings(max_examples=120, deadline=None)
 @given(
     partition=st.sampled_from(
@@ -265,6 +269,7 @@ def test_local_test_sets_mirror_the_training_mix():
     assert got.counts("test").sum(0).max() <= 20
 
 
+@pytest.mark.promise("Data", "The same request gives the same partition.")
 def test_same_request_gives_same_partition_and_each_argument_changes_it():
     request = {"clients": 5, "partition": "dirichlet:0.5", "split": "client_811", "seed": 0, "public": 10}
     first = federate(TOY, **request)

@@ -8,6 +8,7 @@ from atoll.privacy.accountant import compute_delta, compute_epsilon, compute_noi
 from atoll.privacy.budget import Budget
 
 
+@pytest.mark.promise("Privacy", "Noise multipliers are those of the literature.")
 @pytest.mark.parametrize(
     ("releases", "expected"), [(1, (3.73, 1.08, 0.60)), (10, (11.8, 3.42, 1.90)), (100, (37.3, 10.8, 6.00))]
 )
@@ -29,6 +30,7 @@ def test_epsilon_and_delta_of_a_shift_agree() -> None:
     assert compute_delta(1000.0, 40.0) <= 1  # no overflow
 
 
+@pytest.mark.promise("Privacy", "The planned budget is spent exactly, and never exceeded.")
 def test_planned_budget_is_spent_exactly_and_never_exceeded() -> None:
     for epsilon in (0.5, 1, 4, 8, 20):
         for planned in (1, 3, 50):

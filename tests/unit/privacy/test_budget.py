@@ -100,6 +100,7 @@ def test_release_is_recorded_before_it_happens(tmp_path: Path, monkeypatch: pyte
     assert seen == [(0, 1)] * 5 + [(1, 2)] * 5
 
 
+@pytest.mark.promise("Privacy", "A killed run pays for the round that it repeats.")
 def test_spent_budget_survives_kill_9(tmp_path: Path) -> None:
     """Killed three times at some moment and resumed: epsilon never decreases, and never exceeds the budget."""
     plain = setup("fedavg", clients=3, rounds=40, eval_every=40, dp="8")

@@ -49,6 +49,9 @@ def upload_of(c: Client, kind: int) -> Any:
     return fedgh.Means(mu, n > 0) if kind == 1 else Gaussians(n, mu, covariances(c.x, c.members(), n, mu))
 
 
+@pytest.mark.promise(
+    "Privacy", "With `--min-class-count M`, no statistic of a class with fewer than M rows leaves a client."
+)
 @pytest.mark.parametrize("partitions", [500, pytest.param(10_000, marks=pytest.mark.chaos)])
 def test_no_class_below_the_threshold_leaves_in_any_partition(partitions: int) -> None:
     """Whatever the partition: of a class with fewer rows than the threshold, nothing is left in what is packed."""

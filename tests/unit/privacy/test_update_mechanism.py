@@ -24,6 +24,7 @@ def pair_of(change: float) -> tuple[Global, Update]:
     return Global(start, {}), Update(moved, torch.tensor(17.0), {})
 
 
+@pytest.mark.promise("Privacy", "Under `--dp`, changes are clipped as a whole, and all clients weigh the same.")
 def test_update_is_clipped_over_all_tensors_together() -> None:
     """A change of 5 in each of 4 weights has norm 10; clipped to 2, each is 1. One of 0.5 has norm 1 and stays."""
     for change, expected in ((5.0, 1.0), (0.5, 0.5)):

@@ -94,6 +94,7 @@ def rewritten(lines: list[bytes], dice: Random) -> bytes:
     return b"".join([*lines[:-1], line_of(last)])
 
 
+@pytest.mark.promise("Uploads", "Any change of the audit log of a finished run is detected.")
 @pytest.mark.parametrize("tamper", [edited, without_a_line, swapped, with_a_line, cut_short, rewritten])
 def test_any_change_of_a_finished_log_is_detected(
     tmp_path: Path, tamper: Callable[[list[bytes], Random], bytes]
@@ -158,6 +159,7 @@ def test_long_reasons_are_truncated_in_the_log(tmp_path: Path) -> None:
     assert len(list(read(tmp_path / NAME))) == 1
 
 
+@pytest.mark.promise("Uploads", "Digests in the audit log are those of the bytes that were sent.")
 def test_recorded_digest_is_that_of_the_uploaded_bytes() -> None:
     data = encode(Nothing())
     assert fingerprint_upload(Nothing()) == fingerprint_bytes(data) == (len(data), sha256(data).hexdigest())
@@ -179,6 +181,7 @@ def carried_out(made: Setup, path: Path, resume: bool = False) -> Any:
         return run_experiment(made, folder)
 
 
+@pytest.mark.promise("Uploads", "The audit log has a record of every upload.")
 def test_run_records_every_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three clients, three rounds; what is written is what each of them sends."""
     made, sent = setup("fedavg", **SHORT), []

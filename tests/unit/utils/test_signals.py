@@ -240,6 +240,7 @@ def test_checkpoint_of_a_stopped_run_has_extras_of_the_last_whole_round(
     assert heir.progress.run_state.round == 2
 
 
+@pytest.mark.promise("Stopping and resuming", "A signal inside a batched call loses no whole round.")
 @pytest.mark.parametrize("function", ["_vmap_increment_nesting", "_vmap_decrement_nesting"])
 def test_signal_on_the_way_into_or_out_of_a_vmap_saves_the_last_whole_round(
     function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

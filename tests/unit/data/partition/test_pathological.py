@@ -28,6 +28,7 @@ def test_classes_of_a_client_are_distinct_for_fifty_seeds():
         assert (np.bincount(picks.ravel()) == 8).all()
 
 
+@pytest.mark.promise("Data", "`pathological:K` gives each client K classes, and each class equally many owners.")
 @pytest.mark.parametrize(("classes", "of"), [(4, 10), (6, 10), (30, 100), (70, 100), (90, 100)])
 def test_classes_have_equally_many_owners_for_any_number_of_classes(classes, of):
     picks = Pathological(classes).pick_classes(10, of, np.random.default_rng(0))

@@ -55,6 +55,9 @@ SCHEMES = [
 ]
 
 
+@pytest.mark.promise(
+    "Data", "Partitions give every row to one client at most, and every client at least two rows, or are refused."
+)
 @settings(max_examples=200, deadline=None)
 @given(
     spec=st.sampled_from(SCHEMES),
