@@ -61,7 +61,6 @@ class MeasuredModel:
         payloads: the payloads, if they are in memory.
         files: temporary files that hold the payloads.
         objects: names of the payloads among the objects of the run directory.
-        shared_as: key under which other clients find the model, if they have the same tensors.
     """
 
     kind: str
@@ -69,7 +68,6 @@ class MeasuredModel:
     payloads: tuple[Any, ...] | None = None
     files: tuple[Path | None, ...] | None = None
     objects: tuple[str | None, ...] | None = None
-    shared_as: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:

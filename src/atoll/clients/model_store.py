@@ -11,59 +11,25 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple
-from weakref import WeakValueDictionary, finalize
+from typing import Any
+from weakref import finalize
+
+import torch
 
 from ..core.contract import Contract
 from ..core.method import AnyMethod
-from ..core.payloads import Payload
+from ..core.payloads import Params, Payload
 from ..core.schema import tensors_of
 from ..core.serialization import OWN, decode, encode
-from ..errors import AtollError
 from ..typing import ClientId
 from ..utils.files import write
 from ..utils.parsing import Json
+from .kept_rounds import KeptRounds
 from .measured_model import MeasuredModel, ModelSource, describe_model
 from .state_store import Store
 
 ROOM = 2**29  # memory for measured models, in bytes
 ReadObject = Callable[[type[Payload], str], Payload]
-
-
-class KeptRounds(NamedTuple):
-    """The rounds, counted from 1, whose models are kept.
-
-    Args:
-        last: the latest evaluation.
-        kept: the evaluation that has a copy of its own.
-        best: the evaluation that validation chose, one of the two; None without validation rows.
-    """
-
-    last: int = 0
-    kept: int | None = None
-    best: int | None = None
-
-    def number(self, which: str | int) -> int:
-        """Return the round that ``best``, ``last`` or a number stands for.
-
-        Raises:
-            AtollError: the models of that round are not kept.
-        """
-        named = {"last": self.last, "best": self.last if self.best is None else self.best}
-        found = named[which] if isinstance(which, str) and which in named else _whole_number(which)
-        if found not in (self.last, self.kept):
-            also = "" if self.kept in (None, self.last) else f" and {self.kept} (best by validation)"
-            raise AtollError(
-                f"The models of round {found} are not kept. The run has those of round {self.last} (last){also}."
-            )
-        return found
-
-
-def _whole_number(which: str | int) -> int:
-    try:
-        return int(which)
-    except ValueError:
-        raise AtollError(f"--round must be best, last or the number of a round, not {which!r}.") from None
 
 
 class ModelStore:
@@ -97,7 +63,8 @@ class ModelStore:
         self._read_object = read_object
         self._file_numbers = count()
         self._used = 0  # bytes in memory, those of models included that were dropped since the last commit
-        self._shared: WeakValueDictionary[tuple[int, ...], MeasuredModel] = WeakValueDictionary()
+        # The last model without training of each form, and its tensors, until the next commit.
+        self._untrained: dict[tuple[Any, ...], tuple[MeasuredModel, Params]] = {}
         self._last: dict[ClientId, MeasuredModel] = {}
         self._best: dict[ClientId, MeasuredModel] = {}
         self._drafts: dict[ClientId, MeasuredModel] = {}
@@ -110,17 +77,10 @@ class ModelStore:
         return self.admit(describe_model(method, source)) if self.on else None
 
     def admit(self, model: MeasuredModel) -> MeasuredModel:
-        """Move a model to disk if there is no room in memory. Return the model of another client if it is the same."""
-        tensors = [v for part in model.payloads or () if part is not None for v in tensors_of(part).values()]
-        if not tensors:
-            return model
-        # A model in memory holds its tensors, so that no other tensor can have their ids.
-        model.shared_as = tuple(map(id, tensors))
-        found = self._shared.setdefault(model.shared_as, model)
-        if found is model:
-            self._used += model.size
-            self._make_room([model])
-        return found
+        """Return a model, after moving it to disk if there is no room in memory."""
+        self._used += model.size
+        self._make_room([model])
+        return model
 
     def put(self, i: ClientId, model: MeasuredModel | None) -> None:
         """Take the model of client ``i``. To be called before the client's state is replaced.
@@ -135,14 +95,20 @@ class ModelStore:
         if model is not None:
             self._drafts[i] = model
 
-    def put_untrained(self, i: ClientId, model: MeasuredModel | None, state: Payload) -> None:
-        """Take the model of client ``i`` that was scored without a round, with its current or first state."""
-        if model is None:
+    def put_untrained(self, i: ClientId, method: AnyMethod, source: ModelSource) -> None:
+        """Take the model of client ``i`` that was scored without a round. Clients with the same one share it."""
+        if not self.on:
             return
+        model = describe_model(method, source)
         if model.is_in_store and self._states.get(i) is None:
-            model.payloads = (state,)
-            model = self.admit(model)
-        self._drafts[i] = model
+            model.payloads = (source.state,)
+        tensors = _tensors(model)
+        form = (model.kind, *((name, v.shape) for name, v in tensors.items()))
+        shared, others = self._untrained.get(form, (model, {}))
+        if not tensors or not others or not all(torch.equal(v, others[name]) for name, v in tensors.items()):
+            shared = self.admit(model)
+            self._untrained[form] = model, tensors
+        self._drafts[i] = shared
 
     def end_evaluation(self, done: int, chosen: int | None, is_regular: bool) -> None:
         """Note that the latest models are those of an evaluation.
@@ -169,6 +135,7 @@ class ModelStore:
         """Make the models of the current round permanent."""
         self._last |= self._drafts
         self._drafts = {}
+        self._untrained = {}
         self._before = None
         held = {id(model): model for model in chain(self._best.values(), self._last.values())}
         self._used = sum(model.size for model in held.values())
@@ -177,6 +144,7 @@ class ModelStore:
     def rollback(self) -> None:
         """Discard the models of the current round."""
         self._drafts = {}
+        self._untrained = {}
         if self._before is not None:
             self.rounds, self._best = self._before
             self._before = None
@@ -203,7 +171,6 @@ class ModelStore:
                 if model.objects is None and model.files is None:
                     self._write(model, model.payloads)
                 model.payloads = None
-                self._shared.pop(model.shared_as, None)
 
     def _write(self, model: MeasuredModel, payloads: tuple[Any, ...]) -> None:
         if self._folder is None:
@@ -296,6 +263,11 @@ def objects_of(stored: Json) -> set[tuple[ClientId, str]]:
     """Return the objects that the models of a checkpoint need, each with its client."""
     entries = (item for name in ("last", "best") for item in stored.get(name, {}).items())
     return {(i, name) for i, entry in entries for name in entry["objects"] if name is not None}
+
+
+def _tensors(model: MeasuredModel) -> Params:
+    parts = enumerate(model.payloads or ())
+    return {f"{at} {name}": v for at, part in parts if part is not None for name, v in tensors_of(part).items()}
 
 
 def _remove(files: Iterable[Path | None]) -> None:

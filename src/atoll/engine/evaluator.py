@@ -112,11 +112,10 @@ class Evaluator:
 
     def _keep_untrained(self, i: ClientId, download: Payload) -> None:
         """Keep the model of client ``i`` that was scored without a round. Sites keep theirs."""
-        if self._pool.remote or self._models is None or not self._models.on:
+        if self._pool.remote or self._models is None:
             return
         state = self._backend.state(self._method, self._seed, i)
-        source = ModelSource(download, None, state, self._pool.client(i))
-        self._models.put_untrained(i, self._models.describe(self._method, source), state)
+        self._models.put_untrained(i, self._method, ModelSource(download, None, state, self._pool.client(i)))
 
     def evaluate_generic(
         self, server: Payload, t: int, cohort: Sequence[ClientId]

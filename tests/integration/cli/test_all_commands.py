@@ -71,6 +71,7 @@ def test_unknown_option_of_every_command_gets_one_line(words: tuple[str, ...], r
         ("run", "method.py"),
         ("run", "fedavg", "--set", "optim.lr"),
         ("methods", "--held", 99),
+        ("run", "fedavg", "--set", "optim.momentum=5"),
         ("predict",),
     ],
     ids=str,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from .. import vmap
-from ..hyperparams import setting
+from ..hyperparams import setting, within
 from ..payloads import Params
 from .base import Memory, Optimiser
 from .sgd_step import Rates, fused_sgd_step
@@ -14,6 +14,10 @@ class SGD(Optimiser):
     """Stochastic gradient descent with heavy-ball momentum."""
 
     momentum: float = setting(0.9, "share of the last step that is kept", "public code of FedGH and pFedES")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, 0, "momentum", high=1)
 
     def _apply(self, params: Params, grads: Params, memory: Memory) -> None:
         slot = memory.setdefault("velocity", {})

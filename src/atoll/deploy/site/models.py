@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from ...clients.kept_rounds import KeptRounds
 from ...clients.measured_model import ModelSource
-from ...clients.model_store import KeptRounds
 from ...core.hooks import PredictsOtherwise
 from ...core.model import Model, Predictor
 from ...core.payloads import Params
