@@ -20,7 +20,7 @@ import yaml
 import atoll
 from atoll.deploy import pki
 from atoll.deploy.export_sites import PUBLIC, export_sites
-from atoll.deploy.flower_adapter import environment
+from atoll.deploy.flower_adapter.environment import environment
 from atoll.deploy.private_files import write_private
 from atoll.deploy.server.flower_control import Control, connected
 from atoll.deploy.site.connection import CONNECTED

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from atoll.deploy.flower_adapter import OPERATIONS, RunEnded
+from atoll.deploy.flower_adapter.fleet import OPERATIONS
+from atoll.deploy.flower_adapter.site_connection import RunEnded
 from atoll.deploy.site import connection
 from atoll.deploy.transport.flower import unwrapped, wrapped
 from atoll.deploy.transport.protocol import Frame, call, pack, unpack
@@ -23,8 +24,9 @@ def test_pause_grows_with_the_time_since_the_last_message(idle: float, pause: fl
 
 def test_connection_loads_no_torch_and_needs_at_most_120_megabytes() -> None:
     code = (
-        "import sys, atoll.deploy.site.connection; from atoll.deploy import flower_adapter; from pathlib import Path;"
-        "flower_adapter._load('site'); import flwr.app;"
+        "import sys, atoll.deploy.site.connection; from pathlib import Path;"
+        "from atoll.deploy.flower_adapter.private_names import load;"
+        "load('site'); import flwr.app;"
         "print('torch' in sys.modules, Path('/proc/self/status').read_text().split('VmRSS:')[1].split()[0])"
     )
     torch, kilobytes = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ...deploy import flower_adapter
+from ...deploy.flower_adapter import private_names
 from ...errors import AtollError
 from ...utils.parsing import Json
 
@@ -44,7 +44,7 @@ class Deploy(click.Group):
             formatter.write_dl([(name, about[name]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> object:
-        flower_adapter.require()
+        private_names.require()
         return super().invoke(ctx)
 
 

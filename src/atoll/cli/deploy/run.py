@@ -9,8 +9,8 @@ from typing import cast
 import click
 
 from ...config import Config
-from ...deploy import flower_adapter
 from ...deploy.federation_dir import FederationDir
+from ...deploy.flower_adapter import private_names
 from ...deploy.private_files import private_folder, write_private
 from ...deploy.server.flower_control import Control
 from ...deploy.server.job import DeploymentJob
@@ -68,7 +68,7 @@ def run(
 
     The same command continues an interrupted run from its last checkpoint.
     """
-    flower_adapter.check(flower_adapter.SERVER_PARTS)
+    private_names.check(private_names.SERVER_PARTS)
     directory = FederationDir(folder)
     values = {
         "data": "sites",

@@ -2,7 +2,7 @@
 
 from .. import pki
 from ..federation_dir import FederationDir, RegisteredSite
-from ..flower_adapter import HEALTH, OPERATIONS
+from ..flower_adapter.fleet import HEALTH, OPERATIONS
 
 
 class Refusal(Exception):

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..flower_adapter import Tasks, app_hash
+from ..flower_adapter.tasks import Tasks, app_hash
 from ..transport.flower import write_app
 
 PAUSE = 0.3  # seconds between two requests for tasks

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import h11
 import httpx
 
-from ..flower_adapter import HEADER_PREFIXES
+from ..flower_adapter.fleet import HEADER_PREFIXES
 from .access import Refusal
 
 MAX_BODY = 64 * 2**20  # Flower sends in pieces of 5 MB.

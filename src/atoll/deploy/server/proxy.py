@@ -20,7 +20,7 @@ import httpx
 from ...errors import AtollError
 from ..addresses import is_loopback
 from ..federation_dir import FederationDir
-from ..flower_adapter import PUBLIC_KEY_HEADER, PUSH_MESSAGES, are_replies
+from ..flower_adapter.fleet import PUBLIC_KEY_HEADER, PUSH_MESSAGES, are_replies
 from .access import AnyKey, KeyChecker, Refusal, check_path
 from .http_connection import BODY_SECONDS, FIRST_SECONDS, HEAD_SECONDS, UP, Connection, Head, check_length, passing
 from .places import MAX_CONNECTIONS, Places

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..flower_adapter import RunEnded, SiteConnection, connected_site
+from ..flower_adapter.site_connection import RunEnded, SiteConnection, connected_site
 from ..site_folder import SiteFolder
 from ..transport.flower import unwrapped, wrapped
 from ..transport.protocol import call, error, pack

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import AtollError
-from .. import flower_adapter, pki
+from .. import pki
 from ..addresses import is_loopback, split
-from ..flower_adapter import HEALTH, PUBLIC_KEY_HEADER, STILL_CONNECTED, environment
+from ..flower_adapter import private_names
+from ..flower_adapter.environment import environment
+from ..flower_adapter.fleet import HEALTH, PUBLIC_KEY_HEADER, STILL_CONNECTED
 from ..private_files import private_folder
 from ..site_folder import SiteFolder
 from ..supervisor import ManagedProcess, Say, Supervisor, alone
@@ -119,7 +121,7 @@ class Given(NamedTuple):
 
 def take_part(folder: Path, given: Given, insecure: bool, say: Say) -> None:
     """Start a site and keep it running."""
-    flower_adapter.check(flower_adapter.SITE_PARTS)
+    private_names.check(private_names.SITE_PARTS)
     site = SiteFolder(folder)
     site.name()
     site.check()

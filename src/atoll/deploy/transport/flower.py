@@ -9,7 +9,7 @@ from typing import Any
 from ..._version import __version__
 from ...errors import AtollError
 from ...typing import ClientId
-from ..flower_adapter import LOST_CODES
+from ..flower_adapter.fleet import LOST_CODES
 from .base import Arrival, Ticket
 from .protocol import Frame, ProtocolError, pack, unpack
 
