@@ -53,8 +53,8 @@ class Wire(LocalTransport):
             due = [arrival for when, arrival in self._held if when <= self._now]
             self._held = [(when, arrival) for when, arrival in self._held if when > self._now]
             return due
-        ticket, site, data = self._waiting[0]
-        frame = unpack(data)
+        ticket, site, request = self._waiting[0]
+        frame = unpack(request.data)
         self.asked.append((site, frame))
         fate = self.fate(site, frame)
         if fate == "":

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from atoll.deploy import pki
 from atoll.deploy.flower_adapter.fleet import OPERATIONS
 from atoll.deploy.flower_adapter.site_connection import RunEnded
 from atoll.deploy.site import connection
 from atoll.deploy.transport.flower import unwrapped, wrapped
 from atoll.deploy.transport.protocol import Frame, call, pack, unpack
+from atoll.deploy.transport.signatures import ReplySigner
 
 pytest.importorskip("flwr")
 
@@ -40,6 +42,10 @@ def test_sites_have_no_operation_that_fetches_an_app() -> None:
     assert not [path for path in OPERATIONS if "get-" in path or "register" in path]
 
 
+def signer() -> ReplySigner:
+    return ReplySigner(pki.make_site().private)
+
+
 class Stub:
     """A connection with messages that are given, and then an end."""
 
@@ -52,6 +58,9 @@ class Stub:
         if not self.contents:
             raise KeyboardInterrupt
         return self.contents.pop(0)
+
+    def number(self, received: Any) -> str:
+        return "a message"
 
     def pull(self, received: Any) -> Any:
         return received
@@ -66,7 +75,7 @@ def test_message_without_a_worker_gets_an_error_code(tmp_path: Path) -> None:
     stub = Stub(wrapped(pack(Frame("name", {}))))
 
     with pytest.raises(KeyboardInterrupt):
-        connection.pass_messages(stub, tmp_path / "no.sock")  # type: ignore[arg-type]
+        connection.pass_messages(stub, tmp_path / "no.sock", signer())  # type: ignore[arg-type]
 
     assert [unpack(reply).code for reply in stub.replies] == ["worker"]
 
@@ -76,7 +85,7 @@ def test_reply_that_cannot_be_sent_does_not_end_the_connection(fails: Exception,
     stub = Stub(wrapped(b"one"), wrapped(b"two"), fails=fails)
 
     with pytest.raises(KeyboardInterrupt):
-        connection.pass_messages(stub, tmp_path / "no.sock")  # type: ignore[arg-type]
+        connection.pass_messages(stub, tmp_path / "no.sock", signer())  # type: ignore[arg-type]
 
     assert len(stub.replies) == 2
 

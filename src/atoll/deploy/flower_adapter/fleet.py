@@ -4,6 +4,7 @@ from .private_names import load
 
 _FLEET = "/v1/fleet/"
 PUSH_MESSAGES = _FLEET + "push-messages"
+STORING = frozenset({PUSH_MESSAGES, _FLEET + "push-object"})  # operations whose content the SuperLink stores
 # The paths of the operations that sites need. Only the server may register nodes, and sites never fetch an app.
 OPERATIONS = frozenset(
     _FLEET + name

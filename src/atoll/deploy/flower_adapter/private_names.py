@@ -47,6 +47,14 @@ PLACES = {
         "NoOpControlAuthnPlugin": "flwr.superlink.auth_plugin",
         "ACCESS_TOKEN_KEY": "flwr.common.constant",
     },
+    "replies": {
+        "PullAppMessagesRequest": "flwr.proto.runtime_pb2",
+        "ConfirmMessageReceivedRequest": "flwr.proto.message_pb2",
+        "PullObjectRequest": "flwr.proto.message_pb2",
+        "iterate_object_tree": "flwr.supercore.inflatable.inflatable_object",
+        "inflate_object_from_contents": "flwr.supercore.inflatable.inflatable_utils",
+        "HttpGrid": "flwr.superlink.grid.http_grid",
+    },
     "app": {"flwr_serverapp": "flwr.superlink.cli"},
     "executor": {
         "RuntimeHttpClient": "flwr.supercore.runtime",
@@ -57,7 +65,7 @@ PLACES = {
         "PushTaskOutputRequest": "flwr.proto.runtime_pb2",
     },
 }
-SERVER_PARTS = ("control", "gate", "superlink", "executor", "app")
+SERVER_PARTS = ("control", "gate", "superlink", "executor", "replies", "app")
 SITE_PARTS = ("site",)
 
 
@@ -118,7 +126,7 @@ PARAMETERS = (
     ("executor", "SuperExecAuthHttpInterceptor", ("master_secret", "protected_methods")),
     ("superlink", "NoOpControlAuthnPlugin.validate_tokens_in_metadata", ("metadata",)),
     ("site", "http_request_response", ("server_address", "insecure", "root_certificates", "authentication_keys")),
-    ("site", "pull_objects", ("object_ids", "pull_object_fn")),
+    ("site", "pull_objects", ("object_ids", "pull_object_fn", "initial_backoff")),
     ("site", "push_object_contents_from_iterable", ("object_contents", "push_object_fn")),
 )
 

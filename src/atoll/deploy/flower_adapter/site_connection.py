@@ -8,6 +8,8 @@ from typing import Any
 
 from .private_names import load
 
+FIRST_PAUSE = 0.05  # seconds until a part of a message is asked for again that the server has not sent yet
+
 
 class SiteConnection:
     """The accepted connection of a site to the SuperLink: pulls messages, and pushes replies.
@@ -29,13 +31,20 @@ class SiteConnection:
         except self._flower.RunNotRunningException:
             return None
 
+    @staticmethod
+    def number(received: Any) -> str:
+        """Return the number of a received message."""
+        return str(received[0].metadata.message_id)
+
     def pull(self, received: Any) -> Any:
         """Return the content of a received message."""
         message, tree = received
         run, number = message.metadata.run_id, message.metadata.message_id
         wanted = list({part.object_id for part in self._flower.iterate_object_tree(tree)})
         with self._while_running():
-            contents = self._flower.pull_objects(wanted, pull_object_fn=partial(self._pull_object, run))
+            contents = self._flower.pull_objects(
+                wanted, pull_object_fn=partial(self._pull_object, run), initial_backoff=FIRST_PAUSE
+            )
             self._confirm(run, number)
         return self._flower.inflate_object_from_contents(number, contents).content
 

@@ -15,6 +15,7 @@ from ..flower_adapter.site_connection import RunEnded, SiteConnection, connected
 from ..site_folder import SiteFolder
 from ..transport.flower import unwrapped, wrapped
 from ..transport.protocol import call, error, pack
+from ..transport.signatures import ReplySigner
 
 CONNECTED = "connected to the server"  # written to the log once the server has accepted the site
 ACTIVE_PAUSE = 0.3  # seconds between two requests for messages while a run goes on
@@ -27,7 +28,7 @@ def pause_after(idle: float) -> float:
     return min(IDLE_PAUSE, max(ACTIVE_PAUSE, idle / PATIENCE))
 
 
-def pass_messages(connection: SiteConnection, worker: Path) -> None:
+def pass_messages(connection: SiteConnection, worker: Path, signer: ReplySigner) -> None:
     """Pass messages to the worker's socket, one after the other, until the connection ends by an exception."""
     last = time.monotonic()
     while True:
@@ -36,14 +37,14 @@ def pass_messages(connection: SiteConnection, worker: Path) -> None:
             time.sleep(pause_after(time.monotonic() - last))
             continue
         try:
-            _answer(connection, received, worker)
+            _answer(connection, received, worker, signer)
         except Exception as reason:  # The server asks again if it needs the reply.
             _log(f"a message was lost: {type(reason).__name__}: {reason}")
         last = time.monotonic()
 
 
-def _answer(connection: SiteConnection, received: object, worker: Path) -> None:
-    """Pull a message and push the worker's reply, or an error code: the text of an exception would travel."""
+def _answer(connection: SiteConnection, received: object, worker: Path, signer: ReplySigner) -> None:
+    """Pull a message and push the worker's signed reply, or an error code: the text of an exception would travel."""
     began = time.monotonic()
     content = connection.pull(received)
     try:
@@ -51,7 +52,8 @@ def _answer(connection: SiteConnection, received: object, worker: Path) -> None:
     except Exception:
         reply = pack(error("worker"))
     try:
-        connection.reply(received, wrapped(reply), time.monotonic() - began)
+        signature = signer.sign(connection.number(received), reply)
+        connection.reply(received, wrapped(reply, signature), time.monotonic() - began)
     except RunEnded as reason:
         _log(str(reason))
 
@@ -69,9 +71,10 @@ def main() -> None:
     given = parser.parse_args()
     site = SiteFolder(given.folder)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the server is told
-    with connected_site(given.server, None if given.insecure else site.ca, site.key.read_bytes()) as connection:
+    key = site.key.read_bytes()
+    with connected_site(given.server, None if given.insecure else site.ca, key) as connection:
         _log(CONNECTED)
-        pass_messages(connection, site.socket)
+        pass_messages(connection, site.socket, ReplySigner(key))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Carry frames over Flower, each as one array of bytes, which Flower sends in pieces."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,17 @@ from typing import Any
 from ..._version import __version__
 from ...errors import AtollError
 from ...typing import ClientId
-from ..flower_adapter.fleet import LOST_CODES
-from .base import Arrival, Ticket
+from ..flower_adapter.replies import Replies, Reply
+from .base import Arrival, Request, Ticket
 from .protocol import Frame, ProtocolError, pack, unpack
+from .signatures import is_signed
 
 RECORD = "atoll"
-POLL = 0.2  # seconds between two requests for replies
+SIGNATURE = "signature"
+POLL = 0.05  # seconds between two requests for replies, at first
+MOST_POLL = 0.5
+PATIENCE = 20  # A pause is at most this part of the time that has been waited, so that short rounds end at once.
+NAME_BYTES = 2**12  # of a reply that names a site
 LIFE = 7 * 86400.0  # seconds for which Flower keeps a message for a site
 
 _PROJECT = """\
@@ -44,11 +49,12 @@ def write_app(folder: Path) -> Path:
     return folder
 
 
-def wrapped(data: bytes) -> Any:
-    """Wrap a packed frame as the content of a Flower message."""
-    from flwr.app import Array, ArrayRecord, RecordDict
+def wrapped(data: bytes, signature: bytes = b"") -> Any:
+    """Wrap a packed frame as the content of a Flower message, with the signature of a site if it is a reply."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    return RecordDict({RECORD: ArrayRecord({RECORD: Array("uint8", (len(data),), RECORD, data)})})
+    frame = ArrayRecord({RECORD: Array("uint8", (len(data),), RECORD, data)})
+    return RecordDict({RECORD: frame, SIGNATURE: ConfigRecord({SIGNATURE: signature})})
 
 
 def unwrapped(content: Any) -> bytes:
@@ -56,6 +62,14 @@ def unwrapped(content: Any) -> bytes:
     try:
         return bytes(content[RECORD][RECORD].data)
     except (KeyError, TypeError, AttributeError, IndexError):
+        return b""
+
+
+def signature_of(content: Any) -> bytes:
+    """Return the signature in the content of a Flower message; no bytes if there is none."""
+    try:
+        return bytes(content[SIGNATURE][SIGNATURE])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         return b""
 
 
@@ -68,16 +82,25 @@ class FlowerTransport:
     Args:
         grid: Flower's interface to the nodes of a run.
         keys: public keys of the nodes (OpenSSH), by site; None for a site without a key.
+        announce: called with the bytes that each site is about to be asked for, so that the gate lets them pass.
     """
 
-    def __init__(self, grid: Any, keys: Mapping[ClientId, str | None]):
+    def __init__(
+        self,
+        grid: Any,
+        keys: Mapping[ClientId, str | None],
+        announce: Callable[[Mapping[ClientId, int]], None] = lambda sizes: None,
+    ):
         self._grid = grid
-        self._by_key = {normal_key(key): site for site, key in keys.items() if key}
-        self._keyless = {site for site, key in keys.items() if not key}
+        self._replies = Replies(grid)
+        self._announce = announce
+        self._keys = {site: key for site, key in keys.items() if key}
+        self._by_key = {normal_key(key): site for site, key in self._keys.items()}
+        self._keyless = keys.keys() - self._keys.keys()
         self._named: dict[int, ClientId] = {}  # nodes that have answered with a name
         self._asking: dict[Ticket, int] = {}  # nodes that were asked for their names
         self._nodes: dict[ClientId, int] = {}
-        self._open: set[Ticket] = set()
+        self._open: dict[Ticket, tuple[ClientId, int]] = {}  # site and most bytes of the reply
 
     def present(self) -> Collection[ClientId]:
         found: dict[ClientId, int] = {}
@@ -97,20 +120,25 @@ class FlowerTransport:
         self._nodes = found
         return found.keys()
 
-    def send(self, requests: Mapping[ClientId, bytes]) -> dict[ClientId, Ticket]:
+    def send(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Ticket]:
         sites = {self._nodes[site]: site for site in requests if site in self._nodes}
-        tickets = self._push({node: requests[site] for node, site in sites.items()})
-        self._open |= set(tickets.values())
-        return {sites[node]: ticket for node, ticket in tickets.items()}
+        self._announce({site: requests[site].reply_bytes for site in sites.values()})
+        tickets = self._push({node: requests[site].data for node, site in sites.items()})
+        sent = {sites[node]: ticket for node, ticket in tickets.items()}
+        self._open |= {ticket: (site, requests[site].reply_bytes) for site, ticket in sent.items()}
+        return sent
 
     def receive(self, wait: float) -> list[Arrival]:
-        end = time.monotonic() + wait
+        began = time.monotonic()
         while True:
-            pulled = self._grid.pull_messages([*self._open, *self._asking]) if self._open or self._asking else ()
-            arrivals = [arrival for message in pulled if (arrival := self._read(message))]
-            if arrivals or time.monotonic() >= end:
+            limits = {ticket: most for ticket, (_, most) in self._open.items()}
+            limits |= dict.fromkeys(self._asking, NAME_BYTES)
+            pulled = self._replies.pull(limits) if limits else []
+            arrivals = [arrival for reply in pulled if (arrival := self._read(reply))]
+            waited = time.monotonic() - began
+            if arrivals or waited >= wait:
                 return arrivals
-            time.sleep(POLL)
+            time.sleep(POLL if self._replies.arriving else min(MOST_POLL, max(POLL, waited / PATIENCE)))
 
     def _push(self, frames: Mapping[int, bytes]) -> dict[int, Ticket]:
         from flwr.app import Message, MessageType
@@ -122,17 +150,19 @@ class FlowerTransport:
         }
         return {node: tickets[0] for node, tickets in pushed.items() if tickets and tickets[0]}
 
-    def _read(self, message: Any) -> Arrival | None:
+    def _read(self, reply: Reply) -> Arrival | None:
         """Return the arrival that a reply stands for; None for replies that only name a site."""
-        ticket = message.metadata.reply_to_message_id  # Flower's own errors do not name their sender otherwise.
-        self._open.discard(ticket)
-        code = None
-        if message.has_error():
-            code = "offline" if message.error.code in LOST_CODES else "failed"
+        ticket, data = reply.ticket, b"" if reply.code else unwrapped(reply.content)
         if ticket in self._asking:
-            self._take_name(self._asking.pop(ticket), b"" if code else unwrapped(message.content))
+            self._take_name(self._asking.pop(ticket), data)
             return None
-        return Arrival(ticket, code=code) if code else Arrival(ticket, unwrapped(message.content))
+        site, _ = self._open.pop(ticket)
+        if reply.code:
+            return Arrival(ticket, code=reply.code, reason=reply.reason)
+        key = self._keys.get(site)
+        if key and not is_signed(key, ticket, data, signature_of(reply.content)):
+            return Arrival(ticket, code="failed", reason="A reply has no valid signature of the site.")
+        return Arrival(ticket, data)
 
     def _take_name(self, node: int, data: bytes) -> None:
         with suppress(ProtocolError):
