@@ -30,6 +30,8 @@ ATTACKS = {
     "order": _attack(SITE, "push-messages as an order to another site", "403"),
     "reply-as": _attack(SITE, "push-messages as a reply of another site", "403"),
     "apps": _attack(SITE, "get-run, get-fab, register-node", "403"),
+    "large-reply": _attack(SITE, "an upload of 60 MB in place of 10 kB", "dropped, with less than 50 MB more memory"),
+    "flood": _attack(SITE, "210 MB of objects that nobody asked for", "429 after about 100 MB in an hour"),
     "card": _attack(SITE, "a card whose model is a Python file", "the run ends, no import at the server"),
     "names": _attack(SERVER, "`begin` and `hello` with names that are paths", "refused by `rules`, no import"),
     "seed": _attack(SERVER, "`begin` with `dp_seed`", "refused"),

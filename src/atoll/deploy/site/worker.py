@@ -20,6 +20,7 @@ from ...utils.files import to_json
 from ...utils.parsing import Json
 from ..transport.protocol import Frame, ProtocolError, Refusal, error, pack, receive, unpack
 from .config import SiteConfig, read_site
+from .disk_quota import DiskQuota
 from .exchange_store import ExchangeStore
 from .participation import Afterwards, Flawed, Participation
 from .run_checks import check_rules, check_unchanged, check_version, config_of
@@ -41,12 +42,14 @@ class RequestHandler:
 
     def __init__(self, site: SiteConfig):
         self.site = site
+        self._disk = DiskQuota(site.state, site.allow.disk_gb * 2**30)
         self._participations: dict[str, Participation] = {}
 
     def handle(self, data: bytes) -> Answer:
         """Answer a request. Errors leave as codes; their reasons stay in the site's own log."""
         try:
             request = unpack(data)
+            self._disk.take(len(data))
             return self._serve(request, data)
         except Refusal as refusal:
             _log(f"refused ({refusal.code}): {refusal}")
