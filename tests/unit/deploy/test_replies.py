@@ -206,7 +206,7 @@ def test_sites_are_announced_to_the_gate_before_they_are_asked() -> None:
     pair = pki.make_site()
     key = pair.public.decode().strip()
     link.nodes = [SimpleNamespace(node_id=7, public_key=pki.spki(key.encode()))]
-    transport = FlowerTransport(link, {"north": key, "south": None}, told.append)
+    transport = FlowerTransport(link, {"north": key}, told.append)
     transport.present()
 
     transport.send({"north": Request(b"request", 1000)})

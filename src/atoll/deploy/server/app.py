@@ -20,5 +20,4 @@ def main(grid: Grid, context: Context) -> None:
     name = Path(str(context.run_config["job"])).name  # A path could name a file of another account.
     jobs = Path(os.environ[JOBS])
     job = read_job(jobs / name)
-    keys = {site: how.get("key") for site, how in job.sites.items()}
-    run_deployment(job, FlowerTransport(grid, keys, AskedBytes(jobs.parent).add))
+    run_deployment(job, FlowerTransport(grid, job.sites, AskedBytes(jobs.parent).add))

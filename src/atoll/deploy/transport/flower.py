@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from ...errors import AtollError
 from ...typing import ClientId
 from ..flower_adapter.replies import Replies, Reply
 from .base import Arrival, Request, Ticket
-from .protocol import Frame, ProtocolError, pack, unpack
 from .signatures import is_signed
 
 RECORD = "atoll"
@@ -19,7 +17,6 @@ SIGNATURE = "signature"
 POLL = 0.05  # seconds between two requests for replies, at first
 MOST_POLL = 0.5
 PATIENCE = 20  # A pause is at most this part of the time that has been waited, so that short rounds end at once.
-NAME_BYTES = 2**12  # of a reply that names a site
 LIFE = 7 * 86400.0  # seconds for which Flower keeps a message for a site
 
 _PROJECT = """\
@@ -74,51 +71,32 @@ def signature_of(content: Any) -> bytes:
 
 
 class FlowerTransport:
-    """The transport to sites behind a SuperLink.
-
-    A site with a key is recognised by the key alone. A node with an unknown key is asked for its name, and may only be
-    a site without a key, as in federations on one machine.
+    """The transport to sites behind a SuperLink. A site is recognised by its key, and its replies by their signature.
 
     Args:
         grid: Flower's interface to the nodes of a run.
-        keys: public keys of the nodes (OpenSSH), by site; None for a site without a key.
+        keys: public keys of the sites (OpenSSH).
         announce: called with the bytes that each site is about to be asked for, so that the gate lets them pass.
     """
 
     def __init__(
         self,
         grid: Any,
-        keys: Mapping[ClientId, str | None],
+        keys: Mapping[ClientId, str],
         announce: Callable[[Mapping[ClientId, int]], None] = lambda sizes: None,
     ):
         self._grid = grid
         self._replies = Replies(grid)
         self._announce = announce
-        self._keys = {site: key for site, key in keys.items() if key}
-        self._by_key = {normal_key(key): site for site, key in self._keys.items()}
-        self._keyless = keys.keys() - self._keys.keys()
-        self._named: dict[int, ClientId] = {}  # nodes that have answered with a name
-        self._asking: dict[Ticket, int] = {}  # nodes that were asked for their names
+        self._keys = keys
+        self._by_key = {normal_key(key): site for site, key in keys.items()}
         self._nodes: dict[ClientId, int] = {}
         self._open: dict[Ticket, tuple[ClientId, int]] = {}  # site and most bytes of the reply
 
     def present(self) -> Collection[ClientId]:
-        found: dict[ClientId, int] = {}
-        nodes = list(self._grid.get_nodes())
-        online = {node.node_id for node in nodes}
-        self._named = {
-            node: site for node, site in self._named.items() if node in online
-        }  # A name may pass to another node.
-        for node in nodes:
-            site = self._by_key.get(bytes(node.public_key)) or self._named.get(node.node_id)
-            if site is not None:
-                found.setdefault(site, node.node_id)
-            elif self._keyless and node.node_id not in self._asking.values():
-                self._asking |= dict.fromkeys(
-                    self._push({node.node_id: pack(Frame("name", {}))}).values(), node.node_id
-                )
-        self._nodes = found
-        return found.keys()
+        nodes = {bytes(node.public_key): node.node_id for node in self._grid.get_nodes()}
+        self._nodes = {site: nodes[key] for key, site in self._by_key.items() if key in nodes}
+        return self._nodes.keys()
 
     def send(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Ticket]:
         sites = {self._nodes[site]: site for site in requests if site in self._nodes}
@@ -132,9 +110,8 @@ class FlowerTransport:
         began = time.monotonic()
         while True:
             limits = {ticket: most for ticket, (_, most) in self._open.items()}
-            limits |= dict.fromkeys(self._asking, NAME_BYTES)
             pulled = self._replies.pull(limits) if limits else []
-            arrivals = [arrival for reply in pulled if (arrival := self._read(reply))]
+            arrivals = [self._read(reply) for reply in pulled]
             waited = time.monotonic() - began
             if arrivals or waited >= wait:
                 return arrivals
@@ -150,25 +127,14 @@ class FlowerTransport:
         }
         return {node: tickets[0] for node, tickets in pushed.items() if tickets and tickets[0]}
 
-    def _read(self, reply: Reply) -> Arrival | None:
-        """Return the arrival that a reply stands for; None for replies that only name a site."""
-        ticket, data = reply.ticket, b"" if reply.code else unwrapped(reply.content)
-        if ticket in self._asking:
-            self._take_name(self._asking.pop(ticket), data)
-            return None
-        site, _ = self._open.pop(ticket)
+    def _read(self, reply: Reply) -> Arrival:
+        site, _ = self._open.pop(reply.ticket)
         if reply.code:
-            return Arrival(ticket, code=reply.code, reason=reply.reason)
-        key = self._keys.get(site)
-        if key and not is_signed(key, ticket, data, signature_of(reply.content)):
-            return Arrival(ticket, code="failed", reason="A reply has no valid signature of the site.")
-        return Arrival(ticket, data)
-
-    def _take_name(self, node: int, data: bytes) -> None:
-        with suppress(ProtocolError):
-            name = unpack(data).head.get("site")
-            if name in self._keyless and name not in self._named.values():
-                self._named[node] = name
+            return Arrival(reply.ticket, code=reply.code, reason=reply.reason)
+        data = unwrapped(reply.content)
+        if not is_signed(self._keys[site], reply.ticket, data, signature_of(reply.content)):
+            return Arrival(reply.ticket, code="failed", reason="A reply has no valid signature of the site.")
+        return Arrival(reply.ticket, data)
 
 
 def normal_key(text: str) -> bytes:
