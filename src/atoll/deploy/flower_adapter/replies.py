@@ -13,18 +13,18 @@ OVERHEAD = 2**16  # bytes of these objects
 
 
 class Reply(NamedTuple):
-    """The content of a reply, or an error code in its place."""
+    """The content of a reply, an error code in its place, or the reason why it cannot be used."""
 
     ticket: str  # the message that was replied to
     content: Any = None
     code: str | None = None
-    reason: str = ""  # why a reply that arrived is not used
+    reason: str = ""
 
 
 class _Dropped(Exception):
-    """Raised for a reply that is not used; ``code`` is its error code."""
+    """Raised for a reply without usable content, with an error code or a reason."""
 
-    def __init__(self, code: str, reason: str):
+    def __init__(self, code: str | None = None, reason: str = ""):
         super().__init__(reason)
         self.code = code
 
@@ -99,31 +99,31 @@ class Replies:
         """Pull the missing objects of a reply; return True if it is complete."""
         most = OTHER_OBJECTS + -(-pending.limit // PIECE)
         if len(pending.missing) + len(pending.contents) > most:
-            raise _Dropped("failed", f"A reply of {len(pending.missing)} parts is larger than expected.")
+            raise _Dropped(reason=f"A reply of {len(pending.missing)} parts is larger than expected.")
         while pending.missing:
             request = self._flower.PullObjectRequest(
                 node=self._grid.node, run_id=self._grid.run.run_id, object_id=pending.missing[-1]
             )
             found = self._grid._runtime_client.PullObject(request)
             if not found.object_found:
-                raise _Dropped("offline", "")  # The site was cut off while it sent the reply.
+                raise _Dropped("offline")  # The site was cut off while it sent the reply.
             if not found.object_available:
                 return False
             pending.contents[pending.missing.pop()] = found.object_content
             if sum(map(len, pending.contents.values())) > pending.limit + OVERHEAD:
-                raise _Dropped("failed", f"A reply is larger than the {pending.limit:,} bytes that were expected.")
+                raise _Dropped(reason=f"A reply is larger than the {pending.limit:,} bytes that were expected.")
         return True
 
     def _read(self, number: str, pending: _Pending) -> Reply:
         try:
             reply = self._flower.inflate_object_from_contents(number, pending.contents)
             if reply.has_error():
-                raise _Dropped("offline" if reply.error.code in LOST_CODES else "failed", "")
+                raise _Dropped("offline" if reply.error.code in LOST_CODES else "failed")
             return Reply(pending.ticket, reply.content)
         except _Dropped:
             raise
         except Exception as reason:  # Flower may fail in any way on objects of a hostile site.
-            raise _Dropped("failed", f"A reply cannot be read: {reason!r}") from reason
+            raise _Dropped(reason=f"A reply cannot be read: {reason!r}") from reason
 
     def _delete(self, number: str) -> None:
         """Let the SuperLink delete a reply."""

@@ -12,12 +12,12 @@ Ticket = str
 
 
 class Arrival(NamedTuple):
-    """A reply, or the error code of a request that failed."""
+    """A reply, the error code of a request that failed, or the reason why a reply that arrived cannot be used."""
 
     ticket: Ticket
     data: bytes = b""
     code: str | None = None
-    reason: str = ""  # why a reply that arrived is not used
+    reason: str = ""
 
 
 class Request(NamedTuple):
@@ -69,5 +69,5 @@ class LocalTransport:
         ticket, site, request = self._waiting.popleft()
         reply = self.sites[site](request.data)
         if len(reply) > request.reply_bytes:
-            return [Arrival(ticket, code="failed", reason=f"A reply of {len(reply):,} bytes is larger than expected.")]
+            return [Arrival(ticket, reason=f"A reply of {len(reply):,} bytes is larger than expected.")]
         return [Arrival(ticket, reply)]

@@ -129,11 +129,11 @@ class FlowerTransport:
 
     def _read(self, reply: Reply) -> Arrival:
         site, _ = self._open.pop(reply.ticket)
-        if reply.code:
+        if reply.code or reply.reason:
             return Arrival(reply.ticket, code=reply.code, reason=reply.reason)
         data = unwrapped(reply.content)
         if not is_signed(self._keys[site], reply.ticket, data, signature_of(reply.content)):
-            return Arrival(reply.ticket, code="failed", reason="A reply has no valid signature of the site.")
+            return Arrival(reply.ticket, reason="A reply has no valid signature of the site.")
         return Arrival(reply.ticket, data)
 
 

@@ -189,6 +189,8 @@ class SiteRequests:
 def _read(arrival: Arrival) -> Frame:
     if arrival.code is not None:
         return error(arrival.code)
+    if arrival.reason:
+        return Frame("flawed", {})
     try:
         return unpack(arrival.data)
     except ProtocolError:
