@@ -11,6 +11,7 @@ from atoll.deploy import pki
 from atoll.deploy.flower_adapter.fleet import OPERATIONS
 from atoll.deploy.flower_adapter.site_connection import RunEnded
 from atoll.deploy.site import connection
+from atoll.deploy.site.health import Health
 from atoll.deploy.transport.flower import unwrapped, wrapped
 from atoll.deploy.transport.protocol import Frame, call, pack, unpack
 from atoll.deploy.transport.signatures import ReplySigner
@@ -75,7 +76,7 @@ def test_message_without_a_worker_gets_an_error_code(tmp_path: Path) -> None:
     stub = Stub(wrapped(pack(Frame("name", {}))))
 
     with pytest.raises(KeyboardInterrupt):
-        connection.pass_messages(stub, tmp_path / "no.sock", signer())  # type: ignore[arg-type]
+        connection.pass_messages(stub, tmp_path / "no.sock", signer(), Health(tmp_path / "no.sock"))  # type: ignore[arg-type]
 
     assert [unpack(reply).code for reply in stub.replies] == ["worker"]
 
@@ -85,7 +86,7 @@ def test_reply_that_cannot_be_sent_does_not_end_the_connection(fails: Exception,
     stub = Stub(wrapped(b"one"), wrapped(b"two"), fails=fails)
 
     with pytest.raises(KeyboardInterrupt):
-        connection.pass_messages(stub, tmp_path / "no.sock", signer())  # type: ignore[arg-type]
+        connection.pass_messages(stub, tmp_path / "no.sock", signer(), Health(tmp_path / "no.sock"))  # type: ignore[arg-type]
 
     assert len(stub.replies) == 2
 
