@@ -52,15 +52,20 @@ def _answer(connection: SiteConnection, received: object, worker: Path, signer: 
     """Pull a message and push the worker's signed reply, or an error code: the text of an exception would travel."""
     began = time.monotonic()
     content = connection.pull(received)
+    pulled = time.monotonic()
     try:
         reply = call(worker, unwrapped(content))
     except Exception:
         reply = pack(error("worker"))
+    worked = time.monotonic()
     try:
         signature = signer.sign(connection.number(received), reply)
-        connection.reply(received, wrapped(reply, signature), time.monotonic() - began)
+        connection.reply(received, wrapped(reply, signature), worked - began)
     except RunEnded as reason:
         _log(str(reason))
+        return
+    pushed = time.monotonic() - worked
+    _log(f"answered: pull {pulled - began:.3f} s, worker {worked - pulled:.3f} s, push {pushed:.3f} s")
 
 
 def _log(text: str) -> None:
