@@ -299,8 +299,8 @@ def units(folder: Path, out: Path, health: str) -> None:
     for path in write_units(folder, out, health):
         click.echo(path)
     click.echo(
-        "Read the files. Then, as root: run the one that ends in accounts.sh, copy the units to /etc/systemd/system, "
-        "and start them with: systemctl enable --now UNIT",
+        "Read the files. Then, as root: run the one that ends in accounts.sh, and start the units with: "
+        "systemctl enable --now FILE",
         err=True,
     )
 
