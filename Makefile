@@ -50,7 +50,8 @@ test-deploy: setup
 	$(BIN)/python -m pip install --quiet --editable ".[dev,ray]"
 	$(BIN)/python -m pytest -m deploy
 
-# Attacks on a real federation: strangers, sites, the server, accounts of its machine. Findings go to build/redteam.json.
+# Attacks on a real federation: strangers, sites, the server, accounts of its machine. Findings go to build/redteam.json, and
+# those of a complete run to docs/measured/boundaries.json, from which `pages` makes a table.
 test-redteam: setup
 	$(BIN)/python -m pytest -m redteam -s tests/redteam
 

@@ -49,6 +49,7 @@ from promises_page import promises_page  # noqa: E402
 NOTE = "*Made from the code by [`docs/build.py`](build.py): change the code and run it again, not this page.*"
 NEW_CLIENTS = "how-to-new-clients.md"
 CODE_MAP = "explanation-code-map.md"
+SECURITY = "explanation-security.md"
 SOURCE = FOLDER.parent / "src" / "atoll"
 PACKAGES = (  # from bottom to top, as tests/unit/test_import_layers.py has them
     "utils", "core", "aggregation", "data", "models", "methods", "clients", "backends", "simulation", "privacy",
@@ -69,6 +70,7 @@ def pages() -> dict[str, str]:
         "results.md": results_page(),
         NEW_CLIENTS: with_generated_part(NEW_CLIENTS, newcomers_table()),
         CODE_MAP: with_generated_part(CODE_MAP, modules_list()),
+        SECURITY: with_generated_part(SECURITY, boundaries_table()),
     }
     return made | {f"methods/{name}.md": method_page(name) for name in _registry.methods()} | pictures()
 
@@ -127,6 +129,13 @@ def _summary(path: Path) -> str:
     """Return the first paragraph of a module's docstring as one line."""
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
     return " ".join(text.partition("\n\n")[0].split())
+
+
+def boundaries_table() -> str:
+    """Return the attacks of the last complete run of `make test-redteam`, with what each got."""
+    found = json.loads((FOLDER / "measured" / "boundaries.json").read_text())
+    rows = ([entry[name] for name in ("who", "what", "allowed", "got")] + [code(entry["test"])] for entry in found)
+    return table(("who", "what", "allowed", "got", "test"), rows)
 
 
 # -- newcomers --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from support import small_runs
 from support.local_sites import SMALL, Sites, book
 
 from atoll.core.serialization import decode, encode
+from atoll.deploy.site.participation import MOST_KEPT
 from atoll.deploy.site.worker import local
 from atoll.deploy.transport.protocol import Frame, pack, unpack
 from atoll.methods.fedavg import Global
@@ -303,6 +304,33 @@ def test_many_models_for_one_round_are_refused(tmp_path: Path) -> None:
     replies = [victim.ask(other_model(frame, 0.01 * n)) for n in range(5)]
 
     assert [reply.code or reply.kind for reply in replies] == ["upload"] * 3 + ["rules"] * 2
+
+
+def test_server_cannot_make_a_site_keep_the_states_of_all_rounds(tmp_path: Path) -> None:
+    """Each request names all earlier states as needed; the site keeps eight of them, and the round's own."""
+    victim = Victim(tmp_path)
+    victim.begin(rounds=12)
+    frame, known = victim.first("exchange"), list[list[Any]]()
+
+    for number in range(12):
+        reply = victim.ask(Frame("exchange", frame.head | {"round": number, "keep": known}, frame.body))
+        known.append([number, 0, reply.head["state"]])
+
+    stored = list((victim.folder / "state" / "runs" / frame.head["run"]).glob("*-*-*"))
+    assert len(stored) == MOST_KEPT + 1
+
+
+def test_all_requests_are_refused_while_the_disk_of_a_site_is_full_of_runs(tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    victim.sites.write("0", allow={"disk_gb": 1})
+    with (victim.folder / "state" / "of-an-earlier-run").open("wb") as file:
+        file.truncate(2**30)  # takes no space
+    victim.restart()
+
+    codes = [victim.ask(victim.first(kind)).code for kind in ("hello", "begin", "exchange")]
+
+    assert codes == ["rules"] * 3
+    assert not (victim.folder / "state" / "runs").exists()
 
 
 def test_second_model_to_assess_for_one_state_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.attacks import Findings
+from support.attacks import BOUNDARIES, Findings
 from support.deployed_federation import Deployed
 from support.paths import ROOT
 
@@ -40,3 +40,5 @@ def findings() -> Iterator[Findings]:
     made = Findings()
     yield made
     print("\n" + made.write(ROOT / "build" / "redteam.json"))
+    if made.complete:
+        made.write(BOUNDARIES)

@@ -29,7 +29,7 @@ class Site:
         self.socket = SiteFolder(fed.home.site("north")).socket
         self.frames: list[Frame] = []
         config = Config(method="fedavg", rounds=1, epochs=1, data="sites", min_class_count=10)
-        job = DeploymentJob(str(folder), config.to_dict(), {"north": {}}, report=False)
+        job = DeploymentJob(str(folder), config.to_dict(), {"north": ""}, report=False)
         run_deployment(job, LocalTransport({"north": self._record}))
         self.begun = self.first("begin").head
 

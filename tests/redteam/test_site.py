@@ -1,6 +1,10 @@
 """A registered site that is hostile: signs requests with its own key, and describes itself as it likes."""
 
+import os
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +12,17 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from support.attacks import Findings
-from support.deployed_federation import Deployed
+from support.deployed_federation import Deployed, processes
 
 from atoll.deploy import pki
+from atoll.deploy.flower_adapter.site_connection import connected_site
 from atoll.deploy.server.processes import reached
+from atoll.deploy.site.config import read_site
+from atoll.deploy.site.worker import local
 from atoll.deploy.site_folder import SiteFolder
+from atoll.deploy.transport.flower import unwrapped, wrapped
+from atoll.deploy.transport.protocol import pack, unpack
+from atoll.deploy.transport.signatures import ReplySigner
 
 pytestmark = pytest.mark.redteam
 pytest.importorskip("flwr")
@@ -105,7 +115,135 @@ def test_card_with_a_python_file_as_model_is_not_imported_at_the_server(
     site.end()
 
     importers = marker.read_text().splitlines() if marker.exists() else []
-    findings.note("card", done.stderr.strip()[:100])
+    foreign = [line for line in importers if "deploy.site" not in line]
+    findings.note("card", f"exit code {done.returncode}, {len(foreign)} imports at the server")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert [line for line in importers if "deploy.site" not in line] == []
+    assert foreign == []
+
+
+class Hostile:
+    """A site with a connection of its own making: it describes itself honestly, and sends uploads as it likes.
+
+    Args:
+        fed: the federation.
+        data: rows of the site.
+        bodies: bodies of its first uploads; later ones are honest.
+    """
+
+    def __init__(self, fed: Deployed, data: Path, bodies: list[bytes]):
+        folder = SiteFolder(fed.home.site("evil"))
+        folder.set(folder.file, data=str(data), model="mlp")
+        folder.state.mkdir(mode=0o700, exist_ok=True)
+        self._server = f"localhost:{fed.port}"
+        self._folder = folder
+        self._answer = local(read_site(folder.path))
+        self._bodies = bodies
+        self._signer = ReplySigner(folder.key.read_bytes())
+        self._over = threading.Event()
+        self.connected = threading.Event()
+        self.errors: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Hostile":
+        self._thread.start()
+        assert self.connected.wait(60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        with connected_site(self._server, self._folder.ca, self._folder.key.read_bytes()) as connection:
+            self.connected.set()
+            while not self._over.is_set():
+                received = connection.receive()
+                if received is None:
+                    time.sleep(0.1)
+                    continue
+                reply = self._answer(unwrapped(connection.pull(received)))
+                if unpack(reply).kind == "upload" and self._bodies:
+                    reply = pack(unpack(reply)._replace(body=self._bodies.pop()))
+                try:
+                    signature = self._signer.sign(connection.number(received), reply)
+                    connection.reply(received, wrapped(reply, signature), 0.1)
+                except Exception as reason:
+                    self.errors.append(str(reason))
+
+
+def memory(process: int, entry: str) -> float:
+    """Megabytes of a process, by an entry of its status."""
+    return int(Path(f"/proc/{process}/status").read_text().split(f"{entry}:")[1].split()[0]) / 1024
+
+
+def run_watched(fed: Deployed, sites: str, out: Path) -> float:
+    """Run between some sites to the end; return the most memory that the server app took."""
+    words = ("fedavg", "--sites", sites, "--min-clients", 1, "--round-timeout", 8, "--rounds", 2, "--epochs", 1)
+    with Watch(fed) as watch:
+        done = fed.run(*words, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return watch.peak
+
+
+def test_large_upload_is_dropped_before_it_is_in_memory(
+    fed: Deployed, rows: Path, tmp_path: Path, findings: Findings
+) -> None:
+    """60 MB pass the gate, whose floor is 100 MB an hour; the run goes on, and the site may send its next upload."""
+    honest = run_watched(fed, "north,south", tmp_path / "honest")
+    bodies = [os.urandom(60 * 2**20)]
+
+    with Hostile(fed, rows, bodies):
+        grown = run_watched(fed, "north,evil", tmp_path / "hostile") - honest
+
+    findings.note("large-reply", f"dropped, {max(0, grown):.0f} MB more memory")
+    assert bodies == []
+    assert grown < 50
+    assert "larger than" in (tmp_path / "hostile" / "events.jsonl").read_text()
+
+
+def test_flood_of_objects_is_refused_by_the_gate(fed: Deployed, signed: Any, findings: Findings) -> None:
+    """30 objects of 7 MB each, by a site that was asked for nothing: about 100 MB of them pass in an hour."""
+    from flwr.proto import message_pb2, node_pb2
+
+    node = node_pb2.Node(node_id=nodes(fed)["evil"])
+    got = []
+    for number in range(30):
+        request = message_pb2.PushObjectRequest(
+            node=node, run_id=1, object_id=f"{number:064}", object_content=bytes(7 * 2**20)
+        )
+        try:
+            signed.PushObject(request)
+            got.append(200)
+        except httpx.HTTPStatusError as reason:
+            got.append(reason.response.status_code)
+
+    findings.note("flood", f"429 after {got.index(429) * 7} MB")
+    assert got.index(429) * 7 < 120  # the floor, and a little that an earlier run asked for
+    assert set(got[got.index(429) :]) == {429}
+    assert (fed.home.state / "flower.db").stat().st_size < 150 * 2**20
+    assert "refused an upload of evil" in (fed.home.logs / "gate.log").read_text()
+
+
+class Watch:
+    """Measures the most memory that the server app of a federation takes."""
+
+    def __init__(self, fed: Deployed):
+        self._fed = fed
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.peak = 0.0
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.2):
+            for app in processes("deploy.server.app_process", str(self._fed.home.path)):
+                with suppress(OSError, IndexError):
+                    self.peak = max(self.peak, memory(app, "VmHWM"))

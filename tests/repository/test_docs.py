@@ -123,7 +123,8 @@ def all_text(folder: str, pattern: str) -> str:
 def test_pages_have_neither_absolute_paths_nor_unknown_hosts(name: str) -> None:
     """No absolute paths, and no addresses but those that the code, the licence or a data set gives."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    assert re.findall(r"(?:^|[\s`'\"(=])/[a-z]\w*", text) == []
+    found = re.findall(r"(?:^|[\s`'\"(=])(/[a-z]\w*)", text)
+    assert [path for path in found if path != "/health"] == []  # the path of probes, of an address and not of a disk
     sources = all_text("src", "*.py")
     for host in re.findall(r"https?://([\w.-]+)", text):
         assert host in sources or host == "github.com"

@@ -88,11 +88,13 @@ def processes(*words: str) -> list[int]:
 class Deployed:
     """A federation with its server, and sites that can be started."""
 
-    def __init__(self, folder: Path, sites: Sequence[str], *options: object):
+    def __init__(self, folder: Path, sites: Sequence[str], *options: object, flags: Sequence[str] = ()):
+        """Make a federation with options of `init`, and start its server with flags, which sites get as well."""
         self.folder, self.home, self.port = folder, FederationDir(folder / "fed"), free_port()
+        self._flags = flags
         done = atoll("deploy", "init", self.home.path, "--sites", ",".join(sites), "--port", self.port, *options)
         assert done.returncode == 0, done.stderr
-        self.server = Standing(folder / "server.log", "deploy", "server", self.home.path)
+        self.server = Standing(folder / "server.log", "deploy", "server", self.home.path, *flags)
         self.sites: dict[str, Standing] = {}
 
     def ready(self) -> "Deployed":
@@ -104,7 +106,7 @@ class Deployed:
             file.write_text(file.read_text() + "\nallow: {scores: exact, runs_per_day: 100}\n")
 
     def site(self, name: str, data: Path, *options: object) -> Standing:
-        words = ("deploy", "client", self.home.site(name), "--data", data, *options)
+        words = ("deploy", "client", self.home.site(name), "--data", data, *options, *self._flags)
         self.sites[name] = Standing(self.folder / f"{name}.log", *words)
         return self.sites[name]
 

@@ -20,7 +20,7 @@ import yaml
 import atoll
 from atoll.deploy import pki
 from atoll.deploy.export_sites import PUBLIC, export_sites
-from atoll.deploy.flower_adapter import environment
+from atoll.deploy.flower_adapter.environment import environment
 from atoll.deploy.private_files import write_private
 from atoll.deploy.server.flower_control import Control, connected
 from atoll.deploy.site.connection import CONNECTED
@@ -86,10 +86,13 @@ class Federation:
         self._spawn("executor", "atoll.deploy.server.executor", self.state, *server)
         with self.control() as flower:
             for site in self.models:
-                flower.register(pki.spki(pki.public_of((self.folder / site / "site.key").read_bytes())), site)
+                flower.register(pki.spki(self._key(site)), site)
         for site in self.models:
             self.start_worker(site)
             self.start_connection(site)
+
+    def _key(self, site: str) -> bytes:
+        return pki.public_of((self.folder / site / "site.key").read_bytes())
 
     def start_link(self) -> None:
         place = ("--host", "127.0.0.1", "--port", self.port, "--database", self.folder / "link.db")
@@ -152,7 +155,7 @@ class Federation:
         job = {
             "run_dir": str(self.run_dir),
             "config": config,
-            "sites": {site: {} for site in self.models},
+            "sites": {site: self._key(site).decode().strip() for site in self.models},
             "public": str(self.public) if self.public.exists() else "",
             "report": False,
             "retry_pause": 1.0,

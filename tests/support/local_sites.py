@@ -53,8 +53,8 @@ class Wire(LocalTransport):
             due = [arrival for when, arrival in self._held if when <= self._now]
             self._held = [(when, arrival) for when, arrival in self._held if when > self._now]
             return due
-        ticket, site, data = self._waiting[0]
-        frame = unpack(data)
+        ticket, site, request = self._waiting[0]
+        frame = unpack(request.data)
         self.asked.append((site, frame))
         fate = self.fate(site, frame)
         if fate == "":
@@ -109,7 +109,7 @@ class Sites:
         config = {name: value for name, value in self.setup.config.to_dict().items() if name != "out"}
         config |= changes.pop("config", {})
         terms = {"public": self.public, "report": False}
-        values = terms | {"sites": {name: {} for name in self.names}} | changes
+        values = terms | {"sites": dict.fromkeys(self.names, "")} | changes
         return DeploymentJob(run_dir=str(self.folder / "run"), config=config, **values)
 
     def run(self, line: Wire | None = None, **changes: Any) -> Result:

@@ -20,9 +20,10 @@ class FunctionalNetwork:
     def __init__(self, net: nn.Module):
         self.net = key_dropout(optimise_layers(net)).requires_grad_(False).eval()
         self._training = copy.deepcopy(self.net).train()
-        # With convolutions, the layout is found out when the network first runs.
+        # With convolutions, the layout is found out when the network first runs. This is a flag, because pickle names a
+        # layout by the first module that imported torch, which workers on other machines may lack.
         convolves = any(isinstance(m, nn.Conv2d) for m in net.modules())
-        self._layout = None if convolves else torch.contiguous_format
+        self._channels_last = None if convolves else False
         self._children: dict[tuple[str, bool], _Child] = {}
 
     def to(self, device: str) -> None:
@@ -39,10 +40,12 @@ class FunctionalNetwork:
         run = self._child(child, training)
         if is_batched() or child == "head":  # images of batched clients have five dimensions and no such layout
             return run(params, x)
-        if self._layout is None:
+        if self._channels_last is None:
             evaluated = self._child(child, training=False)
-            self._layout = preferred_layout(lambda blank, layout: evaluated(params, blank, layout), x)
-        return run(params, to_layout(x, self._layout), self._layout)
+            layout = preferred_layout(lambda blank, layout: evaluated(params, blank, layout), x)
+            self._channels_last = layout is torch.channels_last
+        layout = torch.channels_last if self._channels_last else torch.contiguous_format
+        return run(params, to_layout(x, layout), layout)
 
     def _child(self, child: str, training: bool) -> "_Child":
         if (child, training) not in self._children:

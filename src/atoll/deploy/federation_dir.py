@@ -27,6 +27,7 @@ from .site_folder import GATE_YAML, SITE_YAML
 
 LOOPBACK = ("localhost", "127.0.0.1")  # always in the certificate, because the proxy reaches Flower by the loopback
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+UPLOAD_MB = 100
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class FederationFile:
     names: tuple[str, ...]  # host names of the server; sites use the first one
     port: int
     sites: Mapping[str, RegisteredSite]
+    upload_mb_per_hour: int = UPLOAD_MB  # that the gate takes from each site beside what a run has asked for
 
     @property
     def address(self) -> str:
@@ -94,7 +96,9 @@ class FederationDir:
         try:
             found = yaml.safe_load(self.file.read_text())
             sites = {name: RegisteredSite(name, **entry) for name, entry in found["sites"].items()}
-            return FederationFile(tuple(found["server"]["names"]), int(found["server"]["port"]), sites)
+            server = found["server"]
+            upload_mb = int(server.get("upload_mb_per_hour", UPLOAD_MB))
+            return FederationFile(tuple(server["names"]), int(server["port"]), sites, upload_mb)
         except FileNotFoundError:
             raise AtollError(
                 f"There is no federation in {str(self.path)!r}. Make one with: atoll deploy init {self.path}"
@@ -115,7 +119,11 @@ class FederationDir:
         sites = {
             name: {k: v for k, v in asdict(site).items() if k != "name"} for name, site in federation.sites.items()
         }
-        server = {"names": list(federation.names), "port": federation.port}
+        server = {
+            "names": list(federation.names),
+            "port": federation.port,
+            "upload_mb_per_hour": federation.upload_mb_per_hour,
+        }
         text = yaml.safe_dump({"server": server, "sites": sites}, sort_keys=False, width=1000)
         head = "# Written by `atoll deploy`; change it with `atoll deploy add`, `revoke` and `reissue`.\n"
         write_whole(self.file, (head + text).encode())

@@ -110,7 +110,17 @@ class SiteFolder:
 
     def check(self) -> None:
         """Raise AtollError if a file is missing or readable by other accounts of this machine."""
-        for file in (self.ca, self.key, self.file, self.gate):
+        self._check_present(self.ca, self.key, self.file, self.gate)
+        for place in (self.path, self.key):
+            check_private(place)
+
+    def check_connection(self, insecure: bool) -> None:
+        """Raise AtollError if a file that the connection needs is missing, or others can read the key."""
+        self._check_present(self.key, self.gate, *([] if insecure else [self.ca]))
+        check_private(self.key)
+
+    def _check_present(self, *files: Path) -> None:
+        for file in files:
             if not file.exists():
                 if file == self.ca:
                     raise AtollError(
@@ -118,5 +128,3 @@ class SiteFolder:
                         "the server's administrator, and add it with: atoll deploy join ... --ca FILE"
                     )
                 raise AtollError(f"The site's folder lacks {file.name}. Copy the whole folder here again.")
-        for place in (self.path, self.key):
-            check_private(place)

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -59,9 +60,19 @@ class ManagedProcess:
             f.seek(max(self._log_at, self.log.stat().st_size - TAIL))
             return f.read(TAIL).decode("utf-8", "replace")
 
+    def rotate(self) -> None:
+        """Move a long log aside, so that the latest lines and those before them are kept.
+
+        The process goes on writing to the same file, which is emptied; a line that arrives meanwhile may be lost.
+        """
+        if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
+            shutil.copyfile(self.log, self.log.with_name(self.log.name + ".1"))
+            os.truncate(self.log, 0)
+            self._log_at = 0
+
     def start(self) -> None:
         """Start the process, with its output appended to the log."""
-        _rotate(self.log)
+        self.rotate()
         self._log_at = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
@@ -104,6 +115,8 @@ class Supervisor:
                 while True:
                     for group in self.groups:
                         self._restart_ended(group)
+                        for child in group:
+                            child.rotate()
                     tick()
                     time.sleep(TICK)
             except Ended:
@@ -176,12 +189,6 @@ def _pause(child: ManagedProcess) -> float:
 
 def _exit_reason(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
-
-
-def _rotate(log: Path) -> None:
-    """Rotate the log: keep the latest and the one before it."""
-    if log.exists() and log.stat().st_size > LOG_LIMIT:
-        log.replace(log.with_name(log.name + ".1"))
 
 
 @contextmanager

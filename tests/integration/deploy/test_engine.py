@@ -507,7 +507,7 @@ def test_run_between_sites_ends_by_validation_scores(tmp_path: Path) -> None:
 def test_a_run_goes_on_only_with_the_sites_it_began_with(tmp_path: Path) -> None:
     sites = deployed(tmp_path, "fedavg")
     sites.run(config={"rounds": 1})
-    fewer = {name: {} for name in ("0", "1")}
+    fewer = dict.fromkeys(("0", "1"), "")
     with pytest.raises(AtollError, match="began with the sites 0, 1, 2, not 0, 1"):
         sites.run(sites=fewer)
     arrays = dict(np.load(tmp_path / "data" / "1.npz"))

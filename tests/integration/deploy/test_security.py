@@ -287,6 +287,19 @@ def test_insecure_beyond_the_loopback(fed: Deployed, host: str, tmp_path: Path) 
     assert subprocess.run([sys.executable, *map(str, words)], capture_output=True, timeout=60).returncode != 0
 
 
+def test_run_without_tls_on_the_loopback_comes_to_its_end(rows: Path, tmp_path: Path) -> None:
+    made = Deployed(tmp_path, ["north", "south"], flags=["--insecure"]).ready()
+    try:
+        for name in ("north", "south"):
+            made.site(name, rows).said("Connected")
+        done = made.run("fedavg", "--rounds", 1, "--epochs", 1, "--wait", 60)
+    finally:
+        made.end()
+
+    assert done.returncode == 0, done.stderr
+    assert "cannot be reached" not in done.stdout  # Sites are known by their keys without TLS as well.
+
+
 # -- processes --------------------------------------------------------------------------------------------------------
 
 

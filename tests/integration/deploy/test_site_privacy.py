@@ -39,7 +39,7 @@ def test_the_gate_is_on_unless_the_site_says_otherwise() -> None:
     assert read_rules(None, "x") == read_rules(True, "x") == SitePrivacyRules(10, None)
     assert read_rules(False, "x") == read_rules("off", "x") == OFF == SitePrivacyRules(0, "client")
     assert read_rules({"cov_source": "diag"}, "x") == SitePrivacyRules(10, "diag")
-    assert DeploymentJob("r", {}, {"a": {}}).configured().min_class_count == 10
+    assert DeploymentJob("r", {}, {"a": "key"}).configured().min_class_count == 10
 
 
 def test_off_is_read_from_yaml_as_people_write_it(tmp_path: Path) -> None:

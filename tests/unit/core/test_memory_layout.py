@@ -1,5 +1,6 @@
 """Memory layout: convolutions run with channels last everywhere, and nothing of it shows outside."""
 
+import pickle
 from itertools import chain
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from support import toy_models
 from torch import Tensor, nn
 
+from atoll.core.functional_network import FunctionalNetwork
 from atoll.core.losses import objective
 from atoll.core.memory_layout import take_rows
 from atoll.core.model import Model
@@ -134,3 +136,10 @@ def test_images_lie_with_channels_last_from_the_start_and_so_do_batches() -> Non
     assert torch.equal(chosen, x[[1, 0, 1]])
     assert labels.tolist() == [8, 7, 8]
     assert all(v.is_contiguous(memory_format=torch.channels_last) for v in (x, chosen))
+
+
+def test_networks_are_pickled_without_names_of_modules_that_happen_to_import_torch() -> None:
+    """pickle names a layout by the first module that has torch, perhaps one that a worker on another machine lacks."""
+    network = FunctionalNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+
+    assert b"_format" not in pickle.dumps(network)

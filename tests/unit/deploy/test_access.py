@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from atoll.deploy import flower_adapter, pki
+from atoll.deploy import pki
 from atoll.deploy.federation_dir import FederationDir
-from atoll.deploy.flower_adapter import PUBLIC_KEY_HEADER
+from atoll.deploy.flower_adapter.fleet import HEALTH, OPERATIONS, PUBLIC_KEY_HEADER
 from atoll.deploy.server import access
 
 OPERATION = "/v1/fleet/pull-messages"
@@ -40,7 +40,7 @@ def test_every_operation_of_installed_flower_is_classified() -> None:
 
     paths: set[Any] = {getattr(route, "path", None) for route in router.routes}
     refused = {f"/v1/fleet/{name}" for name in ("register-node", "unregister-node", "get-run", "get-fab")}
-    assert paths == flower_adapter.OPERATIONS | refused
+    assert paths == OPERATIONS | refused
 
 
 @pytest.mark.deploy
@@ -89,8 +89,8 @@ def test_revoked_key_is_refused_at_once(home: FederationDir) -> None:
 
 def test_health_check_refuses_a_revoked_key_and_needs_none(home: FederationDir) -> None:
     checker = access.KeyChecker(home)
-    checker.check_key(flower_adapter.HEALTH, None)
-    checker.check_key(flower_adapter.HEALTH, key_of(home, "north"))
+    checker.check_key(HEALTH, None)
+    checker.check_key(HEALTH, key_of(home, "north"))
     home.revoke("north")
     with pytest.raises(access.Refusal, match="revoked"):
-        checker.check_key(flower_adapter.HEALTH, key_of(home, "north"))
+        checker.check_key(HEALTH, key_of(home, "north"))

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from atoll.deploy.flower_adapter import OPERATIONS, RunEnded
+from atoll.deploy import pki
+from atoll.deploy.flower_adapter.fleet import OPERATIONS
+from atoll.deploy.flower_adapter.site_connection import RunEnded
 from atoll.deploy.site import connection
+from atoll.deploy.site.health import Health
 from atoll.deploy.transport.flower import unwrapped, wrapped
 from atoll.deploy.transport.protocol import Frame, call, pack, unpack
+from atoll.deploy.transport.signatures import ReplySigner
 
 pytest.importorskip("flwr")
 
@@ -23,8 +27,9 @@ def test_pause_grows_with_the_time_since_the_last_message(idle: float, pause: fl
 
 def test_connection_loads_no_torch_and_needs_at_most_120_megabytes() -> None:
     code = (
-        "import sys, atoll.deploy.site.connection; from atoll.deploy import flower_adapter; from pathlib import Path;"
-        "flower_adapter._load('site'); import flwr.app;"
+        "import sys, atoll.deploy.site.connection; from pathlib import Path;"
+        "from atoll.deploy.flower_adapter.private_names import load;"
+        "load('site'); import flwr.app;"
         "print('torch' in sys.modules, Path('/proc/self/status').read_text().split('VmRSS:')[1].split()[0])"
     )
     torch, kilobytes = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
@@ -36,6 +41,10 @@ def test_connection_loads_no_torch_and_needs_at_most_120_megabytes() -> None:
 def test_sites_have_no_operation_that_fetches_an_app() -> None:
     assert len(OPERATIONS) == 8
     assert not [path for path in OPERATIONS if "get-" in path or "register" in path]
+
+
+def signer() -> ReplySigner:
+    return ReplySigner(pki.make_site().private)
 
 
 class Stub:
@@ -51,6 +60,9 @@ class Stub:
             raise KeyboardInterrupt
         return self.contents.pop(0)
 
+    def number(self, received: Any) -> str:
+        return "a message"
+
     def pull(self, received: Any) -> Any:
         return received
 
@@ -64,7 +76,7 @@ def test_message_without_a_worker_gets_an_error_code(tmp_path: Path) -> None:
     stub = Stub(wrapped(pack(Frame("name", {}))))
 
     with pytest.raises(KeyboardInterrupt):
-        connection.pass_messages(stub, tmp_path / "no.sock")  # type: ignore[arg-type]
+        connection.pass_messages(stub, tmp_path / "no.sock", signer(), Health(tmp_path / "no.sock"))  # type: ignore[arg-type]
 
     assert [unpack(reply).code for reply in stub.replies] == ["worker"]
 
@@ -74,7 +86,7 @@ def test_reply_that_cannot_be_sent_does_not_end_the_connection(fails: Exception,
     stub = Stub(wrapped(b"one"), wrapped(b"two"), fails=fails)
 
     with pytest.raises(KeyboardInterrupt):
-        connection.pass_messages(stub, tmp_path / "no.sock")  # type: ignore[arg-type]
+        connection.pass_messages(stub, tmp_path / "no.sock", signer(), Health(tmp_path / "no.sock"))  # type: ignore[arg-type]
 
     assert len(stub.replies) == 2
 

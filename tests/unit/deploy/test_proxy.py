@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from atoll.deploy import pki
 from atoll.deploy.federation_dir import FederationDir
 from atoll.deploy.server import access, http_connection, places, proxy
+from atoll.deploy.server.upload_quota import AskedBytes, UploadQuota
 
 OPERATION = "/v1/fleet/pull-messages"
 
@@ -60,7 +62,8 @@ async def opened(home: FederationDir, behind: Behind) -> AsyncIterator[int]:
     """A gate on the loopback, with TLS; its port."""
     upstream = httpx.AsyncClient(base_url="http://flower", transport=httpx.MockTransport(behind))
     async with upstream:
-        made = proxy.ReverseProxy(access.KeyChecker(home), upstream)
+        keys = access.KeyChecker(home)
+        made = proxy.ReverseProxy(keys, UploadQuota(home.state, keys.upload_bytes_per_hour), upstream)
         listener = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=proxy.server_context(home))
         async with listener:
             yield listener.sockets[0].getsockname()[1]
@@ -319,6 +322,22 @@ def test_only_replies_of_the_sender_to_the_server_pass(home: FederationDir, body
         assert answer.status_code == status
 
     assert try_out(home, steps).bodies == ([body] if status == 200 else [])
+
+
+def test_uploads_beyond_what_was_asked_for_are_refused_and_other_requests_pass(home: FederationDir) -> None:
+    home.write(replace(home.read(), upload_mb_per_hour=1))
+    AskedBytes(home.state).add({"north": 2**20})
+
+    async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
+        def status(path: str, size: int, name: str = "north") -> Awaitable[httpx.Response]:
+            return client.post(path, content=bytes(size), headers={"flwr-public-key": key_of(home, name)})
+
+        pushed = [await status("/v1/fleet/push-object", 2**19) for _ in range(8)]
+        assert [answer.status_code for answer in pushed] == [200] * 6 + [429] * 2  # twice 1 MB, and 1 MB of the hour
+        assert (await status(OPERATION, 2**20)).status_code == 200
+        assert (await status("/v1/fleet/push-object", 2**19, "south")).status_code == 200
+
+    try_out(home, steps)
 
 
 def test_request_without_tls_gets_no_answer(home: FederationDir) -> None:

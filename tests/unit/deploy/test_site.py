@@ -181,10 +181,10 @@ def test_wrong_job_file_error_names_the_entry(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     for values, message in (
         ({"run_dir": "r", "config": {}, "sites": {}}, "needs sites"),
-        ({"run_dir": "r", "config": {}, "sites": {"a": {}}, "min_clients": 2}, "--min-clients must be from 1 to 1"),
-        ({"run_dir": "r", "config": {}, "sites": {"a": {}}, "round_timeout": 0}, "--round-timeout"),
-        ({"run_dir": "r", "sites": {"a": {}}}, "is no job"),
-        ({"run_dir": "r", "config": {}, "sites": {"a": {}}, "rouns": 2}, "rouns"),
+        ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "min_clients": 2}, "--min-clients must be from 1 to 1"),
+        ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "round_timeout": 0}, "--round-timeout"),
+        ({"run_dir": "r", "sites": {"a": "key"}}, "is no job"),
+        ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "rouns": 2}, "rouns"),
     ):
         path.write_text(json.dumps(values))
         with pytest.raises(AtollError, match=message):
@@ -192,7 +192,7 @@ def test_wrong_job_file_error_names_the_entry(tmp_path: Path) -> None:
 
 
 def test_deployed_run_writes_a_checkpoint_every_round() -> None:
-    assert DeploymentJob("r", Config(rounds=9).to_dict(), {"a": {}}).configured().checkpoint_every == 1
+    assert DeploymentJob("r", Config(rounds=9).to_dict(), {"a": "key"}).configured().checkpoint_every == 1
 
 
 def test_flower_app_contains_no_code(tmp_path: Path) -> None:

@@ -203,6 +203,16 @@ def test_long_log_is_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path("talker.log.1").read_text() == Path("talker.log").read_text()
 
 
+def test_log_of_a_running_process_is_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "LOG_LIMIT", 1000)
+    talker = child("talker", "import time\nfor n in range(10**6):\n print('line', n, flush=True); time.sleep(0.0005)")
+
+    run_until(Supervisor([[talker]], print), lambda: Path("talker.log.1").exists())
+
+    assert Path("talker.log.1").read_text().startswith("line 0\n")
+    assert Path("talker.log").stat().st_size < 100_000
+
+
 def test_tail_yields_complete_lines_once_and_restarts_with_a_new_file(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     tail = Tail(path)

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ...deploy import flower_adapter
+from ...deploy.flower_adapter import private_names
 from ...errors import AtollError
 from ...utils.files import to_json
 from ...utils.parsing import Json
@@ -32,6 +32,7 @@ class Deploy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [
             "init", "server", "join", "client", "run", "status", "stop", "show", "add", "reissue", "revoke", "rules",
+            "units",
         ]  # fmt: skip
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
@@ -47,7 +48,7 @@ class Deploy(click.Group):
             formatter.write_dl([(name, about[name]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> object:
-        flower_adapter.require()
+        private_names.require()
         return super().invoke(ctx)
 
 
@@ -105,12 +106,36 @@ def server(folder: Path, host: str | None, port: int | None, insecure: bool) -> 
 @click.option("--model", help="The site's architecture, see `atoll models`. Stored for the next start.")
 @click.option("--public", help="File of public rows, for methods that distil. Stored for the next start.")
 @click.option("--server", help="HOST:PORT of the gate, if not as in the folder. Stored for the next start.")
+@click.option(
+    "--only",
+    type=click.Choice(["worker", "connection"]),
+    help="Run one of the site's two processes, in the foreground: for containers, systemd and two accounts.",
+)
+@click.option("--socket", type=click.Path(path_type=Path), help="Socket between the two.  [default: in SITE_DIR/state]")
+@click.option("--health", metavar="HOST:PORT", help="Answer GET /health for probes.  [default: no]")
 @INSECURE
-def client(folder: Path, insecure: bool, **given: str | None) -> None:
+def client(
+    folder: Path, insecure: bool, only: str | None, socket: Path | None, health: str | None, **given: str | None
+) -> None:
     """Run a site until Ctrl-C: its worker, and the connection to the server."""
+    from ...deploy.addresses import split
+    from ...deploy.site.foreground import run_connection, run_worker
     from ...deploy.site.processes import Given, take_part
 
-    take_part(folder, Given(**given), insecure, _say)
+    options = Given(**given)
+    if health:
+        split(health)
+    if only == "worker":
+        run_worker(folder, options, socket, _say)
+    if only == "connection":
+        if any(options):
+            raise AtollError(
+                "--data, --model, --public and --server are stored by the worker's command: leave them out."
+            )
+        run_connection(folder, socket, health, insecure, _say)
+    if socket:
+        raise AtollError("--socket needs --only: both processes of one account use the socket in SITE_DIR/state.")
+    take_part(folder, options, insecure, health, _say)
 
 
 @deploy.command()
@@ -267,6 +292,25 @@ def rules(folder: Path, as_json: bool) -> None:
     limit = [SiteBudget(site.privacy.dp, site.state).sentence()] if site.privacy.dp else []
     sentences = [*site.allow.sentences(), *site.privacy.sentences(), *limit]
     click.echo(to_json(sentences, indent=1) if as_json else "\n".join(sentences))
+
+
+@deploy.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default="units", show_default=True)
+@click.option("--health", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="Probes of a site.")
+def units(folder: Path, out: Path, health: str) -> None:
+    """Write unit files of systemd for a server (DIR) or a site (SITE_DIR), with an account for each process."""
+    from ...deploy.addresses import split
+    from ...deploy.units import write_units
+
+    split(health)
+    for path in write_units(folder, out, health):
+        click.echo(path)
+    click.echo(
+        "Read the files. Then, as root: run the one that ends in accounts.sh, and start the units with: "
+        "systemctl enable --now FILE",
+        err=True,
+    )
 
 
 def _words(text: str) -> list[str]:

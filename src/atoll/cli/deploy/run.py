@@ -9,13 +9,13 @@ from typing import cast
 import click
 
 from ...config import Config
-from ...deploy import flower_adapter
 from ...deploy.federation_dir import FederationDir
+from ...deploy.flower_adapter import private_names
 from ...deploy.private_files import private_folder, write_private
 from ...deploy.server.flower_control import Control
 from ...deploy.server.job import DeploymentJob
 from ...deploy.server.monitor import Book, Tail, follow, going_on
-from ...deploy.server.processes import reached, running
+from ...deploy.server.processes import reached
 from ...deploy.server.run import EVENTS
 from ...deploy.site.privacy_rules import FLOOR
 from ...deploy.transport.flower import write_app
@@ -68,7 +68,7 @@ def run(
 
     The same command continues an interrupted run from its last checkpoint.
     """
-    flower_adapter.check(flower_adapter.SERVER_PARTS)
+    private_names.check(private_names.SERVER_PARTS)
     directory = FederationDir(folder)
     values = {
         "data": "sites",
@@ -92,17 +92,16 @@ def run(
     _show(place, quiet, as_json)
 
 
-def _sites(directory: FederationDir, only: str | None) -> dict[str, dict[str, str | None]]:
-    """Return the sites that take part, with their keys; without TLS the keys are None."""
-    federation, found = directory.read(), running(directory)
+def _sites(directory: FederationDir, only: str | None) -> dict[str, str]:
+    """Return the sites that take part, with their public keys."""
+    federation = directory.read()
     chosen = [name.strip() for name in only.split(",")] if only else list(federation.accepted())
     for name in chosen:
         if reason := federation.site(name).refusal():
             raise AtollError(f"The key of {name!r} is {reason}: leave the site out, or reissue its key.")
     if not chosen:
         raise AtollError("No site of this federation has a valid key. See: atoll deploy show DIR")
-    keyless = found is not None and found.insecure
-    return {name: {"key": None if keyless else federation.sites[name].key} for name in chosen}
+    return {name: federation.sites[name].key for name in chosen}
 
 
 def _carry_out(directory: FederationDir, config: Config, job: DeploymentJob, quiet: bool) -> None:

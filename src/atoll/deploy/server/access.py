@@ -2,7 +2,7 @@
 
 from .. import pki
 from ..federation_dir import FederationDir, RegisteredSite
-from ..flower_adapter import HEALTH, OPERATIONS
+from ..flower_adapter.fleet import HEALTH, OPERATIONS
 
 
 class Refusal(Exception):
@@ -28,31 +28,40 @@ class KeyChecker:
     def __init__(self, directory: FederationDir):
         self._directory = directory
         self._seen: tuple[int, int] | None = None
-        self._sites: dict[str, RegisteredSite] = {}
+        self._sites: dict[str, RegisteredSite] = {}  # by key
+        self._upload_mb = 0
 
-    def check_key(self, target: str, key: str | None) -> None:
-        """Raise Refusal unless the key is accepted.
+    def check_key(self, target: str, key: str | None) -> str | None:
+        """Return the name of the site whose key it is; raise Refusal unless the key is accepted.
 
         The health check needs no key, but a key that is shown must be valid.
         """
         if key is None and target == HEALTH:
-            return
-        site = self._known().get(key or "")
+            return None
+        self._update()
+        site = self._sites.get(key or "")
         refusal = "key not known" if site is None else site.refusal()
-        if refusal:
-            raise Refusal(401, refusal)
+        if site is None or refusal:
+            raise Refusal(401, str(refusal))
+        return site.name
 
-    def _known(self) -> dict[str, RegisteredSite]:
+    def upload_bytes_per_hour(self) -> int:
+        """Return the bytes that each site may send in an hour beside what a run has asked it for."""
+        self._update()
+        return self._upload_mb * 2**20
+
+    def _update(self) -> None:
         found = self._directory.file.stat()
         mark = found.st_mtime_ns, found.st_ino
         if mark != self._seen:
-            sites = self._directory.read().sites.values()
-            self._sites, self._seen = {pki.header(site.key.encode()): site for site in sites}, mark
-        return self._sites
+            federation = self._directory.read()
+            self._sites = {pki.header(site.key.encode()): site for site in federation.sites.values()}
+            self._upload_mb = federation.upload_mb_per_hour
+            self._seen = mark
 
 
 class AnyKey(KeyChecker):
     """Accepts any key, for trials on the loopback without TLS."""
 
-    def check_key(self, target: str, key: str | None) -> None:
-        return
+    def check_key(self, target: str, key: str | None) -> str | None:
+        return None

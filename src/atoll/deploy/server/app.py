@@ -10,6 +10,7 @@ from ..transport.flower import FlowerTransport
 from .executor import JOBS
 from .job import read_job
 from .run import run_deployment
+from .upload_quota import AskedBytes
 
 app = ServerApp()
 
@@ -17,5 +18,6 @@ app = ServerApp()
 @app.main()  # type: ignore[untyped-decorator, unused-ignore]
 def main(grid: Grid, context: Context) -> None:
     name = Path(str(context.run_config["job"])).name  # A path could name a file of another account.
-    job = read_job(Path(os.environ[JOBS]) / name)
-    run_deployment(job, FlowerTransport(grid, {site: how.get("key") for site, how in job.sites.items()}))
+    jobs = Path(os.environ[JOBS])
+    job = read_job(jobs / name)
+    run_deployment(job, FlowerTransport(grid, job.sites, AskedBytes(jobs.parent).add))

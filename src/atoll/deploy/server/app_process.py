@@ -5,7 +5,7 @@
 
 import sys
 
-from ..flower_adapter import run_server_app
+from ..flower_adapter.tasks import run_server_app
 
 if __name__ == "__main__":
     run_server_app(sys.argv[1:], sys.stdin.readline().strip())

@@ -65,7 +65,8 @@ class SiteBackend:
         if not jobs:
             return
         arrived: dict[ClientId, Frame] = {}
-        answers = self.caller.ask(requests, min(self._least, len(jobs)), _title(jobs[0]))
+        sizes = {job.client: self._limits(job).size for job in jobs}
+        answers = self.caller.ask(requests, min(self._least, len(jobs)), _title(jobs[0]), upload_bytes=sizes)
         for job in jobs:
             while job.client not in arrived:
                 site, reply = next(answers)
@@ -135,7 +136,10 @@ class SiteBackend:
 
     def _read(self, reply: Frame, job: ClientTask) -> Payload | Unreadable:
         kind = self._types.exchanges[job.round.exchange].upload
-        return decode_upload(kind, reply.body, self._sizes(job.client, job.download, job.round.exchange))
+        return decode_upload(kind, reply.body, self._limits(job))
+
+    def _limits(self, job: ClientTask) -> Limits:
+        return self._sizes(job.client, job.download, job.round.exchange)
 
     def results(self) -> Iterator[ClientResult]:
         asked = {i: self._asked[i] for i in self._replies}

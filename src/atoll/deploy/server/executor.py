@@ -13,22 +13,25 @@ import sys
 import time
 from pathlib import Path
 
-from ..flower_adapter import Tasks, app_hash
+from ..flower_adapter.tasks import Tasks, app_hash
 from ..transport.flower import write_app
 
-PAUSE = 0.3  # seconds between two requests for tasks
+PAUSE = 0.3  # seconds between two requests for tasks, while a job is new
+IDLE_PAUSE = 5.0
+NEW = 60.0  # seconds for which a job is new
 MOST_PAUSE = 5.0  # after requests that failed
 JOBS = "ATOLL_JOBS"  # variable with the folder of job files, for the server app
 
 
-def carry_out(tasks: Tasks, own: str, environment: dict[str, str]) -> None:
+def carry_out(tasks: Tasks, own: str, jobs: Path) -> None:
     """Carry out tasks until a signal arrives.
 
     Args:
         tasks: tasks of the SuperLink.
         own: hash of the only app that is started.
-        environment: variables of the server app.
+        jobs: folder of job files.
     """
+    environment = dict(os.environ) | {JOBS: str(jobs)}
     started: list[subprocess.Popen[bytes]] = []
     failures = 0
     while True:
@@ -40,7 +43,25 @@ def carry_out(tasks: Tasks, own: str, environment: dict[str, str]) -> None:
             _log(f"no answer to a request for tasks: {reason!r}")
             failures += 1
         started = [process for process in started if process.poll() is None]
-        time.sleep(min(MOST_PAUSE, PAUSE * 2**failures))
+        wait(jobs, min(MOST_PAUSE, PAUSE * 2**failures))
+
+
+def wait(jobs: Path, pause: float) -> None:
+    """Wait for the next request: ``pause`` seconds while a job is new, otherwise until there is one, but not for long.
+
+    A job file is written just before its run starts, so that an idle server need not ask for tasks all the time.
+    """
+    end = time.monotonic() + IDLE_PAUSE
+    time.sleep(pause)
+    while time.monotonic() < end and not _has_new_job(jobs):
+        time.sleep(PAUSE)
+
+
+def _has_new_job(jobs: Path) -> bool:
+    try:
+        return abs(time.time() - jobs.stat().st_mtime) < NEW
+    except FileNotFoundError:
+        return False
 
 
 def _start(
@@ -72,8 +93,7 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     tasks = Tasks(given.server, given.ca, (given.state / "executor.secret").read_bytes())
-    environment = dict(os.environ) | {JOBS: str(given.state / "jobs")}
-    carry_out(tasks, app_hash(write_app(given.state / "app")), environment)
+    carry_out(tasks, app_hash(write_app(given.state / "app")), given.state / "jobs")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ...errors import AtollError
-from ..flower_adapter import BearerToken, internals
+from ..flower_adapter.private_names import load
+from ..flower_adapter.superlink import BearerToken
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class Control:
     """
 
     def __init__(self, port: int, ca: Path | None, token: str):
-        flower = internals()
+        flower = load("control")
         self._requests = flower
         self._client: Any = flower.ControlHttpClient.from_server_address(
             server_address=f"127.0.0.1:{port}",
@@ -85,7 +86,7 @@ class Control:
 
     def start(self, app: Path, run_config: dict[str, str]) -> int:
         """Start a run of the app in a folder; return its number."""
-        flower = internals()
+        flower = load("control")
         content = flower.build_fab_from_disk(app)
         fab = flower.fab_to_proto(flower.Fab(hashlib.sha256(content).hexdigest(), content, {}))
         request = flower.StartRunRequest(fab=fab, override_config=flower.user_config_to_proto(run_config))
@@ -142,7 +143,7 @@ def _answer(call: Callable[[], T]) -> T:
     try:
         return call()
     except httpx.HTTPStatusError as reason:
-        known = internals().FlowerError.from_json(reason.response.text)
+        known = load("control").FlowerError.from_json(reason.response.text)
         text = known.message if known else f"status {reason.response.status_code}"
         raise AtollError(f"Flower refused: {text}") from reason
     except httpx.HTTPError as reason:

@@ -5,16 +5,16 @@ bytes as an outsider sent them. Bodies are forwarded in pieces.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 import h11
 import httpx
 
-from ..flower_adapter import HEADER_PREFIXES
+from ..flower_adapter.fleet import HEADER_PREFIXES
 from .access import Refusal
 
-MAX_BODY = 64 * 2**20  # Flower sends in pieces of 5 MB.
+MAX_BODY = 8 * 2**20  # Flower sends in pieces of 5 MB.
 MAX_HEAD = 16 * 2**10
 FIRST_SECONDS = 3.0  # until the head of the first request has arrived
 HEAD_SECONDS = 20.0  # until the head of a later request has arrived: the life of an idle connection
@@ -76,8 +76,8 @@ class Connection:
             headers[name.decode("ascii")] = value.decode("latin-1")  # of repeated headers, the last one counts
         return Head(event.method.decode("ascii"), event.target.decode("latin-1"), headers)
 
-    async def body(self) -> AsyncIterator[bytes]:
-        """Yield pieces of the request's body as they arrive."""
+    async def body(self, count: Callable[[int], None] = lambda size: None) -> AsyncIterator[bytes]:
+        """Yield pieces of the request's body as they arrive. ``count`` may refuse each piece by its size."""
         size, deadline = 0, asyncio.get_running_loop().time() + BODY_SECONDS
         while True:
             async with asyncio.timeout_at(deadline):
@@ -89,6 +89,7 @@ class Connection:
             size += len(event.data)
             if size > MAX_BODY:
                 raise Refusal(413, "too large")
+            count(len(event.data))
             yield bytes(event.data)
 
     async def pass_on(self, answer: httpx.Response) -> None:

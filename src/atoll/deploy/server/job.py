@@ -17,7 +17,7 @@ class DeploymentJob:
 
     run_dir: str
     config: Mapping[str, object]  # options of the run; a checkpoint is written after every round in any case
-    sites: Mapping[ClientId, Mapping[str, str | None]]  # in the order of clients, each with its public key ("key")
+    sites: Mapping[ClientId, str]  # public keys (OpenSSH), in the order of clients
     round_timeout: float = 600.0
     min_clients: int | None = None  # None for all sites
     wait_limit: float = 3600.0

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from ...errors import AtollError
 from ...utils.files import to_json, write_whole
-from .. import flower_adapter, pki
+from .. import pki
 from ..addresses import is_loopback, join
 from ..federation_dir import FederationDir, FederationFile
-from ..flower_adapter import environment
+from ..flower_adapter import private_names
+from ..flower_adapter.environment import environment
 from ..private_files import private_folder, write_private
 from ..supervisor import ManagedProcess, Say, Supervisor, alone, free_port, is_held, wait_for_port
 from . import flower_control
@@ -140,7 +141,7 @@ class ServerProcesses:
 
 def serve(directory: FederationDir, host: str | None, port: int | None, insecure: bool, say: Say) -> None:
     """Start the server of a federation and keep it running."""
-    flower_adapter.check(flower_adapter.SERVER_PARTS)
+    private_names.check(private_names.SERVER_PARTS)
     federation = directory.read()
     host = host or default_host(federation)
     if insecure and not is_loopback(host):

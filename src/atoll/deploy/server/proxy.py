@@ -12,6 +12,7 @@ import signal
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import h11
@@ -20,10 +21,11 @@ import httpx
 from ...errors import AtollError
 from ..addresses import is_loopback
 from ..federation_dir import FederationDir
-from ..flower_adapter import PUBLIC_KEY_HEADER, PUSH_MESSAGES, are_replies
+from ..flower_adapter.fleet import PUBLIC_KEY_HEADER, PUSH_MESSAGES, STORING, are_replies
 from .access import AnyKey, KeyChecker, Refusal, check_path
 from .http_connection import BODY_SECONDS, FIRST_SECONDS, HEAD_SECONDS, UP, Connection, Head, check_length, passing
 from .places import MAX_CONNECTIONS, Places
+from .upload_quota import UploadQuota
 
 MAX_PUSH = 2**20  # bytes of a list of messages, whose contents follow in pieces
 HANDSHAKE_SECONDS = 3.0  # for TLS, before a connection is counted
@@ -33,8 +35,9 @@ ANSWER_SECONDS = 120.0  # until Flower's answer is complete
 class ReverseProxy:
     """Checks requests and forwards them to Flower. Each connection carries one request after the other."""
 
-    def __init__(self, key_checker: KeyChecker, upstream: httpx.AsyncClient):
+    def __init__(self, key_checker: KeyChecker, quota: UploadQuota, upstream: httpx.AsyncClient):
         self._key_checker = key_checker
+        self._quota = quota
         self._upstream = upstream
         self._places = Places()
 
@@ -56,9 +59,9 @@ class ReverseProxy:
         while (head := await connection.head(HEAD_SECONDS if connection.known else FIRST_SECONDS)) is not None:
             try:
                 check_path(head.method, head.target)
-                self._check_key(head, connection)
+                site = self._check_key(head, connection)
                 check_length(head)
-                await self._forward(head, connection)
+                await self._forward(head, connection, site)
             except Refusal as refusal:
                 await connection.answer(refusal.status, refusal.reason)
             except AtollError:  # federation.yaml cannot be read, so no key is known
@@ -68,23 +71,30 @@ class ReverseProxy:
             if not connection.next():
                 return
 
-    def _check_key(self, head: Head, connection: Connection) -> None:
-        """Raise Refusal unless the key is accepted; a connection that shows such a key gets a site's place."""
+    def _check_key(self, head: Head, connection: Connection) -> str | None:
+        """Return the site of an accepted key, or raise Refusal; the connection of a site gets a site's place."""
         key = head.headers.get(PUBLIC_KEY_HEADER)
-        self._key_checker.check_key(head.target, key)
+        site = self._key_checker.check_key(head.target, key)
         if key is not None and not connection.known:
             if not self._places.recognise(connection.address):
                 raise Refusal(503, "too many connections")
             connection.known = True
+        return site
 
-    async def _content(self, head: Head, connection: Connection) -> bytes | AsyncIterator[bytes] | None:
+    async def _content(
+        self, head: Head, connection: Connection, site: str | None
+    ) -> bytes | AsyncIterator[bytes] | None:
         """Return the body to pass on. A list of messages is read whole, because only replies may pass."""
         if head.method != "POST":
             return None
+        if head.target not in STORING or site is None:
+            pieces = connection.body()
+        else:
+            pieces = connection.body(partial(self._quota.take, site))
         if head.target != PUSH_MESSAGES:
-            return connection.body()
+            return pieces
         body = b""
-        async for piece in connection.body():
+        async for piece in pieces:
             body += piece
             if len(body) > MAX_PUSH:
                 raise Refusal(413, "too large")
@@ -92,12 +102,12 @@ class ReverseProxy:
             raise Refusal(403, "sites send replies only")
         return body
 
-    async def _forward(self, head: Head, connection: Connection) -> None:
+    async def _forward(self, head: Head, connection: Connection, site: str | None) -> None:
         request = self._upstream.build_request(
             head.method,
             head.target,
             headers=passing(head.headers, UP),
-            content=await self._content(head, connection),
+            content=await self._content(head, connection, site),
         )
         async with asyncio.timeout(BODY_SECONDS + ANSWER_SECONDS):
             answer = await self._upstream.send(request, stream=True)
@@ -123,7 +133,8 @@ async def run(directory: FederationDir, host: str, port: int, upstream: int, ins
     timeout = httpx.Timeout(ANSWER_SECONDS, connect=5.0)
     base = f"{scheme}://127.0.0.1:{upstream}"
     async with httpx.AsyncClient(base_url=base, verify=verify, limits=limits, timeout=timeout, trust_env=False) as up:
-        proxy = ReverseProxy(AnyKey(directory) if insecure else KeyChecker(directory), up)
+        keys = AnyKey(directory) if insecure else KeyChecker(directory)
+        proxy = ReverseProxy(keys, UploadQuota(directory.state, keys.upload_bytes_per_hour), up)
         handshake = None if insecure else HANDSHAKE_SECONDS
         listener = await asyncio.start_server(
             proxy.serve, host, port, ssl=context, ssl_handshake_timeout=handshake, backlog=512

@@ -8,7 +8,7 @@ import hmac
 import sys
 from pathlib import Path
 
-from ..flower_adapter import run_superlink
+from ..flower_adapter.superlink import run_superlink
 
 
 def main(secret_file: Path, arguments: list[str]) -> None:

@@ -11,10 +11,12 @@ import sys
 import time
 from pathlib import Path
 
-from ..flower_adapter import RunEnded, SiteConnection, connected_site
+from ..flower_adapter.site_connection import RunEnded, SiteConnection, connected_site
 from ..site_folder import SiteFolder
 from ..transport.flower import unwrapped, wrapped
 from ..transport.protocol import call, error, pack
+from ..transport.signatures import ReplySigner
+from .health import Health, serve_health
 
 CONNECTED = "connected to the server"  # written to the log once the server has accepted the site
 ACTIVE_PAUSE = 0.3  # seconds between two requests for messages while a run goes on
@@ -27,33 +29,43 @@ def pause_after(idle: float) -> float:
     return min(IDLE_PAUSE, max(ACTIVE_PAUSE, idle / PATIENCE))
 
 
-def pass_messages(connection: SiteConnection, worker: Path) -> None:
+def pass_messages(connection: SiteConnection, worker: Path, signer: ReplySigner, health: Health) -> None:
     """Pass messages to the worker's socket, one after the other, until the connection ends by an exception."""
     last = time.monotonic()
     while True:
         received = connection.receive()
+        health.hear()
         if received is None:
             time.sleep(pause_after(time.monotonic() - last))
             continue
         try:
-            _answer(connection, received, worker)
+            health.working = True
+            _answer(connection, received, worker, signer)
         except Exception as reason:  # The server asks again if it needs the reply.
             _log(f"a message was lost: {type(reason).__name__}: {reason}")
+        finally:
+            health.working = False
         last = time.monotonic()
 
 
-def _answer(connection: SiteConnection, received: object, worker: Path) -> None:
-    """Pull a message and push the worker's reply, or an error code: the text of an exception would travel."""
+def _answer(connection: SiteConnection, received: object, worker: Path, signer: ReplySigner) -> None:
+    """Pull a message and push the worker's signed reply, or an error code: the text of an exception would travel."""
     began = time.monotonic()
     content = connection.pull(received)
+    pulled = time.monotonic()
     try:
         reply = call(worker, unwrapped(content))
     except Exception:
         reply = pack(error("worker"))
+    worked = time.monotonic()
     try:
-        connection.reply(received, wrapped(reply), time.monotonic() - began)
+        signature = signer.sign(connection.number(received), reply)
+        connection.reply(received, wrapped(reply, signature), worked - began)
     except RunEnded as reason:
         _log(str(reason))
+        return
+    pushed = time.monotonic() - worked
+    _log(f"answered: pull {pulled - began:.3f} s, worker {worked - pulled:.3f} s, push {pushed:.3f} s")
 
 
 def _log(text: str) -> None:
@@ -65,13 +77,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m atoll.deploy.site.connection")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--server", required=True, help="address of the gate")
+    parser.add_argument("--socket", type=Path, help="the worker's socket; default: SITE_DIR/state/worker.sock")
+    parser.add_argument("--health", metavar="HOST:PORT", help="answer GET /health here")
     parser.add_argument("--insecure", action="store_true", help="without TLS, for trials on one machine")
     given = parser.parse_args()
     site = SiteFolder(given.folder)
+    worker = given.socket or site.socket
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the server is told
-    with connected_site(given.server, None if given.insecure else site.ca, site.key.read_bytes()) as connection:
+    key = site.key.read_bytes()
+    with connected_site(given.server, None if given.insecure else site.ca, key) as connection:
         _log(CONNECTED)
-        pass_messages(connection, site.socket)
+        health = Health(worker)
+        if given.health:
+            serve_health(health, given.health)
+        pass_messages(connection, worker, ReplySigner(key), health)
 
 
 if __name__ == "__main__":

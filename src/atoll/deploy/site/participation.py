@@ -39,6 +39,7 @@ from .score_release import Released, release_score
 # A resumed run may repeat a round with another model, because other sites were absent. More often than this, a server
 # tries out models.
 MOST_REPEATS = 3
+MOST_KEPT = 8  # states of earlier rounds that a server may return to; it keeps two checkpoints
 Afterwards = Callable[[], None]  # personal training that goes on after an upload
 
 
@@ -158,7 +159,8 @@ class Participation:
             rest = None if entry.concluded else partial(self._conclude_again, entry)
             return unpack(entry.read("reply.frame")), True, rest
         reply, afterwards = self._carry_out(request, data, entry, base)
-        needed = {state_ref for state_ref in (base, *map(_state_ref, head["keep"])) if state_ref is not None}
+        kept = list(head["keep"])[:MOST_KEPT]
+        needed = {state_ref for state_ref in (base, *map(_state_ref, kept)) if state_ref is not None}
         self.exchanges.tidy(needed, round=head["round"])
         return reply, False, afterwards
 

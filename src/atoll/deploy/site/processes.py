@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import AtollError
-from .. import flower_adapter, pki
+from .. import pki
 from ..addresses import is_loopback, split
-from ..flower_adapter import HEALTH, PUBLIC_KEY_HEADER, STILL_CONNECTED, environment
+from ..flower_adapter import private_names
+from ..flower_adapter.environment import environment
+from ..flower_adapter.fleet import HEALTH, PUBLIC_KEY_HEADER, STILL_CONNECTED
 from ..private_files import private_folder
 from ..site_folder import SiteFolder
 from ..supervisor import ManagedProcess, Say, Supervisor, alone
@@ -21,10 +23,11 @@ TIMEOUT = 10.0
 class SiteProcesses:
     """The running processes of a site."""
 
-    def __init__(self, site: SiteFolder, server: str, insecure: bool, say: Say):
+    def __init__(self, site: SiteFolder, server: str, insecure: bool, health: str | None, say: Say):
         self.site = site
         self.server = server
         self.insecure = insecure
+        self.health = health
         self.say = say
         self._reported = 0.0  # start time of the connection that was reported last
 
@@ -38,7 +41,7 @@ class SiteProcesses:
     def _connection_process(self) -> ManagedProcess:
         command = [
             sys.executable, "-m", "atoll.deploy.site.connection", str(self.site.path), "--server", self.server,
-            *(["--insecure"] if self.insecure else []),
+            *(["--insecure"] if self.insecure else []), *(["--health", self.health] if self.health else []),
         ]  # fmt: skip
         child = self._child("Connection", command)
         child.ready, child.explain = self._may_connect, _explain_exit
@@ -117,9 +120,17 @@ class Given(NamedTuple):
     server: str | None = None
 
 
-def take_part(folder: Path, given: Given, insecure: bool, say: Say) -> None:
-    """Start a site and keep it running."""
-    flower_adapter.check(flower_adapter.SITE_PARTS)
+def take_part(folder: Path, given: Given, insecure: bool, health: str | None, say: Say) -> None:
+    """Start a site and keep it running.
+
+    Args:
+        folder: the site's folder.
+        given: options that are stored in the folder.
+        insecure: without TLS.
+        health: HOST:PORT on which to answer probes; None for no probes.
+        say: prints messages.
+    """
+    private_names.check(private_names.SITE_PARTS)
     site = SiteFolder(folder)
     site.name()
     site.check()
@@ -127,15 +138,15 @@ def take_part(folder: Path, given: Given, insecure: bool, say: Say) -> None:
     host, _ = split(address)
     if insecure and not is_loopback(host):
         raise AtollError(f"--insecure is for trials on one machine, and {host} is another one.")
-    _store_options(site, given)
+    store_options(site, given)
     for place in (site.state, site.logs):
         private_folder(place)
     with alone(site.state / "client.lock", f"This site is running already, from {str(site.path)!r}."):
         knock(site, address, insecure)  # Reports a refused key before the data are loaded.
-        SiteProcesses(site, address, insecure, say).run()
+        SiteProcesses(site, address, insecure, health, say).run()
 
 
-def _store_options(site: SiteFolder, given: Given) -> None:
+def store_options(site: SiteFolder, given: Given) -> None:
     """Store the given options in the folder of the site."""
     places = {name: _absolute(text) for name in ("data", "public") if (text := getattr(given, name))}
     own = places | ({"model": given.model} if given.model else {})

@@ -7,6 +7,7 @@
       rounds: 200                  # of one run
       runs_per_day: 5
       weights: 50000000            # of one model
+      disk_gb: 20                  # of everything that runs have stored here
       scores: rounded              # or exact, or off
 
 What a server asks for beyond this gets the code `rules`, and the reason stays in the site's own log.
@@ -37,6 +38,7 @@ class SiteRules:
         rounds: most rounds of a run.
         runs_per_day: most runs that begin on one day.
         weights: most weights of a model.
+        disk_gb: most gigabytes in the site's folder of states.
         scores: form of the scores that leave: ``rounded``, ``exact`` or ``off``.
     """
 
@@ -46,6 +48,7 @@ class SiteRules:
     rounds: int = 1000
     runs_per_day: int = 50
     weights: int = 50_000_000
+    disk_gb: int = 20
     scores: str = "rounded"
 
     def read_config(self, document: object, method_files: Collection[str] = ()) -> Config:
@@ -93,6 +96,7 @@ class SiteRules:
             f"Code outside of the package: {', '.join(self.code) or 'none'}.",
             f"A run has at most {self.rounds} rounds, and at most {self.runs_per_day} runs begin on one day.",
             f"A model has at most {self.weights:,} weights.",
+            f"All runs together store at most {self.disk_gb} GB here.",
             f"Scores leave the site {shown[self.scores]}.",
         ]
 

@@ -1,8 +1,10 @@
 """Run the worker of a site: the process that holds data, models and states, and carries out requests of the server.
 
-``python -m atoll.deploy.site.worker SITE_DIR`` listens on SITE_DIR/state/worker.sock until it receives SIGTERM.
+``python -m atoll.deploy.site.worker SITE_DIR`` listens on SITE_DIR/state/worker.sock until it receives SIGTERM. With
+``--socket PATH`` it listens there, and the group of the account may connect: for a connection under another account.
 """
 
+import argparse
 import fcntl
 import os
 import signal
@@ -20,6 +22,7 @@ from ...utils.files import to_json
 from ...utils.parsing import Json
 from ..transport.protocol import Frame, ProtocolError, Refusal, error, pack, receive, unpack
 from .config import SiteConfig, read_site
+from .disk_quota import DiskQuota
 from .exchange_store import ExchangeStore
 from .participation import Afterwards, Flawed, Participation
 from .run_checks import check_rules, check_unchanged, check_version, config_of
@@ -41,12 +44,14 @@ class RequestHandler:
 
     def __init__(self, site: SiteConfig):
         self.site = site
+        self._disk = DiskQuota(site.state, site.allow.disk_gb * 2**30)
         self._participations: dict[str, Participation] = {}
 
     def handle(self, data: bytes) -> Answer:
         """Answer a request. Errors leave as codes; their reasons stay in the site's own log."""
         try:
             request = unpack(data)
+            self._disk.take(len(data))
             return self._serve(request, data)
         except Refusal as refusal:
             _log(f"refused ({refusal.code}): {refusal}")
@@ -158,10 +163,15 @@ def local(site: SiteConfig) -> Callable[[bytes], bytes]:
     return answer
 
 
-def serve(site: SiteConfig) -> None:
-    """Answer one request after the other; continue personal training between a reply and the next request."""
+def serve(site: SiteConfig, shared: Path | None = None) -> None:
+    """Answer one request after the other; continue personal training between a reply and the next request.
+
+    Args:
+        site: the site.
+        shared: socket to listen on, to which the group of this account may connect; None for the site's own socket.
+    """
     handler = RequestHandler(site)
-    with _listener(site.socket) as listener:
+    with _listener(shared or site.socket, 0o660 if shared else 0o600) as listener:
         _log(f"site {site.name!r} is ready: {to_json(site.rows.given)}")
         while True:
             connection, _ = listener.accept()
@@ -193,7 +203,7 @@ def _continue(afterwards: Afterwards) -> None:
         _log(traceback.format_exc())
 
 
-def _listener(path: Path) -> socket.socket:
+def _listener(path: Path, mode: int) -> socket.socket:
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     try:
@@ -202,7 +212,7 @@ def _listener(path: Path) -> socket.socket:
         raise AtollError(
             f"Cannot listen on {str(path)!r}: {reason}. Use a site folder with a shorter path."
         ) from reason
-    path.chmod(0o600)
+    path.chmod(mode)
     listener.listen(BACKLOG)
     return listener
 
@@ -211,7 +221,7 @@ def _log(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, shared: Path | None) -> None:
     """Run the worker of the site in a folder."""
     import torch
 
@@ -226,11 +236,15 @@ def main(folder: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise AtollError(f"A worker of the site in {str(folder)!r} is running already.") from None
-        serve(site)
+        serve(site, shared)
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m atoll.deploy.site.worker")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--socket", type=Path, help="listen here, also for the group of this account")
+    given = parser.parse_args()
     try:
-        main(Path(sys.argv[1]))
+        main(given.folder, given.socket)
     except AtollError as mistake:
         sys.exit(f"Error: {mistake}")

@@ -1,20 +1,22 @@
 """Carry frames over Flower, each as one array of bytes, which Flower sends in pieces."""
 
 import time
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
 from ...errors import AtollError
 from ...typing import ClientId
-from ..flower_adapter import LOST_CODES
-from .base import Arrival, Ticket
-from .protocol import Frame, ProtocolError, pack, unpack
+from ..flower_adapter.replies import Replies, Reply
+from .base import Arrival, Request, Ticket
+from .signatures import is_signed
 
 RECORD = "atoll"
-POLL = 0.2  # seconds between two requests for replies
+SIGNATURE = "signature"
+POLL = 0.05  # seconds between two requests for replies, at first
+MOST_POLL = 0.5
+PATIENCE = 20  # A pause is at most this part of the time that has been waited, so that short rounds end at once.
 LIFE = 7 * 86400.0  # seconds for which Flower keeps a message for a site
 
 _PROJECT = """\
@@ -44,11 +46,12 @@ def write_app(folder: Path) -> Path:
     return folder
 
 
-def wrapped(data: bytes) -> Any:
-    """Wrap a packed frame as the content of a Flower message."""
-    from flwr.app import Array, ArrayRecord, RecordDict
+def wrapped(data: bytes, signature: bytes = b"") -> Any:
+    """Wrap a packed frame as the content of a Flower message, with the signature of a site if it is a reply."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    return RecordDict({RECORD: ArrayRecord({RECORD: Array("uint8", (len(data),), RECORD, data)})})
+    frame = ArrayRecord({RECORD: Array("uint8", (len(data),), RECORD, data)})
+    return RecordDict({RECORD: frame, SIGNATURE: ConfigRecord({SIGNATURE: signature})})
 
 
 def unwrapped(content: Any) -> bytes:
@@ -59,58 +62,60 @@ def unwrapped(content: Any) -> bytes:
         return b""
 
 
-class FlowerTransport:
-    """The transport to sites behind a SuperLink.
+def signature_of(content: Any) -> bytes:
+    """Return the signature in the content of a Flower message; no bytes if there is none."""
+    try:
+        return bytes(content[SIGNATURE][SIGNATURE])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return b""
 
-    A site with a key is recognised by the key alone. A node with an unknown key is asked for its name, and may only be
-    a site without a key, as in federations on one machine.
+
+class FlowerTransport:
+    """The transport to sites behind a SuperLink. A site is recognised by its key, and its replies by their signature.
 
     Args:
         grid: Flower's interface to the nodes of a run.
-        keys: public keys of the nodes (OpenSSH), by site; None for a site without a key.
+        keys: public keys of the sites (OpenSSH).
+        announce: called with the bytes that each site is about to be asked for, so that the gate lets them pass.
     """
 
-    def __init__(self, grid: Any, keys: Mapping[ClientId, str | None]):
+    def __init__(
+        self,
+        grid: Any,
+        keys: Mapping[ClientId, str],
+        announce: Callable[[Mapping[ClientId, int]], None] = lambda sizes: None,
+    ):
         self._grid = grid
-        self._by_key = {normal_key(key): site for site, key in keys.items() if key}
-        self._keyless = {site for site, key in keys.items() if not key}
-        self._named: dict[int, ClientId] = {}  # nodes that have answered with a name
-        self._asking: dict[Ticket, int] = {}  # nodes that were asked for their names
+        self._replies = Replies(grid)
+        self._announce = announce
+        self._keys = keys
+        self._by_key = {normal_key(key): site for site, key in keys.items()}
         self._nodes: dict[ClientId, int] = {}
-        self._open: set[Ticket] = set()
+        self._open: dict[Ticket, tuple[ClientId, int]] = {}  # site and most bytes of the reply
 
     def present(self) -> Collection[ClientId]:
-        found: dict[ClientId, int] = {}
-        nodes = list(self._grid.get_nodes())
-        online = {node.node_id for node in nodes}
-        self._named = {
-            node: site for node, site in self._named.items() if node in online
-        }  # A name may pass to another node.
-        for node in nodes:
-            site = self._by_key.get(bytes(node.public_key)) or self._named.get(node.node_id)
-            if site is not None:
-                found.setdefault(site, node.node_id)
-            elif self._keyless and node.node_id not in self._asking.values():
-                self._asking |= dict.fromkeys(
-                    self._push({node.node_id: pack(Frame("name", {}))}).values(), node.node_id
-                )
-        self._nodes = found
-        return found.keys()
+        nodes = {bytes(node.public_key): node.node_id for node in self._grid.get_nodes()}
+        self._nodes = {site: nodes[key] for key, site in self._by_key.items() if key in nodes}
+        return self._nodes.keys()
 
-    def send(self, requests: Mapping[ClientId, bytes]) -> dict[ClientId, Ticket]:
+    def send(self, requests: Mapping[ClientId, Request]) -> dict[ClientId, Ticket]:
         sites = {self._nodes[site]: site for site in requests if site in self._nodes}
-        tickets = self._push({node: requests[site] for node, site in sites.items()})
-        self._open |= set(tickets.values())
-        return {sites[node]: ticket for node, ticket in tickets.items()}
+        self._announce({site: requests[site].reply_bytes for site in sites.values()})
+        tickets = self._push({node: requests[site].data for node, site in sites.items()})
+        sent = {sites[node]: ticket for node, ticket in tickets.items()}
+        self._open |= {ticket: (site, requests[site].reply_bytes) for site, ticket in sent.items()}
+        return sent
 
     def receive(self, wait: float) -> list[Arrival]:
-        end = time.monotonic() + wait
+        began = time.monotonic()
         while True:
-            pulled = self._grid.pull_messages([*self._open, *self._asking]) if self._open or self._asking else ()
-            arrivals = [arrival for message in pulled if (arrival := self._read(message))]
-            if arrivals or time.monotonic() >= end:
+            limits = {ticket: most for ticket, (_, most) in self._open.items()}
+            pulled = self._replies.pull(limits) if limits else []
+            arrivals = [self._read(reply) for reply in pulled]
+            waited = time.monotonic() - began
+            if arrivals or waited >= wait:
                 return arrivals
-            time.sleep(POLL)
+            time.sleep(POLL if self._replies.arriving else min(MOST_POLL, max(POLL, waited / PATIENCE)))
 
     def _push(self, frames: Mapping[int, bytes]) -> dict[int, Ticket]:
         from flwr.app import Message, MessageType
@@ -122,23 +127,14 @@ class FlowerTransport:
         }
         return {node: tickets[0] for node, tickets in pushed.items() if tickets and tickets[0]}
 
-    def _read(self, message: Any) -> Arrival | None:
-        """Return the arrival that a reply stands for; None for replies that only name a site."""
-        ticket = message.metadata.reply_to_message_id  # Flower's own errors do not name their sender otherwise.
-        self._open.discard(ticket)
-        code = None
-        if message.has_error():
-            code = "offline" if message.error.code in LOST_CODES else "failed"
-        if ticket in self._asking:
-            self._take_name(self._asking.pop(ticket), b"" if code else unwrapped(message.content))
-            return None
-        return Arrival(ticket, code=code) if code else Arrival(ticket, unwrapped(message.content))
-
-    def _take_name(self, node: int, data: bytes) -> None:
-        with suppress(ProtocolError):
-            name = unpack(data).head.get("site")
-            if name in self._keyless and name not in self._named.values():
-                self._named[node] = name
+    def _read(self, reply: Reply) -> Arrival:
+        site, _ = self._open.pop(reply.ticket)
+        if reply.code or reply.reason:
+            return Arrival(reply.ticket, code=reply.code, reason=reply.reason)
+        data = unwrapped(reply.content)
+        if not is_signed(self._keys[site], reply.ticket, data, signature_of(reply.content)):
+            return Arrival(reply.ticket, reason="A reply has no valid signature of the site.")
+        return Arrival(reply.ticket, data)
 
 
 def normal_key(text: str) -> bytes:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from ...errors import AtollError
 from ...typing import ClientId
-from .base import Arrival, Ticket, Transport
+from .base import Arrival, Request, Ticket, Transport
 from .protocol import CODES, PASSING, Frame, ProtocolError, error, pack, unpack
 
 LISTEN = 0.5  # seconds to wait for replies before time limits are checked again
+SMALL_REPLY = 2**20 + 2**16  # bytes of a reply without an upload
 LONGEST = 600.0  # longest pause between two requests to a site that fails, in seconds
 
 Say = Callable[[str], None]
@@ -29,7 +30,7 @@ class _Call:
     """A request to one site."""
 
     site: ClientId
-    data: bytes
+    request: Request
     ticket: Ticket | None = None  # of the message that is under way
     announcing: bool = False  # True if that message announces the run
     code: str | None = None  # reason of the last failure
@@ -68,14 +69,14 @@ class SiteRequests:
         self.transport = transport
         self.timeouts = timeouts
         self.late = 0  # number of replies that came after their time limit
-        self.announcements: dict[ClientId, bytes] = {}  # packed announcements of the run
+        self.announcements: dict[ClientId, Request] = {}  # of the run
         self._say = say
         self._clock = clock
         self._tickets: dict[Ticket, _Call] = {}
 
     def announce(self, frames: Mapping[ClientId, Frame]) -> None:
         """Set the announcement for sites that do not know the run."""
-        self.announcements = {site: pack(frame) for site, frame in frames.items()}
+        self.announcements = {site: Request(pack(frame), SMALL_REPLY) for site, frame in frames.items()}
 
     def ask(
         self,
@@ -84,6 +85,7 @@ class SiteRequests:
         what: str,
         timeouts: Timeouts | None = None,
         strict: bool = False,
+        upload_bytes: Mapping[ClientId, int] | None = None,
     ) -> Iterator[tuple[ClientId, Frame]]:
         """Yield replies as they arrive; at the end, errors for sites without a reply.
 
@@ -96,12 +98,15 @@ class SiteRequests:
             what: name of the step, for messages.
             timeouts: time limits; None for those of the run.
             strict: yield the error of a site that fails at once, instead of asking again.
+            upload_bytes: most bytes of the uploads in the replies, by site; None for replies without uploads.
 
         Raises:
             AtollError: if fewer than ``least`` sites have answered after the limit.
         """
         terms = timeouts or self.timeouts
-        question = _Question({i: _Call(i, pack(frame)) for i, frame in requests.items()}, least, self._clock())
+        sizes = upload_bytes or {}
+        calls = {i: _Call(i, Request(pack(frame), SMALL_REPLY + sizes.get(i, 0))) for i, frame in requests.items()}
+        question = _Question(calls, least, self._clock())
         self._tickets.clear()  # Replies to earlier requests are late from now on.
         while question.calls:
             self._dispatch(question, terms)
@@ -130,7 +135,7 @@ class SiteRequests:
                     call.code = "offline"
         if not due:
             return
-        tickets = self.transport.send({c.site: self.announcements[c.site] if c.announcing else c.data for c in due})
+        tickets = self.transport.send({c.site: self.announcements[c.site] if c.announcing else c.request for c in due})
         for call in due:
             call.ticket = tickets.get(call.site)
             if call.ticket is None:
@@ -145,6 +150,8 @@ class SiteRequests:
             self.late += _read(arrival).code is None
             return
         call.ticket = None
+        if arrival.reason:
+            self._say(f"Site {call.site!r}: {arrival.reason}")
         reply = _read(arrival)
         if reply.code is not None:
             self._failed(call, reply.code, terms)
@@ -182,6 +189,8 @@ class SiteRequests:
 def _read(arrival: Arrival) -> Frame:
     if arrival.code is not None:
         return error(arrival.code)
+    if arrival.reason:
+        return Frame("flawed", {})
     try:
         return unpack(arrival.data)
     except ProtocolError:
