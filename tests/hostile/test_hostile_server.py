@@ -345,7 +345,7 @@ def test_second_model_to_assess_for_one_state_is_refused(tmp_path: Path) -> None
 
 
 def test_scores_of_few_test_rows_are_withheld_by_default(tmp_path: Path) -> None:
-    victim = Victim(tmp_path)
+    victim = Victim(tmp_path, test_rows=30)
     victim.begin()
     frame = victim.first("exchange")
     request = Frame("assess", {"run": frame.head["run"], "base": None}, frame.body)

@@ -109,7 +109,7 @@ def test_holdings_count_rows_by_client_and_class(atoll: Atoll, drawn: list[Path]
     holdings = json.loads(Path("run/holdings.json").read_text())
     assert len(holdings["clients"]) == 3
     assert len(holdings["classes"]) == 10
-    rows = sum(sum(map(sum, holdings[part])) for part in ("train", "val", "test"))
+    rows = sum(sum(map(sum, holdings[part])) for part in ("train", "val"))
     assert rows == 300
     table = pq.read_table("run/clients.parquet").to_pylist()
     assert [sum(counts) for counts in holdings["train"]] == [row["n_train"] for row in table[:3]]

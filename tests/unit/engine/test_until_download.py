@@ -47,9 +47,10 @@ def test_budget_bounds_personal_training_and_leaves_the_server_alone(
 
 
 def test_budget_of_the_methods_own_batches_is_the_plain_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One epoch of batches of 32 rows, the default of Ditto's personal training."""
+    """One epoch of batches of the size that all training of a client has."""
     plain = run("ditto", **SLOW)
-    batches = {i: -(-len(plain.pool.client(i).y) // 32) for i in plain.pool.ids}
+    size = plain.setup.method.personal_optim.batch_size
+    batches = {i: -(-len(plain.pool.client(i).y) // size) for i in plain.pool.ids}
     monkeypatch.setattr(RoundTimer, "budgets", lambda *args: batches)
 
     bounded = run("ditto", **SLOW, until_download=True)

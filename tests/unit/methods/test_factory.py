@@ -71,10 +71,25 @@ def test_an_optimiser_is_chosen_by_name_and_brings_its_own_defaults() -> None:
     assert made.personal_optim == Adam()
 
 
-def test_options_that_all_methods_share_go_to_local_training_alone() -> None:
-    made: Any = make("ditto", optimiser={"optimiser": "adam", "lr": 0.2, "epochs": 3, "batch_size": 7})
-    assert made.optim == Adam(lr=0.2, epochs=3, batch_size=7)
-    assert made.personal_optim == make("ditto").personal_optim  # type: ignore[attr-defined]
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("ditto", "personal_optim"), ("fedrep", "head_optim"), ("pfedes", "proxy_optim"), ("fedbabu", "finetune")],
+)
+def test_options_that_all_methods_share_go_to_all_training_of_a_client(name: str, field: str) -> None:
+    made: Any = make(name, optimiser={"optimiser": "adam", "lr": 0.2, "epochs": 3, "batch_size": 7})
+    assert made.optim == getattr(made, field) == Adam(lr=0.2, epochs=3, batch_size=7)
+
+
+def test_shared_options_leave_training_at_the_server_and_inner_problems_alone() -> None:
+    options = {"lr": 0.2, "batch_size": 7}
+    assert make("fedgh", optimiser=options).server == make("fedgh").server  # type: ignore[attr-defined]
+    inner = [make("pfedme", optimiser=given).personal_optim for given in (options, {})]  # type: ignore[attr-defined]
+    assert inner[0] == inner[1]
+
+
+def test_setting_of_one_optimiser_overrules_the_shared_option() -> None:
+    made: Any = make("ditto", {"personal_optim.lr": 0.5}, optimiser={"lr": 0.2})
+    assert (made.optim.lr, made.personal_optim.lr) == (0.2, 0.5)
 
 
 def test_a_setting_overrules_a_shared_option() -> None:
