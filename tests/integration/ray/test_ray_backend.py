@@ -79,10 +79,13 @@ def test_a_remote_control_of_a_cluster_is_refused(address: str, monkeypatch: pyt
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
     """A Ray of this machine's that several runs use, as that of a program that has its own."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTHONPATH", str(TESTS))  # Workers need the methods and uploads of tests/support.
     found = ray_backend.require()
     ray_backend._connect(found, 2)
     yield found
     found.shutdown()
+    patch.undo()
 
 
 @pytest.mark.deploy
