@@ -74,7 +74,9 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
     checks = Validator(method, pool, config.seed, config.max_norm, _largest_value(setup), privacy.spare_rows)
     checkpoints = Checkpoints(run_dir.path, types, setup.identity()) if run_dir else None
     notes = list(setup.notes)
-    recorder = NullRecorder() if run_dir is None else RunRecorder(run_dir, config, environment.holdings())
+    recorder: NullRecorder | RunRecorder = NullRecorder()
+    if run_dir is not None:
+        recorder = RunRecorder(run_dir, config, environment.holdings(), setup.preparations)
     policy = _policy(setup, checks, recorder, faults, notes.append)
     backend = environment.open_backend(
         BackendInputs(

@@ -8,6 +8,7 @@
       runs_per_day: 5
       weights: 50000000            # of one model
       scores: rounded              # or exact, or off
+      statistics: 10               # of columns of tables: for how many different divisions of the rows; off: never
 
 What a server asks for beyond this gets the code `rules`, and the reason stays in the site's own log.
 """
@@ -38,6 +39,8 @@ class SiteRules:
         runs_per_day: most runs that begin on one day.
         weights: most weights of a model.
         scores: form of the scores that leave: ``rounded``, ``exact`` or ``off``.
+        statistics: most different divisions of the site's rows of which statistics of columns leave. The differences
+            between two divisions tell about the few rows in which they differ.
     """
 
     methods: tuple[str, ...] | None = None
@@ -47,6 +50,7 @@ class SiteRules:
     runs_per_day: int = 50
     weights: int = 50_000_000
     scores: str = "rounded"
+    statistics: int = 10
 
     def read_config(self, document: object, method_files: Collection[str] = ()) -> Config:
         """Return the configuration of a request, with registered names alone.
@@ -94,6 +98,9 @@ class SiteRules:
             f"A run has at most {self.rounds} rounds, and at most {self.runs_per_day} runs begin on one day.",
             f"A model has at most {self.weights:,} weights.",
             f"Scores leave the site {shown[self.scores]}.",
+            f"Sums and categories of columns leave the site for at most {self.statistics} divisions of its rows."
+            if self.statistics
+            else "Sums and categories of columns do not leave the site.",
         ]
 
 
@@ -120,6 +127,8 @@ def _entry(name: str, entry: Any, where: str) -> Any:
         if text not in SCORES:
             raise unknown(f"'scores' under 'allow' in {where}", str(text), SCORES)
         return text
+    if name == "statistics" and entry in (False, 0):  # YAML reads `off` as false.
+        return 0
     if type(entry) is not int or entry < 1:
         raise AtollError(f"{where}: {name!r} under 'allow' is a whole number of at least 1, not {entry!r}.")
     return entry

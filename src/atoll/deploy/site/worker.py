@@ -19,6 +19,7 @@ from ...errors import AtollError
 from ...utils.files import to_json
 from ...utils.parsing import Json
 from ..transport.protocol import Frame, ProtocolError, Refusal, error, pack, receive, unpack
+from .column_statistics import release_statistics
 from .config import SiteConfig, read_site
 from .exchange_store import ExchangeStore
 from .participation import Afterwards, Flawed, Participation
@@ -69,6 +70,10 @@ class RequestHandler:
                 config = config_of(request.head, self.site)
                 check_rules(self.site, config)
                 return self._answer("", request, Frame("card", self.site.card(config)))
+            case "statistics":
+                check_version(request.head)
+                reply = release_statistics(self.site, config_of(request.head, self.site), request.head)
+                return self._answer("", request, reply)
             case "begin":
                 return self._begin(request.head)
             case "exchange":
