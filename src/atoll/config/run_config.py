@@ -11,6 +11,8 @@ from ..aggregation.robust_rules import parse as parse_rule
 from ..clients.evaluation import TARGET_MEASURES
 from ..core.adapted_model import parse_adapter
 from ..core.problems import TASKS
+from ..data.partition.specs import AUTO, DEFAULT
+from ..data.tables.statistics import ALL, COLUMNS, COMMON, MISSING, SITE, STANDARDISE, TableOptions
 from ..errors import AtollError
 from ..methods._factory import OPTIMISERS
 from ..privacy.disclosure import COV_SOURCES
@@ -77,8 +79,9 @@ class Config:
         0, "number of clients, the last ones, that stay out of the run, for `atoll adapt`", group=DATA, least=0
     )
     partition: str = option(
-        "dirichlet:0.5",
-        "division of the rows among clients: iid, pathological:K, dirichlet:BETA, natural, or file:PATH",
+        AUTO,
+        "division of the rows among clients: iid, pathological:K, dirichlet:BETA, natural, or file:PATH; auto: natural "
+        f"if the data name owners, otherwise {DEFAULT}",
         group=DATA,
     )
     split: str = option(
@@ -92,7 +95,28 @@ class Config:
     public_data: str | None = option(
         None, "data set that the public rows come from; default: that of the clients", group=DATA
     )
-    transform: str = option("plain", "preset for normalisation and augmentation", group=DATA)
+    transform: str = option("plain", "preset for normalisation and augmentation of images", group=DATA)
+    standardise: str = option(
+        "all",
+        "training rows whose mean and deviation standardise columns of tables: those of all clients together, or of "
+        "each site; no: columns stay as they are",
+        choices=STANDARDISE,
+        group=DATA,
+    )
+    missing: str | None = option(
+        None,
+        "what fills empty cells of tables: the mean over all clients, or over the site; indicator: the mean over all, "
+        "and a further input that marks the cell; default: all, with --standardise site the site",
+        choices=MISSING,
+        group=DATA,
+    )
+    columns: str = option(
+        COMMON,
+        "columns of tables that models read: common, the same for all clients; own, an input layer for the columns "
+        "that the client has, with values in half of its training rows that are not all the same",
+        choices=COLUMNS,
+        group=DATA,
+    )
     models: tuple[str, ...] = option(
         (), "architectures, assigned to clients in turn; default: one that suits the data", group=MODELS
     )
@@ -315,6 +339,12 @@ class Config:
         names = ("optimiser", "lr", "epochs", "steps", "batch_size")
         given = {name: getattr(self, name) for name in names} | {"schedule": self.lr_schedule}
         return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def table_options(self) -> TableOptions:
+        """Rules for the preparation of tables."""
+        missing = self.missing or (SITE if self.standardise == SITE else ALL)
+        return TableOptions(self.standardise, missing, self.min_class_count, self.columns)
 
     @property
     def label(self) -> str:

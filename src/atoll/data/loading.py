@@ -2,24 +2,26 @@
 
 ======================================  ===============================================================================
 ``cifar10``, ``emnist:letters``, ...    a data set of the `catalogue`
+``hospitals``, ``penguins``, ...        a data set with natural clients (see `atoll.data.natural_sets`)
 ``cifar100@0-9``, ``mnist@0,3,7``       only these classes, after any name, renumbered from 0 in the given order
 ``data.npz``                            x_train, y_train, x_test, y_test; or x, y; optional: owner, classes
 ``table.csv``, ``table.parquet``        a table or texts (see `atoll.data.readers.tables`)
+a folder of .csv or .parquet files      one table for each owner, whose name is that of the file
 ``novel.txt``, a folder of .txt files   windows of plain text, for the next token; a file is an owner
 ``folder``                              images in a folder per class, or plain npz files, one per client
 ``pfllib:folder``                       PFLlib's client files
 ``hf:owner/name``                       a data set of the Hugging Face hub
 ======================================  ===============================================================================
 
-Options may follow a file: ``table.csv?label=diagnosis&owner=hospital``. ``classes=benign,malignant`` (or
+Options may follow a file: ``table.csv?label=diagnosis&owner=hospital``. For tables, ``ignore=id,name`` leaves columns
+out, and ``schema=heart.yaml`` declares kinds of columns (`atoll.data.tables.schema`). ``classes=benign,malignant`` (or
 ``classes=0-9``) fixes the order of the classes, which is otherwise the sorted order of the training labels. Sites that
 train together on their own files need this option if one of them lacks a class. Paths are looked up as written, then in
 the data folder. A data set of the catalogue is read from ``<name>.npz`` in the data folder if the file exists (``:`` is
 written as ``_``; for imdb also ``imdb.parquet``), otherwise from its official files, which are downloaded if missing.
 
 ``--task`` says what the labels are, if not classes: ``table.csv?label=fever,cough`` names several label columns, and
-``novel.txt?tokens=bytes&length=64`` the tokens of a text and the length of a window. ``standardise=no`` leaves columns
-and targets as they are.
+``novel.txt?tokens=bytes&length=64`` the tokens of a text and the length of a window.
 """
 
 import re
@@ -36,12 +38,14 @@ from .arrays import RawDataset, assemble
 from .catalogue import ALIASES, KNOWN, CatalogueEntry, DatasetInfo
 from .dataset import Dataset
 from .downloads import data_folder, fetch, find
+from .natural_sets import NATURAL, natural_catalogue
 from .readers import pickles
 from .readers.binary import client_parts, npz_parts
 from .readers.huggingface import hub_parts
 from .readers.images import SIZE, folder_parts
 from .readers.plain_text import TOKENS, WINDOW, window_parts
-from .readers.tables import table_parts
+from .readers.tables import SUFFIXES, TableRequest, table_parts
+from .tables.schema import Schema, read_schema
 
 WHERE = "The data set"
 FORM = "NAME?OPTION=VALUE&OPTION=VALUE, such as table.csv?label=diagnosis&owner=hospital"
@@ -57,6 +61,7 @@ class _Request:
     options: Mapping[str, str]
     labels: tuple[int, ...] | None  # classes after '@'
     task: str | None = None  # what the labels are; None for what the data set says
+    unlike: bool = False  # whether the tables of a folder may have unlike columns
 
     def allow(self, *names: str) -> None:
         """Raise an AtollError if there are other options than these."""
@@ -73,13 +78,6 @@ class _Request:
             raise refusal(WHERE, self.text, f"size must be a number of pixels, not {value!r}", FORM)
         return None if value is None else int(value)
 
-    def switch(self, name: str) -> bool:
-        """Return an option that is yes or no; yes by default."""
-        value = self.options.get(name, "yes")
-        if value not in ("yes", "no"):
-            raise refusal(WHERE, self.text, f"{name} must be yes or no, not {value!r}", FORM)
-        return value == "yes"
-
     def order(self) -> Sequence[str] | None:
         """Return the names of the option ``classes``, in the order of their labels."""
         value = self.options.get("classes")
@@ -92,13 +90,16 @@ class _Request:
         return names
 
 
-def load(name: str, data_dir: str | Path | None = None, task: str | None = None) -> Dataset:
+def load(
+    name: str, data_dir: str | Path | None = None, task: str | None = None, unlike_columns: bool = False
+) -> Dataset:
     """Load a data set.
 
     Args:
         name: a name of the catalogue, a path or a Hugging Face name, with options; see the top of this module.
         data_dir: the data folder; by default that of the variable ATOLL_DATA, or the user's cache folder.
         task: what the labels are, a value of ``--task``; by default classes, and the next token for plain text.
+        unlike_columns: whether the tables of a folder may have unlike columns; cells of a missing column are empty.
 
     Raises:
         AtollError: the name is unknown, an option is wrong, or the files cannot be read.
@@ -107,11 +108,15 @@ def load(name: str, data_dir: str | Path | None = None, task: str | None = None)
         >>> load("cifar100@0-9").num_classes
         10
     """
-    request, folder = replace(_parse(name), task=task), data_folder(data_dir)
+    request, folder = replace(_parse(name), task=task, unlike=unlike_columns), data_folder(data_dir)
     known = KNOWN.get(ALIASES.get(request.base, request.base))
     if known:
         _check_labels(request, known.info.classes)  # before anything is downloaded
-    data = _load_known(known, request, folder) if known else _load_other(request, folder)
+    if request.base in NATURAL:
+        request.allow()
+        data = assemble(request.text, NATURAL[request.base].load(), task=request.task)
+    else:
+        data = _load_known(known, request, folder) if known else _load_other(request, folder)
     if request.labels is not None and not data.num_classes:
         raise AtollError(f"Data set {name!r}: '@' selects classes, but labels are {data.problem.labels}. Leave it out.")
     _check_labels(request, max(data.num_classes, 1))
@@ -121,7 +126,8 @@ def load(name: str, data_dir: str | Path | None = None, task: str | None = None)
 def catalogue(data_dir: str | Path | None = None) -> list[DatasetInfo]:
     """List the data sets that can be loaded by name alone."""
     folder = data_folder(data_dir)
-    return [replace(known.info, found=_is_available(known, folder)) for known in KNOWN.values()]
+    known = [replace(known.info, found=_is_available(known, folder)) for known in KNOWN.values()]
+    return known + natural_catalogue()
 
 
 def base_name(name: str) -> str:
@@ -232,23 +238,40 @@ def _find_path(name: str, request: _Request, folder: Path) -> Path:
             return place
     if "/" in name or "." in name or request.base != name:
         raise AtollError(f"There is no file or folder {name!r}, neither here nor in the data folder {folder}.")
-    raise unknown("data set", name, [*KNOWN, *ALIASES])
+    raise unknown("data set", name, [*KNOWN, *ALIASES, *NATURAL])
 
 
 def _read_path(path: Path, request: _Request) -> RawDataset:
     if path.is_dir():
         return _read_folder(path, request)
     if path.suffix == ".npz":
-        request.allow("classes", "standardise")
-        return npz_parts(path)._replace(standardise=request.switch("standardise"))
+        request.allow("classes")
+        return npz_parts(path)
     if path.suffix == ".txt":
         return _read_text([path], request)
-    if path.suffix in (".csv", ".parquet"):
-        request.allow("label", "owner", "standardise", "classes")
-        get = request.options.get
-        one_label = request.task in (None, Classes.task)
-        return table_parts(path, get("label"), get("owner"), request.switch("standardise"), one_label)
+    if path.suffix in SUFFIXES:
+        return _read_table(path, request)
     raise AtollError(f"{path} has an unknown format. Give a .npz, .csv, .parquet or .txt file, or a folder.")
+
+
+def _read_table(path: Path, request: _Request) -> RawDataset:
+    request.allow("label", "owner", "ignore", "schema", "classes")
+    get = request.options.get
+    beside = path if path.is_dir() else path.parent
+    schema = next((place for place in (Path(get("schema", "")), beside / get("schema", "")) if place.is_file()), None)
+    if "schema" in request.options and schema is None:
+        raise AtollError(f"There is no schema file {get('schema')!r}, neither here nor in {beside}.")
+    return table_parts(
+        path,
+        TableRequest(
+            get("label"),
+            get("owner"),
+            tuple(name for name in get("ignore", "").split(",") if name),
+            Schema() if schema is None else read_schema(schema),
+            one_label=request.task in (None, Classes.task),
+            unlike=request.unlike,
+        ),
+    )
 
 
 def _read_text(paths: Sequence[Path], request: _Request) -> RawDataset:
@@ -265,6 +288,8 @@ def _read_folder(path: Path, request: _Request) -> RawDataset:
     if any(path.glob("*.npz")) or any(path.glob("train/*.npz")):
         request.allow("classes")
         return client_parts(path)
+    if any(file.suffix in SUFFIXES for file in path.iterdir()):
+        return _read_table(path, request)
     if any(path.glob("*.txt")):
         return _read_text(sorted(path.glob("*.txt")), request)
     request.allow("size", "classes")

@@ -19,8 +19,11 @@ from ...core.hooks import has_bias_free_heads
 from ...core.method import traits_of
 from ...core.problems import Classes
 from ...core.traits import Need
-from ...data.dataset import Array, Dataset, Kind
+from ...data.dataset import Dataset, Kind
 from ...data.federated_dataset import FederatedDataset
+from ...data.tables.federated import Preparations
+from ...data.tables.preparation import Preparation
+from ...data.tables.statistics import SITE, TableOptions
 from ...data.transforms import preset
 from ...engine import compatibility
 from ...engine.model_factory import ModelFactory
@@ -34,8 +37,10 @@ from ...simulation.topology import STAR
 from ...typing import ClientId
 from ...utils.files import to_json
 from ...utils.parsing import Json
-from ..fingerprints import method_digest, models_digest, rows_digest
+from ..fingerprints import method_digest, models_digest
 from ..received_names import ForeignName, check_name
+from ..site.config import PublicRows, public_digest
+from ..table_agreement import TableAgreement, columns_from_json, prepare_public
 from ..transport.protocol import VERSION, Frame
 
 MOST_ROWS = 10**12
@@ -71,6 +76,9 @@ class SiteDescription(NamedTuple):
     labels: str
     model: str
     public: str | None
+    columns: list[list[object]]  # name, kind and declared levels of each column of a raw table
+    gaps: bool  # whether a column of numbers has empty cells
+    has: list[str]  # names of the columns that the site has, under --columns own
     rows: list[int]  # for training, validation and test
 
 
@@ -106,8 +114,11 @@ def read_description(site: ClientId, values: Json) -> SiteDescription:
             and all(type(n) is int and 0 <= n < MOST_ROWS for n in description.rows)
             and description.rows[0] > 0
             and description.dtype in DTYPES
+            and type(description.gaps) is bool
+            and all(type(name) is str for name in description.has)
+            and len(columns_from_json(description.columns)) in (0, 1, *description.shape[:1])
         )
-    except TypeError:
+    except (TypeError, ValueError):
         sound = False
     if not sound:
         raise AtollError(
@@ -130,6 +141,8 @@ def compare(descriptions: Sequence[SiteDescription]) -> None:
                 "Install the same version."
             )
         for name, remedy in _COMMON.items():
+            if name == "shape" and first.columns and description.columns:
+                continue  # Columns are compared by their names.
             a, b = getattr(first, name), getattr(description, name)
             if a != b:
                 raise AtollError(
@@ -152,8 +165,13 @@ def check_models(config: Config, descriptions: Sequence[SiteDescription]) -> Non
             ) from reason
 
 
-def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], public: Array | None) -> Setup:
-    """Build the server's setup of a run from the descriptions of its sites."""
+def build_remote_setup(
+    config: Config,
+    descriptions: Sequence[SiteDescription],
+    public: PublicRows | None,
+    tables: TableAgreement | None = None,
+) -> Setup:
+    """Build the server's setup of a run from the descriptions of its sites, and what they agreed on."""
     compare(descriptions)
     check_models(config, descriptions)
     trusted = config.models
@@ -166,10 +184,20 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
     )
     method, ids = build_method(config), tuple(description.site for description in descriptions)
     _check_public(descriptions, public, Need.PUBLIC_DATA in traits_of(method).needs)
-    data = _blank(config.data, descriptions[0])
+    options = config.table_options
+    own = _site_preparations(descriptions, tables, options)
+    preparation = next(iter(own.values()), None)
+    data = _blank(config.data, descriptions[0], tables)
     transform = preset(config.transform, config.data, data.shape)
-    row = transform.prepare(data.x_train)
-    networks = ModelFactory(config, data, tuple(row.shape[1:]), code=trusted, most_weights=MOST_WEIGHTS)
+    row = transform.prepare(data.x_train if preparation is None else preparation.apply(data.x_train))
+    networks = ModelFactory(
+        config,
+        data,
+        tuple(row.shape[1:]),
+        code=trusted,
+        most_weights=MOST_WEIGHTS,
+        inputs=Preparations(own, own_columns=options.own_columns).own_inputs,
+    )
     rows = RowSplits(
         *(_placeholder_rows(row, [description.rows[part] for description in descriptions]) for part in range(3))
     )
@@ -179,7 +207,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
         networks.assign(ids, not has_bias_free_heads(method)),
         rows,
         data.problem,
-        public=None if public is None else transform.prepare(public),
+        public=None if public is None else transform.prepare(prepare_public(public.x, public.columns, preparation)),
         augment=transform.augmentation,
         remote=True,
     )
@@ -187,7 +215,19 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
     check_stopping(config, pool)
     config, method, pool = apply_privacy(config, method, pool)
     federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(descriptions))
-    return Setup(config, method, federation, pool, fill_from_option(Devices(), config.clock, "--clock"))
+    known = SITE not in (options.standardise, options.missing)
+    devices = fill_from_option(Devices(), config.clock, "--clock")
+    return Setup(config, method, federation, pool, devices, preparations=Preparations(own if known else {}))
+
+
+def _site_preparations(
+    descriptions: Sequence[SiteDescription], tables: TableAgreement | None, options: TableOptions
+) -> dict[ClientId, Preparation]:
+    """Return the preparation of each site, as far as the server knows it; empty if rows are no raw tables."""
+    if tables is None:
+        return {}
+    own = options.own_columns
+    return {d.site: tables.preparation(options, d.has if own else None) for d in descriptions}
 
 
 def _check_options(config: Config) -> None:
@@ -218,7 +258,9 @@ def _check_options(config: Config) -> None:
             raise AtollError(f"{flag(name)} is for simulations: {why}. Leave it out.")
 
 
-def announcement(setup: Setup, run: str, public: Array | None) -> dict[ClientId, Frame]:
+def announcement(
+    setup: Setup, run: str, public: PublicRows | None, tables: TableAgreement | None = None
+) -> dict[ClientId, Frame]:
     """Return the announcement of a run for each site, with digests of what the server expects there."""
     pool, method = setup.pool, setup.method
     common = {
@@ -227,10 +269,11 @@ def announcement(setup: Setup, run: str, public: Array | None) -> dict[ClientId,
         "run": run,
         "config": setup.config.to_dict(),
         "models": {i: model.architecture for i, model in pool.models.items()},
+        "tables": None if tables is None else tables.to_json(),
     }
     contract, shown = (
         method_digest(method),
-        rows_digest(public) if Need.PUBLIC_DATA in traits_of(method).needs else None,
+        public_digest(public) if Need.PUBLIC_DATA in traits_of(method).needs else None,
     )
     return {
         i: Frame(
@@ -262,10 +305,10 @@ def holdings(setup: Setup) -> dict[str, object]:
     }
 
 
-def _check_public(descriptions: Sequence[SiteDescription], public: Array | None, needed: bool) -> None:
+def _check_public(descriptions: Sequence[SiteDescription], public: PublicRows | None, needed: bool) -> None:
     if not needed:
         return
-    own = rows_digest(public)
+    own = public_digest(public)
     if own is None:
         raise AtollError("This method distils on public rows, and the server has none. Give their file with --public.")
     for description in descriptions:
@@ -276,9 +319,11 @@ def _check_public(descriptions: Sequence[SiteDescription], public: Array | None,
             )
 
 
-def _blank(name: str, description: SiteDescription) -> Dataset:
+def _blank(name: str, description: SiteDescription, tables: TableAgreement | None) -> Dataset:
     """Return a data set of one row of zeros with the form of the sites' rows."""
-    x, y = np.zeros((1, *description.shape), description.dtype), np.zeros(1, np.int64)
+    unlike = tables is not None and description.kind == "table"
+    shape = (len(tables.columns),) if tables is not None and unlike else tuple(description.shape)
+    x, y = np.zeros((1, *shape), description.dtype), np.zeros(1, np.int64)
     kind = cast(Kind, description.kind)
     return Dataset(name, kind, x, y, x[:0], y[:0], tuple(str(c) for c in range(description.classes)))
 
