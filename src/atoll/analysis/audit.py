@@ -9,7 +9,10 @@ from torch import Tensor
 from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
-from ..core.payloads import Packed, Payload, pack
+from ..core.payloads import Packed, Payload, nbytes, pack
+from ..data.tables.federated import Preparations
+
+BEFORE = "any model, before the first round"  # in place of a model
 
 
 class Item(NamedTuple):
@@ -41,6 +44,16 @@ def audit(method: AnyMethod, pool: ClientPool, seed: int) -> list[Item]:
             model = pool.models[exchange.client].name
             items += _items("down", exchange.round.exchange, model, exchange.download)
             items += _items("up", exchange.round.exchange, model, exchange.upload)
+    return items
+
+
+def audit_statistics(preparations: Preparations) -> list[Item]:
+    """List the fields of the statistics of columns that clients exchange before the first round."""
+    items: list[Item] = []
+    if preparations.sent and preparations.agreed is not None:
+        largest = max(preparations.sent.values(), key=nbytes)
+        items += _items("up", 0, BEFORE, largest)
+        items += _items("down", 0, BEFORE, preparations.agreed)
     return items
 
 

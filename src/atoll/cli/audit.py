@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..analysis.audit import Item
+from ..analysis.audit import BEFORE, Item, audit_statistics
 from ..analysis.audit import audit as audit_method
 from ..config import from_dict
 from ..engine.setup import build_setup
@@ -35,7 +35,8 @@ def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **op
     values = given(options, config_file)
     if not (verify or is_run(what)):
         setup = build_setup(from_dict({**values, "method": what}))
-        return _show_items(audit_method(setup.method, setup.pool, setup.config.seed), as_json)
+        items = audit_statistics(setup.preparations) + audit_method(setup.method, setup.pool, setup.config.seed)
+        return _show_items(items, as_json)
     if values:
         raise AtollError(
             f"{what!r} is a run directory, whose options are fixed. Leave out all options but --verify and --json."
@@ -142,7 +143,8 @@ def _show_items(items: Sequence[Item], as_json: bool) -> None:
     console().print(table)
     for model in dict.fromkeys(item.model for item in items):
         down, up = (sum(i.bytes for i in items if (i.model, i.direction) == (model, way)) for way in ("down", "up"))
-        click.echo(f"{down:,} bytes reach a client with {model} in this round, {up:,} leave it.")
+        when = "" if model == BEFORE else " in this round"
+        click.echo(f"{down:,} bytes reach a client with {model}{when}, {up:,} leave it.")
     click.echo(
         "Measured in the second round of a dry run with one batch of rows; a client with more classes sends more."
     )

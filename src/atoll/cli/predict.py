@@ -3,17 +3,14 @@
 from pathlib import Path
 
 import click
-import numpy as np
 import torch
-from PIL import Image
 from rich.table import Table
 from torch import Tensor
 
 from ..core.problems import Labels, NextToken, Numbers, Problem
-from ..data.dataset import Array, Dataset
-from ..data.readers.images import SUFFIXES, Layout, Source, pixels
 from ..errors import AtollError
 from ..inference.models import TrainedModels, open_run
+from ..inference.raw_rows import read_raw_rows
 from ..utils.files import to_json
 from .console import console
 
@@ -70,8 +67,9 @@ round_option = click.option(
 def predict(run: Path, inputs: tuple[Path, ...], client: str | None, which: str, top: int, as_json: bool) -> None:
     """Predict with a client's personalised model.
 
-    FILE is an image, or a NumPy file (.npy) with raw rows as the data set of the run has them. Without one, the test
-    rows of the client are predicted. With SITE_DIR, the folder of a site, the model is that of the site's latest run.
+    FILE is a table (.csv or .parquet) with the columns of the run's data set, an image, or a NumPy file (.npy) with raw
+    rows as the data set of the run has them. Rows of another type or scale are refused. Without a file, the test rows
+    of the client are predicted. With SITE_DIR, the folder of a site, the model is that of the site's latest run.
     """
     models = open_models(run, which)
     whose = models.client(client)
@@ -98,34 +96,18 @@ def _values(problem: Problem, outputs: Tensor) -> Tensor:
 
 
 def _rows(models: TrainedModels, client: str, inputs: tuple[Path, ...]) -> tuple[list[str], torch.Tensor]:
-    if inputs:
-        data = models.data
-        found = [(f"{path}{f'[{i}]' if len(rows) > 1 else ''}", row) for path in inputs
-                 for rows in [_read(path, data)] for i, row in enumerate(rows)]  # fmt: skip
-        return [name for name, _ in found], models.prepared(np.stack([row for _, row in found]))
-    x = models.pool.test[models.pool.position(client)].x
-    if not len(x):
-        raise AtollError(f"Client {client!r} has no test rows. Give a file to predict.")
-    return [f"test row {i}" for i in range(len(x))], x
-
-
-def _read(path: Path, data: Dataset) -> Array:
-    """Read the raw rows of a file."""
-    if not path.is_file():
-        raise AtollError(f"There is no file {str(path)!r}.")
-    if path.suffix.lower() in SUFFIXES:
-        if data.kind != "image":
-            raise AtollError(f"{str(path)!r} is an image, but the models of this run read {data.kind} rows.")
-        channels, height, width = data.shape
-        return pixels(Source(str(path), lambda: Image.open(path)), Layout(width, height, channels))[None]
-    try:
-        rows = np.load(path, allow_pickle=False)
-    except (ValueError, OSError) as reason:
-        raise AtollError(f"Cannot read {str(path)!r} as an image or as a NumPy file: {reason}") from reason
-    array: Array = rows[None] if rows.shape == tuple(data.shape) else rows
-    if array.shape[1:] != tuple(data.shape):
-        raise AtollError(f"{str(path)!r} has rows of shape {array.shape[1:]}, but the run has {tuple(data.shape)}.")
-    return array.astype(data.x_train.dtype)
+    if not inputs:
+        x = models.pool.test[models.pool.position(client)].x
+        if not len(x):
+            raise AtollError(f"Client {client!r} has no test rows. Give a file to predict.")
+        return [f"test row {i}" for i in range(len(x))], x
+    names: list[str] = []
+    parts = []
+    for path in inputs:
+        rows = read_raw_rows(path, models.data, models.preparation(client))
+        names += [f"{path}[{i}]" if len(rows) > 1 else str(path) for i in range(len(rows))]
+        parts.append(models.prepared(rows, client))
+    return names, torch.cat(parts)
 
 
 def _number_table(names: list[str], numbers: list[dict[str, float]]) -> Table:

@@ -11,6 +11,7 @@ from ..aggregation.robust_rules import parse as parse_rule
 from ..clients.evaluation import TARGET_MEASURES
 from ..core.adapted_model import parse_adapter
 from ..core.problems import TASKS
+from ..data.tables.statistics import ALL, MISSING, SITE, STANDARDISE, TableOptions
 from ..errors import AtollError
 from ..methods._factory import OPTIMISERS
 from ..privacy.disclosure import COV_SOURCES
@@ -92,7 +93,21 @@ class Config:
     public_data: str | None = option(
         None, "data set that the public rows come from; default: that of the clients", group=DATA
     )
-    transform: str = option("plain", "preset for normalisation and augmentation", group=DATA)
+    transform: str = option("plain", "preset for normalisation and augmentation of images", group=DATA)
+    standardise: str = option(
+        "all",
+        "training rows whose mean and deviation standardise columns of tables: those of all clients together, or of "
+        "each site; no: columns stay as they are",
+        choices=STANDARDISE,
+        group=DATA,
+    )
+    missing: str | None = option(
+        None,
+        "what fills empty cells of tables: the mean over all clients, or over the site; indicator: the mean over all, "
+        "and a further input that marks the cell; default: all, with --standardise site the site",
+        choices=MISSING,
+        group=DATA,
+    )
     models: tuple[str, ...] = option(
         (), "architectures, assigned to clients in turn; default: one that suits the data", group=MODELS
     )
@@ -315,6 +330,12 @@ class Config:
         names = ("optimiser", "lr", "epochs", "steps", "batch_size")
         given = {name: getattr(self, name) for name in names} | {"schedule": self.lr_schedule}
         return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def table_options(self) -> TableOptions:
+        """Rules for the preparation of tables."""
+        missing = self.missing or (SITE if self.standardise == SITE else ALL)
+        return TableOptions(self.standardise, missing, self.min_class_count)
 
     @property
     def label(self) -> str:

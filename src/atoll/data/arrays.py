@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.problems import Classes, NextToken
+from ..core.problems import Classes, NextToken, Numbers
 from ..errors import AtollError
 from .dataset import Array, Dataset, Kind
+from .tables.columns import TEXT, Column
 from .targets import RawTargets, plain, read_targets
 
 CHANNELS = (1, 3, 4)
@@ -30,7 +31,8 @@ class RawDataset(NamedTuple):
     classes: tuple[str, ...] | None = None  # if given, labels are indices into these names, or columns with them
     channels_first: bool = False  # images are known to be [N, channels, H, W]
     task: str = Classes.task  # what the labels are, unless the user says something else
-    standardise: bool = True  # whether models learn standardised numbers
+    columns: tuple[Column, ...] = ()  # of raw rows, which are prepared by statistics of training rows
+    notes: tuple[str, ...] = ()  # what the reader inferred, left out or changed
 
 
 def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, task: str | None = None) -> Dataset:
@@ -46,8 +48,8 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, t
     if not len(parts.train.y):
         raise AtollError(f"Data set {name!r} has no training rows.")
     train, test = parts.train, _test_part(parts)
-    kind, x_train = rows(f"Data set {name!r}, train part", train.x, parts.channels_first)
-    test_kind, x_test = rows(f"Data set {name!r}, test part", test.x, parts.channels_first)
+    kind, x_train = _rows(f"Data set {name!r}, train part", train.x, parts)
+    test_kind, x_test = _rows(f"Data set {name!r}, test part", test.x, parts)
     if (kind, x_train.dtype) != (test_kind, x_test.dtype):
         raise AtollError(
             f"Data set {name!r}: training rows are {kind} of {x_train.dtype}, test rows {test_kind} of {x_test.dtype}. "
@@ -58,9 +60,7 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, t
             f"Data set {name!r}: --task next-token reads a plain text file (.txt), or token ids [N, length] as rows "
             f"and as labels, but rows are {kind} data."
         )
-    targets = read_targets(
-        task or parts.task, RawTargets(name, train.y, test.y, parts.classes, order, standardise=parts.standardise)
-    )
+    targets = read_targets(task or parts.task, RawTargets(name, train.y, test.y, parts.classes, order))
     return Dataset(
         name=name,
         kind=kind,
@@ -72,7 +72,16 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, t
         owner_train=_owners(name, train.owner),
         owner_test=_owners(name, test.owner),
         problem=targets.problem,
+        columns=parts.columns,
+        standardise_targets=isinstance(targets.problem, Numbers),
+        notes=parts.notes,
     )
+
+
+def _rows(where: str, x: Array, parts: RawDataset) -> tuple[Kind, Array]:
+    if parts.columns:
+        return "text" if parts.columns[0].kind == TEXT else "table", x
+    return rows(where, x, parts.channels_first)
 
 
 def rows(where: str, x: Array, channels_first: bool = False) -> tuple[Kind, Array]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..core.problems import Classes, NextToken, Numbers, Problem
 from ..errors import AtollError
+from .tables.columns import Column
 
 Array = NDArray[Any]  # the element type depends on the content, such as uint8 for images
 Kind = Literal["image", "table", "text"]
@@ -24,7 +25,9 @@ class Dataset:
 
     name: str
     kind: Kind
-    x_train: Array  # image: uint8 [N, channels, H, W]; table: float32 [N, columns]; text: int64 token ids [N, length]
+    # image: uint8 [N, channels, H, W]; table: float32 [N, columns]; text: int64 token ids [N, length]; with columns,
+    # raw rows as `data/tables/columns.py` describes them
+    x_train: Array
     y_train: Array  # classes: int64 [N], 0 to C - 1; labels and numbers: float32 [N, T]; next token: int64 [N, length]
     x_test: Array
     y_test: Array
@@ -32,6 +35,9 @@ class Dataset:
     owner_train: Array | None = None  # str [N]: the owner of each row, if the data name owners
     owner_test: Array | None = None
     problem: Problem = Classes(0)  # what the labels are; the number of classes follows from their names
+    columns: tuple[Column, ...] = ()  # of rows that are prepared by statistics of training rows; none: used as they are
+    standardise_targets: bool = False  # whether a run gives targets that are numbers the unit of its training rows
+    notes: tuple[str, ...] = ()  # what a reader inferred, left out or changed
 
     def __post_init__(self) -> None:
         if isinstance(self.problem, Classes):
@@ -120,6 +126,6 @@ class Dataset:
         if owner is not None and len(owner) != len(y):
             raise AtollError(f"{where}: {len(y)} rows but {len(owner)} owners. Give one owner for each row.")
         self._check_labels(where, x, y)
-        if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+        if not self.columns and np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             row = int(np.argwhere(~np.isfinite(x.reshape(len(x), -1)).all(1))[0, 0])
             raise AtollError(f"{where}: row {row} contains NaN or infinity. Remove the row or fill the value.")

@@ -15,7 +15,18 @@ from .partition.specs import parse
 from .partition.uniform import Iid
 from .partition_files import VERSION, load_cached, read_partition, store
 from .seeding import stream
-from .split import apportion, check, gaps, grouped, holdings, mirror, pick, split_clients
+from .split import (
+    ClientSplits,
+    apportion,
+    check,
+    gaps,
+    grouped,
+    holdings,
+    mirror,
+    pick,
+    split_clients,
+    split_site,
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,8 @@ class _Request:
 
     def __str__(self) -> str:
         many = "all" if self.clients is None else self.clients
-        return f"{self.scheme}, {many} clients, {self.split}, {self.public} public rows, seed {self.seed}"
+        split = f"{self.split} by each owner" if isinstance(self.scheme, Natural) else self.split
+        return f"{self.scheme}, {many} clients, {split}, {self.public} public rows, seed {self.seed}"
 
     def stream(self, purpose: str) -> Generator:
         return stream(self.seed, str(self.scheme), purpose)
@@ -95,7 +107,7 @@ def _partition(dataset: Dataset, request: _Request) -> FederatedDataset:
     pool = Pool(labels[rows], dataset.groups, None if owners is None else owners[rows])
     partition = scheme.divide(pool, request.clients, request.stream("partition"))
     owned = tuple(rows[positions] for positions in partition.rows)
-    parts = split_clients(owned, labels, len(dataset.groups), split, request.stream(split))
+    parts = _split(owned, labels, dataset, partition.clients, request)
     if split == "official":
         if isinstance(scheme, Natural) and dataset.owner_test is not None:
             test = _test_rows_by_owner(dataset.owner_test, partition.clients)
@@ -103,8 +115,22 @@ def _partition(dataset: Dataset, request: _Request) -> FederatedDataset:
             counts = holdings(owned, labels, len(dataset.groups))
             test = mirror(counts, pool.totals(), dataset.group_numbers(dataset.y_test), request.stream("test"))
         parts = replace(parts, test=tuple(positions + len(dataset.y_train) for positions in test))
-    notes += left_out + partition.notes + gaps(parts, labels, len(dataset.groups), dataset.problem)
+    notes = dataset.notes + notes + left_out + partition.notes
+    notes += gaps(parts, labels, len(dataset.groups), dataset.problem)
     return FederatedDataset(dataset, partition.clients, parts.train, parts.val, parts.test, public, notes, name="")
+
+
+def _split(
+    owned: tuple[Array, ...], labels: Array, dataset: Dataset, clients: tuple[str, ...], request: _Request
+) -> ClientSplits:
+    """Split the rows of each client. Owners that the data name split their rows by themselves, as sites do."""
+    groups = len(dataset.groups)
+    if not isinstance(request.scheme, Natural):
+        return split_clients(owned, labels, groups, request.split, request.stream(request.split))
+    each = [
+        split_site(i, rows, labels, groups, request.split, request.seed) for i, rows in zip(clients, owned, strict=True)
+    ]
+    return ClientSplits(*(tuple(getattr(own, part)[0] for own in each) for part in ("train", "val", "test")))
 
 
 def _set_aside(dataset: Dataset, public: int, rng: Generator) -> tuple[Array, tuple[str, ...]]:

@@ -125,6 +125,8 @@ class FederatedDataset:
 def fingerprint(dataset: Dataset) -> str:
     """Return a short hash of the content of a data set, without its name."""
     digest = sha256(repr(dataset.classes).encode())
+    if dataset.columns:
+        digest.update(repr(dataset.columns).encode())
     for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
         update_hash(digest, array)
     for owners in (dataset.owner_train, dataset.owner_test):

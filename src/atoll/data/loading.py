@@ -5,21 +5,22 @@
 ``cifar100@0-9``, ``mnist@0,3,7``       only these classes, after any name, renumbered from 0 in the given order
 ``data.npz``                            x_train, y_train, x_test, y_test; or x, y; optional: owner, classes
 ``table.csv``, ``table.parquet``        a table or texts (see `atoll.data.readers.tables`)
+a folder of .csv or .parquet files      one table for each owner, whose name is that of the file
 ``novel.txt``, a folder of .txt files   windows of plain text, for the next token; a file is an owner
 ``folder``                              images in a folder per class, or plain npz files, one per client
 ``pfllib:folder``                       PFLlib's client files
 ``hf:owner/name``                       a data set of the Hugging Face hub
 ======================================  ===============================================================================
 
-Options may follow a file: ``table.csv?label=diagnosis&owner=hospital``. ``classes=benign,malignant`` (or
+Options may follow a file: ``table.csv?label=diagnosis&owner=hospital``. For tables, ``ignore=id,name`` leaves columns
+out, and ``schema=heart.yaml`` declares kinds of columns (`atoll.data.tables.schema`). ``classes=benign,malignant`` (or
 ``classes=0-9``) fixes the order of the classes, which is otherwise the sorted order of the training labels. Sites that
 train together on their own files need this option if one of them lacks a class. Paths are looked up as written, then in
 the data folder. A data set of the catalogue is read from ``<name>.npz`` in the data folder if the file exists (``:`` is
 written as ``_``; for imdb also ``imdb.parquet``), otherwise from its official files, which are downloaded if missing.
 
 ``--task`` says what the labels are, if not classes: ``table.csv?label=fever,cough`` names several label columns, and
-``novel.txt?tokens=bytes&length=64`` the tokens of a text and the length of a window. ``standardise=no`` leaves columns
-and targets as they are.
+``novel.txt?tokens=bytes&length=64`` the tokens of a text and the length of a window.
 """
 
 import re
@@ -41,7 +42,8 @@ from .readers.binary import client_parts, npz_parts
 from .readers.huggingface import hub_parts
 from .readers.images import SIZE, folder_parts
 from .readers.plain_text import TOKENS, WINDOW, window_parts
-from .readers.tables import table_parts
+from .readers.tables import SUFFIXES, TableRequest, table_parts
+from .tables.schema import Schema, read_schema
 
 WHERE = "The data set"
 FORM = "NAME?OPTION=VALUE&OPTION=VALUE, such as table.csv?label=diagnosis&owner=hospital"
@@ -72,13 +74,6 @@ class _Request:
         if value is not None and not (value.isdecimal() and int(value) > 0):
             raise refusal(WHERE, self.text, f"size must be a number of pixels, not {value!r}", FORM)
         return None if value is None else int(value)
-
-    def switch(self, name: str) -> bool:
-        """Return an option that is yes or no; yes by default."""
-        value = self.options.get(name, "yes")
-        if value not in ("yes", "no"):
-            raise refusal(WHERE, self.text, f"{name} must be yes or no, not {value!r}", FORM)
-        return value == "yes"
 
     def order(self) -> Sequence[str] | None:
         """Return the names of the option ``classes``, in the order of their labels."""
@@ -239,16 +234,32 @@ def _read_path(path: Path, request: _Request) -> RawDataset:
     if path.is_dir():
         return _read_folder(path, request)
     if path.suffix == ".npz":
-        request.allow("classes", "standardise")
-        return npz_parts(path)._replace(standardise=request.switch("standardise"))
+        request.allow("classes")
+        return npz_parts(path)
     if path.suffix == ".txt":
         return _read_text([path], request)
-    if path.suffix in (".csv", ".parquet"):
-        request.allow("label", "owner", "standardise", "classes")
-        get = request.options.get
-        one_label = request.task in (None, Classes.task)
-        return table_parts(path, get("label"), get("owner"), request.switch("standardise"), one_label)
+    if path.suffix in SUFFIXES:
+        return _read_table(path, request)
     raise AtollError(f"{path} has an unknown format. Give a .npz, .csv, .parquet or .txt file, or a folder.")
+
+
+def _read_table(path: Path, request: _Request) -> RawDataset:
+    request.allow("label", "owner", "ignore", "schema", "classes")
+    get = request.options.get
+    beside = path if path.is_dir() else path.parent
+    schema = next((place for place in (Path(get("schema", "")), beside / get("schema", "")) if place.is_file()), None)
+    if "schema" in request.options and schema is None:
+        raise AtollError(f"There is no schema file {get('schema')!r}, neither here nor in {beside}.")
+    return table_parts(
+        path,
+        TableRequest(
+            get("label"),
+            get("owner"),
+            tuple(name for name in get("ignore", "").split(",") if name),
+            Schema() if schema is None else read_schema(schema),
+            one_label=request.task in (None, Classes.task),
+        ),
+    )
 
 
 def _read_text(paths: Sequence[Path], request: _Request) -> RawDataset:
@@ -265,6 +276,8 @@ def _read_folder(path: Path, request: _Request) -> RawDataset:
     if any(path.glob("*.npz")) or any(path.glob("train/*.npz")):
         request.allow("classes")
         return client_parts(path)
+    if any(file.suffix in SUFFIXES for file in path.iterdir()):
+        return _read_table(path, request)
     if any(path.glob("*.txt")):
         return _read_text(sorted(path.glob("*.txt")), request)
     request.allow("size", "classes")

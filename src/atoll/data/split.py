@@ -17,6 +17,7 @@ from ..core.problems import Problem
 from ..errors import AtollError, unknown
 from .dataset import Array, Dataset
 from .partition.counts import ROUNDING, deal
+from .seeding import stream
 
 SPLITS = ("client_811", "client_82", "official")
 TESTABLE = 3  # a client with at least this many rows of a class has a test row of it
@@ -66,6 +67,20 @@ def split_clients(rows: Sequence[Array], labels: Array, num_classes: int, split:
         return grouped(flat[order[chosen]], owner[order[chosen]], len(rows))
 
     return ClientSplits(pick(~for_test & ~for_val), pick(for_val), pick(for_test))
+
+
+def split_site(name: str, rows: Array, labels: Array, num_classes: int, split: str, seed: int) -> ClientSplits:
+    """Split the rows of one owner by itself, the same way in a simulation and at a site.
+
+    Args:
+        name: name of the owner.
+        rows: its row indices.
+        labels: labels of all rows.
+        num_classes: number of classes.
+        split: name of the split.
+        seed: seed of the run.
+    """
+    return split_clients((rows,), labels, num_classes, split, stream(seed, "site", name, split))
 
 
 def held_out(counts: Array, split: str, rng: Generator) -> tuple[Array, Array]:

@@ -28,7 +28,6 @@ class RawTargets(NamedTuple):
         test: labels of the test rows.
         names: names of the classes, if labels are indices into them; of label columns; or of tokens.
         order: names of the classes in the order of their numbers, if the file does not name them.
-        standardise: whether models learn targets with mean 0 and standard deviation 1.
     """
 
     data: str
@@ -36,7 +35,6 @@ class RawTargets(NamedTuple):
     test: Array
     names: tuple[str, ...] | None = None
     order: Sequence[str] | None = None
-    standardise: bool = True
 
 
 def read_targets(task: str, raw: RawTargets) -> Targets:
@@ -100,12 +98,7 @@ def _labels(raw: RawTargets) -> Targets:
 def _numbers(raw: RawTargets) -> Targets:
     train, test = (_matrix(raw, y) for y in (raw.train, raw.test))
     count = train.shape[1]
-    if not raw.standardise:
-        return Targets(train, test, _column_names(raw, count), Numbers(count))
-    spread = train.std(axis=0, dtype=np.float64)
-    centre, scale = train.mean(axis=0, dtype=np.float64), np.where(spread > 0, spread, 1.0)
-    problem = Numbers(count, tuple(centre.tolist()), tuple(scale.tolist()))
-    return Targets(train, test, _column_names(raw, count), problem)
+    return Targets(train, test, _column_names(raw, count), Numbers(count))
 
 
 def _tokens(raw: RawTargets) -> Targets:

@@ -27,5 +27,5 @@ def export_sites(federation: FederatedDataset, folder: Path, public: Array | Non
         public = federation.rows(federation.public)
     if public is not None:
         written.append(folder / PUBLIC)
-        write_public(written[-1], public, federation.dataset.kind)
+        write_public(written[-1], public, federation.dataset)
     return written

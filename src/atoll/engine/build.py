@@ -78,7 +78,9 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
     checks = Validator(method, pool, config.seed, config.max_norm, _largest_value(setup), privacy.spare_rows)
     notes = list(setup.notes)
     settings = {setting.name: setting.default for setting in settings_of(method)}
-    recorder = NullRecorder() if run_dir is None else RunRecorder(run_dir, config, environment.holdings(), settings)
+    recorder: NullRecorder | RunRecorder = NullRecorder()
+    if run_dir is not None:
+        recorder = RunRecorder(run_dir, config, environment.holdings(), settings, setup.preparations)
     policy = _policy(setup, checks, recorder, faults, notes.append)
     backend = environment.open_backend(
         BackendInputs(

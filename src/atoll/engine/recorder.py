@@ -1,6 +1,7 @@
 """Record a run in its directory: lines of metrics, the audit log, the tables and the summary."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -10,7 +11,9 @@ from ..clients.fingerprints import fingerprint_upload
 from ..clients.tasks import ClientUpload, RoundLog
 from ..config import Config
 from ..core.schema import UploadError
+from ..core.serialization import encode
 from ..core.task import Round
+from ..data.tables.federated import PREPARATION, Preparations
 from ..simulation.clock import Stamp
 from ..storage import audit_log, environment_file
 from ..storage.audit_log import AuditLog
@@ -135,6 +138,7 @@ class RunRecorder:
         config: the configuration of the run.
         holdings: content of holdings.json, the numbers of rows of the clients.
         settings: all settings of the method, with their values.
+        preparations: how clients prepare raw rows, and what they sent to agree on it.
     """
 
     def __init__(
@@ -143,11 +147,13 @@ class RunRecorder:
         config: Config,
         holdings: Mapping[str, Any],
         settings: Mapping[str, object] = MappingProxyType({}),
+        preparations: Preparations = Preparations(),
     ):
         self._run_dir = run_dir
         self._config = config
         self._holdings = holdings
         self._settings = settings
+        self._preparations = preparations
         self._audit_mark = audit_log.Mark()
         self._audit: AuditLog | None = None
 
@@ -174,11 +180,21 @@ class RunRecorder:
         self._run_dir.write_json(environment_file.NAME, {"sessions": [*earlier, session]})
         self._run_dir.write_config(self._config)
         self._run_dir.write_json("holdings.json", self._holdings)
+        if self._preparations:
+            self._run_dir.write_json(PREPARATION, self._preparations.to_json())
         self._run_dir.write_metrics(lines)
         self._run_dir.remove("summary.json")  # only a run that has ended has a summary
         self._audit = AuditLog(self._run_dir.path / audit_log.NAME, self._audit_mark)
+        if not self._audit_mark.records:
+            self._record_statistics()
         self._run_dir.sync()
         return notes
+
+    def _record_statistics(self) -> None:
+        """Record what clients sent before the first round, as uploads of round 0."""
+        for client, sent in self._preparations.sent.items():
+            data = encode(sent)
+            self.audit.add(0, 0, client, len(data), sha256(data).hexdigest())
 
     def record_upload(self, r: Round, outcome: ClientUpload, flaw: UploadError | None) -> None:
         size, sha256 = outcome.fingerprint or fingerprint_upload(outcome.upload, flaw)

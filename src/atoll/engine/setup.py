@@ -23,6 +23,8 @@ from ..data.federated_dataset import PARTS, FederatedDataset, fingerprint
 from ..data.loading import load
 from ..data.seeding import stream
 from ..data.subset import keep_rows, sample_public_rows
+from ..data.tables.columns import recode
+from ..data.tables.federated import Preparations, fit_clients, with_target_units
 from ..data.transforms import Transform, preset
 from ..errors import AtollError
 from ..methods import _registry
@@ -55,6 +57,7 @@ class Setup:
         pool: the clients.
         devices: simulated devices of the clients.
         newcomers: clients that take no part in the run, for an evaluation of new clients.
+        preparations: how the clients prepare raw rows of tables and texts.
         neighbours: neighbours of each client in a run without a server; None for a run with one.
         notes: sentences for the user on choices that were made.
     """
@@ -65,6 +68,7 @@ class Setup:
     pool: ClientPool
     devices: Devices = Devices()
     newcomers: FederatedDataset | None = None
+    preparations: Preparations = Preparations()
     neighbours: Neighbours | None = None
     notes: tuple[str, ...] = ()
 
@@ -115,8 +119,9 @@ def build_setup(
         federation = keep_rows(federation, config.rows, config.test_rows, stream(config.seed, "excerpt"))
     federation, newcomers = federation.split_off(config.newcomers) if config.newcomers else (federation, None)
     config = replace(config, device=_resolve_device(config))
-    transform = preset(config.transform, data.name, data.shape)
-    pool = _pool(config, method, federation, transform, nets)
+    federation, preparations = prepare_tables(config, federation)
+    data = federation.dataset
+    pool = _pool(config, method, federation, preparations, nets)
     pool = replace(pool, metrics=load_user_metrics(config, data.problem, measures))
     check_targets(config, data.problem)
     backend, notes = _backend(method, pool, config) if config.backend == "auto" else (config.backend, ())
@@ -133,7 +138,7 @@ def build_setup(
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
     neighbours = read_topology(config.topology, pool.ids)
-    return Setup(config, method, federation, pool, devices, newcomers, neighbours, notes)
+    return Setup(config, method, federation, pool, devices, newcomers, preparations, neighbours, notes)
 
 
 def _check_digest(config: Config, data: Dataset) -> str:
@@ -256,10 +261,42 @@ def _is_overhead_bound(net: nn.Module) -> bool:
     return weights <= VMAP_LIMIT and not any(isinstance(m, nn.Conv2d) for m in net.modules())
 
 
+def prepare_tables(config: Config, federation: FederatedDataset) -> tuple[FederatedDataset, Preparations]:
+    """Fit the preparation of raw rows, and the unit of targets, on the training rows of clients.
+
+    Raises:
+        AtollError: an option excludes what clients would have to send or to share.
+    """
+    options = config.table_options
+    preparations = fit_clients(federation, options)
+    check_table_privacy(config, bool(preparations.sent))
+    if config.global_test and preparations and preparations.common is None:
+        raise AtollError(
+            "--global-test gives the test rows of all clients to each model, and with --standardise site or --missing "
+            "site clients prepare rows differently. Leave it out, or use --standardise all and --missing all."
+        )
+    return with_target_units(federation, options), preparations
+
+
+def check_table_privacy(config: Config, sends: bool) -> None:
+    """Raise an AtollError if clients would send statistics of columns under a privacy budget."""
+    if config.dp is not None and sends:
+        raise AtollError(
+            f"--standardise {config.standardise} with --missing {config.table_options.missing}: clients would send "
+            "sums and categories of their columns, which --dp does not cover, because columns have no known bounds. "
+            "Use --standardise site or no with --missing site, and declare categories in a schema file."
+        )
+
+
 def _pool(
-    config: Config, method: AnyMethod, federation: FederatedDataset, transform: Transform, nets: Sequence[nn.Module]
+    config: Config,
+    method: AnyMethod,
+    federation: FederatedDataset,
+    preparations: Preparations,
+    nets: Sequence[nn.Module],
 ) -> ClientPool:
-    rows = build_row_splits(federation, transform, config.device)
+    transform = preset(config.transform, federation.dataset.name, federation.dataset.shape)
+    rows = build_row_splits(federation, transform, config.device, preparations)
     shape = tuple(rows.train.all.x.shape[1:])  # a transform may pad images
     networks = ModelFactory(config, federation.dataset, shape, code=None)
     models = (
@@ -267,7 +304,7 @@ def _pool(
         if nets
         else networks.assign(federation.clients, not has_bias_free_heads(method))
     )
-    public = load_public_rows(config, federation)
+    public = preparations.apply_public(load_public_rows(config, federation), federation)
     return build_pool(
         method,
         networks,
@@ -285,17 +322,23 @@ def load_public_rows(config: Config, federation: FederatedDataset) -> Array | No
     """Load public rows, set aside from the clients' data set or from another one, before the transform."""
     if config.public_data:
         other, shape = load(config.public_data, config.data_dir, config.task), federation.dataset.shape
+        if columns := federation.dataset.columns:
+            other = replace(other, x_train=recode(other.x_train, other.columns, columns, config.public_data))
         return sample_public_rows(other, config.public, shape, stream(config.seed, "guests"))
     return federation.rows(federation.public) if len(federation.public) else None
 
 
-def build_row_splits(federation: FederatedDataset, transform: Transform, device: str = "cpu") -> RowSplits:
+def build_row_splits(
+    federation: FederatedDataset,
+    transform: Transform,
+    device: str = "cpu",
+    preparations: Preparations = Preparations(),
+) -> RowSplits:
     """Return all clients' rows for training, validation and test, as tensors on ``device``."""
-    return RowSplits(*(_build_rows(federation, federation.part(part), transform, device) for part in PARTS))
 
+    def build(owned: Sequence[Array]) -> ClientRows:
+        x = transform.prepare(preparations.apply(federation, owned))
+        y = torch.from_numpy(federation.labels(np.concatenate(owned))).to(federation.dataset.problem.dtype)
+        return ClientRows(x.to(device), y.to(device), [len(rows) for rows in owned])
 
-def _build_rows(federation: FederatedDataset, owned: Sequence[Array], transform: Transform, device: str) -> ClientRows:
-    order = np.concatenate(owned)
-    x = transform.prepare(federation.rows(order))
-    y = torch.from_numpy(federation.labels(order)).to(federation.dataset.problem.dtype)
-    return ClientRows(x.to(device), y.to(device), [len(rows) for rows in owned])
+    return RowSplits(*(build(federation.part(part)) for part in PARTS))

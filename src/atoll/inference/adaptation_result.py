@@ -78,8 +78,9 @@ class Newcomers(TrainedModels):
         self._source = source
         self.method = newcomers.method
         self.pool = newcomers.pool
-        self.data = newcomers.federation.dataset
+        self.federation = newcomers.federation
         self.transform = newcomers.transform
+        self.preparations = newcomers.preparations
 
     def source(self, i: ClientId) -> ModelSource:
         return self._source(self.client(i))

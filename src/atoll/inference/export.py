@@ -19,6 +19,7 @@ from ..errors import AtollError, unknown
 from ..typing import ClientId
 from ..utils.files import to_json, write_whole
 from .models import TrainedModels
+from .raw_model import with_raw_inputs
 
 Reader = Callable[[Tensor], Tensor]
 
@@ -50,14 +51,17 @@ def export_model(models: TrainedModels, client: ClientId, form: str, folder: Pat
     if form not in FORMATS:
         raise unknown("form", form, FORMATS)
     name, write, read = FORMATS[form]
-    net, pool, at = models.module(client), models.pool, models.pool.position(client)
-    x = pool.test[at].x if pool.test.size(at) else pool.train[at].x
+    net, problem = models.module(client), models.pool.problem
+    raw, x = models.test_rows(client)
     folder.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
+        expected = net(x)
+        if form != "safetensors":  # a file of weights alone; its manifest has the preparation
+            net = with_raw_inputs(net, _raw_kind(models), models.transform, models.preparation(client))
+            x = raw
         write(net, x[:2], folder / name)
-        expected, found = net(x), read(folder / name, net)(x)
+        found = read(folder / name, net)(x)
     gap = float((expected - found).abs().max())
-    problem = pool.problem
     numbers = isinstance(problem, Numbers)
     same = numbers or torch.equal(problem.predict(expected), problem.predict(found))
     if gap > TOLERANCE * (max(1.0, float(expected.abs().max())) if numbers else 1.0) or not same:
@@ -71,7 +75,7 @@ def export_model(models: TrainedModels, client: ClientId, form: str, folder: Pat
 
 
 def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) -> dict[str, object]:
-    config, data, transform = models.config, models.data, models.transform
+    config, data = models.config, models.data
     return {
         "form": form,
         "file": file.name,
@@ -83,14 +87,32 @@ def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) ->
         "round": models.model_round,
         "measured": models.is_measured,
         "classes" if data.num_classes else "names": list(data.classes),
-        "input": {
-            "kind": data.kind,
-            "shape": list(models.pool.test.all.x.shape[1:]),
-            "preparation": {"scale": 255, "mean": transform.mean, "std": transform.std, "border": transform.border}
-            if data.kind == "image"
-            else "none",
-        },
+        "input": _describe_input(models, client, form),
         "output": OUTPUTS[models.pool.problem.task],
+    }
+
+
+def _raw_kind(models: TrainedModels) -> str:
+    """Return what raw rows are; images that are floats are used as they are, like a table of arrays."""
+    return models.data.kind if models.data.x_train.dtype == np.uint8 else "floats"
+
+
+def _describe_input(models: TrainedModels, client: ClientId, form: str) -> dict[str, object]:
+    """Describe what the file reads, and how rows are prepared for the weights in it."""
+    data, transform, preparation = models.data, models.transform, models.preparation(client)
+    steps: object = "none"
+    if preparation is not None:
+        steps = {"columns": preparation.to_json(), "inputs": preparation.inputs}
+    elif _raw_kind(models) == "image":
+        steps = {"scale": 255, "mean": transform.mean, "std": transform.std, "border": transform.border}
+    raw = form != "safetensors" and not (preparation and preparation.is_text)
+    prepared = list(models.pool.test.all.x.shape[1:])
+    return {
+        "kind": data.kind,
+        "shape": list(data.shape) if raw else prepared,
+        "type": str(data.x_train.dtype) if raw else str(models.pool.test.all.x.dtype).removeprefix("torch."),
+        "rows": "raw" if raw else "prepared",
+        "preparation": steps,
     }
 
 

@@ -1,6 +1,7 @@
 """Open the trained models of a run from its directory."""
 
 import copy
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
@@ -27,11 +28,16 @@ from ..core.prng import key
 from ..core.problems import Numbers, Problem
 from ..core.task import Round
 from ..data.dataset import Array, Dataset
+from ..data.federated_dataset import FederatedDataset
+from ..data.tables.columns import recode
+from ..data.tables.federated import PREPARATION, Preparations, read_preparations
+from ..data.tables.preparation import Preparation
 from ..data.transforms import Transform, preset
 from ..engine.setup import Setup, build_setup
 from ..errors import AtollError, unknown
 from ..storage.checkpoint import Checkpoints, Snapshot
 from ..typing import ClientId
+from .raw_rows import check_raw_rows
 
 
 class TrainedModels(ABC):
@@ -39,14 +45,15 @@ class TrainedModels(ABC):
 
     Example:
         >>> run = atoll.open_run("runs/fedavg")
-        >>> logits = run.personal("0")(run.prepared(rows))
+        >>> logits = run.personal("0")(run.prepared(rows, "0"))
     """
 
     config: Config
     method: AnyMethod
     pool: ClientPool
-    data: Dataset
-    transform: Transform  # preparation of rows
+    federation: FederatedDataset  # raw rows of the clients
+    transform: Transform  # preparation of images
+    preparations: Preparations  # preparation of tables and texts
     round: int  # rounds completed
     model_round: int  # the round whose models these are
     is_measured: bool = True  # whether these are the models whose scores are in the tables
@@ -57,6 +64,11 @@ class TrainedModels(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.config.label}: {len(self.clients)} models of round {self.model_round}>"
+
+    @property
+    def data(self) -> Dataset:
+        """Return the data set of the clients."""
+        return self.federation.dataset
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -109,12 +121,37 @@ class TrainedModels(ABC):
             _fold_unit(net, self.pool.problem)
         return net
 
-    def prepared(self, rows: Array) -> Tensor:
-        """Prepare raw rows (images as bytes, table values, word numbers) for the models."""
-        data = self.data
-        if tuple(rows.shape[1:]) != tuple(data.shape):
-            raise AtollError(f"The rows have shape {tuple(rows.shape[1:])}, but {data.name!r} has {tuple(data.shape)}.")
+    def preparation(self, i: ClientId) -> Preparation | None:
+        """Return the preparation of raw rows of a table or a text for client ``i``; None for other rows."""
+        return self.preparations.by_client[self.client(i)] if self.preparations else None
+
+    def prepared(self, rows: Array, i: ClientId | None = None) -> Tensor:
+        """Prepare raw rows for the models.
+
+        Args:
+            rows: images as bytes, token ids, or rows of a table: numbers in the unit of the file, positions in the
+                levels of ``preparation(i)`` for categories, NaN for empty cells.
+            i: the client whose model reads them, if clients prepare rows differently.
+
+        Raises:
+            AtollError: the rows have another form, type or scale than those that the models were trained on.
+        """
+        check_raw_rows(rows, self.data, self.preparation(self._prepares_for(i)) if self.preparations else None)
+        if self.preparations:
+            rows = self.preparations.by_client[self._prepares_for(i)].apply(rows)
         return self.transform.prepare(rows)
+
+    def test_rows(self, i: ClientId) -> tuple[Tensor, Tensor]:
+        """Return raw and prepared test rows of a client, or its training rows if it has no test rows."""
+        at, preparation = self.pool.position(i), self.preparation(i)
+        tested = self.pool.test.size(at) > 0
+        raw = self.federation.rows((self.federation.test if tested else self.federation.train)[at])
+        if preparation is not None:
+            raw = recode(raw, self.data.columns, preparation.raw_columns)
+        return torch.from_numpy(raw), (self.pool.test if tested else self.pool.train)[at].x
+
+    def _prepares_for(self, i: ClientId | None) -> ClientId:
+        return self.clients[0] if i is None and self.preparations.common is not None else self.client(i)
 
 
 def _fold_unit(net: nn.Module, problem: Problem) -> None:
@@ -147,11 +184,12 @@ class SavedRun(TrainedModels):
     def __init__(self, path: Path, setup: Setup, found: Snapshot, which: str | int = "best"):
         self.path = path
         self.setup = setup
-        self.data = setup.federation.dataset
+        self.federation = setup.federation
         self.config = setup.config
         self.method = setup.method
         self.pool = setup.pool
         self.transform = preset(self.config.transform, self.data.name, self.data.shape)
+        self.preparations = _read_preparations(path, setup)
         self.round = found.round
         self.server = found.server
         kept = _checkpoints(path, setup)
@@ -246,6 +284,17 @@ def open_run(path: Path | str, round: str | int = "best") -> SavedRun:
     if found is None:
         raise AtollError(f"The run in {str(folder)!r} has no checkpoint yet. Wait for one, or finish it with --resume.")
     return SavedRun(folder, setup, found, round)
+
+
+def _read_preparations(folder: Path, setup: Setup) -> Preparations:
+    """Return the preparations that the run has stored."""
+    if not setup.preparations:
+        return Preparations()
+    try:
+        stored = json.loads((folder / PREPARATION).read_bytes())
+    except (OSError, ValueError) as reason:
+        raise AtollError(f"Cannot read {str(folder / PREPARATION)!r}: {reason}. Repeat the run.") from reason
+    return read_preparations(stored, setup.pool.ids)
 
 
 def _checkpoints(folder: Path, setup: Setup) -> Checkpoints:

@@ -24,6 +24,10 @@ from ..data.federate import federate
 from ..data.federated_dataset import FederatedDataset, fingerprint
 from ..data.loading import load
 from ..data.seeding import stream
+from ..data.tables.columns import recode
+from ..data.tables.federated import Preparations
+from ..data.tables.preparation import fit
+from ..data.tables.statistics import measure
 from ..data.transforms import Transform, preset
 from ..engine.result import Result
 from ..engine.setup import Setup, build_row_splits
@@ -82,7 +86,8 @@ class NewcomerSetup(NamedTuple):
         federation: the newcomers' data set and partition.
         pool: the newcomers.
         task: the server's view of the run, with the newcomers' models.
-        transform: preparation of rows.
+        transform: preparation of images.
+        preparations: preparation of tables and texts.
         notes: sentences for the user.
     """
 
@@ -91,6 +96,7 @@ class NewcomerSetup(NamedTuple):
     pool: ClientPool
     task: Task
     transform: Transform
+    preparations: Preparations
     notes: tuple[str, ...]
 
 
@@ -106,7 +112,8 @@ def setup_newcomers(setup: Setup, plan: Plan, data: Dataset | None = None) -> Ne
     known, config = setup.federation.dataset, setup.config
     federation = _held_out(setup) if plan.data is None and data is None else _partition(setup, plan, data)
     transform = preset(config.transform, known.name, known.shape)
-    rows = build_row_splits(federation, transform, config.device)
+    preparations = _preparations(setup, federation)
+    rows = build_row_splits(federation, transform, config.device, preparations)
     pool = replace_clients(setup.pool, federation.clients, rows, _reference_client(setup.pool, plan.model))
     task = setup.pool.task()
     task = replace(
@@ -114,7 +121,18 @@ def setup_newcomers(setup: Setup, plan: Plan, data: Dataset | None = None) -> Ne
         models={**task.models, **pool.models},
         server_models={**task.server_models, **pool.server_models},
     )
-    return NewcomerSetup(method, federation, pool, task, transform, _warn_if_seen(setup, federation))
+    return NewcomerSetup(method, federation, pool, task, transform, preparations, _warn_if_seen(setup, federation))
+
+
+def _preparations(setup: Setup, federation: FederatedDataset) -> Preparations:
+    """Return the preparations of newcomers: what the clients of the run agreed on, and their own training rows."""
+    columns, options = setup.federation.dataset.columns, setup.config.table_options
+    if not columns:
+        return Preparations()
+    own = {i: federation.rows(rows) for i, rows in zip(federation.clients, federation.train, strict=True)}
+    return Preparations(
+        {i: fit(columns, setup.preparations.agreed, measure(x, columns), options) for i, x in own.items()}
+    )
 
 
 def _held_out(setup: Setup) -> FederatedDataset:
@@ -148,6 +166,13 @@ def translate_labels(data: Dataset, known: Dataset) -> Dataset:
         AtollError: rows have another kind or shape than the run's, or a class is unknown to the run.
     """
     where = f"The data of the newcomers, {data.name!r},"
+    if known.columns and data.columns:
+        data = replace(
+            data,
+            x_train=recode(data.x_train, data.columns, known.columns, where),
+            x_test=recode(data.x_test, data.columns, known.columns, where),
+            columns=known.columns,
+        )
     if (data.kind, data.shape) != (known.kind, known.shape):
         raise AtollError(
             f"{where} are {data.kind} rows of shape {data.shape}, but the run has {known.kind} rows of shape "

@@ -30,7 +30,7 @@ class Record(NamedTuple):
     """One upload in the log."""
 
     seq: int  # from 1, without gaps
-    round: int  # from 1
+    round: int  # from 1; 0 for statistics of columns, which are sent before the first round
     exchange: int  # from 0, for methods with several exchanges in a round
     staleness: int  # aggregations since the download that the upload answers; 0 in synchronous rounds
     client: ClientId

@@ -105,9 +105,30 @@ def test_an_exported_model_predicts_the_same(form: str, ditto: tuple[Path, Resul
     assert kept["checked"]["rows"] == ditto[1].pool.test.size(2)
     assert kept["classes"] == [str(i) for i in range(10)]
     read = export.FORMATS[form][2](folder / kept["file"], open_run(ditto[0]).module("0"))
-    x = ditto[1].pool.test.all.x
+    federation, x = ditto[1].setup.federation, ditto[1].pool.test.all.x
+    raw = torch.from_numpy(federation.rows(np.concatenate(federation.test)))
+    assert kept["input"]["rows"] == ("prepared" if form == "safetensors" else "raw")
     with torch.no_grad():
-        assert torch.equal(read(x).argmax(1), ditto[1].personal("2")(x).argmax(1))
+        given = x if form == "safetensors" else raw
+        assert torch.equal(read(given).argmax(1), ditto[1].personal("2")(x).argmax(1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (np.full((2, 1, 8, 8), 0.5), "The rows are float64, but the models were trained on uint8"),
+        (np.full((2, 1, 8, 8), 16, dtype=np.uint8), "The values of the images reach 16"),
+        (np.full((2, 1, 8, 8), 300), "The values of the images reach 300"),
+    ],
+)
+def test_predict_refuses_images_of_another_type_or_scale(
+    rows: Any, said: str, ditto: tuple[Path, Result], tmp_path: Path
+) -> None:
+    """The pixels of the digits reach 255 in a file of bytes, and the file of scikit-learn has floats up to 16."""
+    np.save(tmp_path / "rows.npy", rows)
+    shown = command("predict", str(ditto[0]), str(tmp_path / "rows.npy"), "--client", "0")
+    assert shown.exit_code == 2
+    assert said in " ".join(shown.output.split())
 
 
 def test_export_refuses_a_file_with_other_predictions(

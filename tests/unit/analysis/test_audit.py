@@ -1,11 +1,13 @@
 """The audit lists every field that a client sends or receives."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support import small_runs
+from support.hospital_tables import write_folder
 
-from atoll.analysis.audit import Item, audit
+from atoll.analysis.audit import Item, audit, audit_statistics
 from atoll.clients.dry_run import dry_run
 from atoll.config import Config
 from atoll.core.payloads import nbytes
@@ -33,6 +35,22 @@ def test_audit_of_fedavg_matches_hand_computed_sizes() -> None:
     assert items["down", "extra"][4:6] == ("–", 0)
     assert items["up", "n"].meaning == "n_k, the number of training rows"
     assert (items["up", "params"].role, items["up", "n"].role, items["up", "extra"].role) == ("model", "weight", "")
+
+
+def test_statistics_of_columns_are_listed_with_their_bytes(tmp_path: Path) -> None:
+    """Four columns: 4 int64 counts, 4 float64 sums and 4 sums of squares; the number of rows takes 8 bytes."""
+    data = f"{write_folder(tmp_path)}?label=outcome"
+    made = build_setup(Config("fedavg", data=data, partition="natural"))
+
+    items = by_field(audit_statistics(made.preparations))
+
+    assert [items["up", name].bytes for name in ("rows", "known", "total", "squares")] == [8, 32, 32, 32]
+    assert items["down", "vocabulary"].bytes == len('{"colour":{"blue":99,"green":99,"grey":99,"red":99}}')
+    assert items["up", "known"].role == "count"
+    sent = made.preparations.sent.values()
+    assert sum(item.bytes for (way, _), item in items.items() if way == "up") == max(map(nbytes, sent))
+    digits = build_setup(Config("fedavg", clients=3, partition="iid"))
+    assert audit_statistics(digits.preparations) == []
 
 
 def test_class_table_is_sent_with_labels_of_held_classes() -> None:

@@ -30,6 +30,8 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "target_of": (["--target-of", "generic"], "generic"),
     "task": (["--task", "regression"], "regression"),
     "transform": (["--transform", "none"], "none"),
+    "standardise": (["--standardise", "site"], "site"),
+    "missing": (["--missing", "indicator"], "indicator"),
     "models": (["--models", "mlp,linear"], ("mlp", "linear")),
     "adapter": (["--adapter", "lora:2,lora:4"], ("lora:2", "lora:4")),
     "width": (["--width", "16"], 16),

@@ -29,6 +29,7 @@ from atoll.data.dataset import Array, Dataset
 from atoll.data.downloads import File, data_folder, fetch
 from atoll.data.loading import base_name, load
 from atoll.data.readers import digits, text
+from atoll.data.tables.columns import Column
 from atoll.errors import AtollError
 
 RNG = np.random.default_rng(0)
@@ -187,12 +188,12 @@ def test_imdb_from_its_archive_and_from_parquet(tmp_path: Path) -> None:
     }
     tar(tmp_path / "aclImdb_v1.tar.gz", {f"aclImdb/{name}": review.encode() for name, review in reviews.items()})
     data = load("imdb", tmp_path)
-    # training words by frequency, then alphabet: bad 2, film 3, a 4, good 5
     assert data.kind == "text"
     assert data.shape == (200,)
-    assert data.x_train[0, :5].tolist() == [4, 2, 2, 3, 0]
+    assert data.columns == (Column("text", "text", ("a", "bad", "film", "good", "grief")),)
+    assert data.x_train[0, :5].tolist() == [2, 3, 3, 4, 0]
     assert labels(data) == ["negative", "positive"]
-    assert data.x_test[:, :3].tolist() == [[2, 0, 0], [5, 1, 0]]
+    assert data.x_test[:, :3].tolist() == [[3, 0, 0], [5, 6, 0]]
 
     table = {"text": ["good film", "BAD"], "label": [1, 0], "split": ["train", "test"], "rating": [9, 1]}
     other = tmp_path / "other"
@@ -201,7 +202,7 @@ def test_imdb_from_its_archive_and_from_parquet(tmp_path: Path) -> None:
     data = load("imdb", other)
     assert labels(data) == ["positive"]
     assert data.classes == ("negative", "positive")
-    assert data.x_test[0, :2].tolist() == [1, 0]
+    assert data.x_test[0, :2].tolist() == [2, 0]  # "bad", before "film" and "good"
 
 
 @pytest.fixture
@@ -490,23 +491,18 @@ def test_malformed_npz_files_are_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- tables
 
 
-def test_a_table_is_standardised_with_its_training_rows(tmp_path: Path) -> None:
-    """Training ages 1 and 3: mean 2, deviation 1, so the test age 5 becomes 3. A constant column becomes 0."""
+def test_a_table_keeps_its_raw_cells_until_a_run_prepares_them(tmp_path: Path) -> None:
     content = "age,one,label,split,owner\n1,4,sick,train,h1\n3,4,well,train,h2\n5,4,well,test,h1\n"
     data = load(csv(tmp_path, content))
     assert data.kind == "table"
-    assert data.x_train.dtype == np.float32
-    assert data.x_train.tolist() == [[-1, 0], [1, 0]]
-    assert data.x_test.tolist() == [[3, 0]]
+    assert data.columns == (Column("age", "number"), Column("one", "number"))
+    assert data.x_train.tolist() == [[1, 4], [3, 4]]
+    assert data.x_test.tolist() == [[5, 4]]
     assert labels(data) == ["sick", "well"]
     assert data.owner_train is not None
     assert data.owner_train.tolist() == ["h1", "h2"]
     assert data.owner_test is not None
     assert data.owner_test.tolist() == ["h1"]
-    raw = load(str(tmp_path / "table.csv") + "?standardise=no")
-    assert raw.x_test.tolist() == [[5, 4]]
-    with pytest.raises(AtollError, match="must be yes or no"):
-        load(str(tmp_path / "table.csv") + "?standardise=maybe")
 
 
 def test_options_in_the_name_select_columns(tmp_path: Path) -> None:
@@ -518,8 +514,7 @@ def test_options_in_the_name_select_columns(tmp_path: Path) -> None:
     assert data.owner_train.tolist() == ["x", "z"]
     with pytest.raises(AtollError, match=r"Unknown column .* 'diagnose'.*'diagnosis'"):
         load(f"{path}?label=diagnose")
-    with pytest.raises(AtollError, match="column 'hospital' holds string, not numbers"):
-        load(path)
+    assert load(path).columns[0] == Column("hospital", "category", ("x", "z"))
 
 
 def test_the_last_column_is_the_label(tmp_path: Path) -> None:
@@ -527,22 +522,22 @@ def test_the_last_column_is_the_label(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table({"a": [1.0, 2.0], "b": [True, False], "grade": [5, 6], "owner": [1, 2]}), path)
     data = load(str(path))
     assert data.classes == ("5", "6")
-    assert data.x_train.tolist() == [[-1, 1], [1, -1]]
+    assert data.x_train.tolist() == [[1, 1], [2, 0]]
 
 
 def test_a_text_column_makes_a_text_data_set(tmp_path: Path) -> None:
     data = load(csv(tmp_path, "text,label\nto be or not to be,poem\nbe,prose\n"))
     assert data.kind == "text"
-    # be 3 times (id 2), to twice (3), then not and or once each (4 and 5)
-    assert data.x_train[0, :7].tolist() == [3, 2, 5, 4, 3, 2, 0]
+    assert data.columns == (Column("text", "text", ("be", "not", "or", "to")),)
+    assert data.x_train[0, :7].tolist() == [5, 2, 4, 3, 5, 2, 0]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,label\n1,0\n,1\n", "column 'a' has 1 empty cells"),
-        ("a,label\n1,0\nnan,1\n", "column 'a' holds NaN or infinity in row 1|column 'a' has 1 empty"),
-        ("a,label\n1,0\ninf,1\n", "column 'a' holds NaN or infinity in row 1"),
+        ("a,label\n1,0\ninf,1\n", r"table\.csv line 3: column 'a' holds infinity"),
+        ("a,owner,label\n1,x,0\n2,,1\n", r"table\.csv line 3: column 'owner' is empty there"),
+        ("a,label\n1,\n2,?\n", "no row has a value in the label column 'label'"),
         ("a,label,split\n1,0,train\n2,1,valid\n", "'split' holds 'valid'"),
         ("a,a,label\n1,2,0\n", "several columns called 'a'"),
         ("a,label\n", "0 rows"),
@@ -558,15 +553,11 @@ def test_malformed_tables_are_refused(tmp_path: Path, content: str, message: str
         load(csv(tmp_path, content))
 
 
-def test_vocabulary_has_words_in_lower_case_and_reserves_two_ids() -> None:
-    """Lower case, apostrophes inside words only; two ids are reserved, so 9,998 words get one."""
-    index = text.vocabulary(["It's 'it's' 2 good_ones: été!"])
-    assert list(index) == ["it's", "2", "good", "ones", "été"]
-    assert list(index.values()) == [2, 3, 4, 5, 6]
-    many = text.vocabulary([" ".join(f"w{i}" for i in range(12_000))])
-    assert len(many) == 9_998
-    assert max(many.values()) == text.VOCABULARY - 1
-    train, test = text.encode(["a " * 300], [""])
+def test_words_are_in_lower_case_with_apostrophes_inside_and_two_ids_are_reserved() -> None:
+    (ids,), column = text.encode(["It's 'it's' 2 good_ones: été!"])
+    assert column.levels == ("2", "good", "it's", "ones", "été")
+    assert ids[0, :7].tolist() == [4, 4, 2, 3, 5, 6, 0]
+    (train, test), _ = text.encode(["a " * 300], [""])
     assert train.shape == (1, 200)
     assert (train == 2).all()
     assert (test == 0).all()

@@ -8,8 +8,11 @@ import pytest
 from atoll.core.problems import Classes, Labels, NextToken, Numbers
 from atoll.data.dataset import Dataset
 from atoll.data.federate import federate
+from atoll.data.federated_dataset import FederatedDataset
 from atoll.data.loading import load
 from atoll.data.subset import keep_rows
+from atoll.data.tables.federated import with_target_units
+from atoll.data.tables.statistics import TableOptions
 from atoll.errors import AtollError
 
 TABLE = "a,fever,cough,price\n1,0,1,10\n2,1,1,20\n3,0,0,30\n4,1,0,40\n"
@@ -31,15 +34,15 @@ def test_several_label_columns_of_a_table_become_several_labels(table: str) -> N
     assert data.shape == (2,)  # a and price
 
 
-def test_numbers_of_a_table_are_kept_in_their_unit_and_standardised_by_the_problem(table: str) -> None:
-    """10, 20, 30 and 40 have mean 25 and variance (225 + 25 + 25 + 225) / 4 = 125."""
+def test_numbers_of_a_table_get_the_unit_of_the_training_rows(table: str) -> None:
+    """Training prices 10 and 30: mean 20 and deviation 10; the test price 40 has no part in it."""
     data = load(f"{table}?label=price", task="regression")
+    rows = tuple(np.array(part) for part in ([0, 2], [1], [3]))
+    one = FederatedDataset(data, ("a",), (rows[0],), (rows[1],), (rows[2],), np.arange(0), (), "")
 
     assert data.y_train.tolist() == [[10.0], [20.0], [30.0], [40.0]]
-    assert isinstance(data.problem, Numbers)
-    assert data.problem.centre == (25.0,)
-    assert data.problem.scale == pytest.approx((125**0.5,))
-    assert load(f"{table}?label=price&standardise=no", task="regression").problem == Numbers(1)
+    assert with_target_units(one, TableOptions()).dataset.problem == Numbers(1, (20.0,), (10.0,))
+    assert with_target_units(one, TableOptions("no")).dataset.problem == Numbers(1)
 
 
 def test_label_with_a_comma_in_its_name_is_one_column(tmp_path: Path) -> None:

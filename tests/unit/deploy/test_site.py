@@ -70,7 +70,7 @@ def test_malformed_frames_are_refused(data: bytes, tmp_path: Path) -> None:
         {"run": "0" * 16, "round": "x"},
     ],
 )
-@pytest.mark.parametrize("kind", ["exchange", "finish", "assess", "end", "begin", "hello", "dance"])
+@pytest.mark.parametrize("kind", ["exchange", "finish", "assess", "end", "begin", "hello", "statistics", "dance"])
 def test_malformed_requests_get_an_error_code(kind: str, head: dict[str, Any], tmp_path: Path) -> None:
     answer = local(Sites(tmp_path, small_runs.setup("fedavg", **SMALL)).site("0"))
     assert unpack(answer(pack(Frame(kind, head)))).code in protocol.CODES
@@ -151,7 +151,7 @@ def test_exported_rows_are_read_back_unchanged(tmp_path: Path) -> None:
             assert np.array_equal(own.labels(mine), setup.federation.labels(theirs))
     public = sites.site("0").public_rows
     assert public is not None
-    assert np.array_equal(public, setup.federation.rows(setup.federation.public))
+    assert np.array_equal(public.x, setup.federation.rows(setup.federation.public))
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,11 @@ def imdb_parts(path: Path) -> RawDataset:
     train, test = ([texts[part][name] for name in sorted(texts[part])] for part in ("train", "test"))
     if not train or not test:
         raise AtollError(f"{path} holds no reviews under aclImdb/train and aclImdb/test: replace it.")
-    x_train, x_test = text.encode([review for review, _ in train], [review for review, _ in test])
+    (x_train, x_test), column = text.encode([review for review, _ in train], [review for review, _ in test])
     return RawDataset(
-        RawSplit(x_train, np.array([y for _, y in train])), RawSplit(x_test, np.array([y for _, y in test]))
+        RawSplit(x_train, np.array([y for _, y in train])),
+        RawSplit(x_test, np.array([y for _, y in test])),
+        columns=(column,),
     )
 
 

@@ -12,6 +12,7 @@ from PIL import Image
 from ...errors import AtollError, unknown
 from ..arrays import RawDataset, RawSplit
 from ..dataset import Array
+from ..tables.columns import Column
 from . import text
 from .images import Source, layout, stack
 
@@ -35,11 +36,12 @@ def hub_parts(
     owner = _chosen(name, features, owner)
     pictures = next((column for column in features if type(features[column]).__name__ == "Image"), None)
     words = _words(features, label)
+    columns: tuple[Column, ...] = ()
     if pictures is not None:
         x = _pictures(name, splits, pictures, size)
     elif words is not None:
-        texts = [list(split[words]) for split in splits]
-        x = list(text.encode(texts[0], texts[1] if len(texts) > 1 else []))[: len(splits)]
+        x, column = text.encode(*(list(split[words]) for split in splits))
+        columns = (column,)
     else:
         raise AtollError(f"'hf:{name}' has neither an image nor a text column; it has {', '.join(features)}.")
     owners = [np.array(list(split[owner])) if owner else None for split in splits]
@@ -47,7 +49,7 @@ def hub_parts(
     names = getattr(features[label], "names", None)
     parts = [RawSplit(*part) for part in zip(x, labels, owners, strict=True)]
     test = parts[1] if len(parts) > 1 else None
-    return RawDataset(parts[0], test, classes=tuple(names) if names else None, channels_first=True)
+    return RawDataset(parts[0], test, classes=tuple(names) if names else None, channels_first=True, columns=columns)
 
 
 def _splits(name: str, config: str | None) -> list[Any]:

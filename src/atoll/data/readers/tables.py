@@ -1,66 +1,203 @@
-"""Read tables from CSV and Parquet files.
+"""Read tables from CSV and Parquet files, or from a folder with one file for each owner.
 
 The label is the column asked for, otherwise ``label``, ``y`` or the last one; for several labels or numbers, commas
 separate the names of several columns. ``owner`` names the owner of a row, ``split`` ("train" or "test") its part; both
-are optional. A ``text`` column of strings makes a text data set; it
-is encoded by `text.encode` and other columns are ignored. Otherwise every other column must be a number; columns are
-standardised with the mean and standard deviation of the training rows (of all rows, where there is no ``split``)
-unless that is switched off.
+are optional. A ``text`` column of strings makes a text data set; it is encoded by `text.encode` and other columns are
+ignored. Otherwise every other column is a number, a date or a category, by its cells or by a schema
+(`atoll.data.tables.schema`). Cells are kept as they are: a run fills, standardises and encodes them by statistics of
+its training rows (`atoll.data.tables.preparation`).
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from ...errors import AtollError, unknown
 from ..arrays import RawDataset, RawSplit
 from ..dataset import Array
+from ..tables.cells import Cells, describe, place, read_arrow, read_cells
+from ..tables.columns import TEXT, Column, merge_columns, recode
+from ..tables.schema import DECLARED, IGNORE, Schema, level_text
+from ..targets import plain
 from . import text
 from .binary import reading
 
+SUFFIXES = (".csv", ".parquet")
 
-def table_parts(
-    path: Path,
-    label: str | None = None,
-    owner: str | None = None,
-    standardise: bool = True,
-    one_label: bool = True,
-) -> RawDataset:
-    """Read the training and test rows of a table.
+
+@dataclass(frozen=True)
+class TableRequest:
+    """What to read from a table.
 
     Args:
-        path: the file.
         label: name of the label column, or names of several columns, with commas between them.
         owner: name of the column with the owner of each row.
-        standardise: whether columns of numbers, and targets that are numbers, are standardised.
+        ignore: columns that are left out.
+        schema: what the user declares about columns.
         one_label: whether labels are classes, in one column.
     """
-    table = _table(path)
-    owner = _chosen(path, table, owner) or ("owner" if "owner" in table.column_names else None)
-    labels = _label_columns(path, table, label, one_label) or [_label(path, table, owner)]
-    train = _training_rows(path, table)
-    rest = [name for name in table.column_names if name not in (*labels, owner, "split")]
-    if "text" in rest and _is_text(table, "text"):
-        texts = _values(path, table, "text")
-        x_train, x_test = text.encode(texts[train].tolist(), texts[~train].tolist())
-    else:
-        x_train, x_test = _numbers(path, table, rest, train, standardise)
-    columns, owners = [_values(path, table, name) for name in labels], _values(path, table, owner) if owner else None
-    y = columns[0] if one_label else np.stack(columns, axis=1)
+
+    label: str | None = None
+    owner: str | None = None
+    ignore: tuple[str, ...] = ()
+    schema: Schema = Schema()
+    one_label: bool = True
+
+
+@dataclass(frozen=True)
+class _File:
+    """The content of one file."""
+
+    path: Path
+    x: Array  # raw rows, or texts
+    columns: tuple[Column, ...]  # none of texts
+    y: Array
+    owners: Array | None
+    train: Array  # mask
+    rows: Array  # positions of the rows in the file
+    names: tuple[str, ...]  # of label columns
+    notes: tuple[str, ...]
+
+
+def table_parts(path: Path, request: TableRequest = TableRequest()) -> RawDataset:
+    """Read the training and test rows of a table, or of a folder with one table for each owner.
+
+    Args:
+        path: the file, or the folder.
+        request: which columns are what.
+    """
+    if not path.is_dir():
+        return _parts([_read(path, request)], request)
+    paths = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    files = [_read(file, request) for file in paths]
+    if any(file.owners is not None for file in files):
+        raise AtollError(
+            f"{path} has one file for each owner, and {files[0].path.name} has a column of owners besides. Remove the "
+            "column, leave out '?owner=', or put all rows into one file."
+        )
+    return _parts(files, request, [file.path.stem for file in files])
+
+
+def read_rows(path: Path, columns: Sequence[Column]) -> Array:
+    """Read raw rows without labels, for prediction.
+
+    Args:
+        path: the file, which may have further columns.
+        columns: the columns that a model reads.
+
+    Raises:
+        AtollError: a column is missing, or a cell does not suit its kind.
+    """
+    kinds = {column.name: column.kind for column in columns if column.kind in DECLARED}
+    table = _table(path, TableRequest(), least=1)
+    for column in columns:
+        if column.name not in table.column_names:
+            raise AtollError(
+                f"{path} has no column {column.name!r}, which the model reads. Add it; cells may be empty."
+            )
+    if columns[0].kind == TEXT:
+        (x,), column = text.encode(_values(path, table, columns[0].name).tolist())
+        return recode(x, (column,), columns)
+    schema = Schema(kinds=kinds)
+    cells = [read_cells(path, table, column.name, schema) for column in columns]
+    return recode(*_stack(path, cells), columns, str(path))
+
+
+def _parts(files: Sequence[_File], request: TableRequest, owners: Sequence[str] = ()) -> RawDataset:
+    """Join the rows of files; ``owners`` are those of the files, if rows do not name them."""
+    train = np.concatenate([file.train for file in files])
+    named = [np.full(len(file.y), owner) for file, owner in zip(files, owners, strict=True)] if owners else []
+    owner = np.concatenate(named) if named else files[0].owners
+    y = _join_labels(files, request)
+    x, columns = _join_rows(files)
+    notes = [f"{file.path.name}: {note}" if len(files) > 1 else note for file in files for note in file.notes]
+    classes = tuple(request.schema.classes) or None if request.one_label else files[0].names
     return RawDataset(
-        RawSplit(x_train, y[train], None if owners is None else owners[train]),
-        RawSplit(x_test, y[~train], None if owners is None else owners[~train]),
-        classes=None if one_label else tuple(labels),
-        standardise=standardise,
+        RawSplit(x[train], y[train], None if owner is None else owner[train]),
+        RawSplit(x[~train], y[~train], None if owner is None else owner[~train]),
+        classes=classes,
+        columns=columns,
+        notes=tuple(notes),
     )
 
 
-def _table(path: Path) -> pa.Table:
+def _join_rows(files: Sequence[_File]) -> tuple[Array, tuple[Column, ...]]:
+    if not files[0].columns:
+        (x,), column = text.encode([words for file in files for words in file.x.tolist()])
+        return x, (column,)
+    columns = merge_columns([(str(file.path), file.columns) for file in files])
+    return np.concatenate([recode(file.x, file.columns, columns, str(file.path)) for file in files]), columns
+
+
+def _join_labels(files: Sequence[_File], request: TableRequest) -> Array:
+    parts = [file.y for file in files]
+    if request.one_label and request.schema.classes:
+        return np.concatenate([_number_labels(file, request.schema) for file in files])
+    if not request.one_label or len(files) == 1:
+        return np.concatenate(parts)
+    whole = [plain(f"{file.path}, labels", y) for file, y in zip(files, parts, strict=True)]
+    same = len({y.dtype.kind for y in whole}) == 1
+    return np.concatenate(whole if same else [y.astype(str) for y in whole])
+
+
+def _number_labels(file: _File, schema: Schema) -> Array:
+    """Return the number of the class that the schema gives to each label."""
+    number = {label: at for at, labels in enumerate(schema.classes.values()) for label in labels}
+    found = [level_text(label) for label in file.y.tolist()]
+    for row, label in zip(file.rows.tolist(), found, strict=True):
+        if label not in number:
+            raise AtollError(
+                f"{place(file.path, row)}: the label is {label!r}, which no class of the schema has. Correct the cell, "
+                "or add the label under 'classes'."
+            )
+    return np.array([number[label] for label in found], dtype=np.int64)
+
+
+def _read(path: Path, request: TableRequest) -> _File:
+    table = _table(path, request)
+    schema = request.schema
+    owner = _chosen(path, table, request.owner or schema.owner) or ("owner" if "owner" in table.column_names else None)
+    label = request.label or schema.label
+    labels = _label_columns(path, table, label, request.one_label) or [_label(path, table, owner)]
+    kept, notes = _labelled(path, table, labels)
+    left_out = {name for name, kind in schema.kinds.items() if kind == IGNORE} | set(request.ignore)
+    notes += [f"Left out: {', '.join(sorted(left_out))}."] if left_out else []
+    rest = [name for name in table.column_names if name not in (*labels, owner, "split", *left_out)]
+    columns: tuple[Column, ...]
+    if "text" in rest and _is_text(table, "text"):
+        x, columns = _values(path, table, "text"), ()
+    else:
+        cells = [read_cells(path, table, name, schema) for name in rest]
+        x, columns = _stack(path, cells)
+        notes += describe(cells)
+    wanted = [_values(path, table.filter(pa.array(kept)), name) for name in labels]
+    owners = _values(path, table, owner) if owner else None
+    return _File(
+        path,
+        x[kept],
+        columns,
+        wanted[0] if request.one_label else np.stack(wanted, axis=1),
+        None if owners is None else owners[kept],
+        _training_rows(path, table)[kept],
+        np.flatnonzero(kept),
+        tuple(labels),
+        tuple(notes),
+    )
+
+
+def _stack(path: Path, cells: Sequence[Cells]) -> tuple[Array, tuple[Column, ...]]:
+    if not cells:
+        raise AtollError(f"{path} has no column of data besides the label. Add one.")
+    return np.stack([cell.values for cell in cells], axis=1), tuple(cell.column for cell in cells)
+
+
+def _table(path: Path, request: TableRequest, least: int = 2) -> pa.Table:
+    """Read a file with at least ``least`` columns."""
     with reading(path):
-        table = pa.csv.read_csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path)
+        table = read_arrow(path, request.schema)
         names = table.column_names  # raises UnicodeDecodeError, a ValueError, if names are not UTF-8
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -68,9 +205,26 @@ def _table(path: Path) -> pa.Table:
     for name in names if path.suffix == ".csv" else ():
         if pa.types.is_binary(table.schema.field(name).type):  # Arrow reads text that is not UTF-8 as bytes.
             raise AtollError(f"{path}: column {name!r} is not UTF-8 text. Save the file with the encoding UTF-8.")
-    if len(names) < 2 or not table.num_rows:
+    if len(names) < least or not table.num_rows:
         raise AtollError(f"{path} has {len(names)} columns and {table.num_rows} rows, but needs data and a label.")
+    for name in (*request.schema.kinds, *request.ignore):
+        _chosen(path, table, name)
     return table
+
+
+def _labelled(path: Path, table: pa.Table, labels: Sequence[str]) -> tuple[Array, list[str]]:
+    """Return the mask of the rows that have a label, and a note if others are dropped."""
+    empty = np.zeros(table.num_rows, dtype=bool)
+    for name in labels:
+        empty |= np.asarray(table.column(name).is_null(nan_is_null=True).to_numpy())
+    if empty.all():
+        raise AtollError(
+            f"{path}: no row has a value in the label column {labels[0]!r}. Choose another with '?label='."
+        )
+    if not empty.any():
+        return ~empty, []
+    first = place(path, int(np.flatnonzero(empty)[0]))
+    return ~empty, [f"{int(empty.sum())} rows without a label were dropped (first: {first})."]
 
 
 def _chosen(path: Path, table: pa.Table, name: str | None) -> str | None:
@@ -114,27 +268,6 @@ def _training_rows(path: Path, table: pa.Table) -> Array:
     return np.asarray(split == "train")
 
 
-def _numbers(path: Path, table: pa.Table, names: list[str], train: Array, standardise: bool) -> tuple[Array, Array]:
-    for name in names:
-        kind = table.schema.field(name).type
-        if not any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)):
-            raise AtollError(
-                f"{path}: column {name!r} holds {kind}, not numbers. Remove it, turn it into numbers, or make it the "
-                f"label with '?label={name}'."
-            )
-    columns = [_values(path, table, name).astype(np.float64) for name in names]
-    for name, column in zip(names, columns, strict=True):
-        if not np.isfinite(column).all():
-            row = int(np.flatnonzero(~np.isfinite(column))[0])
-            raise AtollError(f"{path}: column {name!r} holds NaN or infinity in row {row}. Fill or remove such values.")
-    x = np.stack(columns, axis=1)
-    if standardise and train.any():
-        spread = x[train].std(axis=0)
-        x = (x - x[train].mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    x = x.astype(np.float32)
-    return x[train], x[~train]
-
-
 def _is_text(table: pa.Table, name: str) -> bool:
     kind = table.schema.field(name).type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
@@ -143,7 +276,11 @@ def _is_text(table: pa.Table, name: str) -> bool:
 def _values(path: Path, table: pa.Table, name: str) -> Array:
     column = table.column(name)
     if column.null_count:
-        raise AtollError(f"{path}: column {name!r} has {column.null_count} empty cells. Fill or remove such rows.")
+        row = column.is_null().to_pylist().index(True)
+        raise AtollError(
+            f"{place(path, row)}: column {name!r} is empty there, and in {column.null_count} rows in all. Fill or "
+            "remove such rows."
+        )
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return np.asarray(column.to_numpy())

@@ -1,45 +1,41 @@
 """Convert texts to token ids.
 
-A word is a run of letters and digits in lower case, which may hold apostrophes inside.
+A word is a run of letters and digits in lower case, which may hold apostrophes inside. Ids are positions in the list of
+all words of a data set; which words get an id of their own in a run follows from its training rows
+(`atoll.data.tables.preparation`).
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
 
 from ..dataset import Array
+from ..tables.columns import FIRST_WORD, PADDING, TEXT, Column
 
-VOCABULARY = 10_000  # ids in all, so that an embedding of 10,000 rows fits
 LENGTH = 200
-PADDING, UNKNOWN = 0, 1
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
-def encode(train: Sequence[str], test: Sequence[str]) -> tuple[Array, Array]:
-    """Return token ids [N, LENGTH] of both parts.
+def encode(*parts: Sequence[str]) -> tuple[list[Array], Column]:
+    """Return token ids [N, LENGTH] of each part, and the column with all words, in alphabetical order.
 
-    The vocabulary is the most frequent training words. Shorter texts are padded at the end, longer ones are cut.
+    Shorter texts are padded at the end, longer ones are cut.
     """
-    index = vocabulary(train)
-    return _ids(train, index), _ids(test, index)
+    cut = [[_words(text) for text in part] for part in parts]
+    words = sorted({word for part in cut for text in part for word in text})
+    index = {word: i for i, word in enumerate(words, start=FIRST_WORD)}
+    return [_ids(part, index) for part in cut], Column("text", TEXT, tuple(words))
 
 
-def vocabulary(texts: Sequence[str]) -> dict[str, int]:
-    """Number the most frequent words; equally frequent ones in alphabetical order."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(_WORD.findall(text.lower()))
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    return {word: i for i, word in enumerate(ranked[: VOCABULARY - 2], start=2)}
+def _words(text: str) -> list[str]:
+    return [word.group() for word in islice(_WORD.finditer(text.lower()), LENGTH)]
 
 
-def _ids(texts: Sequence[str], index: dict[str, int]) -> Array:
+def _ids(texts: Sequence[Sequence[str]], index: dict[str, int]) -> Array:
     x = np.full((len(texts), LENGTH), PADDING, dtype=np.int64)
     for row, text in zip(x, texts, strict=True):
-        ids = [index.get(word.group(), UNKNOWN) for word in islice(_WORD.finditer(text.lower()), LENGTH)]
-        row[: len(ids)] = ids
+        row[: len(text)] = [index[word] for word in text]
     return x

@@ -19,8 +19,10 @@ from ...core.hooks import has_bias_free_heads
 from ...core.method import traits_of
 from ...core.problems import Classes
 from ...core.traits import Need
-from ...data.dataset import Array, Dataset, Kind
+from ...data.dataset import Dataset, Kind
 from ...data.federated_dataset import FederatedDataset
+from ...data.tables.federated import Preparations
+from ...data.tables.statistics import SITE
 from ...data.transforms import preset
 from ...engine import compatibility
 from ...engine.model_factory import ModelFactory
@@ -34,8 +36,10 @@ from ...simulation.topology import STAR
 from ...typing import ClientId
 from ...utils.files import to_json
 from ...utils.parsing import Json
-from ..fingerprints import method_digest, models_digest, rows_digest
+from ..fingerprints import method_digest, models_digest
 from ..received_names import ForeignName, check_name
+from ..site.config import PublicRows, public_digest
+from ..table_agreement import TableAgreement, columns_from_json, prepare_public
 from ..transport.protocol import VERSION, Frame
 
 MOST_ROWS = 10**12
@@ -71,6 +75,8 @@ class SiteDescription(NamedTuple):
     labels: str
     model: str
     public: str | None
+    columns: list[list[object]]  # name, kind and declared levels of each column of a raw table
+    gaps: bool  # whether a column of numbers has empty cells
     rows: list[int]  # for training, validation and test
 
 
@@ -106,8 +112,10 @@ def read_description(site: ClientId, values: Json) -> SiteDescription:
             and all(type(n) is int and 0 <= n < MOST_ROWS for n in description.rows)
             and description.rows[0] > 0
             and description.dtype in DTYPES
+            and type(description.gaps) is bool
+            and len(columns_from_json(description.columns)) in (0, 1, *description.shape[:1])
         )
-    except TypeError:
+    except (TypeError, ValueError):
         sound = False
     if not sound:
         raise AtollError(
@@ -152,8 +160,13 @@ def check_models(config: Config, descriptions: Sequence[SiteDescription]) -> Non
             ) from reason
 
 
-def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], public: Array | None) -> Setup:
-    """Build the server's setup of a run from the descriptions of its sites."""
+def build_remote_setup(
+    config: Config,
+    descriptions: Sequence[SiteDescription],
+    public: PublicRows | None,
+    tables: TableAgreement | None = None,
+) -> Setup:
+    """Build the server's setup of a run from the descriptions of its sites, and what they agreed on."""
     compare(descriptions)
     check_models(config, descriptions)
     trusted = config.models
@@ -166,9 +179,11 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
     )
     method, ids = build_method(config), tuple(description.site for description in descriptions)
     _check_public(descriptions, public, Need.PUBLIC_DATA in traits_of(method).needs)
+    options = config.table_options
+    preparation = None if tables is None else tables.preparation(options)
     data = _blank(config.data, descriptions[0])
     transform = preset(config.transform, config.data, data.shape)
-    row = transform.prepare(data.x_train)
+    row = transform.prepare(data.x_train if preparation is None else preparation.apply(data.x_train))
     networks = ModelFactory(config, data, tuple(row.shape[1:]), code=trusted, most_weights=MOST_WEIGHTS)
     rows = RowSplits(
         *(_placeholder_rows(row, [description.rows[part] for description in descriptions]) for part in range(3))
@@ -179,7 +194,7 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
         networks.assign(ids, not has_bias_free_heads(method)),
         rows,
         data.problem,
-        public=None if public is None else transform.prepare(public),
+        public=None if public is None else transform.prepare(prepare_public(public.x, public.columns, preparation)),
         augment=transform.augmentation,
         remote=True,
     )
@@ -187,7 +202,10 @@ def build_remote_setup(config: Config, descriptions: Sequence[SiteDescription], 
     check_stopping(config, pool)
     config, method, pool = apply_privacy(config, method, pool)
     federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(descriptions))
-    return Setup(config, method, federation, pool, fill_from_option(Devices(), config.clock, "--clock"))
+    shared = preparation is not None and SITE not in (options.standardise, options.missing)
+    preparations = Preparations(dict.fromkeys(ids, preparation) if shared and preparation else {})
+    devices = fill_from_option(Devices(), config.clock, "--clock")
+    return Setup(config, method, federation, pool, devices, preparations=preparations)
 
 
 def _check_options(config: Config) -> None:
@@ -218,7 +236,9 @@ def _check_options(config: Config) -> None:
             raise AtollError(f"{flag(name)} is for simulations: {why}. Leave it out.")
 
 
-def announcement(setup: Setup, run: str, public: Array | None) -> dict[ClientId, Frame]:
+def announcement(
+    setup: Setup, run: str, public: PublicRows | None, tables: TableAgreement | None = None
+) -> dict[ClientId, Frame]:
     """Return the announcement of a run for each site, with digests of what the server expects there."""
     pool, method = setup.pool, setup.method
     common = {
@@ -227,10 +247,11 @@ def announcement(setup: Setup, run: str, public: Array | None) -> dict[ClientId,
         "run": run,
         "config": setup.config.to_dict(),
         "models": {i: model.architecture for i, model in pool.models.items()},
+        "tables": None if tables is None else tables.to_json(),
     }
     contract, shown = (
         method_digest(method),
-        rows_digest(public) if Need.PUBLIC_DATA in traits_of(method).needs else None,
+        public_digest(public) if Need.PUBLIC_DATA in traits_of(method).needs else None,
     )
     return {
         i: Frame(
@@ -262,10 +283,10 @@ def holdings(setup: Setup) -> dict[str, object]:
     }
 
 
-def _check_public(descriptions: Sequence[SiteDescription], public: Array | None, needed: bool) -> None:
+def _check_public(descriptions: Sequence[SiteDescription], public: PublicRows | None, needed: bool) -> None:
     if not needed:
         return
-    own = rows_digest(public)
+    own = public_digest(public)
     if own is None:
         raise AtollError("This method distils on public rows, and the server has none. Give their file with --public.")
     for description in descriptions:

@@ -3,15 +3,17 @@
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ...config import Config
+from ...data.tables.statistics import add_up, is_agreement_needed
 from ...engine.build import build_experiment
 from ...engine.experiment import Watch
 from ...engine.result import Result
-from ...engine.setup import Setup, build_method
+from ...engine.setup import Setup, build_method, check_table_privacy
 from ...errors import AtollError
 from ...storage.run_dir import InUse, RunDir
 from ...typing import ClientId
@@ -19,12 +21,14 @@ from ...utils.files import to_json
 from ...utils.parsing import Json
 from ...utils.runtime import one_thread
 from ..site.config import read_public
+from ..table_agreement import TableAgreement, read_agreement
 from ..transport.base import Transport
 from ..transport.protocol import AWAY, CODES, Frame
 from ..transport.requests import SiteRequests
 from .environment import Sites
 from .handshake import SiteDescription, announcement, build_remote_setup, compare, hello, read_description
 from .job import DeploymentJob
+from .table_handshake import agreed_columns, ask_statistics, read_statistics
 
 DEPLOYMENT, EVENTS = "deployment.json", "events.jsonl"
 LINGER = 60.0  # seconds for the app of a killed server to release the run directory
@@ -97,13 +101,21 @@ class _Run:
         build_method(config)  # Raises errors in the options before sites are asked.
         known = self._known() if not self.job.force else None
         descriptions = self._handshake(config, known)
-        setup = build_remote_setup(config, descriptions, self.public)
+        tables = self._agree(config, descriptions, known)
+        setup = build_remote_setup(config, descriptions, self.public, tables)
+        if tables is not None:
+            setup = replace(setup, preparations=replace(setup.preparations, sent=tables.sent))
         self.run_dir.start(setup.config, resume=not self.job.force, force=self.job.force)
         name = known["run"] if known else secrets.token_hex(16)
         self.run_dir.write_json(
-            DEPLOYMENT, {"run": name, "cards": [description._asdict() for description in descriptions]}
+            DEPLOYMENT,
+            {
+                "run": name,
+                "cards": [description._asdict() for description in descriptions],
+                "tables": None if tables is None else tables.to_stored(),
+            },
         )
-        self._announce(setup, name, first=known is None)
+        self._announce(setup, name, tables, first=known is None)
         sites = Sites(setup, self.caller, name, self.job.least)
         result = build_experiment(setup, self.run_dir, sites).run(watch)
         sites.end()
@@ -151,9 +163,28 @@ class _Run:
             )
         return description
 
-    def _announce(self, setup: Setup, run: str, first: bool) -> None:
+    def _agree(
+        self, config: Config, descriptions: Sequence[SiteDescription], known: Json | None
+    ) -> TableAgreement | None:
+        """Let sites with raw tables agree on columns and statistics; a resumed run keeps the first agreement."""
+        if known:
+            return None if known["tables"] is None else read_agreement(known["tables"])
+        columns = agreed_columns(descriptions)
+        if columns is None:
+            return None
+        options = config.table_options
+        if not is_agreement_needed(columns, any(description.gaps for description in descriptions), options):
+            return TableAgreement(columns, None, {})
+        check_table_privacy(config, sends=True)
+        request = ask_statistics(config, columns)
+        rows = {description.site: description.rows[0] for description in descriptions}
+        replies = self._start(dict.fromkeys(rows, request), first=True)
+        sent = {site: read_statistics(site, reply, columns, rows[site], options) for site, reply in replies}
+        return TableAgreement(columns, add_up(list(sent.values())), {site: sent[site] for site in rows})
+
+    def _announce(self, setup: Setup, run: str, tables: TableAgreement | None, first: bool) -> None:
         """Announce a new run to all sites. In a resumed run, a site that does not know the run gets it on request."""
-        frames = announcement(setup, run, self.public)
+        frames = announcement(setup, run, self.public, tables)
         if first:
             for _ in self._start(frames, first):
                 pass

@@ -13,11 +13,13 @@ An .npz file with x_train, y_train, x_test, y_test and perhaps x_val, y_val is u
 with a test part of its own. All other rows are divided by the run's --split.
 """
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,12 +30,13 @@ from ...data.dataset import Array, Dataset
 from ...data.federated_dataset import FederatedDataset
 from ...data.loading import load
 from ...data.readers.binary import npz
-from ...data.seeding import stream
-from ...data.split import check, split_clients
+from ...data.split import check, split_site
+from ...data.tables.columns import Column
 from ...engine.model_factory import default_model
 from ...errors import AtollError, unknown
 from ...typing import ClientId
 from ..fingerprints import rows_digest, words_digest
+from ..table_agreement import columns_to_json, has_gaps
 from ..transport.protocol import VERSION
 from .privacy_rules import SitePrivacyRules, read_rules
 from .rules import SiteRules, read_site_rules
@@ -71,7 +74,7 @@ class SiteConfig:
         return read_rows(self._at(self.data))
 
     @cached_property
-    def public_rows(self) -> Array | None:
+    def public_rows(self) -> "PublicRows | None":
         """Return the public rows, or None if site.yaml names none."""
         return read_public(self._at(self.public)) if self.public else None
 
@@ -107,7 +110,9 @@ class SiteConfig:
             "classes": data.num_classes,
             "labels": words_digest(data.classes),
             "model": self.architecture,
-            "public": rows_digest(self.public_rows),
+            "public": public_digest(self.public_rows),
+            "columns": columns_to_json(data.columns),
+            "gaps": has_gaps(data),
             "rows": [len(parts.part(part)[0]) for part in ("train", "val", "test")],
         }
 
@@ -162,9 +167,8 @@ class SiteData:
     def _split(self, name: ClientId, config: Config) -> tuple[Array, Array, Array]:
         data = self.data
         check(config.split, data)
-        everything = (np.arange(len(data.y_train)),)
-        rng = stream(config.seed, "site", name, config.split)
-        parts = split_clients(everything, data.y_train, data.num_classes, config.split, rng)
+        everything = np.arange(len(data.y_train))
+        parts = split_site(name, everything, data.y_train, data.num_classes, config.split, config.seed)
         return parts.train[0], parts.val[0], parts.test[0]
 
 
@@ -189,22 +193,48 @@ def check_classes(data: Dataset) -> None:
         )
 
 
+class PublicRows(NamedTuple):
+    """Public rows as they are stored, with their columns if they are raw rows of a table."""
+
+    x: Array
+    columns: tuple[Column, ...] = ()
+
+
+def public_digest(rows: PublicRows | None) -> str | None:
+    """Digest public rows as they are stored."""
+    return None if rows is None else rows_digest(rows.x)
+
+
+def _columns(arrays: Mapping[str, Array]) -> tuple[Column, ...]:
+    """Return the columns that an exported file names."""
+    if "columns" not in arrays:
+        return ()
+    try:
+        return tuple(Column(**{**v, "levels": tuple(v["levels"])}) for v in json.loads(str(arrays["columns"])))
+    except (ValueError, TypeError, KeyError) as reason:
+        raise AtollError(f"The array 'columns' is damaged ({reason!r}). Export the file again.") from reason
+
+
 def _divided(name: str, arrays: Mapping[str, Array]) -> SiteData:
     sizes = [len(arrays[f"y_{part}"]) for part in PARTS]
     x, y = (np.concatenate([arrays[f"{letter}_train"], arrays[f"{letter}_val"]]) for letter in "xy")
     classes = tuple(str(c) for c in arrays["classes"]) if "classes" in arrays else None
     test = layout.RawSplit(arrays["x_test"], arrays["y_test"])
-    parts = layout.RawDataset(layout.RawSplit(x, y), test, classes, channels_first="channels_first" in arrays)
+    first = "channels_first" in arrays
+    parts = layout.RawDataset(layout.RawSplit(x, y), test, classes, channels_first=first, columns=_columns(arrays))
     return SiteData(layout.assemble(name, parts), (sizes[0], sizes[1], sizes[2]))
 
 
-def read_public(text: str) -> Array:
+def read_public(text: str) -> PublicRows:
     """Read public rows: an array x, or the training rows of any data set."""
     path = Path(text)
     arrays = npz(path) if path.suffix == ".npz" and path.exists() else {}
+    if "x" in arrays and "columns" in arrays:
+        return PublicRows(arrays["x"], _columns(arrays))
     if "x" in arrays:
-        return layout.rows(text, arrays["x"], channels_first="channels_first" in arrays)[1]
-    return load(text).x_train
+        return PublicRows(layout.rows(text, arrays["x"], channels_first="channels_first" in arrays)[1])
+    data = load(text)
+    return PublicRows(data.x_train, data.columns)
 
 
 def write_rows(path: Path, federation: FederatedDataset, client: int) -> None:
@@ -213,16 +243,18 @@ def write_rows(path: Path, federation: FederatedDataset, client: int) -> None:
     for part in PARTS:
         rows = federation.part(part)[client]  # type: ignore[arg-type]
         arrays |= {f"x_{part}": federation.rows(rows), f"y_{part}": federation.labels(rows)}
-    _write(path, arrays, federation.dataset.kind)
+    _write(path, arrays, federation.dataset)
 
 
-def write_public(path: Path, rows: Array, kind: str) -> None:
-    """Write public rows to a file that :func:`read_public` reads."""
-    _write(path, {"x": rows}, kind)
+def write_public(path: Path, rows: Array, like: Dataset) -> None:
+    """Write public rows, in the form of a data set, to a file that :func:`read_public` reads."""
+    _write(path, {"x": rows}, like)
 
 
-def _write(path: Path, arrays: dict[str, Array], kind: str) -> None:
-    if kind == "image":
+def _write(path: Path, arrays: dict[str, Array], like: Dataset) -> None:
+    if like.kind == "image":
         arrays["channels_first"] = np.array(True)
+    if like.columns:
+        arrays["columns"] = np.array(json.dumps([asdict(column) for column in like.columns]))
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

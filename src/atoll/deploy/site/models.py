@@ -58,7 +58,8 @@ class SiteModels(TrainedModels):
         self.config = part.config
         self.method = part.method
         self.pool = part.pool
-        self.data = part.site.rows.data
+        self.federation = part.federation
+        self.preparations = part.preparations
         self._part = part
         self._entry = entry
         self.transform = preset(self.config.transform, self.config.data, self.data.shape)

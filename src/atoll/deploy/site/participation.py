@@ -20,6 +20,11 @@ from ...core.schema import is_finite
 from ...core.serialization import OWN, WireError, decode, encode
 from ...core.task import Round
 from ...core.traits import Need
+from ...data.dataset import Array
+from ...data.federated_dataset import FederatedDataset
+from ...data.tables.federated import Preparations
+from ...data.tables.preparation import fit
+from ...data.tables.statistics import measure
 from ...data.transforms import preset
 from ...engine.model_factory import ModelFactory, NotAdmitted
 from ...engine.setup import apply_privacy, build_row_splits
@@ -29,9 +34,10 @@ from ...privacy.policy import Privacy
 from ...privacy.setup import releases_per_exchange
 from ...privacy.site_budget import SiteBudget, cost_of
 from ...utils.parsing import Json
-from ..fingerprints import method_digest, models_digest, rows_digest
+from ..fingerprints import method_digest, models_digest
+from ..table_agreement import prepare_public, read_agreement, with_agreed_columns
 from ..transport.protocol import Frame, Refusal, answers, pack, unpack
-from .config import SiteConfig
+from .config import PublicRows, SiteConfig, public_digest
 from .exchange_store import ExchangeStore, StateRef, StoredExchange
 from .run_checks import config_of, load_method
 from .score_release import Released, release_score
@@ -63,8 +69,10 @@ class Participation:
             self.run = str(document["run"])
             self.roster = {str(i): str(name) for i, name in dict(document["models"]).items()}
             self._expected = dict(document["expect"])
+            tables = document.get("tables")
+            self._agreement = None if tables is None else read_agreement(tables)
             self.roster[site.name]
-        except (KeyError, TypeError, ValueError) as reason:
+        except (KeyError, TypeError, ValueError, AtollError) as reason:
             raise Refusal("request") from reason
         self.site = site
         self.config = config_of(document, site)
@@ -88,7 +96,8 @@ class Participation:
         site, config = self.site, self.config
         data, name = site.rows.data, site.name
         transform = preset(config.transform, config.data, data.shape)
-        rows = build_row_splits(site.federation(config), transform)
+        self.federation, self.preparations = self._prepared(site.federation(config))
+        rows = build_row_splits(self.federation, transform, preparations=self.preparations)
         shared = Need.SHARED_MODEL in traits_of(method).needs and not config.shared_model
         roster = self.roster if shared else {name: site.architecture}
         networks = ModelFactory(
@@ -105,9 +114,29 @@ class Participation:
             rows,
             data.problem,
             ids=(name,),
-            public=None if site.public_rows is None else transform.prepare(site.public_rows),
+            public=None if site.public_rows is None else transform.prepare(self._public_rows(site.public_rows)),
             augment=transform.augmentation,
         )
+
+    def _prepared(self, federation: FederatedDataset) -> tuple[FederatedDataset, Preparations]:
+        """Return the site's rows with the columns that sites agreed on, and their preparation."""
+        if not federation.dataset.columns:
+            return federation, Preparations()
+        agreement = self._agreement
+        if agreement is None:
+            raise Refusal("data", "The site has a raw table, and the server announces no columns.")
+        try:
+            own = with_agreed_columns(federation, agreement.columns)
+            statistics = measure(own.rows(own.train[0]), own.dataset.columns)
+            options = self.site.privacy.table_options(self.config)
+            made = fit(own.dataset.columns, agreement.agreed, statistics, options)
+        except AtollError as reason:
+            raise Refusal("data", str(reason)) from reason
+        return own, Preparations({self.site.name: made}, agreed=agreement.agreed)
+
+    def _public_rows(self, public: PublicRows) -> Array:
+        preparation = self.preparations.by_client.get(self.site.name)
+        return prepare_public(public.x, public.columns, preparation)
 
     def _adapter(self) -> tuple[str, ...]:
         """Return the adapter of this site: adapters are assigned to sites in turn, in the order of the roster."""
@@ -125,7 +154,7 @@ class Participation:
             "contract": method_digest(self.method),
             "model": models_digest([self.pool.models[site.name], self.pool.proxy]),
             "data": site.card(self.config)["rows"],
-            "public": rows_digest(site.public_rows) if Need.PUBLIC_DATA in traits_of(self.method).needs else None,
+            "public": public_digest(site.public_rows) if Need.PUBLIC_DATA in traits_of(self.method).needs else None,
         }
         for code, value in found.items():
             if value != expected.get(code):

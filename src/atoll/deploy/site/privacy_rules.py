@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...config import Config
 from ...core.method import AnyMethod
+from ...data.tables.statistics import TableOptions
 from ...errors import AtollError, unknown
 from ...privacy.setup import build_gate, sends_covariances
 from ...privacy.site_budget import BudgetRule, read_budget_rule
@@ -31,12 +32,18 @@ class SitePrivacyRules(NamedTuple):
         strict = max(asked.cov_source, own.cov_source, key=STRICTNESS.index)
         return replace(config, min_class_count=max(asked.least, own.least), cov_source=strict)
 
+    def table_options(self, config: Config) -> TableOptions:
+        """Return the rules for tables, with the stricter of the server's and the site's numbers of rows."""
+        asked = config.table_options
+        return asked._replace(least=max(asked.least, self.min_class_count))
+
     def sentences(self) -> list[str]:
         """Return the rules in plain words."""
         if self == OFF:
             return ["Privacy rules are off: whatever a method declares to send leaves the site."]
         return [
-            f"Statistics of a class leave the site only if it has at least {self.min_class_count} rows there.",
+            f"Statistics of a class leave the site only if it has at least {self.min_class_count} rows there; sums of "
+            f"a column and names of categories only if {self.min_class_count} training rows have them.",
             f"In place of covariances of features: {self.cov_source or 'as strict as the method can be'}.",
             "What a method does not declare does not leave the site.",
         ]

@@ -9,6 +9,7 @@
       weights: 50000000            # of one model
       disk_gb: 20                  # of everything that runs have stored here
       scores: rounded              # or exact, or off
+      statistics: 10               # of columns of tables: for how many different divisions of the rows; off: never
 
 What a server asks for beyond this gets the code `rules`, and the reason stays in the site's own log.
 """
@@ -40,6 +41,8 @@ class SiteRules:
         weights: most weights of a model.
         disk_gb: most gigabytes in the site's folder of states.
         scores: form of the scores that leave: ``rounded``, ``exact`` or ``off``.
+        statistics: most different divisions of the site's rows of which statistics of columns leave. The differences
+            between two divisions tell about the few rows in which they differ.
     """
 
     methods: tuple[str, ...] | None = None
@@ -50,6 +53,7 @@ class SiteRules:
     weights: int = 50_000_000
     disk_gb: int = 20
     scores: str = "rounded"
+    statistics: int = 10
 
     def read_config(self, document: object, method_files: Collection[str] = ()) -> Config:
         """Return the configuration of a request, with registered names alone.
@@ -98,6 +102,9 @@ class SiteRules:
             f"A model has at most {self.weights:,} weights.",
             f"All runs together store at most {self.disk_gb} GB here.",
             f"Scores leave the site {shown[self.scores]}.",
+            f"Sums and categories of columns leave the site for at most {self.statistics} divisions of its rows."
+            if self.statistics
+            else "Sums and categories of columns do not leave the site.",
         ]
 
 
@@ -124,6 +131,8 @@ def _entry(name: str, entry: Any, where: str) -> Any:
         if text not in SCORES:
             raise unknown(f"'scores' under 'allow' in {where}", str(text), SCORES)
         return text
+    if name == "statistics" and entry in (False, 0):  # YAML reads `off` as false.
+        return 0
     if type(entry) is not int or entry < 1:
         raise AtollError(f"{where}: {name!r} under 'allow' is a whole number of at least 1, not {entry!r}.")
     return entry

@@ -21,6 +21,7 @@ from ...errors import AtollError
 from ...utils.files import to_json
 from ...utils.parsing import Json
 from ..transport.protocol import Frame, ProtocolError, Refusal, error, pack, receive, unpack
+from .column_statistics import release_statistics
 from .config import SiteConfig, read_site
 from .disk_quota import DiskQuota
 from .exchange_store import ExchangeStore
@@ -74,6 +75,10 @@ class RequestHandler:
                 config = config_of(request.head, self.site)
                 check_rules(self.site, config)
                 return self._answer("", request, Frame("card", self.site.card(config)))
+            case "statistics":
+                check_version(request.head)
+                reply = release_statistics(self.site, config_of(request.head, self.site), request.head)
+                return self._answer("", request, reply)
             case "begin":
                 return self._begin(request.head)
             case "exchange":

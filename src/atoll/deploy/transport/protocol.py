@@ -47,6 +47,10 @@ CODES = {
     "rules": (
         "does not admit this by its own rules, which `atoll deploy rules` shows there. The log there says which rule"
     ),
+    "statistics": (
+        "keeps sums and categories of its columns to itself, by its own rules. Start the run with --standardise site "
+        "or no and --missing site, and declare categories in a schema file"
+    ),
     "budget": "has spent the privacy budget of this run",
     "failed": "failed in its part of the method. The log there says why",
 }

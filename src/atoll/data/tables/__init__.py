@@ -1,0 +1,1 @@
+"""Tables: columns with kinds, statistics of training rows, and the preparation of rows that follows from them."""

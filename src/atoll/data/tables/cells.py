@@ -1,0 +1,185 @@
+"""Read the cells of files: infer the kind of each column, and turn cells into numbers and codes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+
+from ...errors import AtollError
+from ..dataset import Array
+from .columns import CATEGORY, DATE, EMPTY, NUMBER, Column
+from .schema import Schema, level_text
+
+EMPTY_TEXTS = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "-")
+MOST_CATEGORIES = 50  # more different texts than this, in more than a quarter of the rows, are no categories
+DAY = 86_400_000_000  # microseconds
+EXAMPLES = 3
+
+
+class Cells(NamedTuple):
+    """A column of a file.
+
+    Args:
+        column: name, kind and categories.
+        values: float64 ``[N]``, as raw rows have them.
+        declared: whether a schema names the kind.
+    """
+
+    column: Column
+    values: Array
+    declared: bool
+
+
+def read_arrow(path: Path, schema: Schema) -> pa.Table:
+    """Read a file. Texts that mean an empty cell are empty; declared columns have their declared type."""
+    if path.suffix != ".csv":
+        return pa.parquet.read_table(path)
+    texts = [name for name, kind in schema.kinds.items() if kind == CATEGORY]
+    options = pa.csv.ConvertOptions(
+        null_values=[*EMPTY_TEXTS, *schema.missing],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=True,
+        column_types={
+            **{name: pa.string() for name in texts},
+            **{name: pa.float64() for name, kind in schema.kinds.items() if kind == NUMBER},
+        },
+    )
+    return pa.csv.read_csv(path, convert_options=options)
+
+
+def place(path: Path, row: int) -> str:
+    """Return the place of a row in a file, for messages: the line of a CSV, whose first line has the names."""
+    return f"{path} line {row + 2}" if path.suffix == ".csv" else f"{path} row {row + 1}"
+
+
+def read_cells(path: Path, table: pa.Table, name: str, schema: Schema) -> Cells:
+    """Read one column.
+
+    Args:
+        path: the file, for messages.
+        table: its content.
+        name: the column.
+        schema: what the user declares.
+
+    Raises:
+        AtollError: cells do not suit the declared kind, or no kind suits the cells.
+    """
+    column = table.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = schema.kinds.get(name) or _infer(path, name, column)
+    declared = name in schema.kinds
+    if kind == EMPTY:
+        return Cells(Column(name, EMPTY), np.full(len(column), np.nan), declared)
+    if kind == CATEGORY:
+        return _categories(path, name, column, schema, declared)
+    values = _dates(path, name, column) if kind == DATE else _numbers(path, name, column)
+    wrong = np.flatnonzero(np.isinf(values))
+    if len(wrong):
+        raise AtollError(
+            f"{place(path, int(wrong[0]))}: column {name!r} holds infinity. Correct the cell, or leave it empty."
+        )
+    return Cells(Column(name, kind), values, declared)
+
+
+def _infer(path: Path, name: str, column: pa.ChunkedArray) -> str:
+    kind = column.type
+    if pa.types.is_null(kind) or column.null_count == len(column):
+        return EMPTY
+    if any(
+        test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    ):
+        return NUMBER
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return DATE
+    if not _is_string(kind):
+        raise AtollError(
+            f"{path}: column {name!r} holds {kind}, which is neither numbers, dates nor texts. Leave it out with "
+            f"'?ignore={name}'."
+        )
+    different = pa.compute.count_distinct(column).as_py()
+    if different > MOST_CATEGORIES and different > len(column) / 4:
+        row, text = _first_text(column)
+        raise AtollError(
+            f"{place(path, row)}: column {name!r} has {different} different texts in {len(column)} rows, such as "
+            f"{text!r}, so it is no category. Leave it out with '?ignore={name}', or declare it in a schema file."
+        )
+    return CATEGORY
+
+
+def _first_text(column: pa.ChunkedArray) -> tuple[int, str]:
+    """Return the first cell with a value that is no number, or the first with a value."""
+    cells = [(row, str(cell)) for row, cell in enumerate(column.to_pylist()) if cell is not None]
+    return next(((row, text) for row, text in cells if not _is_number(text)), cells[0])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> Array:
+    if _is_string(column.type):
+        row, text = _first_text(column)
+        raise AtollError(
+            f"{place(path, row)}: column {name!r} is a number, and the cell holds {text!r}. Correct the cell, list the "
+            "text under 'missing' in a schema file, or declare the column as category there."
+        )
+    return np.asarray(column.cast(pa.float64()).fill_null(float("nan")).to_numpy())
+
+
+def _dates(path: Path, name: str, column: pa.ChunkedArray) -> Array:
+    """Return days since 1970."""
+    try:
+        moments = column.cast(pa.timestamp("us"), safe=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as reason:
+        row, text = _first_text(column)
+        raise AtollError(
+            f"{place(path, row)}: column {name!r} is a date, and a cell such as {text!r} is none. Write dates "
+            "as 2024-03-31."
+        ) from reason
+    numbers = moments.cast(pa.int64()).cast(pa.float64(), safe=False).fill_null(float("nan"))
+    return np.asarray(numbers.to_numpy()) / DAY
+
+
+def _categories(path: Path, name: str, column: pa.ChunkedArray, schema: Schema, declared: bool) -> Cells:
+    texts = [None if cell is None else level_text(cell) for cell in column.to_pylist()]
+    texts = [None if text in schema.missing else text for text in texts]
+    fixed = schema.levels.get(name)
+    levels = fixed or tuple(sorted({text for text in texts if text is not None}))
+    code = {level: float(i) for i, level in enumerate(levels)}
+    for row, text in enumerate(texts):
+        if text is not None and text not in code:
+            raise AtollError(
+                f"{place(path, row)}: column {name!r} holds {text!r}, which the schema does not list "
+                f"({', '.join(levels[:10])}). Correct the cell, or add the value to the schema."
+            )
+    values = np.array([np.nan if text is None else code[text] for text in texts])
+    return Cells(Column(name, CATEGORY, levels, fixed is not None), values, declared)
+
+
+def describe(cells: Sequence[Cells]) -> list[str]:
+    """Return a sentence on each kind of column that was inferred, and on empty cells."""
+    notes = []
+    for kind in (NUMBER, DATE, CATEGORY, EMPTY):
+        names = [cell.column.name for cell in cells if cell.column.kind == kind and not cell.declared]
+        if names:
+            title = {EMPTY: "Columns without a value"}.get(kind, f"Inferred as {kind}")
+            notes.append(f"{title}: {', '.join(names)}.")
+    empty = {cell.column.name: int(np.isnan(cell.values).sum()) for cell in cells}
+    gaps = [f"{name} {count}" for name, count in empty.items() if count]
+    if gaps:
+        notes.append(f"Empty cells, which are filled (--missing): {', '.join(gaps)}.")
+    return notes

@@ -1,0 +1,120 @@
+"""Define the columns of raw rows: names, kinds, and the names that codes stand for.
+
+Raw rows of a table are float64 ``[N, columns]``. A cell holds a number, the days since 1970 of a date, or the position
+of a category in the levels of its column; an empty cell is NaN. Raw rows of texts are int64 ``[N, length]``: 0 is
+padding, and 2 + i stands for word i of the levels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import AtollError
+
+Array = NDArray[Any]  # not imported from the module of data sets, which imports this one
+
+NUMBER, DATE, CATEGORY, TEXT, EMPTY = "number", "date", "category", "text", "empty"
+KINDS = (NUMBER, DATE, CATEGORY, TEXT)
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of raw rows.
+
+    Args:
+        name: its name in files.
+        kind: ``number``, ``date``, ``category`` or ``text``; ``empty`` if no cell has a value and no kind is declared.
+        levels: names that codes stand for: categories, or words.
+        fixed: whether the levels are declared, so that sites need not agree on them.
+    """
+
+    name: str
+    kind: str
+    levels: tuple[str, ...] = ()
+    fixed: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        """Return True for columns whose cells are numbers, so that means can be taken."""
+        return self.kind in (NUMBER, DATE, EMPTY)
+
+
+def merge_columns(parts: Sequence[tuple[str, Sequence[Column]]]) -> tuple[Column, ...]:
+    """Return the columns that several files or sites have in common: same names, kinds that agree, all levels.
+
+    Args:
+        parts: the name of each file or site, and its columns.
+
+    Raises:
+        AtollError: a column is missing somewhere, or has two kinds.
+    """
+    first, wanted = parts[0]
+    names = [column.name for column in wanted]
+    merged = {column.name: column for column in wanted}
+    for where, columns in parts[1:]:
+        own = {column.name: column for column in columns}
+        for name in names:
+            if name not in own:
+                raise AtollError(f"{where} has no column {name!r}, which {first} has. Give all sites the same columns.")
+        for name in own:
+            if name not in merged:
+                raise AtollError(f"{first} has no column {name!r}, which {where} has. Give all sites the same columns.")
+            merged[name] = _merged(where, merged[name], own[name])
+    return tuple(merged[name] for name in names)
+
+
+def _merged(where: str, one: Column, other: Column) -> Column:
+    if EMPTY in (one.kind, other.kind):
+        return other if one.kind == EMPTY else one
+    if one.kind != other.kind:
+        raise AtollError(
+            f"Column {one.name!r} is a {other.kind} in {where} and a {one.kind} elsewhere. Declare its kind in a "
+            "schema file, or correct the values."
+        )
+    if one.fixed != other.fixed or (one.fixed and one.levels != other.levels):
+        raise AtollError(
+            f"Column {one.name!r} has other categories in the schema of {where}. Use one schema everywhere."
+        )
+    return replace(one, levels=tuple(sorted({*one.levels, *other.levels})))
+
+
+def recode(x: Array, columns: Sequence[Column], wanted: Sequence[Column], where: str = "The table") -> Array:
+    """Return raw rows with the columns, their order and the codes of ``wanted``; unknown categories are empty cells.
+
+    Raises:
+        AtollError: a wanted column is missing, or has another kind.
+    """
+    own = {column.name: at for at, column in enumerate(columns)}
+    if tuple(columns) == tuple(wanted):
+        return x
+    if wanted and wanted[0].kind == TEXT:
+        return _recode_words(x, columns[0].levels, wanted[0].levels)
+    made = np.full((len(x), len(wanted)), np.nan)
+    for at, column in enumerate(wanted):
+        if column.name not in own:
+            raise AtollError(f"{where} has no column {column.name!r}. Add it; cells may be empty.")
+        found = columns[own[column.name]]
+        values = x[:, own[column.name]]
+        if found.kind == EMPTY:
+            continue
+        if found.is_number != column.is_number:
+            raise AtollError(f"{where}: column {column.name!r} is a {found.kind}, but {column.kind} is expected.")
+        made[:, at] = values if column.is_number else _recode_levels(values, found.levels, column.levels)
+    return made
+
+
+def _recode_levels(values: Array, levels: Sequence[str], wanted: Sequence[str]) -> Array:
+    code = {level: float(i) for i, level in enumerate(wanted)}
+    table = np.array([*(code.get(level, np.nan) for level in levels), np.nan])
+    known = ~np.isnan(values)
+    return table[np.where(known, values, len(levels)).astype(np.int64)]
+
+
+def _recode_words(x: Array, levels: Sequence[str], wanted: Sequence[str]) -> Array:
+    code = {word: i for i, word in enumerate(wanted, start=FIRST_WORD)}
+    table = np.array([PADDING, UNKNOWN, *(code.get(word, UNKNOWN) for word in levels)], dtype=np.int64)
+    return table[x]

@@ -1,0 +1,131 @@
+"""Fit the preparation of rows for the clients of a federation, on their training rows, as sites do it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...core.problems import Numbers
+from ...errors import AtollError
+from ...typing import ClientId
+from ..dataset import Array
+from ..federated_dataset import FederatedDataset
+from .preparation import Preparation, fit, from_json
+from .statistics import NO, ColumnStatistics, TableOptions, add_up, is_agreement_needed, measure, to_send
+
+PREPARATION = "preparation.json"  # in the directory of a run
+EVERY = "all clients"  # entry of a preparation that all clients share
+
+
+@dataclass(frozen=True)
+class Preparations:
+    """The preparations of all clients, and what they follow from.
+
+    Args:
+        by_client: the preparation of each client; empty if rows are used as they are.
+        sent: what each client sent to agree on them; empty if nothing had to be agreed on.
+        agreed: the sum of what was sent.
+    """
+
+    by_client: Mapping[ClientId, Preparation] = field(default_factory=dict)
+    sent: Mapping[ClientId, ColumnStatistics] = field(default_factory=dict)
+    agreed: ColumnStatistics | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.by_client)
+
+    @property
+    def common(self) -> Preparation | None:
+        """Return the preparation that all clients share, or None."""
+        first = next(iter(self.by_client.values()), None)
+        return first if all(other == first for other in self.by_client.values()) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the preparations as plain values: one for all clients, or one for each."""
+        if self.common is not None:
+            return {EVERY: self.common.to_json()}
+        return {i: preparation.to_json() for i, preparation in self.by_client.items()}
+
+    def apply(self, federation: FederatedDataset, owned: Sequence[Array]) -> Array:
+        """Return the prepared rows of all clients, in the order of the clients.
+
+        Args:
+            federation: the clients and their data.
+            owned: row indices of each client.
+        """
+        if not self:
+            return federation.rows(np.concatenate(owned))
+        columns, common = federation.dataset.columns, self.common
+        if common is not None:
+            return common.apply(federation.rows(np.concatenate(owned)), columns)
+        parts = zip(federation.clients, owned, strict=True)
+        return np.concatenate([self.by_client[i].apply(federation.rows(rows), columns) for i, rows in parts])
+
+    def apply_public(self, rows: Array | None, federation: FederatedDataset) -> Array | None:
+        """Return prepared public rows, which all clients and the server see alike.
+
+        Raises:
+            AtollError: clients prepare rows differently.
+        """
+        if rows is None or not self:
+            return rows
+        common = self.common
+        if common is None:
+            raise AtollError(
+                "Public rows must mean the same to all clients, and with --standardise site or --missing site each "
+                "client prepares rows by its own. Use --standardise all and --missing all."
+            )
+        return common.apply(rows, federation.dataset.columns)
+
+
+def read_preparations(values: Mapping[str, Any], clients: Sequence[ClientId]) -> Preparations:
+    """Return preparations from plain values.
+
+    Raises:
+        AtollError: the values are damaged, or lack a client.
+    """
+    try:
+        common = from_json(values[EVERY]) if EVERY in values else None
+        return Preparations({i: common or from_json(values[i]) for i in clients})
+    except (KeyError, TypeError) as reason:
+        raise AtollError(f"{PREPARATION} is damaged ({reason!r}). Repeat the run.") from reason
+
+
+def fit_clients(federation: FederatedDataset, options: TableOptions) -> Preparations:
+    """Fit the preparation of every client of a simulation. Clients compute and send what sites would.
+
+    Args:
+        federation: the clients and their data.
+        options: the rules of the run.
+    """
+    columns = federation.dataset.columns
+    if not columns:
+        return Preparations()
+    rows = {i: federation.rows(own) for i, own in zip(federation.clients, federation.train, strict=True)}
+    gaps = any(
+        column.is_number and np.isnan(x[:, at]).any() for at, column in enumerate(columns) for x in rows.values()
+    )
+    sent: dict[ClientId, ColumnStatistics] = {}
+    agreed = None
+    if is_agreement_needed(columns, gaps, options):
+        sent = {i: to_send(x, columns, options) for i, x in rows.items()}
+        agreed = add_up(list(sent.values()))
+    by_client = {i: fit(columns, agreed, measure(x, columns), options) for i, x in rows.items()}
+    return Preparations(by_client, sent, agreed)
+
+
+def with_target_units(federation: FederatedDataset, options: TableOptions) -> FederatedDataset:
+    """Return the federation with targets that are numbers in units of the training rows: mean 0, deviation 1.
+
+    All clients have one unit, because scores are compared over clients.
+    """
+    data = federation.dataset
+    if not data.standardise_targets or options.standardise == NO:
+        return federation
+    assert isinstance(data.problem, Numbers)
+    y = federation.labels(np.concatenate(federation.train)).astype(np.float64)
+    spread = y.std(axis=0)
+    scale = np.where(spread > 0, spread, 1.0)
+    problem = Numbers(data.problem.count, tuple(y.mean(axis=0).tolist()), tuple(scale.tolist()))
+    return replace(federation, dataset=replace(data, problem=problem))

@@ -1,0 +1,124 @@
+"""Read schema files, which declare what Atoll would otherwise infer from a table.
+
+label: num                       # the label column, or several; as ?label=
+owner: hospital                  # as ?owner=
+missing: ["?", "-9"]             # texts that mean an empty cell, besides the usual ones
+classes: [absent, present]       # names of the classes in their order, or with the labels that each of them has:
+                                 # {absent: [0], present: [1, 2, 3, 4]}
+columns:
+  cp: category                   # number, date, category or ignore
+  thal: [3, 6, 7]                # a category with these values; sites need not agree on them any more
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...errors import AtollError, unknown
+from .columns import CATEGORY, DATE, NUMBER
+
+IGNORE = "ignore"
+DECLARED = (NUMBER, DATE, CATEGORY, IGNORE)
+ENTRIES = ("label", "owner", "missing", "classes", "columns")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a user declares about a table.
+
+    Args:
+        label: name of the label column, or of several, with commas between them.
+        owner: name of the column with the owner of each row.
+        missing: texts that mean an empty cell.
+        classes: labels of each class, by its name, in the order of the classes.
+        kinds: kinds of columns, by name.
+        levels: values of categories, by the name of their column.
+    """
+
+    label: str | None = None
+    owner: str | None = None
+    missing: tuple[str, ...] = ()
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def read_schema(path: Path) -> Schema:
+    """Read a schema file.
+
+    Raises:
+        AtollError: the file is missing or malformed.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as reason:
+        raise AtollError(f"Cannot read the schema {str(path)!r}: {str(reason).splitlines()[0]}.") from reason
+    if not isinstance(values, dict):
+        raise AtollError(f"The schema {str(path)!r} has no entries. Write, for example, 'columns: {{age: number}}'.")
+    for name in values:
+        if name not in ENTRIES:
+            raise unknown(f"entry of the schema {str(path)!r}", str(name), ENTRIES)
+    columns = values.get("columns") or {}
+    if not isinstance(columns, dict):
+        raise AtollError(f"{path}: 'columns' has an entry for each column, such as 'age: number', not {columns!r}.")
+    kinds, levels = _columns(path, columns)
+    return Schema(
+        label=_words(path, "label", values.get("label")),
+        owner=_words(path, "owner", values.get("owner")),
+        missing=tuple(_list(path, "missing", values.get("missing") or [])),
+        classes=_classes(path, values.get("classes") or {}),
+        kinds=kinds,
+        levels=levels,
+    )
+
+
+def level_text(value: object) -> str:
+    """Return the text of a category: ``1.0`` and ``1`` are one category."""
+    text = str(value).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else text
+
+
+def _columns(path: Path, columns: Mapping[Any, Any]) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    kinds: dict[str, str] = {}
+    levels: dict[str, tuple[str, ...]] = {}
+    for name, value in columns.items():
+        if isinstance(value, list):
+            kinds[str(name)] = CATEGORY
+            levels[str(name)] = tuple(_list(path, str(name), value))
+        elif value in DECLARED:
+            kinds[str(name)] = value
+        else:
+            raise unknown(f"kind of column {str(name)!r} in the schema {str(path)!r}", str(value), DECLARED)
+    return kinds, levels
+
+
+def _classes(path: Path, value: object) -> dict[str, tuple[str, ...]]:
+    if isinstance(value, list):
+        return {name: (name,) for name in _list(path, "classes", value)}
+    if not isinstance(value, dict):
+        raise AtollError(f"{path}: 'classes' is a list of names, or labels by name such as {{ill: [1, 2]}}.")
+    return {str(name): tuple(_list(path, str(name), labels)) for name, labels in value.items()}
+
+
+def _list(path: Path, name: str, value: object) -> list[str]:
+    if not isinstance(value, list) or (not value and name != "missing"):
+        raise AtollError(f"{path}: {name!r} is a list of values, not {value!r}.")
+    texts = [level_text(entry) for entry in value]
+    if len(set(texts)) < len(texts):
+        raise AtollError(f"{path}: {name!r} lists a value twice: {', '.join(texts)}.")
+    return texts
+
+
+def _words(path: Path, name: str, value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return ",".join(value)
+    raise AtollError(f"{path}: {name!r} is the name of a column, not {value!r}.")

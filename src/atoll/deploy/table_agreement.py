@@ -1,0 +1,146 @@
+"""Let sites with raw tables agree on columns and statistics before a run, and prepare their rows by the agreement.
+
+The description of a site names its columns. The server compares them, asks each site for its `ColumnStatistics` if the
+rules of the run need any, adds them up, and announces columns and sum with the run.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.payloads import field_types
+from ..data.dataset import Array, Dataset
+from ..data.federated_dataset import FederatedDataset
+from ..data.tables.columns import CATEGORY, KINDS, Column, recode
+from ..data.tables.preparation import Preparation, fit
+from ..data.tables.statistics import ColumnStatistics, TableOptions, nothing_measured
+from ..errors import AtollError
+from ..typing import ClientId
+
+MOST_COLUMNS = 2**16
+
+
+class TableAgreement(NamedTuple):
+    """What sites have agreed on.
+
+    Args:
+        columns: the columns of all sites.
+        agreed: the sum of their statistics; None if they had nothing to agree on.
+        sent: what each site sent; known to the server alone.
+    """
+
+    columns: tuple[Column, ...]
+    agreed: ColumnStatistics | None
+    sent: Mapping[ClientId, ColumnStatistics]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the agreement as plain values, for the announcement of a run: without what single sites sent."""
+        return {
+            "columns": columns_to_json(self.columns),
+            "agreed": None if self.agreed is None else _statistics_to_json(self.agreed),
+        }
+
+    def to_stored(self) -> dict[str, Any]:
+        """Return the agreement as plain values, for the server's own files."""
+        return self.to_json() | {"sent": {i: _statistics_to_json(sent) for i, sent in self.sent.items()}}
+
+    def preparation(self, options: TableOptions) -> Preparation:
+        """Return the preparation as far as it follows from the agreement: without means of single sites."""
+        return fit(self.columns, self.agreed, nothing_measured(self.columns), options)
+
+
+def read_agreement(values: Mapping[str, Any]) -> TableAgreement:
+    """Return an agreement from plain values.
+
+    Raises:
+        AtollError: the values are malformed.
+    """
+    try:
+        agreed, sent = values["agreed"], dict(values.get("sent", {}))
+        return TableAgreement(
+            columns_from_json(values["columns"]),
+            None if agreed is None else _statistics_from_json(agreed),
+            {str(i): _statistics_from_json(each) for i, each in sent.items()},
+        )
+    except (KeyError, TypeError, ValueError) as reason:
+        raise AtollError(f"The columns that the server announces are malformed ({reason!r}).") from reason
+
+
+def columns_to_json(columns: Sequence[Column]) -> list[list[object]]:
+    """Return columns as plain values, with the levels that are declared and without those of a site's rows."""
+    return [[column.name, column.kind, list(column.levels) if column.fixed else None] for column in columns]
+
+
+def columns_from_json(values: object) -> tuple[Column, ...]:
+    """Return columns from plain values that another machine sent.
+
+    Raises:
+        ValueError: the values are malformed.
+    """
+    if not isinstance(values, list) or len(values) > MOST_COLUMNS:
+        raise ValueError("columns are no list")
+    made = []
+    for name, kind, levels in values:
+        listed = levels is None or (kind == CATEGORY and all(isinstance(level, str) for level in levels))
+        if not isinstance(name, str) or kind not in (*KINDS, "empty") or not listed:
+            raise ValueError(f"a column is {name!r}, {kind!r}")
+        made.append(Column(name, kind, tuple(levels or ()), levels is not None))
+    return tuple(made)
+
+
+def has_gaps(data: Dataset) -> bool:
+    """Return True if a cell of a column of numbers is empty."""
+    parts = (data.x_train, data.x_test)
+    return any(bool(np.isnan(x[:, at]).any()) for at, c in enumerate(data.columns) if c.is_number for x in parts)
+
+
+def with_agreed_columns(federation: FederatedDataset, wanted: Sequence[Column]) -> FederatedDataset:
+    """Return the rows of a site with the agreed columns in their order, and with its own levels.
+
+    Raises:
+        AtollError: a column is missing, or has another kind.
+    """
+    data = federation.dataset
+    own = {column.name: column for column in data.columns}
+    columns = tuple(
+        column if column.fixed or column.name not in own else replace(column, levels=own[column.name].levels)
+        for column in wanted
+    )
+    x_train, x_test = (recode(x, data.columns, columns, data.name) for x in (data.x_train, data.x_test))
+    return replace(federation, dataset=replace(data, columns=columns, x_train=x_train, x_test=x_test))
+
+
+def prepare_public(rows: Array, columns: Sequence[Column], preparation: Preparation | None) -> Array:
+    """Return prepared public rows; ``columns`` are those of the file that they come from.
+
+    Raises:
+        AtollError: the file has no named columns, or others than the sites.
+    """
+    if preparation is None:
+        return rows
+    if not columns:
+        raise AtollError("Public rows have no named columns. Give them as a table with the columns of the sites.")
+    return preparation.apply(rows, columns)
+
+
+def _statistics_to_json(statistics: ColumnStatistics) -> dict[str, Any]:
+    values = {name: getattr(statistics, name) for name in field_types(ColumnStatistics)}
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+def _statistics_from_json(values: Mapping[str, Any]) -> ColumnStatistics:
+    return ColumnStatistics(
+        rows=int(values["rows"]),
+        known=_tensor(values["known"], torch.int64),
+        total=_tensor(values["total"], torch.float64),
+        squares=_tensor(values["squares"], torch.float64),
+        vocabulary=str(values["vocabulary"]),
+    )
+
+
+def _tensor(values: list[float] | None, kind: torch.dtype) -> Tensor | None:
+    return None if values is None else torch.tensor(values, dtype=kind)

@@ -1,0 +1,40 @@
+"""Raw tables of three hospitals: numbers, gaps, a date and categories, of which no hospital has all."""
+
+from pathlib import Path
+
+import numpy as np
+
+HOSPITALS = ("north", "south", "west")
+COLOURS = {"north": ("red", "blue"), "south": ("blue", "green"), "west": ("red", "green", "grey")}
+HEAD = "age,dose,colour,seen,outcome"
+
+
+def lines_of(hospital: str, rows: int = 60) -> list[str]:
+    """Return the lines of a hospital's table. Ages of the north are lower; doses and colours have gaps."""
+    rng = np.random.default_rng(HOSPITALS.index(hospital))
+    lines = []
+    for _ in range(rows):
+        age = rng.integers(20, 60) + (0 if hospital == "north" else 30)
+        dose = rng.choice(["?", "", "NA"]) if rng.random() < 0.2 else f"{rng.normal(5, 2):.3f}"
+        colour = "" if rng.random() < 0.1 else rng.choice(COLOURS[hospital])
+        seen = f"20{rng.integers(10, 25)}-{rng.integers(1, 13):02}-{rng.integers(1, 29):02}"
+        ill = age + 10 * (colour == "red") + rng.normal(0, 5) > 55
+        lines.append(f"{age},{dose},{colour},{seen},{'ill' if ill else 'well'}")
+    return lines
+
+
+def write_folder(folder: Path, **more: list[str]) -> Path:
+    """Write a CSV for each hospital; ``more`` adds lines to some of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for hospital in HOSPITALS:
+        lines = [HEAD, *lines_of(hospital), *more.get(hospital, [])]
+        (folder / f"{hospital}.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_table(path: Path) -> Path:
+    """Write the rows of all hospitals to one CSV, with a column of owners."""
+    lines = [f"{HEAD},hospital"]
+    lines += [f"{line},{hospital}" for hospital in HOSPITALS for line in lines_of(hospital)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
