@@ -12,7 +12,7 @@ from ..core.method import AnyMethod
 from ..core.payloads import Packed, Payload, nbytes, pack
 from ..data.tables.federated import Preparations
 
-BEFORE = "any model, before the first round"  # in place of a model
+BEFORE = "before round 1"  # in place of a model, for what no model decides
 
 
 class Item(NamedTuple):

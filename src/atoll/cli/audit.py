@@ -136,15 +136,16 @@ def _show_items(items: Sequence[Item], as_json: bool) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for head in ("direction", "field", "shape", "bytes", "role", "meaning"):
         table.add_column(head, justify="right" if head == "bytes" else "left")
-    several = len({item.model for item in items}) > 1 or len({item.exchange for item in items}) > 1
+    several = len({item.model for item in items} - {BEFORE}) > 1 or len({item.exchange for item in items}) > 1
     for item in items:
         way = f"{item.direction} (exchange {item.exchange}, {item.model})" if several else item.direction
+        way = f"{item.direction} {BEFORE}" if item.model == BEFORE else way
         table.add_row(way, item.field, item.shape, f"{item.bytes:,}", item.role, item.meaning)
     console().print(table)
     for model in dict.fromkeys(item.model for item in items):
         down, up = (sum(i.bytes for i in items if (i.model, i.direction) == (model, way)) for way in ("down", "up"))
-        when = "" if model == BEFORE else " in this round"
-        click.echo(f"{down:,} bytes reach a client with {model}{when}, {up:,} leave it.")
+        when = BEFORE if model == BEFORE else f"with {model} in this round"
+        click.echo(f"{down:,} bytes reach a client {when}, {up:,} leave it.")
     click.echo(
         "Measured in the second round of a dry run with one batch of rows; a client with more classes sends more."
     )

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from .data_table import print_table
+from .data_table import print_columns, print_table
 
 if TYPE_CHECKING:
     from ..data.dataset import Array
@@ -64,9 +64,7 @@ def partition_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a partition."""
     options = (
         click.option("--task", help="What the labels are: classes, multilabel, regression or next-token."),
-        click.option(
-            "--partition", default="dirichlet:0.5", show_default=True, help="Division of the rows among clients."
-        ),
+        click.option("--partition", default="auto", show_default=True, help="Division of the rows among clients."),
         click.option(
             "--clients",
             type=click.IntRange(1),
@@ -130,8 +128,10 @@ def show(
       dirichlet:BETA:client    every client draws its own mix
       natural                  the owners named in the data
       file:PATH                a partition written by --export
+      auto                     natural if the data name owners, otherwise dirichlet:0.5
     """
     from ..data.partition_files import export
+    from ..data.tables.description import describe_columns
     from ..report.plots import holdings, save
 
     federation = _divide(name, task, partition, clients, split, seed, data_dir, public)
@@ -147,6 +147,7 @@ def show(
         return
     console = _console()
     console.print(federation.recipe, soft_wrap=True)
+    print_columns(console, describe_columns(federation.dataset))
     print_table(console, federation, held)
     for note in federation.notes:
         console.print(f"Note: {note}", soft_wrap=True)
@@ -194,11 +195,13 @@ def _divide(
     from ..data.loading import load
     from ..data.partition.base import File
     from ..data.partition.natural import Natural
-    from ..data.partition.specs import parse
+    from ..data.partition.specs import parse, resolve
 
+    dataset = load(name, data_dir, task)
+    partition = resolve(partition, dataset.owner_train is not None)
     if clients is None and not isinstance(parse(partition), File | Natural):
         clients = CLIENTS
-    return federate(load(name, data_dir, task), clients, partition, split, seed, public)
+    return federate(dataset, clients, partition, split, seed, public)
 
 
 def _count_rows(federation: "FederatedDataset") -> "Array":
@@ -207,6 +210,8 @@ def _count_rows(federation: "FederatedDataset") -> "Array":
 
 
 def _facts(federation: "FederatedDataset", held: "Array") -> dict[str, object]:
+    from ..data.tables.description import describe_columns
+
     clients = [
         {
             "id": client,
@@ -224,6 +229,7 @@ def _facts(federation: "FederatedDataset", held: "Array") -> dict[str, object]:
         "classes": list(federation.dataset.groups),
         "clients": clients,
         "public": len(federation.public),
+        "columns": [column._asdict() for column in describe_columns(federation.dataset)],
         "notes": list(federation.notes),
     }
 

@@ -8,8 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..data.dataset import Array
     from ..data.federated_dataset import FederatedDataset
+    from ..data.tables.description import ColumnFacts
 
 MAX_CLIENTS = 20  # Lines of the printed table.
 MAX_HEAD = 12  # Characters of a class name in the head of its column.
@@ -51,6 +54,18 @@ def print_table(console: Console, federation: "FederatedDataset", held: "Array")
         console.print(f"Not shown: {' and '.join(hidden)}. --json lists everything.", soft_wrap=True)
     if len(federation.public):
         console.print(f"Public rows: {len(federation.public):,}", soft_wrap=True)
+
+
+def print_columns(console: Console, columns: "Sequence[ColumnFacts]") -> None:
+    """Print the columns of a raw table: kind, values and empty cells."""
+    if not columns:
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for head in ("column", "kind", "values", "empty"):
+        table.add_column(head, justify="right" if head == "empty" else "left")
+    for column in columns:
+        table.add_row(column.name, column.kind, column.values, f"{column.empty:,}" if column.empty else ".")
+    console.print(table)
 
 
 def _count_column(head: str, numbers: list[int]) -> _Column:

@@ -11,6 +11,7 @@ from ..aggregation.robust_rules import parse as parse_rule
 from ..clients.evaluation import TARGET_MEASURES
 from ..core.adapted_model import parse_adapter
 from ..core.problems import TASKS
+from ..data.partition.specs import AUTO, DEFAULT
 from ..data.tables.statistics import ALL, MISSING, SITE, STANDARDISE, TableOptions
 from ..errors import AtollError
 from ..methods._factory import OPTIMISERS
@@ -78,8 +79,9 @@ class Config:
         0, "number of clients, the last ones, that stay out of the run, for `atoll adapt`", group=DATA, least=0
     )
     partition: str = option(
-        "dirichlet:0.5",
-        "division of the rows among clients: iid, pathological:K, dirichlet:BETA, natural, or file:PATH",
+        AUTO,
+        "division of the rows among clients: iid, pathological:K, dirichlet:BETA, natural, or file:PATH; auto: natural "
+        f"if the data name owners, otherwise {DEFAULT}",
         group=DATA,
     )
     split: str = option(

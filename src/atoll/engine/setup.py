@@ -21,6 +21,7 @@ from ..data.downloads import data_folder
 from ..data.federate import federate
 from ..data.federated_dataset import PARTS, FederatedDataset, fingerprint
 from ..data.loading import load
+from ..data.partition.specs import resolve
 from ..data.seeding import stream
 from ..data.subset import keep_rows, sample_public_rows
 from ..data.tables.columns import recode
@@ -105,6 +106,7 @@ def build_setup(
     method = _apply_wait_free(config, method) if method else build_method(config)
     data = load_data(config) if dataset is None else check_task(dataset, config)
     config = replace(config, data_digest=_check_digest(config, data))
+    config = replace(config, partition=resolve(config.partition, data.owner_train is not None))
     own_public = 0 if config.public_data else config.public
     federation = federate(
         data,
@@ -138,6 +140,7 @@ def build_setup(
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
     neighbours = read_topology(config.topology, pool.ids)
+    notes += preparations.notes(federation)
     return Setup(config, method, federation, pool, devices, newcomers, preparations, neighbours, notes)
 
 

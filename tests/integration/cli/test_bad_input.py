@@ -137,7 +137,7 @@ def test_malformed_arrays_are_refused(arrays: dict[str, Any], said: str, refused
     ("name", "data"),
     [
         ("data.npz", b"no zip at all"), ("data.npz", b""), ("data.csv", b""), ("data.csv", b"\xff\xfe\x00"),
-        ("data.csv", b"a,label\n1,x,3\n"), ("data.csv", b"a,label\nword,1\nword,0\n"), ("data.parquet", b"PAR1"),
+        ("data.csv", b"a,label\n1,x,3\n"), ("data.csv", b"a,label\ninf,1\n2,0\n"), ("data.parquet", b"PAR1"),
         ("data.xyz", b"?"),
     ],
 )  # fmt: skip

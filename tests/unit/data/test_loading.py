@@ -543,7 +543,7 @@ def test_a_text_column_makes_a_text_data_set(tmp_path: Path) -> None:
         ("a,label\n", "0 rows"),
         ("label\n1\n", "1 columns"),
         ("owner,split\n1,train\n", "no column for the label"),
-        ("a,label\n1,0.5\n2,1\n", "0.5 is no class"),
+        ("a,label\n1,0.5\n2,1\n", r"table\.csv line 2: the label 0.5 in column 'label' is no class"),
         ("a,label,split\n1,0,test\n", "no training rows"),
         ('"a,label\n1', "Cannot read"),
     ],

@@ -12,6 +12,18 @@ from .pathological import Pathological
 from .uniform import Iid
 
 LARGEST_BETA = 1e6
+AUTO = "auto"  # natural where the data name owners, otherwise the default
+DEFAULT = "dirichlet:0.5"
+
+
+def resolve(spec: str, has_owners: bool) -> str:
+    """Return the partition that ``auto`` stands for; other values stay as they are.
+
+    Args:
+        spec: a value of ``--partition``.
+        has_owners: whether the data name the owners of rows.
+    """
+    return spec if spec != AUTO else "natural" if has_owners else DEFAULT
 
 
 def parse(spec: str) -> Scheme | File:

@@ -174,6 +174,8 @@ def _read(path: Path, request: TableRequest) -> _File:
         x, columns = _stack(path, cells)
         notes += describe(cells)
     wanted = [_values(path, table.filter(pa.array(kept)), name) for name in labels]
+    if request.one_label and not schema.classes:
+        _check_classes(path, labels[0], wanted[0], np.flatnonzero(kept))
     owners = _values(path, table, owner) if owner else None
     return _File(
         path,
@@ -225,6 +227,16 @@ def _labelled(path: Path, table: pa.Table, labels: Sequence[str]) -> tuple[Array
         return ~empty, []
     first = place(path, int(np.flatnonzero(empty)[0]))
     return ~empty, [f"{int(empty.sum())} rows without a label were dropped (first: {first})."]
+
+
+def _check_classes(path: Path, name: str, y: Array, rows: Array) -> None:
+    """Raise an AtollError if a label is a number with a fraction."""
+    wrong: Array = np.flatnonzero(y != np.floor(y)) if y.dtype.kind == "f" else np.arange(0)
+    if len(wrong):
+        raise AtollError(
+            f"{place(path, int(rows[wrong[0]]))}: the label {y[wrong[0]]} in column {name!r} is no class. Give "
+            "integers or names, choose another column with '?label=', or predict numbers with --task regression."
+        )
 
 
 def _chosen(path: Path, table: pa.Table, name: str | None) -> str | None:

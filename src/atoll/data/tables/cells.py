@@ -36,20 +36,38 @@ class Cells(NamedTuple):
 
 
 def read_arrow(path: Path, schema: Schema) -> pa.Table:
-    """Read a file. Texts that mean an empty cell are empty; declared columns have their declared type."""
+    """Read a file. Texts that mean an empty cell are empty; cells of declared categories stay texts.
+
+    Raises:
+        AtollError: a line has more or fewer cells than the first one.
+    """
     if path.suffix != ".csv":
         return pa.parquet.read_table(path)
-    texts = [name for name, kind in schema.kinds.items() if kind == CATEGORY]
-    options = pa.csv.ConvertOptions(
-        null_values=[*EMPTY_TEXTS, *schema.missing],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=True,
-        column_types={
-            **{name: pa.string() for name in texts},
-            **{name: pa.float64() for name, kind in schema.kinds.items() if kind == NUMBER},
-        },
+    wrong: list[pa.csv.InvalidRow] = []
+
+    def note_row(row: pa.csv.InvalidRow) -> str:
+        wrong.append(row)
+        return "error"
+
+    try:
+        return pa.csv.read_csv(
+            path,
+            pa.csv.ReadOptions(use_threads=False),  # Only one thread knows the numbers of lines.
+            pa.csv.ParseOptions(invalid_row_handler=note_row),
+            pa.csv.ConvertOptions(
+                null_values=[*EMPTY_TEXTS, *schema.missing],
+                strings_can_be_null=True,
+                column_types={name: pa.string() for name, kind in schema.kinds.items() if kind == CATEGORY},
+            ),
+        )
+    except pa.ArrowInvalid:
+        if not wrong:
+            raise
+    row = wrong[0]
+    raise AtollError(
+        f"{path} line {row.number}: {row.actual_columns} cells, where the first line has {row.expected_columns}. "
+        "Correct the line, and put cells with commas into quotation marks."
     )
-    return pa.csv.read_csv(path, convert_options=options)
 
 
 def place(path: Path, row: int) -> str:

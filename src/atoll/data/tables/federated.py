@@ -47,6 +47,22 @@ class Preparations:
             return {EVERY: self.common.to_json()}
         return {i: preparation.to_json() for i, preparation in self.by_client.items()}
 
+    def notes(self, federation: FederatedDataset) -> tuple[str, ...]:
+        """Return a sentence on categories that the preparation does not know, so that their cells count as empty."""
+        first = next(iter(self.by_client.values()), None)
+        if first is None or first.is_text:
+            return ()
+        unknown: list[str] = []
+        for at, (column, prepared) in enumerate(zip(federation.dataset.columns, first.columns, strict=True)):
+            codes = [code for code, level in enumerate(column.levels) if level not in prepared.levels]
+            rows = np.concatenate([*federation.train, *federation.val, *federation.test])
+            cells = np.isin(federation.rows(rows)[:, at], codes).sum() if codes and not column.is_number else 0
+            if cells:
+                unknown.append(f"{column.name} {', '.join(column.levels[code] for code in codes)} ({cells} cells)")
+        if not unknown:
+            return ()
+        return (f"Categories of too few training rows, whose cells count as empty: {'; '.join(unknown)}.",)
+
     def apply(self, federation: FederatedDataset, owned: Sequence[Array]) -> Array:
         """Return the prepared rows of all clients, in the order of the clients.
 
