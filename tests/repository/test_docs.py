@@ -32,7 +32,7 @@ from atoll.cli.options import given
 from atoll.config import Config
 from atoll.core.method import traits_of
 from atoll.core.traits import Need
-from atoll.data.partition.specs import parse
+from atoll.data.partition.specs import parse, resolve
 from atoll.experiments.planning import plan_configs
 from atoll.methods import _registry
 
@@ -177,7 +177,7 @@ def test_commands_of_a_page_parse(name: str, command: str) -> None:
         methods = tuple(_registry.methods())
     shared = {key: value for key, value in values.items() if key in Config.__dataclass_fields__}
     for config in plan_configs([str(ROOT / m) if m.endswith(".py") else m for m in methods], given(shared, None)):
-        parse(config.partition)
+        parse(resolve(config.partition, has_owners=False))
         assert all(models.is_foreign(m) or m.partition(":")[0] in models.names() for m in config.models)
 
 

@@ -38,3 +38,14 @@ def write_table(path: Path) -> Path:
     lines += [f"{line},{hospital}" for hospital in HOSPITALS for line in lines_of(hospital)]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def write_unlike(folder: Path) -> Path:
+    """North has all columns, south no doses, and the west the same dose in every row and no colour."""
+    write_folder(folder)
+    south = [line.split(",") for line in (folder / "south.csv").read_text().splitlines()]
+    (folder / "south.csv").write_text("".join(f"{r[4]},{r[3]},{r[2]},{r[0]}\n" for r in south))
+    west = [line.split(",") for line in (folder / "west.csv").read_text().splitlines()]
+    rows = [f"{r[0]},{'dose' if at == 0 else 4},{r[3]},{r[4]}\n" for at, r in enumerate(west)]
+    (folder / "west.csv").write_text("".join(rows))
+    return folder

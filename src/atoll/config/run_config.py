@@ -12,7 +12,7 @@ from ..clients.evaluation import TARGET_MEASURES
 from ..core.adapted_model import parse_adapter
 from ..core.problems import TASKS
 from ..data.partition.specs import AUTO, DEFAULT
-from ..data.tables.statistics import ALL, MISSING, SITE, STANDARDISE, TableOptions
+from ..data.tables.statistics import ALL, COLUMNS, COMMON, MISSING, SITE, STANDARDISE, TableOptions
 from ..errors import AtollError
 from ..methods._factory import OPTIMISERS
 from ..privacy.disclosure import COV_SOURCES
@@ -108,6 +108,13 @@ class Config:
         "what fills empty cells of tables: the mean over all clients, or over the site; indicator: the mean over all, "
         "and a further input that marks the cell; default: all, with --standardise site the site",
         choices=MISSING,
+        group=DATA,
+    )
+    columns: str = option(
+        COMMON,
+        "columns of tables that models read: common, the same for all clients; own, an input layer for the columns "
+        "that the client has, with values in half of its training rows that are not all the same",
+        choices=COLUMNS,
         group=DATA,
     )
     models: tuple[str, ...] = option(
@@ -337,7 +344,7 @@ class Config:
     def table_options(self) -> TableOptions:
         """Rules for the preparation of tables."""
         missing = self.missing or (SITE if self.standardise == SITE else ALL)
-        return TableOptions(self.standardise, missing, self.min_class_count)
+        return TableOptions(self.standardise, missing, self.min_class_count, self.columns)
 
     @property
     def label(self) -> str:

@@ -45,7 +45,8 @@ def _different_architectures(task: Task) -> str | None:
     names = list(dict.fromkeys(model.name for model in task.models.values()))
     if len(names) < 2:
         return None
-    return f"all clients need one architecture, but --models and --adapter give {', '.join(names)}. Give one of each."
+    listed = ", ".join(names)
+    return f"all clients need one architecture, but --models, --adapter and --columns give {listed}. Give one of each."
 
 
 def _different_widths(task: Task) -> str | None:

@@ -17,9 +17,8 @@ from ..methods import _registry
 # Entries of a configuration that decide what a client computes. Paths, metrics and options of the server are not told.
 TOLD = frozenset({
     "method", "settings", "terms", "optimiser", "lr", "lr_schedule", "epochs", "steps", "batch_size", "seed", "rounds",
-    "data", "split", "transform", "standardise", "missing", "adapter", "width", "proxy", "shared_model", "server_model",
-    "init", "wait_free",
-    "min_class_count", "cov_source", "dp", "dp_clip", "dp_rounds",
+    "data", "split", "transform", "standardise", "missing", "columns", "adapter", "width", "proxy", "shared_model",
+    "server_model", "init", "wait_free", "min_class_count", "cov_source", "dp", "dp_clip", "dp_rounds",
 })  # fmt: skip
 
 

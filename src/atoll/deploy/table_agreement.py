@@ -4,7 +4,7 @@ The description of a site names its columns. The server compares them, asks each
 rules of the run need any, adds them up, and announces columns and sum with the run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,14 @@ from ..data.dataset import Array, Dataset
 from ..data.federated_dataset import FederatedDataset
 from ..data.tables.columns import CATEGORY, KINDS, Column, recode
 from ..data.tables.preparation import Preparation, fit
-from ..data.tables.statistics import ColumnStatistics, TableOptions, nothing_measured
+from ..data.tables.statistics import (
+    COMMON,
+    ColumnStatistics,
+    TableOptions,
+    find_own_columns,
+    measure,
+    nothing_measured,
+)
 from ..errors import AtollError
 from ..typing import ClientId
 
@@ -48,9 +55,17 @@ class TableAgreement(NamedTuple):
         """Return the agreement as plain values, for the server's own files."""
         return self.to_json() | {"sent": {i: _statistics_to_json(sent) for i, sent in self.sent.items()}}
 
-    def preparation(self, options: TableOptions) -> Preparation:
-        """Return the preparation as far as it follows from the agreement: without means of single sites."""
-        return fit(self.columns, self.agreed, nothing_measured(self.columns), options)
+    def preparation(self, options: TableOptions, has: Collection[str] | None = None) -> Preparation:
+        """Return the preparation as far as it follows from the agreement: without means of single sites.
+
+        Args:
+            options: the rules of the run.
+            has: names of the columns that a site has, under ``--columns own``; None for all.
+        """
+        made = fit(self.columns, self.agreed, nothing_measured(self.columns), options._replace(columns=COMMON))
+        if has is None:
+            return made
+        return Preparation(tuple(replace(column, own=column.name in has) for column in made.columns))
 
 
 def read_agreement(values: Mapping[str, Any]) -> TableAgreement:
@@ -98,8 +113,24 @@ def has_gaps(data: Dataset) -> bool:
     return any(bool(np.isnan(x[:, at]).any()) for at, c in enumerate(data.columns) if c.is_number for x in parts)
 
 
-def with_agreed_columns(federation: FederatedDataset, wanted: Sequence[Column]) -> FederatedDataset:
+def own_columns(federation: FederatedDataset) -> list[str]:
+    """Return the names of the columns that the only client of a federation has, under ``--columns own``."""
+    columns = federation.dataset.columns
+    if not columns:
+        return []
+    there = find_own_columns(measure(federation.rows(federation.train[0]), columns), columns)
+    return [column.name for column, own in zip(columns, there, strict=True) if own]
+
+
+def with_agreed_columns(
+    federation: FederatedDataset, wanted: Sequence[Column], options: TableOptions
+) -> FederatedDataset:
     """Return the rows of a site with the agreed columns in their order, and with its own levels.
+
+    Args:
+        federation: the site's rows.
+        wanted: the columns of all sites.
+        options: the rules of the run; with ``--columns own``, cells of a column that the site lacks are empty.
 
     Raises:
         AtollError: a column is missing, or has another kind.
@@ -110,7 +141,8 @@ def with_agreed_columns(federation: FederatedDataset, wanted: Sequence[Column]) 
         column if column.fixed or column.name not in own else replace(column, levels=own[column.name].levels)
         for column in wanted
     )
-    x_train, x_test = (recode(x, data.columns, columns, data.name) for x in (data.x_train, data.x_test))
+    lacking = {column.name for column in wanted} if options.own_columns else set[str]()
+    x_train, x_test = (recode(x, data.columns, columns, data.name, lacking) for x in (data.x_train, data.x_test))
     return replace(federation, dataset=replace(data, columns=columns, x_train=x_train, x_test=x_test))
 
 

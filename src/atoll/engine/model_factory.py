@@ -1,7 +1,7 @@
 """Build the networks of a run: the clients' models, the proxy or shared model, and the server's models."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..core.prng import key, seed_of
 from ..core.problems import NextToken
 from ..core.traits import Need
 from ..data.dataset import Dataset
-from ..data.federated_dataset import FederatedDataset
+from ..data.federated_dataset import FederatedDataset, short_hash
 from ..errors import AtollError
 from ..typing import ClientId
 from ..utils.parsing import Spec, anything, parse_options, several, whole
@@ -29,6 +29,22 @@ PROXY = Spec(
     several(whole("FILTERS", least=1), "-"),
     anything("OPTIONS", optional=True),
 )
+
+
+class SelectInputs(nn.Module):
+    """Passes on some inputs of each row: those of the columns that a client has.
+
+    Args:
+        positions: positions of the inputs.
+    """
+
+    def __init__(self, positions: Sequence[int]):
+        super().__init__()
+        self._positions = list(positions)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the selected inputs, ``[N, positions]``."""
+        return x[:, self._positions]
 
 
 class NotAdmitted(AtollError):
@@ -46,6 +62,7 @@ class ModelFactory:
         code: names of networks outside of the package that may be built, word for word; None for all of them, where
             every name is the user's own. By default none, because names may come from another machine.
         most_weights: largest number of weights of a network; None for no limit.
+        inputs: positions of the inputs that the model of a client reads, under ``--columns own``; by default all.
     """
 
     config: Config
@@ -53,6 +70,7 @@ class ModelFactory:
     shape: tuple[int, ...]
     code: Collection[str] | None = ()
     most_weights: int | None = None
+    inputs: Mapping[ClientId, tuple[int, ...]] = field(default_factory=dict)
 
     def assign(self, clients: Sequence[ClientId], bias: bool) -> dict[ClientId, Model]:
         """Assign the models and adapters of the configuration to clients in turn.
@@ -67,8 +85,8 @@ class ModelFactory:
         adapters = self.config.adapter or (None,)
 
         @cache
-        def build(name: str, adapter: str | None, owner: ClientId | None) -> Model:
-            return self._build(name, bias, owner, adapter)
+        def build(name: str, adapter: str | None, owner: ClientId | None, inputs: tuple[int, ...] | None) -> Model:
+            return self._build(name, bias, owner, adapter, inputs)
 
         own = self.config.init == "per_client"
         if own and self.config.adapter:
@@ -77,7 +95,7 @@ class ModelFactory:
                 "would have another. Leave out one of them."
             )
         return {
-            i: build(names[at % len(names)], adapters[at % len(adapters)], i if own else None)
+            i: build(names[at % len(names)], adapters[at % len(adapters)], i if own else None, self.inputs.get(i))
             for at, i in enumerate(clients)
         }
 
@@ -107,9 +125,29 @@ class ModelFactory:
         """Return the model that all clients share: ``--shared-model``, or the smallest of the clients' own."""
         if self.config.shared_model:
             return self._build(self.config.shared_model, bias=True, owner=None)
-        return min(assign.values(), key=lambda model: trainable(model.init()))
+        own = list(assign.values())
+        if self.inputs:  # A shared model reads all columns; those that a client lacks are 0.
+            own = [self._build(name, bias=True, owner=None) for name in dict.fromkeys(m.architecture for m in own)]
+        return min(own, key=lambda model: trainable(model.init()))
 
-    def _build(self, name: str, bias: bool, owner: ClientId | None, adapter: str | None = None) -> Model:
+    def _build(
+        self,
+        name: str,
+        bias: bool,
+        owner: ClientId | None,
+        adapter: str | None = None,
+        inputs: tuple[int, ...] | None = None,
+    ) -> Model:
+        net = (self if inputs is None else replace(self, shape=(len(inputs),)))._network(name, bias, owner)
+        if inputs is not None:
+            net.body = nn.Sequential(SelectInputs(inputs), net.get_submodule("body"))
+        made = _make(net, name, adapter, self.config.seed)
+        if inputs is not None:
+            made.name = f"{made.name} on {len(inputs)} inputs ({short_hash(inputs)[:4]})"
+        return made
+
+    def _network(self, name: str, bias: bool, owner: ClientId | None) -> nn.Module:
+        """Build a network of its own, with initial weights that follow from the seed and the name."""
         base, options = _split_name(name)
         if unfit := {"width", "head_bias"} & options.keys():
             raise AtollError(
@@ -123,12 +161,9 @@ class ModelFactory:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(key(self.config.seed, "model", name, owner or "")))
             outputs, width = self.data.problem.outputs, self.config.width
-            net: nn.Module
             if models.is_foreign(base):
-                net = models.foreign(base, self.shape, outputs, self._sample(), bias, width, options)
-            else:
-                net = models.build(base, self.shape, outputs, head_bias=bias, width=width, **options)
-        return _make(net, name, adapter, self.config.seed)
+                return models.foreign(base, self.shape, outputs, self._sample(), bias, width, options)
+            return models.build(base, self.shape, outputs, head_bias=bias, width=width, **options)
 
     def _check(self, name: str, base: str, options: dict[str, Any], bias: bool) -> None:
         """Raise NotAdmitted for a network that may not be built: code from elsewhere, or too many weights."""

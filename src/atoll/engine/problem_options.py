@@ -8,12 +8,13 @@ from ..config import Config
 from ..core.problems import Problem
 from ..data.dataset import Dataset
 from ..data.loading import load
+from ..data.tables.statistics import OWN
 from ..errors import AtollError
 
 
 def load_data(config: Config) -> Dataset:
     """Load the data set of a configuration."""
-    return load(config.data, config.data_dir, config.task)
+    return load(config.data, config.data_dir, config.task, unlike_columns=config.columns == OWN)
 
 
 def check_task(data: Dataset, config: Config) -> Dataset:

@@ -301,7 +301,7 @@ def _pool(
     transform = preset(config.transform, federation.dataset.name, federation.dataset.shape)
     rows = build_row_splits(federation, transform, config.device, preparations)
     shape = tuple(rows.train.all.x.shape[1:])  # a transform may pad images
-    networks = ModelFactory(config, federation.dataset, shape, code=None)
+    networks = ModelFactory(config, federation.dataset, shape, code=None, inputs=preparations.own_inputs)
     models = (
         from_modules(nets, federation, config)
         if nets

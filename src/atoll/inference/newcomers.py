@@ -129,6 +129,11 @@ def _preparations(setup: Setup, federation: FederatedDataset) -> Preparations:
     columns, options = setup.federation.dataset.columns, setup.config.table_options
     if not columns:
         return Preparations()
+    if options.own_columns:
+        raise AtollError(
+            "Newcomers get a model of the run, and with --columns own each client's model reads the columns of that "
+            "client. Repeat the run with --columns common."
+        )
     own = {i: federation.rows(rows) for i, rows in zip(federation.clients, federation.train, strict=True)}
     return Preparations(
         {i: fit(columns, setup.preparations.agreed, measure(x, columns), options) for i, x in own.items()}

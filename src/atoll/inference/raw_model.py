@@ -57,6 +57,8 @@ class RawTable(nn.Module):
 
 def _prepare(values: Tensor, column: ColumnPreparation) -> Tensor:
     """Return the inputs that a column becomes, as `Preparation.apply` computes them."""
+    if not column.own:
+        return torch.zeros_like(values)[:, None].expand(-1, len(column.inputs))
     empty = values.isnan()
     if column.column.is_number:
         filled = torch.where(empty, column.fill, values)

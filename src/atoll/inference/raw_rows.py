@@ -41,7 +41,7 @@ def read_raw_rows(path: Path, data: Dataset, preparation: Preparation | None) ->
             raise AtollError(
                 f"{str(path)!r} is a table, but the models of this run read {data.kind} rows from .npy files."
             )
-        return read_rows(path, preparation.raw_columns)
+        return read_rows(path, preparation.raw_columns, preparation.lacking)
     try:
         rows: Array = np.load(path, allow_pickle=False)
     except (ValueError, OSError) as reason:
@@ -88,7 +88,7 @@ def _check_columns(rows: Array, preparation: Preparation, name: str) -> None:
     apart = {
         column.name: np.abs(rows[:, at] - column.mean) / column.deviation
         for at, column in enumerate(preparation.columns)
-        if column.column.is_number and column.is_scaled
+        if column.column.is_number and column.is_scaled and column.own
     }
     for at, column in enumerate(preparation.columns):
         distance = apart.get(column.name, np.zeros(0))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from support.hospital_tables import HEAD, write_folder
+from support.hospital_tables import HEAD, write_folder, write_unlike
 
 from atoll.api import run
 from atoll.cli import main
@@ -121,6 +121,25 @@ def test_weights_alone_have_the_preparation_in_their_manifest(trained: tuple[Pat
     assert preparation is not None
     assert manifest["input"]["rows"] == "prepared"
     assert manifest["input"]["preparation"] == {"columns": preparation.to_json(), "inputs": preparation.inputs}
+
+
+def test_predict_needs_the_columns_that_a_client_has_and_no_others(tmp_path: Path) -> None:
+    data = f"{write_unlike(tmp_path / 'data')}?label=outcome"
+    run("fedproto", data, rounds=1, columns="own", out=tmp_path / "run")
+    (tmp_path / "new.csv").write_text("age,seen\n66,2015-01-01\n")
+
+    assert len(probabilities(str(tmp_path / "run"), str(tmp_path / "new.csv"), "--client", "west")) == 1
+
+    shown = command("predict", str(tmp_path / "run"), str(tmp_path / "new.csv"), "--client", "south")
+    assert shown.exit_code == 2
+    assert "has no column 'colour'" in " ".join(shown.output.split())
+
+
+def test_an_exported_model_on_own_columns_reads_raw_rows(tmp_path: Path) -> None:
+    data = f"{write_unlike(tmp_path / 'data')}?label=outcome"
+    run("local", data, rounds=1, columns="own", out=tmp_path / "run")
+    for form in export.FORMATS:
+        export.export_model(open_run(tmp_path / "run"), "west", form, tmp_path / form)
 
 
 def test_newcomers_are_prepared_by_what_the_clients_agreed_on(trained: tuple[Path, Result], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from support.hospital_tables import HOSPITALS, write_folder, write_table
+from support.hospital_tables import HOSPITALS, write_folder, write_table, write_unlike
 from support.local_sites import Wire, book
 
 from atoll.config import Config
@@ -74,6 +74,17 @@ def test_sites_with_their_own_files_give_the_bits_of_a_simulation_of_the_folder(
     expected = simulate(data, **options)
     assert result.summary["digest"] == expected.summary["digest"]
     assert [line["personal"] for line in result.history] == [line["personal"] for line in expected.history]
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fml", "dcpfl"])
+def test_sites_with_unlike_columns_give_the_bits_of_a_simulation(method: str, tmp_path: Path) -> None:
+    data = write_unlike(tmp_path / "data")
+    options = {"method": method, "columns": "own", "min_class_count": 10, "cov_source": "means"}
+    options = options if method == "dcpfl" else {"method": method, "columns": "own"}
+
+    result = deploy(tmp_path, sites(tmp_path, data), **options)
+
+    assert result.summary["digest"] == simulate(data, **options).summary["digest"]
 
 
 def test_files_cut_from_a_table_give_the_bits_of_its_simulation(tmp_path: Path) -> None:
@@ -184,7 +195,7 @@ def test_columns_that_differ_are_named_with_both_sites(tmp_path: Path) -> None:
     path = data / "west.csv"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0].replace("dose", "doses"), *lines[1:]]) + "\n")
-    with pytest.raises(AtollError, match="Site 'west' has no column 'dose', which Site 'north' has"):
+    with pytest.raises(AtollError, match="Site 'north' has no column 'doses', which Site 'west' has"):
         deploy(tmp_path, sites(tmp_path, data))
     path.write_text("\n".join([lines[0], *(line.replace("?", "much") for line in lines[1:])]) + "\n")
     with pytest.raises(AtollError, match=r"Site 'west'.*(category|number).*schema|west\.csv line"):

@@ -32,6 +32,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "transform": (["--transform", "none"], "none"),
     "standardise": (["--standardise", "site"], "site"),
     "missing": (["--missing", "indicator"], "indicator"),
+    "columns": (["--columns", "own"], "own"),
     "models": (["--models", "mlp,linear"], ("mlp", "linear")),
     "adapter": (["--adapter", "lora:2,lora:4"], ("lora:2", "lora:4")),
     "width": (["--width", "16"], 16),

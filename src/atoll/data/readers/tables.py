@@ -8,7 +8,7 @@ ignored. Otherwise every other column is a number, a date or a category, by its 
 its training rows (`atoll.data.tables.preparation`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class TableRequest:
         ignore: columns that are left out.
         schema: what the user declares about columns.
         one_label: whether labels are classes, in one column.
+        unlike: whether the files of a folder may have unlike columns.
     """
 
     label: str | None = None
@@ -45,6 +46,7 @@ class TableRequest:
     ignore: tuple[str, ...] = ()
     schema: Schema = Schema()
     one_label: bool = True
+    unlike: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,13 @@ def table_parts(path: Path, request: TableRequest = TableRequest()) -> RawDatase
     return _parts(files, request, [file.path.stem for file in files])
 
 
-def read_rows(path: Path, columns: Sequence[Column]) -> Array:
+def read_rows(path: Path, columns: Sequence[Column], lacking: Collection[str] = ()) -> Array:
     """Read raw rows without labels, for prediction.
 
     Args:
         path: the file, which may have further columns.
         columns: the columns that a model reads.
+        lacking: names of columns that may be missing, because the model does not read them.
 
     Raises:
         AtollError: a column is missing, or a cell does not suit its kind.
@@ -94,7 +97,7 @@ def read_rows(path: Path, columns: Sequence[Column]) -> Array:
     kinds = {column.name: column.kind for column in columns if column.kind in DECLARED}
     table = _table(path, TableRequest(), least=1)
     for column in columns:
-        if column.name not in table.column_names:
+        if column.name not in table.column_names and column.name not in lacking:
             raise AtollError(
                 f"{path} has no column {column.name!r}, which the model reads. Add it; cells may be empty."
             )
@@ -102,8 +105,9 @@ def read_rows(path: Path, columns: Sequence[Column]) -> Array:
         (x,), column = text.encode(_values(path, table, columns[0].name).tolist())
         return recode(x, (column,), columns)
     schema = Schema(kinds=kinds)
-    cells = [read_cells(path, table, column.name, schema) for column in columns]
-    return recode(*_stack(path, cells), columns, str(path))
+    there = [column.name for column in columns if column.name in table.column_names]
+    cells = [read_cells(path, table, name, schema) for name in there]
+    return recode(*_stack(path, cells), columns, str(path), lacking)
 
 
 def _parts(files: Sequence[_File], request: TableRequest, owners: Sequence[str] = ()) -> RawDataset:
@@ -112,7 +116,7 @@ def _parts(files: Sequence[_File], request: TableRequest, owners: Sequence[str] 
     named = [np.full(len(file.y), owner) for file, owner in zip(files, owners, strict=True)] if owners else []
     owner = np.concatenate(named) if named else files[0].owners
     y = _join_labels(files, request)
-    x, columns = _join_rows(files)
+    x, columns = _join_rows(files, request.unlike)
     notes = [f"{file.path.name}: {note}" if len(files) > 1 else note for file in files for note in file.notes]
     classes = tuple(request.schema.classes) or None if request.one_label else files[0].names
     return RawDataset(
@@ -124,12 +128,14 @@ def _parts(files: Sequence[_File], request: TableRequest, owners: Sequence[str] 
     )
 
 
-def _join_rows(files: Sequence[_File]) -> tuple[Array, tuple[Column, ...]]:
+def _join_rows(files: Sequence[_File], unlike: bool) -> tuple[Array, tuple[Column, ...]]:
     if not files[0].columns:
         (x,), column = text.encode([words for file in files for words in file.x.tolist()])
         return x, (column,)
-    columns = merge_columns([(str(file.path), file.columns) for file in files])
-    return np.concatenate([recode(file.x, file.columns, columns, str(file.path)) for file in files]), columns
+    columns = merge_columns([(str(file.path), file.columns) for file in files], unlike)
+    names = [column.name for column in columns]
+    parts = [recode(file.x, file.columns, columns, str(file.path), lacking=names if unlike else ()) for file in files]
+    return np.concatenate(parts), columns
 
 
 def _join_labels(files: Sequence[_File], request: TableRequest) -> Array:

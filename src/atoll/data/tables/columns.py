@@ -5,7 +5,7 @@ of a category in the levels of its column; an empty cell is NaN. Raw rows of tex
 padding, and 2 + i stands for word i of the levels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,28 +43,29 @@ class Column:
         return self.kind in (NUMBER, DATE, EMPTY)
 
 
-def merge_columns(parts: Sequence[tuple[str, Sequence[Column]]]) -> tuple[Column, ...]:
-    """Return the columns that several files or sites have in common: same names, kinds that agree, all levels.
+def merge_columns(parts: Sequence[tuple[str, Sequence[Column]]], unlike: bool = False) -> tuple[Column, ...]:
+    """Return the columns of several files or sites: kinds that agree, all levels.
 
     Args:
         parts: the name of each file or site, and its columns.
+        unlike: whether some of them may lack columns.
 
     Raises:
-        AtollError: a column is missing somewhere, or has two kinds.
+        AtollError: a column has two kinds, or is missing somewhere.
     """
-    first, wanted = parts[0]
-    names = [column.name for column in wanted]
-    merged = {column.name: column for column in wanted}
-    for where, columns in parts[1:]:
-        own = {column.name: column for column in columns}
-        for name in names:
-            if name not in own:
-                raise AtollError(f"{where} has no column {name!r}, which {first} has. Give all sites the same columns.")
-        for name in own:
-            if name not in merged:
-                raise AtollError(f"{first} has no column {name!r}, which {where} has. Give all sites the same columns.")
-            merged[name] = _merged(where, merged[name], own[name])
-    return tuple(merged[name] for name in names)
+    merged: dict[str, Column] = {}
+    for where, columns in parts:
+        for column in columns:
+            known = merged.get(column.name)
+            merged[column.name] = column if known is None else _merged(where, known, column)
+    for where, columns in () if unlike else parts:
+        lacking = merged.keys() - {column.name for column in columns}
+        for name in (name for name in merged if name in lacking):
+            has = next(other for other, own in parts if name in {column.name for column in own})
+            raise AtollError(
+                f"{where} has no column {name!r}, which {has} has. Give all the same columns, or use --columns own."
+            )
+    return tuple(merged.values())
 
 
 def _merged(where: str, one: Column, other: Column) -> Column:
@@ -82,8 +83,21 @@ def _merged(where: str, one: Column, other: Column) -> Column:
     return replace(one, levels=tuple(sorted({*one.levels, *other.levels})))
 
 
-def recode(x: Array, columns: Sequence[Column], wanted: Sequence[Column], where: str = "The table") -> Array:
+def recode(
+    x: Array,
+    columns: Sequence[Column],
+    wanted: Sequence[Column],
+    where: str = "The table",
+    lacking: Collection[str] = (),
+) -> Array:
     """Return raw rows with the columns, their order and the codes of ``wanted``; unknown categories are empty cells.
+
+    Args:
+        x: raw rows.
+        columns: their columns.
+        wanted: the columns of the result.
+        where: name of the rows in messages.
+        lacking: names of wanted columns that may be missing, whose cells are then empty.
 
     Raises:
         AtollError: a wanted column is missing, or has another kind.
@@ -95,6 +109,8 @@ def recode(x: Array, columns: Sequence[Column], wanted: Sequence[Column], where:
         return _recode_words(x, columns[0].levels, wanted[0].levels)
     made = np.full((len(x), len(wanted)), np.nan)
     for at, column in enumerate(wanted):
+        if column.name not in own and column.name in lacking:
+            continue
         if column.name not in own:
             raise AtollError(f"{where} has no column {column.name!r}. Add it; cells may be empty.")
         found = columns[own[column.name]]

@@ -26,11 +26,13 @@ class Preparations:
         by_client: the preparation of each client; empty if rows are used as they are.
         sent: what each client sent to agree on them; empty if nothing had to be agreed on.
         agreed: the sum of what was sent.
+        own_columns: whether each client's model reads the columns that the client has, and no others.
     """
 
     by_client: Mapping[ClientId, Preparation] = field(default_factory=dict)
     sent: Mapping[ClientId, ColumnStatistics] = field(default_factory=dict)
     agreed: ColumnStatistics | None = None
+    own_columns: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.by_client)
@@ -47,8 +49,30 @@ class Preparations:
             return {EVERY: self.common.to_json()}
         return {i: preparation.to_json() for i, preparation in self.by_client.items()}
 
+    @property
+    def own_inputs(self) -> dict[ClientId, tuple[int, ...]]:
+        """Return the positions of the inputs that each client's model reads; empty if all models read all of them.
+
+        Raises:
+            AtollError: a client has no column of its own.
+        """
+        if not self.own_columns:
+            return {}
+        for i, preparation in self.by_client.items():
+            if not preparation.own_inputs:
+                raise AtollError(
+                    f"--columns own: client {i!r} has no column with different values in half of its training rows. "
+                    "Leave the client out, or use --columns common."
+                )
+        return {i: preparation.own_inputs for i, preparation in self.by_client.items()}
+
     def notes(self, federation: FederatedDataset) -> tuple[str, ...]:
-        """Return a sentence on categories that the preparation does not know, so that their cells count as empty."""
+        """Return sentences on columns that clients lack, and on categories whose cells count as empty."""
+        lacking = {i: [c.name for c in own.columns if not c.own] for i, own in self.by_client.items()}
+        listed = tuple(f"Client {i} has no column {', '.join(names)}." for i, names in lacking.items() if names)
+        return listed + self._unknown_levels(federation)
+
+    def _unknown_levels(self, federation: FederatedDataset) -> tuple[str, ...]:
         first = next(iter(self.by_client.values()), None)
         if first is None or first.is_text:
             return ()
@@ -128,7 +152,7 @@ def fit_clients(federation: FederatedDataset, options: TableOptions) -> Preparat
         sent = {i: to_send(x, columns, options) for i, x in rows.items()}
         agreed = add_up(list(sent.values()))
     by_client = {i: fit(columns, agreed, measure(x, columns), options) for i, x in rows.items()}
-    return Preparations(by_client, sent, agreed)
+    return Preparations(by_client, sent, agreed, options.own_columns)
 
 
 def with_target_units(federation: FederatedDataset, options: TableOptions) -> FederatedDataset:

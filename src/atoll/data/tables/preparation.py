@@ -4,7 +4,7 @@ A preparation follows from statistics of training rows alone. It is a part of a 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,16 @@ import numpy as np
 from ...errors import AtollError
 from ..dataset import Array
 from .columns import TEXT, Column, recode
-from .statistics import ALL, INDICATOR, MOST_WORDS, SITE, ColumnStatistics, TableOptions, read_vocabulary
+from .statistics import (
+    ALL,
+    INDICATOR,
+    MOST_WORDS,
+    SITE,
+    ColumnStatistics,
+    TableOptions,
+    find_own_columns,
+    read_vocabulary,
+)
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -30,6 +39,7 @@ class ColumnPreparation:
         indicator: whether a further input says that the cell was empty.
         levels: categories with an input each, or words with an id each, from 2 on.
         is_scaled: whether mean and deviation are those of training rows.
+        own: whether the client has the column; otherwise its inputs are 0, and its model does not read them.
     """
 
     name: str
@@ -40,6 +50,7 @@ class ColumnPreparation:
     indicator: bool = False
     levels: tuple[str, ...] = ()
     is_scaled: bool = False
+    own: bool = True
 
     @property
     def column(self) -> Column:
@@ -74,6 +85,17 @@ class Preparation:
         """Return the names of the inputs of a model."""
         return [name for column in self.columns for name in column.inputs]
 
+    @property
+    def lacking(self) -> frozenset[str]:
+        """Return the names of the columns that the client does not have."""
+        return frozenset(column.name for column in self.columns if not column.own)
+
+    @property
+    def own_inputs(self) -> tuple[int, ...]:
+        """Return the positions of the inputs of the columns that the client has."""
+        own = [column.own for column in self.columns for _ in column.inputs]
+        return tuple(at for at, there in enumerate(own) if there)
+
     def apply(self, x: Array, columns: Sequence[Column] | None = None) -> Array:
         """Prepare raw rows.
 
@@ -84,7 +106,7 @@ class Preparation:
         Returns:
             float32 ``[N, inputs]`` of a table, int64 ``[N, length]`` of texts.
         """
-        raw = x if columns is None else recode(x, columns, self.raw_columns)
+        raw = x if columns is None else recode(x, columns, self.raw_columns, lacking=self.lacking)
         if self.is_text:
             return raw
         parts = [_prepare(raw[:, at], column) for at, column in enumerate(self.columns)]
@@ -121,14 +143,16 @@ def fit(
     shared = None if agreed is None else _Moments(agreed)
     alone = _Moments(own)
     vocabulary = read_vocabulary(own if agreed is None else agreed)
-    return Preparation(
-        tuple(
-            _fit_number(at, column, shared, alone, options)
-            if column.is_number
-            else _fit_levels(at, column, vocabulary.get(column.name, {}), shared, options)
-            for at, column in enumerate(columns)
-        )
-    )
+    made = [
+        _fit_number(at, column, shared, alone, options)
+        if column.is_number
+        else _fit_levels(at, column, vocabulary.get(column.name, {}), shared, options)
+        for at, column in enumerate(columns)
+    ]
+    if options.own_columns:
+        there = find_own_columns(own, columns)
+        made = [replace(column, own=there[at]) for at, column in enumerate(made)]
+    return Preparation(tuple(made))
 
 
 class _Moments:
@@ -186,6 +210,8 @@ def _fit_levels(
 
 def _prepare(values: Array, column: ColumnPreparation) -> Array:
     """Return the inputs that a column becomes, float64 ``[N, inputs]``."""
+    if not column.own:
+        return np.zeros((len(values), len(column.inputs)))
     empty = np.isnan(values)
     if column.column.is_number:
         filled = np.where(empty, column.fill, values)

@@ -23,6 +23,9 @@ SITE, ALL, NO = "site", "all", "no"
 STANDARDISE = (ALL, SITE, NO)
 INDICATOR = "indicator"
 MISSING = (ALL, SITE, INDICATOR)
+COMMON, OWN = "common", "own"
+COLUMNS = (COMMON, OWN)
+FILLED = 0.5  # share of cells with a value from which on a client has a column of its own
 MOST_WORDS = 10_000 - FIRST_WORD  # words of a vocabulary, so that an embedding of 10,000 rows fits
 MOST_LEVELS = 100_000  # categories of a site that the server reads
 TOLERANCE = 1e-9  # relative, of sums of squares
@@ -39,11 +42,18 @@ class TableOptions(NamedTuple):
         missing: what fills an empty cell: the mean over ``all`` sites or over the ``site``; ``indicator`` is the mean
             over all sites and a further column that marks the cell.
         least: smallest number of rows behind a number that leaves a site; 0 for no limit.
+        columns: whether all models read all columns (``common``), or each those that its client has (``own``).
     """
 
     standardise: str = ALL
     missing: str = ALL
     least: int = 0
+    columns: str = COMMON
+
+    @property
+    def own_columns(self) -> bool:
+        """Return True if each model reads the columns that its client has."""
+        return self.columns == OWN
 
     @property
     def needs_sums(self) -> bool:
@@ -100,6 +110,26 @@ def nothing_measured(columns: Sequence[Column]) -> ColumnStatistics:
     """Return the statistics of no rows."""
     zero = torch.zeros(len(columns), dtype=torch.float64)
     return ColumnStatistics(rows=0, known=zero.long(), total=zero, squares=zero, vocabulary=_to_text({}))
+
+
+def find_own_columns(own: ColumnStatistics, columns: Sequence[Column]) -> tuple[bool, ...]:
+    """Return for each column whether a client has it: values in half of its training rows that are not all the same.
+
+    Args:
+        own: all statistics of the client's training rows.
+        columns: the columns.
+    """
+    assert own.known is not None
+    assert own.total is not None
+    assert own.squares is not None
+    filled = (own.known >= FILLED * own.rows) & (own.known > 0)
+    spread = own.known * own.squares - own.total.square() > TOLERANCE * own.known * own.squares
+    levels = read_vocabulary(own)
+    varied = [
+        bool(spread[at]) if column.is_number else column.fixed or len(levels[column.name]) > 1
+        for at, column in enumerate(columns)
+    ]
+    return tuple(bool(there) and varies for there, varies in zip(filled, varied, strict=True))
 
 
 def to_send(x: Array, columns: Sequence[Column], options: TableOptions) -> ColumnStatistics:

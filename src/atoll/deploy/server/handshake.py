@@ -22,7 +22,8 @@ from ...core.traits import Need
 from ...data.dataset import Dataset, Kind
 from ...data.federated_dataset import FederatedDataset
 from ...data.tables.federated import Preparations
-from ...data.tables.statistics import SITE
+from ...data.tables.preparation import Preparation
+from ...data.tables.statistics import SITE, TableOptions
 from ...data.transforms import preset
 from ...engine import compatibility
 from ...engine.model_factory import ModelFactory
@@ -77,6 +78,7 @@ class SiteDescription(NamedTuple):
     public: str | None
     columns: list[list[object]]  # name, kind and declared levels of each column of a raw table
     gaps: bool  # whether a column of numbers has empty cells
+    has: list[str]  # names of the columns that the site has, under --columns own
     rows: list[int]  # for training, validation and test
 
 
@@ -113,6 +115,7 @@ def read_description(site: ClientId, values: Json) -> SiteDescription:
             and description.rows[0] > 0
             and description.dtype in DTYPES
             and type(description.gaps) is bool
+            and all(type(name) is str for name in description.has)
             and len(columns_from_json(description.columns)) in (0, 1, *description.shape[:1])
         )
     except (TypeError, ValueError):
@@ -138,6 +141,8 @@ def compare(descriptions: Sequence[SiteDescription]) -> None:
                 "Install the same version."
             )
         for name, remedy in _COMMON.items():
+            if name == "shape" and first.columns and description.columns:
+                continue  # Columns are compared by their names.
             a, b = getattr(first, name), getattr(description, name)
             if a != b:
                 raise AtollError(
@@ -180,11 +185,19 @@ def build_remote_setup(
     method, ids = build_method(config), tuple(description.site for description in descriptions)
     _check_public(descriptions, public, Need.PUBLIC_DATA in traits_of(method).needs)
     options = config.table_options
-    preparation = None if tables is None else tables.preparation(options)
-    data = _blank(config.data, descriptions[0])
+    own = _site_preparations(descriptions, tables, options)
+    preparation = next(iter(own.values()), None)
+    data = _blank(config.data, descriptions[0], tables)
     transform = preset(config.transform, config.data, data.shape)
     row = transform.prepare(data.x_train if preparation is None else preparation.apply(data.x_train))
-    networks = ModelFactory(config, data, tuple(row.shape[1:]), code=trusted, most_weights=MOST_WEIGHTS)
+    networks = ModelFactory(
+        config,
+        data,
+        tuple(row.shape[1:]),
+        code=trusted,
+        most_weights=MOST_WEIGHTS,
+        inputs=Preparations(own, own_columns=options.own_columns).own_inputs,
+    )
     rows = RowSplits(
         *(_placeholder_rows(row, [description.rows[part] for description in descriptions]) for part in range(3))
     )
@@ -202,10 +215,19 @@ def build_remote_setup(
     check_stopping(config, pool)
     config, method, pool = apply_privacy(config, method, pool)
     federation = FederatedDataset(data, ids, (), (), (), np.arange(0), (), _name(descriptions))
-    shared = preparation is not None and SITE not in (options.standardise, options.missing)
-    preparations = Preparations(dict.fromkeys(ids, preparation) if shared and preparation else {})
+    known = SITE not in (options.standardise, options.missing)
     devices = fill_from_option(Devices(), config.clock, "--clock")
-    return Setup(config, method, federation, pool, devices, preparations=preparations)
+    return Setup(config, method, federation, pool, devices, preparations=Preparations(own if known else {}))
+
+
+def _site_preparations(
+    descriptions: Sequence[SiteDescription], tables: TableAgreement | None, options: TableOptions
+) -> dict[ClientId, Preparation]:
+    """Return the preparation of each site, as far as the server knows it; empty if rows are no raw tables."""
+    if tables is None:
+        return {}
+    own = options.own_columns
+    return {d.site: tables.preparation(options, d.has if own else None) for d in descriptions}
 
 
 def _check_options(config: Config) -> None:
@@ -297,9 +319,11 @@ def _check_public(descriptions: Sequence[SiteDescription], public: PublicRows | 
             )
 
 
-def _blank(name: str, description: SiteDescription) -> Dataset:
+def _blank(name: str, description: SiteDescription, tables: TableAgreement | None) -> Dataset:
     """Return a data set of one row of zeros with the form of the sites' rows."""
-    x, y = np.zeros((1, *description.shape), description.dtype), np.zeros(1, np.int64)
+    unlike = tables is not None and description.kind == "table"
+    shape = (len(tables.columns),) if tables is not None and unlike else tuple(description.shape)
+    x, y = np.zeros((1, *shape), description.dtype), np.zeros(1, np.int64)
     kind = cast(Kind, description.kind)
     return Dataset(name, kind, x, y, x[:0], y[:0], tuple(str(c) for c in range(description.classes)))
 

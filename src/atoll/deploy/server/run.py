@@ -169,10 +169,10 @@ class _Run:
         """Let sites with raw tables agree on columns and statistics; a resumed run keeps the first agreement."""
         if known:
             return None if known["tables"] is None else read_agreement(known["tables"])
-        columns = agreed_columns(descriptions)
+        options = config.table_options
+        columns = agreed_columns(descriptions, options)
         if columns is None:
             return None
-        options = config.table_options
         if not is_agreement_needed(columns, any(description.gaps for description in descriptions), options):
             return TableAgreement(columns, None, {})
         check_table_privacy(config, sends=True)

@@ -14,8 +14,12 @@ from ..transport.protocol import VERSION, Frame
 from .handshake import SiteDescription
 
 
-def agreed_columns(descriptions: Sequence[SiteDescription]) -> tuple[Column, ...] | None:
+def agreed_columns(descriptions: Sequence[SiteDescription], options: TableOptions) -> tuple[Column, ...] | None:
     """Return the columns of all sites; None if rows are no raw tables.
+
+    Args:
+        descriptions: the descriptions of the sites.
+        options: the rules of the run; with ``--columns own``, sites may lack columns.
 
     Raises:
         AtollError: sites have other columns, or columns of other kinds.
@@ -29,7 +33,8 @@ def agreed_columns(descriptions: Sequence[SiteDescription]) -> tuple[Column, ...
             f"Site {raw[0].site!r} has a table with named columns and site {other.site!r} has not. Give all sites "
             "tables in CSV or Parquet files, or files of arrays."
         )
-    return merge_columns([(f"Site {d.site!r}", columns_from_json(d.columns)) for d in descriptions])
+    unlike = options.own_columns
+    return merge_columns([(f"Site {d.site!r}", columns_from_json(d.columns)) for d in descriptions], unlike)
 
 
 def ask_statistics(config: Config, columns: Sequence[Column]) -> Frame:

@@ -29,13 +29,15 @@ def release_statistics(site: SiteConfig, config: Config, head: Json) -> Frame:
     """
     if config.dp is not None or site.privacy.dp is not None:
         raise Refusal("statistics", "Statistics of columns are not covered by differential privacy.")
+    options = site.privacy.table_options(config)
     try:
-        federation = with_agreed_columns(site.federation(config), columns_from_json(head.get("columns")))
+        wanted = columns_from_json(head.get("columns"))
+        federation = with_agreed_columns(site.federation(config), wanted, options)
     except ValueError as reason:
         raise Refusal("request", str(reason)) from reason
     except AtollError as reason:
         raise Refusal("data", str(reason)) from reason
-    columns, options = federation.dataset.columns, site.privacy.table_options(config)
+    columns = federation.dataset.columns
     _count(site, [config.seed, config.split, *options, columns_to_json(columns)])
     return Frame("statistics", {}, encode(to_send(federation.rows(federation.train[0]), columns, options)))
 

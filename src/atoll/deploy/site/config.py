@@ -32,11 +32,12 @@ from ...data.loading import load
 from ...data.readers.binary import npz
 from ...data.split import check, split_site
 from ...data.tables.columns import Column
+from ...data.tables.statistics import OWN
 from ...engine.model_factory import default_model
 from ...errors import AtollError, unknown
 from ...typing import ClientId
 from ..fingerprints import rows_digest, words_digest
-from ..table_agreement import columns_to_json, has_gaps
+from ..table_agreement import columns_to_json, has_gaps, own_columns
 from ..transport.protocol import VERSION
 from .privacy_rules import SitePrivacyRules, read_rules
 from .rules import SiteRules, read_site_rules
@@ -113,6 +114,7 @@ class SiteConfig:
             "public": public_digest(self.public_rows),
             "columns": columns_to_json(data.columns),
             "gaps": has_gaps(data),
+            "has": own_columns(parts) if config.columns == OWN else [],
             "rows": [len(parts.part(part)[0]) for part in ("train", "val", "test")],
         }
 

@@ -106,6 +106,7 @@ class Participation:
             tuple(rows.train.all.x.shape[1:]),
             code=(*site.allow.code, site.architecture),
             most_weights=site.allow.weights,
+            inputs=self.preparations.own_inputs,
         )
         return build_pool(
             method,
@@ -126,13 +127,14 @@ class Participation:
         if agreement is None:
             raise Refusal("data", "The site has a raw table, and the server announces no columns.")
         try:
-            own = with_agreed_columns(federation, agreement.columns)
-            statistics = measure(own.rows(own.train[0]), own.dataset.columns)
             options = self.site.privacy.table_options(self.config)
+            own = with_agreed_columns(federation, agreement.columns, options)
+            statistics = measure(own.rows(own.train[0]), own.dataset.columns)
             made = fit(own.dataset.columns, agreement.agreed, statistics, options)
         except AtollError as reason:
             raise Refusal("data", str(reason)) from reason
-        return own, Preparations({self.site.name: made}, agreed=agreement.agreed)
+        by_client = {self.site.name: made}
+        return own, Preparations(by_client, agreed=agreement.agreed, own_columns=options.own_columns)
 
     def _public_rows(self, public: PublicRows) -> Array:
         preparation = self.preparations.by_client.get(self.site.name)

@@ -7,12 +7,13 @@ import pytest
 import torch
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from support.hospital_tables import write_folder, write_table
+from support.hospital_tables import write_folder, write_table, write_unlike
 
 from atoll.config import Config
 from atoll.data.tables.columns import Column
 from atoll.data.tables.preparation import Preparation, fit, from_json
 from atoll.data.tables.statistics import TableOptions, add_up, measure, read_vocabulary, to_send
+from atoll.engine.build import run_experiment
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 
@@ -203,3 +204,47 @@ def test_public_rows_and_global_tests_need_one_preparation(tmp_path: Path) -> No
     with pytest.raises(AtollError, match="--global-test"):
         setup(folder, global_test=True, standardise="site")
     assert setup(folder, method="fedmd", public=20).pool.public is not None
+
+
+# -- sites with unlike columns ----------------------------------------------------------------------------------------
+
+
+def test_each_model_reads_the_columns_that_its_client_has(tmp_path: Path) -> None:
+    """Inputs: age, dose, three colours and seen. The south lacks the dose, the west dose and colours."""
+    made = setup(write_unlike(tmp_path / "data"), method="fedproto", columns="own")
+
+    assert made.preparations.own_inputs == {
+        "north": (0, 1, 2, 3, 4, 5), "south": (0, 2, 3, 4, 5), "west": (0, 5),
+    }  # fmt: skip
+    widths = [next(iter(made.pool.models[i].init().values())).shape[1] for i in made.pool.ids]
+    assert widths == [6, 5, 2]
+    assert "Client west has no column dose, colour." in made.notes
+    x = made.pool.train[2].x
+    other = x.clone()
+    other[:, 1:5] = 9.0
+    model = made.pool.models["west"]
+    assert torch.equal(model(model.init(), x), model(model.init(), other))
+
+
+def test_methods_that_average_whole_models_refuse_unlike_columns(tmp_path: Path) -> None:
+    folder = write_unlike(tmp_path / "data")
+    with pytest.raises(
+        AtollError, match=r"--columns give mlp on 6 inputs.*Methods for heterogeneous models: .*fedproto"
+    ):
+        setup(folder, columns="own")
+    with pytest.raises(AtollError, match=r"south\.csv has no column 'dose', which .*north\.csv has.*--columns own"):
+        setup(folder)
+
+
+@pytest.mark.parametrize("name", ["local", "fedproto", "fedgh", "fd", "lgfedavg", "dcpfl", "fml", "fedkd"])
+def test_methods_for_heterogeneous_models_run_on_unlike_columns(name: str, tmp_path: Path) -> None:
+    made = setup(write_unlike(tmp_path / "data"), method=name, columns="own", rounds=1, epochs=1)
+
+    assert run_experiment(made).summary["rounds"] == 1
+
+
+def test_a_client_without_any_column_is_named(tmp_path: Path) -> None:
+    folder = write_unlike(tmp_path / "data")
+    (folder / "west.csv").write_text("dose,outcome\n" + "4,ill\n4,well\n" * 10)
+    with pytest.raises(AtollError, match="client 'west' has no column"):
+        setup(folder, method="fedproto", columns="own")
