@@ -33,6 +33,7 @@ COMMANDS = {
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
     "ui": ("ui", "ui", "Open a page that lists runs, follows them live and compares them."),
     "predict": ("predict", "predict", "Predict with a client's personalised model."),
+    "scores": ("scores", "scores", "Score each client's personalised model on its test rows, with intervals."),
     "export": ("export", "export", "Write personalised models for other programs: safetensors, torch.export, ONNX."),
     "adapt": ("adapt", "adapt", "Train personal models for new clients that were not in a run."),
     "deploy": (

@@ -1,7 +1,8 @@
 """Load the user's own metrics: functions of logits and labels, from a file or from another package.
 
 ./scores.py:calibration      a function of a Python file
-brier                        an entry point of the group ``atoll.metrics``
+auroc                        a score of `atoll.core.decision_scores`, or an entry point of the group ``atoll.metrics``
+sensitivity=0.3              sensitivity, or specificity, where a probability of 0.3 counts as positive
 """
 
 import math
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..core.decision_scores import AT_POINT, SCORES, at_point
 from ..errors import AtollError, unknown
 from ..utils.parsing import refusal
 from ..utils.user_code import entry
@@ -40,7 +42,10 @@ def load_metrics(texts: Sequence[str], taken: Sequence[str]) -> dict[str, Metric
             raise refusal(
                 "--metric", text, "FILE or FUNCTION is missing", "NAME or FILE:FUNCTION, such as ./scores.py:f1"
             )
-        metric = entry(Path(source), name, "Metric file") if colon else _find_installed(text)
+        if not colon:
+            name, metric = _find_named(text)
+        else:
+            metric = entry(Path(source), name, "Metric file")
         check_name(name, [*taken, *found])
         found[name] = metric
     return found
@@ -65,11 +70,26 @@ def compute_metric(name: str, metric: Metric, logits: Tensor, labels: Tensor) ->
         ) from reason
 
 
-def _find_installed(name: str) -> Metric:
-    installed = load_installed_metrics()
-    if name not in installed:
-        raise unknown("metric (or ./file.py:name)", name, installed)
-    return installed[name]
+def _find_named(text: str) -> tuple[str, Metric]:
+    """Return the metric that a value of ``--metric`` names, and its name in files."""
+    name, sign, point = text.partition("=")
+    if name in AT_POINT:
+        title = f"{name}_at_{point.replace('.', '_')}" if sign else name
+        return title, at_point(name, _read_point(text, point if sign else "0.5"))
+    known = {**load_installed_metrics(), **SCORES}
+    if text not in known:
+        raise unknown("metric (or ./file.py:name)", text, [*known, *AT_POINT])
+    return text, known[text]
+
+
+def _read_point(text: str, point: str) -> float:
+    try:
+        value = float(point)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise refusal("--metric", text, "the point is no probability between 0 and 1", "NAME=POINT: sensitivity=0.3")
+    return value
 
 
 @cache

@@ -31,7 +31,7 @@ def class_scores(logits: Tensor, y: Tensor) -> Scores:
     for name, values in each.items():
         scores |= {name: float(np.average(values, weights=support)), f"macro_{name}": float(np.mean(values))}
     # In single precision, confident probabilities would tie at 1.
-    scores["auc"], scores["macro_auc"] = _areas_under_roc(truth, logits.double().softmax(1).numpy())
+    scores["auc"], scores["macro_auc"] = areas_under_roc(truth, logits.double().softmax(1).numpy())
     return scores
 
 
@@ -45,7 +45,7 @@ def mean_average_precision(logits: Tensor, y: Tensor) -> float:
         logits: predictions of shape ``[N, L]``.
         y: 0 or 1, of shape ``[N, L]``.
     """
-    each = [_average_precision(s, t) for s, t in zip(logits.numpy().T, y.numpy().T, strict=True) if t.any()]
+    each = [average_precision(s, t) for s, t in zip(logits.numpy().T, y.numpy().T, strict=True) if t.any()]
     return float(np.mean(each)) if each else math.nan
 
 
@@ -97,7 +97,7 @@ def _by_class(truth: Array, guess: Array) -> tuple[Array, dict[str, Array]]:
     return support, {name: some / np.maximum(of, 1) for name, (some, of) in each.items()}
 
 
-def _areas_under_roc(truth: Array, p: Array) -> tuple[float, float]:
+def areas_under_roc(truth: Array, p: Array) -> tuple[float, float]:
     """Return the support-weighted and the unweighted mean of one-vs-rest areas under the ROC curve.
 
     An area is the probability that a positive row scores above a negative one; ties count half.
@@ -114,7 +114,7 @@ def _areas_under_roc(truth: Array, p: Array) -> tuple[float, float]:
     return float(np.average(areas, weights=support[classes])), float(np.mean(areas))
 
 
-def _average_precision(score: Array, truth: Array) -> float:
+def average_precision(score: Array, truth: Array) -> float:
     """Return the average precision of one label that occurs; rows of equal score count together."""
     order = np.argsort(-score, kind="stable")
     score, hits = score[order], np.cumsum(truth[order] > 0.5)

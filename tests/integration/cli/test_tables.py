@@ -12,6 +12,7 @@ from support.hospital_tables import HEAD, write_folder, write_unlike
 
 from atoll.api import run
 from atoll.cli import main
+from atoll.core.scores import accuracy
 from atoll.engine.result import Result
 from atoll.inference import export
 from atoll.inference.models import open_run
@@ -156,3 +157,19 @@ def test_newcomers_are_prepared_by_what_the_clients_agreed_on(trained: tuple[Pat
 def _one_row(folder: Path) -> Path:
     (folder / "row.csv").write_text(f"{HEAD}\n66,5,grey,2015-01-01,well\n")
     return folder / "row.csv"
+
+
+def test_scores_of_each_client_have_intervals_and_a_diagram(trained: tuple[Path, Result], tmp_path: Path) -> None:
+    folder, result = trained
+
+    shown = command("scores", str(folder), "--draws", "20", "--out", str(tmp_path / "reliability.png"), "--json")
+
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)
+    assert [each["client"] for each in found] == ["north", "south", "west", "all rows"]
+    logits = result.personal("north")(result.pool.test[0].x)
+    assert found[0]["scores"]["accuracy"]["value"] == accuracy(logits, result.pool.test[0].y)
+    assert sum(each["rows"] for each in found[:3]) == found[3]["rows"] == sum(bin["rows"] for bin in found[3]["bins"])
+    assert all(s["low"] <= s["value"] <= s["high"] for s in found[3]["scores"].values())
+    assert (tmp_path / "reliability.png").read_bytes()[:4] == b"\x89PNG"
+    assert "sensitivity" in command("scores", str(folder), "--draws", "2", "--point", "0.3").output

@@ -28,6 +28,7 @@ KINDS: dict[str, Callable[..., list[FigureSpec]]] = {
     "images": models.images,
     "newcomers": models.newcomers,
     "timeline": models.timeline,
+    "reliability": models.reliability,
 }
 DEFAULT_KINDS = ("curves", "boxes", "bytes", "trade-off", "holdings")  # suit all runs
 ENDINGS = (".png", ".svg")

@@ -13,6 +13,7 @@ from ...core.problems import Classes
 from ...errors import AtollError
 from ...inference.adaptation import adapt
 from ...inference.models import open_run
+from ...inference.scoring import score_clients
 from .. import plots
 from ..plots.lines import Axis, Line, Panel
 from ..sheets import Sheet
@@ -161,4 +162,27 @@ def timeline(shown: RunsByCase, clients: int = 4, rounds: int = 3) -> list[Figur
         ends = {way: schedule.ends for way, schedule in titled.items()}
         name = f"timeline-{plain(words)}" if len(shown) > 1 else "timeline"
         made.append(FigureSpec(name, f"Rounds in simulated time: {words}.", partial(plots.timeline, bars, ends)))
+    return made
+
+
+def reliability(shown: RunsByCase) -> list[FigureSpec]:
+    """Make reliability diagrams of the clients' models on their test rows, of the first seed.
+
+    Args:
+        shown: the runs.
+    """
+    _check_classes(shown, "reliability")
+    made = []
+    for at, ((case, method), runs) in enumerate(shown.items()):
+        found = score_clients(open_run(runs[0].path), draws=1)
+        bins = {each.client: each.bins for each in found}
+        rows = [[each.client, *(f"{v:.4g}" for v in bin)] for each in found for bin in each.bins]
+        made.append(
+            FigureSpec(
+                f"reliability-{at}" if len(shown) > 1 else "reliability",
+                f"Accuracy against confidence of {pair(shown, case, method)}: on the line, confidence is what it says.",
+                partial(plots.reliability, bins),
+                Sheet("Bins of confidence", ("client", "rows", "confidence", "accuracy"), rows),
+            )
+        )
     return made

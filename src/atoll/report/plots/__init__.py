@@ -7,11 +7,12 @@ from .heatmaps import Matrix, matrices
 from .image_pairs import Pair, pixels
 from .lines import Axis, Line, Panel, Up, lines
 from .partition import holdings
+from .reliability import reliability
 from .timeline import Bar, timeline
 from .tradeoff import Dot, trade_off
 from .weight_norms import Draw, moduli
 
 __all__ = [
     "Axis", "Bar", "Box", "Cloud", "Dot", "Draw", "Line", "Matrix", "Pair", "Panel", "Up", "boxes", "holdings",
-    "inline_svg", "lines", "matrices", "moduli", "pixels", "points", "save", "timeline", "trade_off",
+    "inline_svg", "lines", "matrices", "moduli", "pixels", "points", "reliability", "save", "timeline", "trade_off",
 ]  # fmt: skip

@@ -1,0 +1,72 @@
+"""``atoll scores``: score the models of a run on each client's test rows."""
+
+import math
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from ..core.decision_scores import Interval
+from ..inference.scoring import ClientScores, score_clients
+from ..utils.files import to_json
+from .console import console
+from .predict import open_models
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN|SITE_DIR")
+@click.option(
+    "--point",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.5,
+    show_default=True,
+    help="With two classes: probability of the second class from which on a row counts as positive.",
+)
+@click.option(
+    "--draws", type=click.IntRange(1), default=1000, show_default=True, help="Bootstrap resamples of the test rows."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="File of the reliability diagram, .png or .svg.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the bins of the reliability diagram.")
+def scores(run: Path, point: float, draws: int, out: Path | None, as_json: bool) -> None:
+    """Score each client's personalised model on the client's test rows, with 95 % bootstrap intervals.
+
+    Accuracy, balanced accuracy, areas under the ROC and the precision-recall curve, Brier score, expected calibration
+    error and, with two classes, sensitivity and specificity at a chosen point.
+    """
+    found = score_clients(open_models(run), point, draws)
+    if out is not None:
+        from ..report.plots.reliability import reliability
+        from ..report.style import save
+
+        save(reliability({each.client: each.bins for each in found}), out)
+    if as_json:
+        click.echo(to_json([_plain(each) for each in found], indent=1))
+        return
+    console().print(_table(found))
+    click.echo(
+        f"95 % intervals over {draws} resamples of the test rows; a decision counts as positive from {point:g} on."
+    )
+    if out is not None:
+        click.echo(f"Reliability diagram: {out}")
+
+
+def _plain(each: ClientScores) -> dict[str, object]:
+    scores = {name: interval._asdict() for name, interval in each.scores.items()}
+    return {"client": each.client, "rows": each.rows, "scores": scores, "bins": [bin._asdict() for bin in each.bins]}
+
+
+def _table(found: list[ClientScores]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for head in ("client", "rows", "score", "value", "95 % interval"):
+        table.add_column(head, justify="left" if head in ("client", "score") else "right")
+    for each in found:
+        for at, (name, interval) in enumerate(each.scores.items()):
+            who = (each.client, f"{each.rows:,}") if at == 0 else ("", "")
+            table.add_row(*who, name, *_cells(interval))
+    return table
+
+
+def _cells(interval: Interval) -> tuple[str, str]:
+    """Return a score and its interval as text; a dash where the score is undefined."""
+    value = "–" if math.isnan(interval.value) else f"{interval.value:.3f}"
+    return value, "–" if math.isnan(interval.low) else f"{interval.low:.3f} to {interval.high:.3f}"
