@@ -36,6 +36,11 @@ def shared_options(command: F) -> F:
         quiet_option,
         click.option("--force", is_flag=True, help="Replace an existing run in the directory."),
         click.option("--seeds", help="Several seeds, such as 0,1,2: one run for each."),
+        click.option(
+            "--splits",
+            type=click.IntRange(1),
+            help="Repeat with N divisions of the rows, one for each of the seeds 0 to N - 1.",
+        ),
     ):
         command = option(command)
     return command
@@ -47,7 +52,7 @@ def shared_options(command: F) -> F:
 @click.option("--resume", is_flag=False, flag_value="", metavar="[DIR]", help="Continue the run in DIR, or in --out.")
 @shared_options
 def run(
-    method: str | None, config_file: Path | None, resume: str | None, seeds: str | None,
+    method: str | None, config_file: Path | None, resume: str | None, seeds: str | None, splits: int | None,
     force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
     """Run one METHOD: a name (see `atoll methods`), METHOD:variant, or a Python file that defines one."""
@@ -61,10 +66,11 @@ def run(
     name = method or values.get("method")
     if name is None:
         raise AtollError("No method is given. Name one, such as `atoll run fedavg`; `atoll methods` lists them.")
-    planned = plan_configs([str(name)], values, read_seeds(seeds))
+    numbers = read_seeds(seeds, splits)
+    planned = plan_configs([str(name)], values, numbers)
     _check_place(planned[0], resume is not None)
     root = Path(planned[0].out or new_directory(f"{to_file_name(planned[0].label)}-{to_file_name(planned[0].data)}"))
-    placed = assign_directories(planned, root) if seeds else [replace(planned[0], out=str(root))]
+    placed = assign_directories(planned, root) if numbers else [replace(planned[0], out=str(root))]
     finished = _launch(placed, root, resume is not None, force, quiet, as_json)
     _exit_if_diverged(finished, any(r.status == DIVERGED for r in finished))
 
@@ -75,7 +81,7 @@ def run(
 @click.option("--resume", is_flag=True, help="Continue interrupted runs in --out.")
 @shared_options
 def compare(
-    names: tuple[str, ...], config_file: Path | None, resume: bool, seeds: str | None,
+    names: tuple[str, ...], config_file: Path | None, resume: bool, seeds: str | None, splits: int | None,
     force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
     """Run several METHODs on the same clients and seeds, and rank them.
@@ -86,7 +92,7 @@ def compare(
     """
     values = given(options, config_file)
     _note_changes(config_file)
-    planned = plan_configs(names, values, read_seeds(seeds))
+    planned = plan_configs(names, values, read_seeds(seeds, splits))
     if names == ("all",):
         _note_left_out(planned)
     _check_place(planned[0], resume)
@@ -171,8 +177,18 @@ def _check_place(config: Config, resume: bool) -> None:
         raise AtollError("--resume needs a run directory: write --resume DIR, or --resume with --out DIR.")
 
 
-def read_seeds(text: str | None) -> list[int]:
-    """Read a value of ``--seeds``; without one the list is empty, and the seed of the configuration applies."""
+def read_seeds(text: str | None, splits: int | None = None) -> list[int]:
+    """Read the values of ``--seeds`` and ``--splits``; without any the list is empty.
+
+    Every seed divides the rows anew, so that N divisions are N seeds.
+
+    Raises:
+        AtollError: both are given, or the seeds are malformed.
+    """
+    if text is not None and splits is not None:
+        raise AtollError("--seeds and --splits exclude each other: every seed divides the rows anew. Give one of them.")
+    if splits is not None:
+        return list(range(splits))
     return [] if text is None else list(SEEDS.parse("--seeds", text)[0])
 
 

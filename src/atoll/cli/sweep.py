@@ -51,7 +51,7 @@ from .run import new_directory, read_seeds, shared_options
 @shared_options
 def sweep(
     method: str, axes: tuple[str, ...], draws: int | None, trials: int | None, model: str, config_file: Path | None,
-    resume: bool, seeds: str | None, force: bool, quiet: bool, as_json: bool, **options: object,
+    resume: bool, seeds: str | None, splits: int | None, force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
     """Run METHOD over settings, and choose by validation: the highest accuracy, the lowest error.
 
@@ -59,7 +59,7 @@ def sweep(
     """
     values = given(options, config_file)
     base = plan_configs([method], values)[0]
-    numbers = read_seeds(seeds) or [base.seed]
+    numbers = read_seeds(seeds, splits) or [base.seed]
     if resume and base.out is None:
         raise AtollError("--resume needs the directory of the sweep: name it with --out.")
     root = Path(base.out or new_directory(f"sweep-{to_file_name(base.label)}-{to_file_name(base.data)}"))

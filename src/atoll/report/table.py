@@ -45,6 +45,7 @@ class Row:
     seconds: float | None
     own: dict[str, Stat | None] = field(default_factory=dict)  # the user's metrics, in their own units
     criterion: Criterion = ACCURACY
+    divisions: int = 1  # different divisions of the rows among clients and parts
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,13 @@ def row(group: Group) -> Row:
         seconds=_cost(group, "seconds", 1.0),
         own={name: group.stat(f"personal.metrics.best_by_val.{name}") for name in _metrics(group)},
         criterion=group.criterion,
+        divisions=count_divisions(group.runs),
     )
+
+
+def count_divisions(runs: Iterable[Run]) -> int:
+    """Return the number of different divisions of the rows; runs that do not tell theirs count as one."""
+    return len({run.holdings.get("name", "") for run in runs})
 
 
 def _metrics(group: Group) -> list[str]:
@@ -214,6 +221,9 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
     if rows and (score := rows[0].criterion) != ACCURACY:
         unit = " in %" if score.percent else ""
         console.print(f"Scores: {score.title}{unit}, {score.better} is better.", style="dim", highlight=False)
+    divisions = max((row.divisions for row in rows), default=1)
+    if divisions > 1:
+        console.print(f"Means over {divisions} divisions of the rows.", style="dim", highlight=False)
     for row in rows:
         if row.remark:
             console.print(f"[yellow]*[/] {escape(row.name)}: {escape(row.remark)}", highlight=False)
