@@ -2,6 +2,7 @@
 
 ======================================  ===============================================================================
 ``cifar10``, ``emnist:letters``, ...    a data set of the `catalogue`
+``hospitals``, ``penguins``, ...        a data set with natural clients (see `atoll.data.natural_sets`)
 ``cifar100@0-9``, ``mnist@0,3,7``       only these classes, after any name, renumbered from 0 in the given order
 ``data.npz``                            x_train, y_train, x_test, y_test; or x, y; optional: owner, classes
 ``table.csv``, ``table.parquet``        a table or texts (see `atoll.data.readers.tables`)
@@ -37,6 +38,7 @@ from .arrays import RawDataset, assemble
 from .catalogue import ALIASES, KNOWN, CatalogueEntry, DatasetInfo
 from .dataset import Dataset
 from .downloads import data_folder, fetch, find
+from .natural_sets import NATURAL, natural_catalogue
 from .readers import pickles
 from .readers.binary import client_parts, npz_parts
 from .readers.huggingface import hub_parts
@@ -110,7 +112,11 @@ def load(
     known = KNOWN.get(ALIASES.get(request.base, request.base))
     if known:
         _check_labels(request, known.info.classes)  # before anything is downloaded
-    data = _load_known(known, request, folder) if known else _load_other(request, folder)
+    if request.base in NATURAL:
+        request.allow()
+        data = assemble(request.text, NATURAL[request.base].load(), task=request.task)
+    else:
+        data = _load_known(known, request, folder) if known else _load_other(request, folder)
     if request.labels is not None and not data.num_classes:
         raise AtollError(f"Data set {name!r}: '@' selects classes, but labels are {data.problem.labels}. Leave it out.")
     _check_labels(request, max(data.num_classes, 1))
@@ -120,7 +126,8 @@ def load(
 def catalogue(data_dir: str | Path | None = None) -> list[DatasetInfo]:
     """List the data sets that can be loaded by name alone."""
     folder = data_folder(data_dir)
-    return [replace(known.info, found=_is_available(known, folder)) for known in KNOWN.values()]
+    known = [replace(known.info, found=_is_available(known, folder)) for known in KNOWN.values()]
+    return known + natural_catalogue()
 
 
 def base_name(name: str) -> str:
@@ -231,7 +238,7 @@ def _find_path(name: str, request: _Request, folder: Path) -> Path:
             return place
     if "/" in name or "." in name or request.base != name:
         raise AtollError(f"There is no file or folder {name!r}, neither here nor in the data folder {folder}.")
-    raise unknown("data set", name, [*KNOWN, *ALIASES])
+    raise unknown("data set", name, [*KNOWN, *ALIASES, *NATURAL])
 
 
 def _read_path(path: Path, request: _Request) -> RawDataset:

@@ -108,7 +108,7 @@ def client_part(path: Path) -> RawSplit:
         if "data.npy" not in archive.namelist():
             raise AtollError(f"{path} has no array 'data'. PFLlib's files have one; else leave out 'pfllib:'.")
         content = archive.read("data.npy")
-    data = _unpickled(path, content)
+    data = read_pickled_dict(path, content)
     if not isinstance(data, dict) or not {"x", "y"} <= data.keys():
         raise AtollError(f"{path}: 'data' should be a dictionary with x and y.")
     return RawSplit(_array(path, data["x"]), _array(path, data["y"]))
@@ -129,7 +129,16 @@ def read_partition_pickle(path: Path) -> list[dict[str, list[int]]]:
     return clients
 
 
-def _unpickled(path: Path, content: bytes) -> Any:
+def read_pickled_dict(path: Path, content: bytes) -> Any:
+    """Return the dictionary in an npy file that holds one pickled object.
+
+    Args:
+        path: the file, for messages.
+        content: its bytes.
+
+    Raises:
+        AtollError: the pickle holds more than arrays and plain containers.
+    """
     file = io.BytesIO(content)
     try:
         version = np.lib.format.read_magic(file)

@@ -83,6 +83,11 @@ def table_parts(path: Path, request: TableRequest = TableRequest()) -> RawDatase
     return _parts(files, request, [file.path.stem for file in files])
 
 
+def read_table(path: Path, table: pa.Table, request: TableRequest) -> RawDataset:
+    """Return the rows of a table that was read already; ``path`` is for messages."""
+    return _parts([_take(path, table, request)], request)
+
+
 def read_rows(path: Path, columns: Sequence[Column], lacking: Collection[str] = ()) -> Array:
     """Read raw rows without labels, for prediction.
 
@@ -163,7 +168,11 @@ def _number_labels(file: _File, schema: Schema) -> Array:
 
 
 def _read(path: Path, request: TableRequest) -> _File:
-    table = _table(path, request)
+    return _take(path, _table(path, request), request)
+
+
+def _take(path: Path, table: pa.Table, request: TableRequest) -> _File:
+    """Take rows, labels and owners from a table."""
     schema = request.schema
     owner = _chosen(path, table, request.owner or schema.owner) or ("owner" if "owner" in table.column_names else None)
     label = request.label or schema.label

