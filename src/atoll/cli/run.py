@@ -16,6 +16,8 @@ from ..experiments.runner import run_one
 from ..methods import _registry
 from ..methods._factory import make, split_variant
 from ..report import table
+from ..report.groups import groups
+from ..report.owners import compare_with_alone, describe_gains
 from ..storage import run_reader
 from ..storage.environment_file import describe_changes
 from ..utils.files import to_json
@@ -156,6 +158,8 @@ def _launch(
         click.echo(to_json(summaries[0] if single else summaries, indent=1))
     elif not quiet:
         table.print_table(console(), table.rows(finished))
+        for gains in compare_with_alone(groups(finished)):
+            click.echo(describe_gains(gains, finished[0].criterion.percent))
         click.echo(f"Report: {root / 'report.html'}")
     return finished
 

@@ -9,6 +9,7 @@ from . import pictures, table
 from .figures import metrics
 from .figures.base import title
 from .groups import Group, groups
+from .owners import compare_with_alone, describe_gains
 from .wording import count, count_range
 
 
@@ -20,6 +21,7 @@ class Chapter:
     score: Criterion
     columns: Sequence[table.Column]
     about: str
+    owners: list[str]  # what owners gain over training alone, a sentence for each method
     headline: str
     cards: list[tuple[str, str, str]]  # quantity, value, method
     rows: list[table.Row]
@@ -45,6 +47,7 @@ def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
         score=runs[0].criterion,
         columns=table.columns(rows),
         about=_about(found),
+        owners=[describe_gains(gains, runs[0].criterion.percent) for gains in compare_with_alone(found)],
         headline=_headline(rows),
         cards=_cards(rows),
         rows=rows,
