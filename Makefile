@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo check test test-fast test-chaos test-papers test-deploy test-redteam test-ui bench bench-page pages docs clean
+.PHONY: setup demo demo-hospitals check test test-fast test-chaos test-papers test-deploy test-redteam test-ui bench bench-page pages docs clean
 
 setup: $(READY)
 
@@ -20,6 +20,11 @@ $(READY): pyproject.toml
 demo: setup
 	$(BIN)/atoll compare local fedavg fedavg_ft fedproto fedgh dcpfl \
 		--data digits --clients 20 --partition dirichlet:0.3 --workers 2 --out runs/demo --force
+
+# Four real hospitals with unlike rows and gaps, over three divisions of their rows: minutes.
+demo-hospitals: setup
+	$(BIN)/atoll compare local fedavg fedgh dcpfl fml --data hospitals --rounds 20 --splits 3 --workers 2 \
+		--out runs/demo-hospitals --force
 
 check: setup
 	$(BIN)/ruff format --check .

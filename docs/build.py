@@ -29,6 +29,7 @@ from atoll.core.payloads import Nothing, Params
 from atoll.core.traits import Need
 from atoll.data.catalogue import KNOWN
 from atoll.data.loading import catalogue
+from atoll.data.natural_sets import NATURAL
 from atoll.errors import AtollError
 from atoll.experiments.claim_page import ClaimReport
 from atoll.experiments.claim_verdicts import comparison_sheet
@@ -299,7 +300,7 @@ def _typed(value: Any) -> str:
 
 def _data_rows() -> Iterator[list[str]]:
     for entry in catalogue():
-        size = sum(file.size for file in KNOWN[entry.name].files)
+        size = 0 if entry.name in NATURAL else sum(file.size for file in KNOWN[entry.name].files)
         rows, shape = ", ".join(f"{n:,}" for n in entry.rows), " x ".join(map(str, entry.shape))
         download = f"{size / 1e6:,.0f} MB" if size else "none"
         yield [code(entry.name), entry.kind, rows, f"{entry.classes:,}", shape, download, entry.licence]
