@@ -10,11 +10,12 @@ from ..core.decision_scores import Interval
 from ..inference.scoring import ClientScores, score_clients
 from ..utils.files import to_json
 from .console import console
-from .predict import open_models
+from .predict import open_models, print_round, round_option
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN|SITE_DIR")
+@round_option
 @click.option(
     "--point",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -27,13 +28,15 @@ from .predict import open_models
 )
 @click.option("--out", type=click.Path(path_type=Path), help="File of the reliability diagram, .png or .svg.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the bins of the reliability diagram.")
-def scores(run: Path, point: float, draws: int, out: Path | None, as_json: bool) -> None:
+def scores(run: Path, which: str, point: float, draws: int, out: Path | None, as_json: bool) -> None:
     """Score each client's personalised model on the client's test rows, with 95 % bootstrap intervals.
 
     Accuracy, balanced accuracy, areas under the ROC and the precision-recall curve, Brier score, expected calibration
     error and, with two classes, sensitivity and specificity at a chosen point.
     """
-    found = score_clients(open_models(run), point, draws)
+    models = open_models(run, which)
+    found = score_clients(models, point, draws)
+    print_round(models, which)
     if out is not None:
         from ..report.plots.reliability import reliability
         from ..report.style import save
