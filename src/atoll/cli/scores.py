@@ -10,7 +10,7 @@ from ..core.decision_scores import Interval
 from ..inference.scoring import ClientScores, score_clients
 from ..utils.files import to_json
 from .console import console
-from .predict import open_models, round_option
+from .predict import open_models, print_round, round_option
 
 
 @click.command()
@@ -34,7 +34,9 @@ def scores(run: Path, which: str, point: float, draws: int, out: Path | None, as
     Accuracy, balanced accuracy, areas under the ROC and the precision-recall curve, Brier score, expected calibration
     error and, with two classes, sensitivity and specificity at a chosen point.
     """
-    found = score_clients(open_models(run, which), point, draws)
+    models = open_models(run, which)
+    found = score_clients(models, point, draws)
+    print_round(models, which)
     if out is not None:
         from ..report.plots.reliability import reliability
         from ..report.style import save

@@ -203,7 +203,7 @@ def test_failing_metric_is_refused_with_the_reason(here: Path) -> None:
     with pytest.raises(AtollError, match="cannot be called 'accuracy'"):
         run("local", metric=named("accuracy"), **SHORT)
     with pytest.raises(AtollError, match="Unknown metric"):
-        run("local", metric="brier", **SHORT)
+        run("local", metric="sharpness", **SHORT)
 
 
 def named(name: str) -> metrics.Metric:
@@ -234,9 +234,9 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def test_other_packages_add_metrics(plugin: Callable[[str], None]) -> None:
-    plugin("brier = scoring:brier")
-    result = run("local", metric="brier", **SHORT)
-    assert result.summary["personal"]["metrics"]["final"]["brier"] == 0.25
+    plugin("sharpness = scoring:brier")
+    result = run("local", metric="sharpness", **SHORT)
+    assert result.summary["personal"]["metrics"]["final"]["sharpness"] == 0.25
 
 
 def test_a_broken_package_is_told_and_left_out(plugin: Callable[[str], None]) -> None:
