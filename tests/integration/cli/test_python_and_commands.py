@@ -109,9 +109,10 @@ def test_run_paper_writes_the_files_of_atoll_paper_run(atoll: Atoll, monkeypatch
     assert_same("results.json", "results.md", "results.csv", "results.tex")
     assert {"report.html", "figures/curves.svg", "results.json"} <= files(Path("by-python"))
     assert found.document == json.loads(Path("by-python/results.json").read_text())
-    assert [sheet.title for sheet in found.sheets] == ["few", "What the paper concludes"]
+    (title,) = [sheet.title for sheet in found.sheets]  # and no verdict at this scale
+    assert title.startswith("few (run on digits")
     assert repr(found) == "<PaperResult paper/table at scale smoke: 2 runs in by-python>"
-    assert found._repr_html_().count("<table") == 2
+    assert found._repr_html_().count("<table") == 1
 
 
 def test_every_public_name_can_be_imported() -> None:

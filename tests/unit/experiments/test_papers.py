@@ -49,6 +49,7 @@ def finished(seed: int, accuracy: float) -> Run:
     rows = pa.table({"round": [1, 1], "client": ["0", "1"], "accuracy": [accuracy - 0.1, accuracy + 0.1]})
     summary = {
         "seed": seed, "status": "finished", "rounds": 1, "seconds": 2.5,
+        "data": "digits", "partition": "iid", "clients": 3,
         "personal": {"best_by_val": accuracy, "best_by_val_round": 1},
     }  # fmt: skip
     return Run(Path(), summary, (), rows, {}, {})
@@ -297,7 +298,8 @@ def test_gaps_are_measured_minus_printed(tmp_path: Path) -> None:
     assert found["Ours"].measured.std == pytest.approx(7.071, abs=1e-3)
     assert found["Ours"].gap == pytest.approx(-2.5)
     assert found["Alone"].gap is None
-    (sheet,) = paper_comparison.result_sheets(recipe, list(found.values()))
+    (sheet,) = paper_comparison.result_sheets(list(found.values()), loaded)
+    assert sheet.title == "few (run on digits, iid, 3 clients)"
     assert sheet.rows == [["Ours", "77.50 ± 0.50", "75.00 ± 7.07", "-2.50"], ["Alone", "–", "75.00 ± 7.07", "–"]]
 
 
