@@ -20,7 +20,7 @@ from atoll.data.dataset import Dataset
 from atoll.engine.cohort import sample_cohort
 from atoll.engine.round import RoundPolicy, run_round
 from atoll.engine.setup import Setup, build_setup
-from atoll.simulation.costs import OperationCounter
+from atoll.simulation.operations import OperationCounter
 
 CLASSES = 10
 W1S, W1, W2 = (1, 28, 28), (1, 28, 28), (3, 32, 32)  # shapes of images

@@ -165,15 +165,30 @@ def test_initial_values() -> None:
 
 
 def test_clients_are_fedprotos() -> None:
-    """With mean squared errors, whatever made the prototypes; counts stay at home."""
+    """With mean squared errors, whatever made the prototypes; counts stay at home. Features have 4 entries."""
     c = toy_models.random_client(9, 1, toy_models.mlp())
     down = Prototypes(normal(key(2), 3, 4), torch.tensor([True, False, True]))
-    up, state = toy_models.participate(FedTGP(toy_models.RICH, lam=3.0), down, State(c.model.init()), c, key(1))
+    up, state = toy_models.participate(
+        FedTGP(toy_models.RICH, lam=3.0, lam_width=4), down, State(c.model.init()), c, key(1)
+    )
     theirs, expected = toy_models.participate(
         FedProto(toy_models.RICH, lam=3.0), down, State(c.model.init()), c, key(1)
     )
     toy_models.assert_same(state, expected)
     toy_models.assert_same(up, Means(theirs.means, theirs.n > 0))
+
+
+@pytest.mark.parametrize(("width", "strength"), [(512, 3.0 * 4 / 512), (4, 3.0), (0, 3.0)])
+def test_strength_of_the_pull_follows_the_width_of_features(width: int, strength: float) -> None:
+    """lam = 3 for features of ``width`` entries; these have 4. A width of 0 takes lam as it is."""
+    c = toy_models.random_client(9, 1, toy_models.mlp())
+    down = Prototypes(normal(key(2), 3, 4), torch.tensor([True, True, True]))
+    start = State(c.model.init())
+
+    _, state = toy_models.participate(FedTGP(toy_models.RICH, lam=3.0, lam_width=width), down, start, c, key(1))
+    _, expected = toy_models.participate(FedProto(toy_models.RICH, lam=strength), down, start, c, key(1))
+
+    toy_models.assert_same(state, expected)
 
 
 def test_who_predicts() -> None:

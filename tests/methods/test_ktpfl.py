@@ -265,7 +265,7 @@ def test_vmap_equals_loop(c: Client, sizes: tuple[int, int, int]) -> None:
 
 
 def test_without_distillation_it_is_local() -> None:
-    assert same_models(made_with("ktpfl", **{"distil.epochs": 0}), run("local", public=PUBLIC))
+    assert same_models(made_with("ktpfl", **{"distil.steps": None, "distil.epochs": 0}), run("local", public=PUBLIC))
     assert "Local" in str(KTpFL(distil=STILL).reduces_to())
     assert "plain mean" in str(KTpFL(eta=0.0).reduces_to())
     assert KTpFL().reduces_to() is None

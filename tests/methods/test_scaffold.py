@@ -217,7 +217,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], said:
 
 def test_the_common_options_leave_its_steps_plain() -> None:
     made: Any = make("scaffold", {"optim.weight_decay": "0.1"}, optimiser={"lr": 0.2, "epochs": 3, "batch_size": 7})
-    assert made.optim == SGD(lr=0.2, epochs=3, batch_size=7, weight_decay=0.1, clip=0.0, momentum=0.0)
+    assert made.optim == SGD(lr=0.2, epochs=3, batch_size=7, weight_decay=0.1, clip=10.0, momentum=0.0)
     with pytest.raises(AtollError, match="optim is Adam"):
         make("scaffold", optimiser={"optimiser": "adam"})
 

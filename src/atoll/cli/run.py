@@ -9,6 +9,7 @@ import click
 
 from ..config import Config, read_yaml
 from ..core.hooks import Reduces
+from ..engine.divergence import advise_on_rate
 from ..errors import AtollError
 from ..experiments.comparison import run_placed
 from ..experiments.planning import assign_directories, plan_configs, to_file_name
@@ -125,7 +126,7 @@ def _exit_if_diverged(finished: Sequence[run_reader.Run], failed: bool) -> None:
         if r.status == DIVERGED:
             click.echo(
                 f"Diverged: {r.label} with seed {r.seed}. In round {r.summary['rounds']} no client sent a "
-                f"usable upload, so the run ended there. Its files are in {r.path}. Try a smaller --lr.",
+                f"usable upload, so the run ended there. Its files are in {r.path}. {advise_on_rate(r.config)}",
                 err=True,
             )
     if failed:

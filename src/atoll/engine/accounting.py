@@ -10,6 +10,7 @@ from ..simulation.costs import Costs, count_batches, count_operations, measure_s
 from ..simulation.timing import RoundTimer
 from .cohort import Cohorts
 from .resume import Progress
+from .run_state import RunState
 from .setup import Setup
 
 
@@ -53,13 +54,20 @@ class Accounting:
             return self.operations
         return measure_seconds(self._setup.method, self._setup.pool, self._setup.config.seed, self._replies)
 
+    def next_work(self, run_state: RunState) -> Costs:
+        """Return the work of a round in the unit of the simulated clock, by the participations of clients so far."""
+        return self.work._replace(done=run_state.participations)
+
     def count(self, log: RoundLog, progress: Progress) -> dict[str, Stamp]:
         """Add a round to the totals, advance the clocks, and return the times at which its models are ready."""
-        run_state, costs = progress.run_state, self.operations
+        run_state = progress.run_state
+        costs, work = self.operations._replace(done=run_state.participations), self.next_work(run_state)
         worked = [i for i in log.cohort if not self._cohorts.faults.absence(log.version(i), i)]
-        client_flops = sum(sum(costs.of(self._setup.pool, i, log.budgets.get(i))) for i in worked)
+        client_flops = sum(round(sum(costs.of(self._setup.pool, i, log.budgets.get(i)))) for i in worked)
         run_state.add(log, client_flops, 0 if log.is_empty else self._servers * costs.server)
         progress.changed |= set(log.accepted)
         self._privacy.count(log.accepted)
-        run_state.totals.local_seconds += self._timer.local_seconds(log, self.work)
-        return self._timer.stamps(log, self.work, run_state.clocks)
+        run_state.totals.local_seconds += self._timer.local_seconds(log, work)
+        stamps = self._timer.stamps(log, work, run_state.clocks)
+        run_state.count_participations(log.accepted)
+        return stamps

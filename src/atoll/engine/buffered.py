@@ -49,7 +49,7 @@ class BufferedRunner(RoundRunner):
     def _first_to_arrive(self, progress: Progress) -> list[ClientId]:
         """Return the K clients whose uploads arrive first; of several at the same time, those first in the run."""
         run_state, name = progress.run_state, self._clock
-        clock, work = run_state.clocks[name], self.accounting.work
+        clock, work = run_state.clocks[name], self.accounting.next_work(run_state)
         at_work = [i for i in self.cohorts.clients if i in run_state.working]
         arrivals = {i: self.timer.arrival(i, run_state.working[i], work, name, clock) for i in at_work}
         return sorted(at_work, key=lambda i: arrivals[i])[: self.buffer]  # sorting keeps the order of equal times

@@ -94,12 +94,14 @@ class RoundRunner:
         excluded = set(run_state.excluded(self.setup.config.strikes))
         working = {i: starts.get(i, now) for i in cohort if i not in excluded}
         answering = {i: at for i, at in working.items() if not self.cohorts.faults.absence(at.version, i)}
-        return self.timer.budgets(answering, self.accounting.work, self._clock, clocks[self._clock])
+        return self.timer.budgets(answering, self.accounting.next_work(run_state), self._clock, clocks[self._clock])
 
     def _policy(self, progress: Progress, starts: Mapping[ClientId, Start]) -> RoundPolicy:
         config, run_state = self.setup.config, progress.run_state
         return replace(
             self.policy,
             excluded=run_state.excluded(config.strikes),
-            faults=self.timer.faults(run_state.round, self.accounting.work, run_state.clocks[self._clock], starts),
+            faults=self.timer.faults(
+                run_state.round, self.accounting.next_work(run_state), run_state.clocks[self._clock], starts
+            ),
         )

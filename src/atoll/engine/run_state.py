@@ -1,6 +1,6 @@
 """Hold the totals, scores and lines of metrics of a run so far, and convert them for checkpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, cast
@@ -59,6 +59,7 @@ class RunState:
     not_finite: list[NonFiniteState] = field(default_factory=list)  # likewise; states that held NaN or infinity
     strikes: dict[ClientId, int] = field(default_factory=dict)  # number of rejected uploads, of clients with any
     working: dict[ClientId, Start] = field(default_factory=dict)  # clients at work that started in an earlier round
+    participations: dict[ClientId, int] = field(default_factory=dict)  # number of accepted uploads, of clients with any
     lines: list[RoundMetrics] = field(default_factory=list)
     rows: list[pa.Table] = field(default_factory=list)  # a table for each evaluated round, for clients.parquet
 
@@ -83,6 +84,11 @@ class RunState:
         for rejection in log.rejected:
             self.strikes[rejection.client] = self.strikes.get(rejection.client, 0) + 1
 
+    def count_participations(self, clients: Iterable[ClientId]) -> None:
+        """Count one more participation of each of the clients."""
+        for i in clients:
+            self.participations[i] = self.participations.get(i, 0) + 1
+
     def start_line(self) -> None:
         """Clear the incidents that the last line of metrics has reported."""
         self.rejected = []
@@ -100,7 +106,7 @@ class RunState:
 
     def to_json(self) -> dict[str, Any]:
         """Return all values but the table rows, which a checkpoint stores as Parquet."""
-        names = ("status", "before", "after", "rejected", "dropped", "not_finite", "strikes", "lines")
+        names = ("status", "before", "after", "rejected", "dropped", "not_finite", "strikes", "participations", "lines")
         plain = {name: getattr(self, name) for name in names}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         working = {i: start._asdict() for i, start in self.working.items()}
@@ -150,6 +156,7 @@ def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
         list(stored.get("not_finite", [])),
         dict(stored.get("strikes", {})),
         {i: Start(**start) for i, start in stored.get("working", {}).items()},
+        dict(stored.get("participations", {})),
         [_line(line) for line in stored["lines"]],
         [rows] if rows.num_rows else [],
     )

@@ -34,7 +34,7 @@ from ..engine.result import Result
 from ..engine.setup import Setup
 from ..errors import AtollError
 from ..methods.local import Local
-from ..simulation.costs import OperationCounter
+from ..simulation.operations import OperationCounter
 from ..typing import ClientId
 from ..utils.runtime import on_device, one_thread, plain_torch
 from .adaptation_files import write_adaptation

@@ -79,7 +79,7 @@ def _variant(cls: _registry.MethodType, base: str, variant: str | None) -> Mappi
 def _with_optimiser(method: Any, options: Mapping[str, Any], base: str) -> Any:
     if not isinstance(method, HasOptimiser):
         raise AtollError(f"{base} has no optimiser of local training to set. Leave out {', '.join(options)}.")
-    for optimiser in _local_optimisers(method):
+    for optimiser in local_optimisers(method):
         given = dict(options)
         if "optimiser" in given:
             method = _set(method, optimiser, given.pop("optimiser"), where=base)
@@ -88,7 +88,7 @@ def _with_optimiser(method: Any, options: Mapping[str, Any], base: str) -> Any:
     return method
 
 
-def _local_optimisers(method: Any) -> list[str]:
+def local_optimisers(method: Any) -> list[str]:
     """Return the fields of a method that hold optimisers of a client's own training.
 
     Options of local training apply to all of them, so that personal models, heads and proxies train as the user asked.

@@ -18,10 +18,10 @@ from .local import State
 class Ditto(Averaging[State]):
     lam: float = setting(1.0, "strength of the pull of personal models to the global one", "middle of the paper's grid")
     personal_optim: Optimiser = field(
-        default=SGD(epochs=1),
+        default=SGD(),
         metadata={
             "about": "training of the personal model",
-            "source": "one epoch: public codes of PFLlib and FL-bench",
+            "source": "as long as that of the global model: the authors' code",
         },
     )
 

@@ -77,12 +77,19 @@ class FedMD(Method[Server, State, Payload, Payload]):
         default=Adam(epochs=1, batch_size=128),
         metadata={"about": "training towards the consensus, on public rows", "source": "the authors' code"},
     )
-    first_epochs: int = setting(25, "passes over private rows before the first answer", "most in the authors' code")
+    first_epochs: int = setting(
+        1,
+        "passes over private rows before the first answer",
+        "chosen here: other methods have none; up to 25 by the authors",
+    )
     rows: int = setting(5000, "public rows of a round, drawn anew for each; all if there are fewer", "authors' code")
     distance: str = setting("mae", f"what the digest makes small: {' or '.join(DISTANCES)}", "the authors' code")
 
     traits: ClassVar[Traits] = Traits(
-        family="logits/features", needs=frozenset({Need.PUBLIC_DATA}), server_reads=Reads.SUMS
+        family="logits/features",
+        needs=frozenset({Need.PUBLIC_DATA}),
+        variants={"published": {"first_epochs": 25}},
+        server_reads=Reads.SUMS,
     )
 
     def __post_init__(self) -> None:

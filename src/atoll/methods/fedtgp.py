@@ -1,13 +1,14 @@
 """FedTGP. Zhang et al., AAAI 2024. https://arxiv.org/abs/2401.03230
 
-client:  w_k <- argmin CE(w; D_k) + lam / |B| sum_i mse(f(x_i), P[y_i]), from where it stopped
+client:  w_k <- argmin CE(w; D_k) + lam d / lam_width / |B| sum_i mse(f(x_i), P[y_i]), from where it stopped
          up: P_k[c], the mean feature of each class c it has
 server:  P[c] = MLP(e_c), a linear layer, ReLU and another one on an embedding e_c of each class, all trained on
          mean of -log [ e^-(d_c + delta) / (e^-(d_c + delta) + sum_{c' != c} e^-d_c') ],  d_c' = ||P_k[c] - P[c']||
          Q_c = mean of P_k[c];  r_c = distance of Q_c from the nearest other;  delta = min(max_c r_c, tau)
 
 The margin delta is that of the released code; formulas often take the largest distance of all pairs (max_pair). With a
-single class in a round it is 0. Classes that nobody ever sent repel, but are not sent: their prototypes are noise.
+single class in a round it is 0. Classes that nobody ever sent repel, but are not sent: their prototypes are noise. The
+authors' lam of 10 is for d = 512; a mean squared error divides by d, so that it would pull harder on narrower features.
 As with FedProto, features are averaged after training, and the client's head predicts unless readout says otherwise.
 """
 
@@ -53,7 +54,12 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
         default=SGD(lr=0.01, epochs=100, batch_size=10, weight_decay=0.0, clip=0.0, momentum=0.0),
         metadata={"about": "training of the prototypes", "source": "the authors' command"},
     )
-    lam: float = setting(10.0, "strength of the pull of features to prototypes", "the authors' command")
+    lam: float = setting(
+        10.0,
+        "strength of the pull of features to prototypes, for features of lam_width entries",
+        "the authors' command",
+    )
+    lam_width: int = setting(512, "lam is multiplied by the width d over this; 0: lam at any width", "authors' models")
     tau: float = setting(100.0, "largest margin", "the authors' command")
     margin: str = setting("nearest", "distance behind the margin: nearest, or max_pair", "the authors' code")
     readout: str = setting(
@@ -64,18 +70,20 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
     traits: ClassVar[Traits] = Traits(
         family="prototypes",
         needs=frozenset({Need.CLASSES, Need.SAME_WIDTH}),
+        variants={"published": {"lam_width": 0}},
         why_uploads="the server trains its prototypes on the means of each client",
         bounded_statistics=True,
     )
 
     def __post_init__(self) -> None:
-        within(self, 0, "lam", "tau")
+        within(self, 0, "lam", "lam_width", "tau")
         one_of(self, "margin", ("nearest", "max_pair"))
         one_of(self, "readout", ("head", "prototype"))
 
-    def _client(self) -> FedProto:
-        """Return the FedProto method that clients run: FedTGP differs on the server only."""
-        return FedProto(self.optim, self.lam, readout=self.readout, proto_own_classes=self.proto_own_classes)
+    def _client(self, width: int) -> FedProto:
+        """Return the FedProto method that clients with features of this width run: FedTGP differs on the server."""
+        lam = self.lam * width / self.lam_width if self.lam_width else self.lam
+        return FedProto(self.optim, lam, readout=self.readout, proto_own_classes=self.proto_own_classes)
 
     def init_server(self, task: Task, k: Key) -> Server:
         c, d = task.num_classes, task.feature_dim
@@ -93,7 +101,7 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
         return Prototypes(server.means, server.seen)
 
     def client_update(self, down: Prototypes, state: State, client: Client, r: Round, k: Key) -> tuple[Means, State]:
-        up, state = self._client().client_update(down, state, client, r, k)
+        up, state = self._client(client.model.feature_dim).client_update(down, state, client, r, k)
         return Means(up.means, up.n > 0), state
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key) -> Server:
@@ -124,7 +132,7 @@ class FedTGP(Method[Server, State, Prototypes, Means]):
         return state.params
 
     def personal_predictor(self, down: Prototypes, up: Means | None, state: State, client: Client) -> Predictor:
-        return self._client().personal_predictor(down, None, state, client)
+        return self._client(client.model.feature_dim).personal_predictor(down, None, state, client)
 
     def reduces_to(self) -> str | None:
         return "With lam = 0 every client trains alone, as by Local." if self.lam == 0 else None

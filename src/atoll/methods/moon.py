@@ -27,10 +27,12 @@ class State:
 
 @dataclass(frozen=True)
 class MOON(Averaging[State]):
-    mu: float = setting(5.0, "strength of the contrast", "public code of FedDW")
+    mu: float = setting(1.0, "strength of the contrast", "the authors' default; 5 with a projection, and in FedDW")
     tau: float = setting(0.5, "temperature", "paper")
 
-    traits: ClassVar[Traits] = Averaging.traits._replace(needs=frozenset({Need.SAME_ARCHITECTURE, Need.ROW_FEATURES}))
+    traits: ClassVar[Traits] = Averaging.traits._replace(
+        needs=frozenset({Need.SAME_ARCHITECTURE, Need.ROW_FEATURES}), variants={"feddw": {"mu": 5.0}}
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "mu")

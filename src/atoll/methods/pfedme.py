@@ -7,6 +7,7 @@ server:  w_{t+1} = (1 - beta) w_t + beta sum_k n_k w_k / sum_k n_k
 
 Only the clients of a round train (in the authors' code all do, and some are averaged), and batches are those of whole
 epochs. Running statistics are those of theta_k, averaged without beta. The authors' code also decays theta_k by 1e-3.
+Inner steps are stable below eta_p = 2 / (L + lam), for a loss of curvature L: the rates of the variant dnn are larger.
 """
 
 from collections.abc import Iterable
@@ -35,14 +36,17 @@ THETA = BUFFERS + "theta."  # During training theta is stored beside w, like run
 @dataclass(frozen=True)
 class PFedMe(Averaging[State]):
     optim: Optimiser = field(
-        default=SGD(lr=0.005, weight_decay=0.0, clip=0.0, momentum=0.0),
-        metadata={"about": "outer steps of w, on the envelope", "source": "rate: public code; plain steps: paper"},
+        default=SGD(lr=0.01, weight_decay=0.0, clip=0.0, momentum=0.0),
+        metadata={
+            "about": "outer steps of w, on the envelope",
+            "source": "rate: the authors' command for CNNs; plain steps: paper",
+        },
     )
     personal_optim: Optimiser = field(
-        default=SGD(lr=0.09, weight_decay=0.0, clip=0.0, momentum=0.0),
+        default=SGD(lr=0.01, weight_decay=0.0, clip=0.0, momentum=0.0),
         metadata={
             "about": "inner steps of theta; its epochs and batch size do not count",
-            "source": "rate: public code; plain steps: paper",
+            "source": "rate: the authors' command for CNNs; plain steps: paper",
             "own_rate": True,
         },
     )
@@ -50,7 +54,12 @@ class PFedMe(Averaging[State]):
     lam: float = setting(15.0, "strength of the pull of theta to w", "paper and public code")
     beta: float = setting(1.0, "share of the clients' average in the next global model", "public code; 2 in tuned runs")
 
-    traits: ClassVar[Traits] = Averaging.traits._replace(family="dual model")
+    traits: ClassVar[Traits] = Averaging.traits._replace(
+        family="dual model",
+        variants={
+            "dnn": {"optim.lr": 0.005, "personal_optim.lr": 0.09}
+        },  # the authors' command for networks of two layers
+    )
 
     def __post_init__(self) -> None:
         within(self, 0, "lam", "beta")

@@ -36,10 +36,11 @@ class State:
 @dataclass(frozen=True)
 class SCAFFOLD(Method[Global, State, Global, Update]):
     optim: Optimiser = field(
-        default=SGD(lr=0.1, weight_decay=0.0, clip=0.0, momentum=0.0),
+        default=SGD(lr=0.1, weight_decay=0.0, clip=10.0, momentum=0.0),
         metadata={
             "about": "local training, by plain steps",
-            "source": "plain steps: paper; rate chosen here: that of others over 1 - momentum",
+            "source": "plain steps: paper; clip: SCAFFOLD in the public codes of FedDyn and FedDC; rate chosen here: "
+            "that of others over 1 - momentum",
         },
     )
     server_lr: float = setting(1.0, "eta_g, the server's learning rate", "paper")
@@ -47,6 +48,7 @@ class SCAFFOLD(Method[Global, State, Global, Update]):
     traits: ClassVar[Traits] = Traits(
         needs=frozenset({Need.SAME_ARCHITECTURE}),
         server_reads=Reads.SUMS,
+        variants={"published": {"optim.clip": 0.0}},
         guards=("params",),
         star_only="its server keeps the mean of all clients' variates, so that every change must reach it in full",
     )

@@ -1,55 +1,38 @@
-"""Measure the cost of a method in a dry run: floating-point operations or seconds.
+"""Measure the cost of a method in dry runs: floating-point operations or seconds.
 
-The cost per row is scaled to the rows that every client visits: its own, or those of its steps or parts of an epoch.
-Work that does not grow with the rows counts once per batch of the dry run. Torch counts matrix products and
-convolutions; element-wise work is left out.
+The work of a client has three parts: one for each row that training visits, one for each batch (such as a pass over
+public rows in every step), and one for each participation. Dry runs with three numbers of rows tell them apart. A
+client's first, second and later participations are measured apart, because some methods train longer in the first ones.
+Element-wise work is left out.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from math import ceil
 from statistics import median
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from torch.utils.flop_counter import flop_registry
+import numpy as np
+import torch
 
 from ..clients.dry_run import dry_run, first_rows, select_representatives
-from ..clients.pool import ClientPool
+from ..clients.pool import ClientPool, replace_rows
+from ..core.client import Client
 from ..core.hooks import HasOptimiser, HasPersonalOptimiser
 from ..core.method import AnyMethod
 from ..core.optim.base import Optimiser
 from ..core.payloads import nbytes
 from ..core.task import Round
-from ..core.torch_private import TorchDispatchMode, operator_family
 from ..errors import AtollError
 from ..typing import ClientId
+from .operations import OperationCounter
 
 REPEATS = 5  # number of timed dry runs; their median removes the effect of other processes
-
-
-class OperationCounter(TorchDispatchMode):
-    """Context manager that counts floating-point operations.
-
-    Uses the formulas of torch's own counter, which would load the compiler first and take seconds.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # required by torch; nothing is compiled here
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(operator_family(func))
-        if formula is not None:
-            self.total += formula(*args, **(kwargs or {}), out_val=out)
-        return out
+FAVOUR = 1e4  # weight of rows over batches as explanation of work that both explain
+TURNS = 3  # participations of a client that are measured apart: the first, the second, and all later ones
 
 
 class Traffic(NamedTuple):
@@ -66,25 +49,43 @@ class BatchCosts(NamedTuple):
     batch: float  # of a full batch
 
 
+class RowCosts(NamedTuple):
+    """Cost of work on a client's rows: of a participation, of each batch of training, and of each row in them."""
+
+    fixed: float = 0.0
+    batch: float = 0.0
+    row: float = 0.0
+
+    def of(self, optim: Optimiser | None, rows: int) -> float:
+        """Return the cost for a client with so many rows; ``optim`` trains on them, None for all rows in one batch."""
+        batches, visited = training_size(optim, rows)
+        return max(0.0, self.fixed + self.batch * batches + self.row * visited)
+
+
+Turn = tuple[RowCosts, RowCosts]  # costs of one participation, before and after the upload
+
+
 class Costs(NamedTuple):
     """Costs of a round.
 
     Args:
-        per_row: cost per row of one participation before and after the upload, by architecture.
+        turns: costs of a client's first, second and later participations, by architecture. The last one holds on.
         server: cost of the server in one round.
         traffic: bytes of one participation to and from the server, by architecture.
         bounded: cost of training after the upload by batches, by architecture, where this training is bounded.
         optims: optimisers before and after the upload; None for work in proportion to a client's rows.
+        done: number of participations of each client so far, of clients with any.
     """
 
-    per_row: dict[str, tuple[float, float]]
+    turns: Mapping[str, Sequence[Turn]]
     server: float
     traffic: Mapping[str, Traffic] = MappingProxyType({})
     bounded: Mapping[str, BatchCosts] = MappingProxyType({})
     optims: tuple[Optimiser | None, Optimiser | None] = (None, None)
+    done: Mapping[ClientId, int] = MappingProxyType({})
 
     def of(self, pool: ClientPool, i: ClientId, budget: int | None = None) -> tuple[float, float]:
-        """Return the costs of client ``i`` in one round, before and after its upload.
+        """Return the costs of client ``i`` in its next participation, before and after its upload.
 
         Args:
             pool: the clients.
@@ -92,30 +93,34 @@ class Costs(NamedTuple):
             budget: number of batches after the upload; None for the method's own number.
         """
         name = pool.models[i].name
-        local, personal = self.per_row[name]
+        turns = self.turns[name]
+        local, personal = turns[min(self.done.get(i, 0), len(turns) - 1)]
         rows = pool.train.size(pool.position(i))
-        before = local * rows_visited(self.optims[0], rows)
+        before = local.of(self.optims[0], rows)
         if budget is None:
-            return before, personal * rows_visited(self.optims[1], rows)
+            return before, personal.of(self.optims[1], rows)
         return before, self.bounded[name].start + budget * self.bounded[name].batch
 
 
-def rows_visited(optim: Optimiser | None, rows: int) -> int:
-    """Return the rows of a client that training visits: its own if that takes whole epochs, however many.
+def training_size(optim: Optimiser | None, rows: int) -> tuple[int, int]:
+    """Return the batches of a client's training and the rows in them.
 
-    For steps and parts of epochs all visits count, repeated ones too.
+    Whole epochs count once, however many they are, because every epoch visits the same rows. For steps and parts of
+    epochs all visits count, repeated ones too.
     """
-    if optim is None or (optim.steps is None and optim.epochs == int(optim.epochs)):
-        return rows
+    if optim is None:
+        return 1, rows
     per_epoch = ceil(rows / optim.batch_size)
+    if optim.steps is None and optim.epochs == int(optim.epochs):
+        return per_epoch, rows
     epochs, batches = divmod(optim.count(per_epoch), per_epoch)
-    return epochs * rows + min(batches * optim.batch_size, rows)
+    return epochs * per_epoch + batches, epochs * rows + min(batches * optim.batch_size, rows)
 
 
 def count_operations(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:
     """Count the floating-point operations of a round.
 
-    Counts the second round of a dry run, because some methods do less work in the first one.
+    Counts three rounds of dry runs, because some methods do more or less work in the first ones.
 
     Args:
         method: the method.
@@ -123,7 +128,7 @@ def count_operations(method: AnyMethod, pool: ClientPool, seed: int, cohort: int
         seed: seed of the run.
         cohort: number of clients in a round.
     """
-    return _measure_dry_run(method, pool, seed, cohort, timed=False)
+    return _measure(method, pool, seed, cohort, timed=False)
 
 
 def count_batches(method: AnyMethod, pool: ClientPool, seed: int) -> dict[str, BatchCosts]:
@@ -163,45 +168,89 @@ def count_batches(method: AnyMethod, pool: ClientPool, seed: int) -> dict[str, B
 
 def measure_seconds(method: AnyMethod, pool: ClientPool, seed: int, cohort: int) -> Costs:
     """Measure the seconds of a round on this machine: medians over several dry runs, with the same arguments."""
-    runs = [_measure_dry_run(method, pool, seed, cohort, timed=True) for _ in range(REPEATS)]
-    per_row = {
-        name: (median(run.per_row[name][0] for run in runs), median(run.per_row[name][1] for run in runs))
-        for name in runs[0].per_row
+    return _measure(method, pool, seed, cohort, timed=True)
+
+
+def _measure(method: AnyMethod, pool: ClientPool, seed: int, cohort: int, timed: bool) -> Costs:
+    """Measure dry runs in which clients have rows for one batch, one and a half, and two."""
+    representatives = select_representatives(method, pool)
+    size = method.optim.batch_size if isinstance(method, HasOptimiser) else 32
+    sizes = [size, size + (size + 1) // 2, 2 * size]
+    runs = [
+        _repeat_dry_run(method, pool, seed, cohort, {i: pool.client(i) for i in representatives}, rows, timed)
+        for rows in sizes
+    ]
+    optim = method.optim if isinstance(method, HasOptimiser) else None
+    optims = optim, method.personal_optim if isinstance(method, HasPersonalOptimiser) else optim
+    turns = {
+        pool.models[i].name: [
+            (
+                _fit(optims[0], sizes, [run.spent[t, i, "local"] for run in runs]),
+                _fit(optims[1], sizes, [run.spent[t, i, "personal"] for run in runs]),
+            )
+            for t in range(TURNS)
+        ]
+        for i in representatives
     }
-    return Costs(per_row, median(run.server for run in runs), runs[0].traffic, optims=runs[0].optims)
+    return Costs(turns, runs[-1].spent[TURNS - 1, None, "server"], runs[-1].traffic, optims=optims)
 
 
-def _measure_dry_run(method: AnyMethod, pool: ClientPool, seed: int, cohort: int, timed: bool) -> Costs:
-    spent: dict[tuple[ClientId | None, str], float] = defaultdict(float)
+def _fit(optim: Optimiser | None, sizes: Sequence[int], spent: Sequence[float]) -> RowCosts:
+    """Return the costs that explain what was spent on clients with so many rows.
+
+    Where several do, because a part of an epoch is one batch for all ``sizes``, the work is that of the rows: in the
+    shortest solution an unknown with a large unit has the smallest number.
+    """
+    units = np.array([1.0, 1.0, FAVOUR / sizes[0]])
+    known = np.array([(1, *training_size(optim, size)) for size in sizes])
+    fixed, batch, row = units * np.linalg.lstsq(known * units, np.array(spent), rcond=1e-12)[0]
+    return RowCosts(float(fixed), float(batch), float(row))
+
+
+class _DryRun(NamedTuple):
+    """Costs of a dry run by round, client (None for the server) and kind of work, and the bytes of its last round."""
+
+    spent: Mapping[tuple[int, ClientId | None, str], float]
+    traffic: Mapping[str, Traffic]
+
+
+def _repeat_dry_run(
+    method: AnyMethod,
+    pool: ClientPool,
+    seed: int,
+    cohort: int,
+    whole: Mapping[ClientId, Client],
+    rows: int,
+    timed: bool,
+) -> _DryRun:
+    clients = {i: _with_rows(client, rows) for i, client in whole.items()}
+    runs = [_measure_dry_run(method, pool, seed, cohort, clients, timed) for _ in range(REPEATS if timed else 1)]
+    spent = {key: median(run.spent[key] for run in runs) for key in runs[0].spent}
+    return _DryRun(defaultdict(float, spent), runs[0].traffic)
+
+
+def _measure_dry_run(
+    method: AnyMethod, pool: ClientPool, seed: int, cohort: int, clients: Mapping[ClientId, Client], timed: bool
+) -> _DryRun:
+    spent: dict[tuple[int, ClientId | None, str], float] = defaultdict(float)
 
     @contextmanager
     def meter(r: Round, client: ClientId | None, work: str) -> Iterator[None]:
-        if r.t == 0:
+        started, counter = time.perf_counter(), OperationCounter()
+        with nullcontext() if timed else counter:
             yield
-        elif timed:
-            started = time.perf_counter()
-            yield
-            spent[client, work] += time.perf_counter() - started
-        else:
-            with OperationCounter() as counter:
-                yield
-            spent[client, work] += counter.total
+        spent[r.t, client, work] += time.perf_counter() - started if timed else counter.total
 
     traffic: dict[str, Traffic] = defaultdict(Traffic)
-    for exchange in dry_run(method, pool, seed, rounds=2, cohort=cohort, meter=meter):
-        if exchange.round.t > 0:
+    for exchange in dry_run(method, pool, seed, TURNS, cohort, clients, meter):
+        if exchange.round.t == TURNS - 1:
             name = pool.models[exchange.client].name
             up, down = traffic[name]
             traffic[name] = Traffic(up + nbytes(exchange.upload), down + nbytes(exchange.download))
-    optims = (
-        method.optim if isinstance(method, HasOptimiser) else None,
-        method.personal_optim if isinstance(method, HasPersonalOptimiser) else None,
-    )
-    per_row = {
-        pool.models[i].name: (
-            spent[i, "local"] / rows_visited(optims[0], len(client.y)),
-            spent[i, "personal"] / rows_visited(optims[1], len(client.y)),
-        )
-        for i, client in select_representatives(method, pool).items()
-    }
-    return Costs(per_row, spent[None, "server"], dict(traffic), optims=optims)
+    return _DryRun(spent, dict(traffic))
+
+
+def _with_rows(client: Client, count: int) -> Client:
+    """Return a client with so many rows, taken evenly from all of its own and repeated if it has fewer."""
+    chosen = torch.arange(count) * len(client.y) // count
+    return replace_rows(client, client.x[chosen], client.y[chosen])

@@ -14,7 +14,7 @@ from atoll.core.optim.sgd import SGD
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
-from atoll.methods._factory import OPTIMISERS, convert, make, regulariser, settings_of, split_variant
+from atoll.methods._factory import OPTIMISERS, convert, make, regulariser, setting_value, settings_of, split_variant
 from atoll.methods.dcpfl import DCPFL
 from atoll.methods.feddw import DW
 from atoll.methods.fedprox import Proximal
@@ -270,3 +270,29 @@ def test_recorded_setting_has_its_converted_value(path: str, written: str, value
     recorded = build_setup(Config(method="dcpfl", settings={path: written})).config.settings[path]
     assert recorded == value
     assert type(recorded) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "setting", "default", "published"),
+    [
+        ("fedprox", "feddw", "mu", 1.0, 0.01),
+        ("moon", "feddw", "mu", 1.0, 5.0),
+        ("pfedme", "dnn", "personal_optim.lr", 0.01, 0.09),
+        ("pfedme", "dnn", "optim.lr", 0.01, 0.005),
+        ("scaffold", "published", "optim.clip", 10.0, 0.0),
+        ("fedtgp", "published", "lam_width", 512, 0),
+        ("ktpfl", "published", "temperature", 1.0, 10.0),
+        ("fedhenn", "published", "eta0", 0.1, 0.01),
+        ("fedhkd", "published", "sigma", 0.0, 2.0),
+        ("fedmd", "published", "first_epochs", 1, 25),
+    ],
+)
+def test_published_values_other_than_the_defaults_have_a_variant(
+    name: str, variant: str, setting: str, default: float, published: float
+) -> None:
+    assert setting_value(make(name), setting) == default
+    assert setting_value(make(f"{name}:{variant}"), setting) == published
+
+
+def test_personal_models_of_ditto_train_as_long_as_the_global_one() -> None:
+    assert setting_value(make("ditto"), "personal_optim.epochs") == setting_value(make("ditto"), "optim.epochs") == 5

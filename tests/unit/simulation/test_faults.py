@@ -481,6 +481,7 @@ def test_diverged_run_has_an_exit_code_and_keeps_its_files(atoll: Atoll, tmp_pat
     words = ("run", "fedavg", "--clients", 3, "--rounds", 3, "--epochs", 1, "--lr", "1e20", "--quiet", "--out", "o")
     result = atoll(*words, code=3)
     assert "Diverged: fedavg with seed 0. In round 1 no client sent a usable upload" in result.stderr
+    assert "Try a smaller --lr than 1e+20." in result.stderr
     assert json.loads((tmp_path / "o" / "summary.json").read_text())["status"] == "diverged"
     assert (tmp_path / "o" / "checkpoints" / "round-000001").is_dir()
     assert atoll("run", "--resume", "o", "--quiet", code=3).stderr.count("Diverged:") == 1

@@ -6,7 +6,7 @@ from support.small_runs import setup
 from atoll.clients.pool import ClientPool
 from atoll.clients.tasks import RoundLog, Start
 from atoll.simulation.clock import Clock, Devices
-from atoll.simulation.costs import BatchCosts, Costs, Traffic
+from atoll.simulation.costs import BatchCosts, Costs, RowCosts, Traffic
 from atoll.simulation.faults import read_faults
 from atoll.simulation.timing import RoundTimer
 
@@ -25,7 +25,7 @@ def pool() -> ClientPool:
 
 def costs(pool: ClientPool) -> Costs:
     """Two operations for each row before the upload, one after it, eight of the server."""
-    return Costs({pool.models["0"].name: (2.0, 1.0)}, 8.0)
+    return Costs({pool.models["0"].name: [(RowCosts(row=2.0), RowCosts(row=1.0))]}, 8.0)
 
 
 def test_times_follow_from_rows_bytes_and_speeds(pool: ClientPool) -> None:
@@ -71,7 +71,9 @@ def test_budget_is_the_number_of_batches_before_the_next_download(
     devices = Devices(speed=1.0, up=100.0, down=200.0, latency=1.0, server=4.0)
     timer = RoundTimer(devices, pool, read_faults(pool.ids, 0), seed=0, deadline=None, constraints={})
     name = pool.models["0"].name
-    work = Costs({name: (1.0, 0.0)}, 8.0, {name: Traffic(up=100, down=400)}, {name: BatchCosts(1.0, 2.0)})
+    work = Costs(
+        {name: [(RowCosts(row=1.0), RowCosts())]}, 8.0, {name: Traffic(up=100, down=400)}, {name: BatchCosts(1.0, 2.0)}
+    )
     seconds = {"0": 4.0, "1": 10.0}
     monkeypatch.setattr(type(pool.train), "size", lambda self, at: seconds[str(at)])
     now = Start(0, {"wait_free": 0.0})
