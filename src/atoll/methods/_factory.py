@@ -79,7 +79,9 @@ def _variant(cls: _registry.MethodType, base: str, variant: str | None) -> Mappi
 def _with_optimiser(method: Any, options: Mapping[str, Any], base: str) -> Any:
     if not isinstance(method, HasOptimiser):
         raise AtollError(f"{base} has no optimiser of local training to set. Leave out {', '.join(options)}.")
-    for optimiser in local_optimisers(method):
+    # DP-SGD covers one training alone; methods that train more are refused later, with the reason.
+    reached = ["optim"] if options.get("optimiser") == "dpsgd" else local_optimisers(method)
+    for optimiser in reached:
         given = dict(options)
         if "optimiser" in given:
             method = _set(method, optimiser, given.pop("optimiser"), where=base)

@@ -37,6 +37,7 @@ def find(words: tuple[str, ...]) -> click.Command:
 NO_LISTING = {
     ("schema",), ("ui",), ("data", "cut"), ("paper", "claim"), ("deploy",), ("deploy", "init"), ("deploy", "add"),
     ("deploy", "join"),
+    ("deploy", "units"),
     ("deploy", "server"), ("deploy", "client"), ("deploy", "stop"), ("deploy", "reissue"), ("deploy", "revoke"),
 }  # fmt: skip
 
