@@ -63,7 +63,7 @@ ODD: dict[str, Callable[[torch.Tensor], Any]] = {
 class Odd(FedAvg):
     """FedAvg in which the client with ``bad`` rows replaces the first matrix of its uploads.
 
-    If ``bad`` is 0, all clients do so from round 3 on: a mistake in the first two is found by a dry run before.
+    If ``bad`` is 0, all clients do so in round 4: a mistake in the first three is found by a dry run before.
     """
 
     kind: str = ""
@@ -71,7 +71,7 @@ class Odd(FedAvg):
 
     def client_update(self, down: Global, state: Nothing, client: Any, r: Round, k: Any) -> tuple[Update, Nothing]:
         up, state = super().client_update(down, state, client, r, k)
-        if float(client.n) == self.bad or (not self.bad and r.t == 2):
+        if float(client.n) == self.bad or (not self.bad and r.t == 3):
             name = next(name for name, v in up.params.items() if v.ndim == 2)
             up = replace(up, params=up.params | {name: ODD[self.kind](up.params[name])})
         return up, state

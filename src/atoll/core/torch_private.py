@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import register_pytree_node, tree_map_only
 
 __all__ = [
+    "COMPLEX_TRANSFORMS",
+    "REAL_TRANSFORMS",
     "TorchDispatchMode",
     "add_each_",
     "fused_sgd",
@@ -27,6 +29,11 @@ __all__ = [
     "tensor_slots",
     "tree_map_only",
 ]
+
+# Operators of Fourier transforms as a dispatch mode sees them: torch counts no operations of theirs, and has no public
+# names for them.
+COMPLEX_TRANSFORMS = (torch.ops.aten._fft_c2c,)
+REAL_TRANSFORMS = (torch.ops.aten._fft_r2c, torch.ops.aten._fft_c2r)
 
 Slot = tuple[dict[str, Any], str, Tensor]  # a dictionary of a module, the key of a tensor in it, and the tensor
 

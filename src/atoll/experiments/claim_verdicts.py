@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..report.seed_statistics import Difference, Verdict, holm, paired_difference, seeds_needed
+from ..report.seed_statistics import CONFIDENCE, Difference, Verdict, holm, paired_difference, seeds_needed
 from ..report.sheets import Sheet
 from ..utils.stats import spread
 from .claim_records import SEARCH, TABLE, Record
@@ -62,7 +62,8 @@ def verdict_text(claim: Claim, decided: Decided) -> str:
         have = 0 if found is None else found.seeds
         return f"not yet run: {have} of {len(claim.seeds)} seeds"
     if found.verdict is not Verdict.OPEN:
-        return str(found.verdict)
+        kept = decided.corrected <= 1 - CONFIDENCE
+        return str(found.verdict) if kept else "not decided after the correction for the number of comparisons"
     bound = max(abs(found.low), abs(found.high))
     if bound < claim.effect:
         return f"not decided (±{found.margin:.2g}); at most {bound:.2g}, less than the effect of interest"

@@ -3,14 +3,13 @@
 from math import log2, prod
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from ..core.torch_private import TorchDispatchMode, operator_family
+from ..core.torch_private import COMPLEX_TRANSFORMS, REAL_TRANSFORMS, TorchDispatchMode, operator_family
 
 # Operations of a fast transform of n points over n log2 n: 5 for complex numbers, half of that for real ones.
-TRANSFORMS = {torch.ops.aten._fft_c2c: 5.0, torch.ops.aten._fft_r2c: 2.5, torch.ops.aten._fft_c2r: 2.5}
+TRANSFORMS = dict.fromkeys(COMPLEX_TRANSFORMS, 5.0) | dict.fromkeys(REAL_TRANSFORMS, 2.5)
 
 
 class OperationCounter(TorchDispatchMode):

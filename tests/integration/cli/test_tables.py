@@ -170,6 +170,8 @@ def test_scores_of_each_client_have_intervals_and_a_diagram(trained: tuple[Path,
     logits = result.personal("north")(result.pool.test[0].x)
     assert found[0]["scores"]["accuracy"]["value"] == accuracy(logits, result.pool.test[0].y)
     assert sum(each["rows"] for each in found[:3]) == found[3]["rows"] == sum(bin["rows"] for bin in found[3]["bins"])
-    assert all(s["low"] <= s["value"] <= s["high"] for s in found[3]["scores"].values())
+    assert all(s["low"] <= s["high"] for s in found[3]["scores"].values())
+    overall = found[3]["scores"]["accuracy"]  # The calibration error of resamples is larger than that of the rows.
+    assert overall["low"] <= overall["value"] <= overall["high"]
     assert (tmp_path / "reliability.png").read_bytes()[:4] == b"\x89PNG"
     assert "sensitivity" in command("scores", str(folder), "--draws", "2", "--point", "0.3").output

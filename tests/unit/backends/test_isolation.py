@@ -17,7 +17,7 @@ ROWS = 325  # so that no two clients have the same number of rows, by which the 
 
 
 def run_odd(kind: str, backend: str, everybody: bool = False, **changes: Any) -> Result:
-    made = setup("fedavg", backend=backend, rows=ROWS, **{"strikes": 0} | changes)
+    made = setup("fedavg", backend=backend, rows=ROWS, **{"strikes": 0, "rounds": 4 if everybody else 3} | changes)
     rows = 0.0 if everybody else float(made.pool.train.size(1))
     return run_experiment(replace(made, method=Odd(optim=made.method.optim, kind=kind, bad=rows)))
 

@@ -158,6 +158,20 @@ def test_fewer_seeds_than_declared_give_no_verdict(tmp_path: Path) -> None:
     assert claim_verdicts.verdict_text(claim, found) == "not yet run: 2 of 3 seeds"
 
 
+def test_verdict_that_the_correction_takes_back_is_not_decided(tmp_path: Path) -> None:
+    """Two comparisons with differences 1, 2 and 3 each: t = 2 / 0.57735 = 3.4641, p = 0.0742, so open alone.
+
+    With 2, 2.5 and 3, t = 2.5 / 0.288675 = 8.66 and p = 0.0131, doubled 0.0262: decided. With 1, 1.5 and 2.1,
+    t = 1.5333 / 0.3180 = 4.82 and p = 0.0404, doubled 0.081: taken back.
+    """
+    claim = declare(tmp_path, seeds=[0, 1, 2])
+    for gaps, verdict in (((2, 2.5, 3), "holds"), ((1, 1.5, 2.1), "not decided after the correction")):
+        ours = [record("DC-PFL", seed, 0.5 + gap / 100) for seed, gap in enumerate(gaps)]
+        others = [record(name, seed, 0.5) for name in ("Local", "without") for seed in range(3)]
+        found, _ = claim_verdicts.decide(claim, ours + others)
+        assert claim_verdicts.verdict_text(claim, found).startswith(verdict)
+
+
 def test_difference_below_the_effect_of_interest_says_so(tmp_path: Path) -> None:
     claim = declare(tmp_path, seeds=[0, 1, 2])
     gaps = {0: 0.001, 1: -0.001, 2: 0.0005}
