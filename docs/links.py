@@ -15,6 +15,7 @@ from mkdocs.structure.files import File, Files
 DOCS = Path(__file__).parent.resolve()
 ROOT = DOCS.parent
 LINK = re.compile(r"(?<!!)(\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
+PICTURE = re.compile(r"!\[[^\]]*\]\(([^):]+)\)")
 SHOWN = {".py": "python", ".json": "json", ".yaml": "yaml", ".toml": "toml", ".csv": "text", ".md": "markdown"}
 
 
@@ -38,7 +39,17 @@ def on_files(files: Files, config: Any) -> Files:
     targets = {target for page in files.documentation_pages() for target in _sources(page.src_uri)}
     for target in sorted(targets):
         files.append(File.generated(config, _page_of(target), content=_source_page(target)))
+        for picture in _pictures(target):
+            place = f"source/{picture.relative_to(ROOT).as_posix()}"
+            files.append(File.generated(config, place, abs_src_path=str(picture)))
     return files
+
+
+def _pictures(target: Path) -> Iterator[Path]:
+    """The pictures that a Markdown file outside of the docs shows, which lie beside it."""
+    if target.suffix == ".md":
+        for link in PICTURE.findall(target.read_text(encoding="utf-8")):
+            yield target.parent / link
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
