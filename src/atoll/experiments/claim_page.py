@@ -58,9 +58,8 @@ def results_page(report: ClaimReport, folder: Path) -> str:
         f"# {claim.name}: what was found",
         f"**{claim.claim} In the setting below, {first.pair}: {report.verdict}{found}.**",
         _table_part(report),
-        "## Search\n\nValidation rows of seeds "
-        f"{', '.join(map(str, claim.search_seeds))} choose; the table has other seeds.\n\n"
-        + markdown(search_sheet(report.records, report.chosen)),
+        "## Search\n\nValidation scores choose the settings, with other seeds than the table has: "
+        f"{', '.join(map(str, claim.search_seeds))}.\n\n" + markdown(search_sheet(report.records, report.chosen)),
         "## How the setting differs from the paper\n\n" + "\n".join(f"- {text}" for text in claim.differs),
         "A verdict is about the declared setting, not about the paper. " + claim.full,
         "## Repeat\n\n" + _command(claim) + "\n\n" + _origin(report.records),
@@ -76,9 +75,7 @@ def _table_part(report: ClaimReport) -> str:
     caption = f"Test accuracy by round over {len(claim.seeds)} seeds, mean and range"
     sheets = (score_sheet(claim, report.records, report.chosen), comparison_sheet(claim, report.decided))
     tables = "\n".join(f"**{sheet.title}**\n\n{markdown(sheet)}" for sheet in sheets)
-    effect = (
-        f"The smallest effect of interest was declared as {claim.effect:g} points. The measure is `{claim.measure}`."
-    )
+    effect = f"Smallest effect of interest, in percentage points: {claim.effect:g}. Measure: `{claim.measure}`."
     return f"![{caption}](results/{PICTURE})\n\n{tables}\n{effect}"
 
 

@@ -159,7 +159,7 @@ def test_fewer_seeds_than_declared_give_no_verdict(tmp_path: Path) -> None:
 
 
 def test_verdict_that_the_correction_takes_back_is_not_decided(tmp_path: Path) -> None:
-    """Two comparisons with differences 1, 2 and 3 each: t = 2 / 0.57735 = 3.4641, p = 0.0742, so open alone.
+    """Two comparisons with the same differences, so that Holm doubles the smaller p-value.
 
     With 2, 2.5 and 3, t = 2.5 / 0.288675 = 8.66 and p = 0.0131, doubled 0.0262: decided. With 1, 1.5 and 2.1,
     t = 1.5333 / 0.3180 = 4.82 and p = 0.0404, doubled 0.081: taken back.
