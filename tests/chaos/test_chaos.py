@@ -309,7 +309,7 @@ def test_run_stopped_by_signal_saves_last_finished_round(
         victim.send(number)
         said = victim.finish(STOPS[number], seconds=5)
         assert victim.leaves_nobody(2)
-    assert said == f"Interrupted. The last finished round is saved in {out}: continue with --resume.\n"
+    assert said == f"Interrupted. Finished rounds are saved in {out}: continue with `atoll run --resume {out}`.\n"
     assert [p.name for p in (out / "checkpoints").iterdir()] == ["round-000002"]
     assert not (out / "summary.json").exists()
     with killable_cli.atoll(*command, "--out", out, "--resume", log=log) as heir:
@@ -330,7 +330,7 @@ def test_comparison_stopped_by_signal_saves_checkpoint_of_every_run(number: sign
         os.killpg(victim.pid, number)
         said = victim.finish(STOPS[number], seconds=5)
         assert victim.leaves_nobody(3)
-    assert said == f"Interrupted. The last finished round is saved in {out}: continue with --resume.\n"
+    assert said == f"Interrupted. Finished rounds are saved in {out}: continue with `atoll run --resume {out}`.\n"
     assert len(list(out.glob("*/checkpoints/round-*"))) == 2
 
 

@@ -28,7 +28,7 @@ def export(run: Path, clients: tuple[str, ...], which: str, form: str, out: Path
     models = open_models(run, which)
     root = out or run / "export"
     manifests: list[Json] = []
-    chosen = clients or models.clients
+    chosen = [models.client(name) for name in clients] or list(models.clients)
     with progress(as_json) as bars:
         watch = counted(bars, "models")
         for at, client in enumerate(chosen):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TypeVar
 
 import click
@@ -21,6 +22,8 @@ from ..report.groups import groups
 from ..report.owners import compare_with_alone, describe_gains
 from ..storage import run_reader
 from ..storage.environment_file import describe_changes
+from ..storage.group_dir import PLAN, read_plan
+from ..storage.run_dir import CONFIG, holds_run
 from ..utils.files import to_json
 from ..utils.parsing import Field, Spec, several
 from ..utils.signals import Stopped, stoppable
@@ -64,27 +67,31 @@ def run(
         method, resume = resume, ""  # `--resume fedavg` means: resume with the method fedavg.
     values = given(options, config_file)
     _note_changes(config_file)
-    if resume:
-        values = {**read_yaml(Path(resume) / "config.yaml"), **values, "out": resume}
-    name = method or values.get("method")
-    if name is None:
-        raise AtollError("No method is given. Name one, such as `atoll run fedavg`; `atoll methods` lists them.")
-    numbers = read_seeds(seeds, splits)
-    planned = plan_configs([str(name)], values, numbers)
-    _check_place(planned[0], resume is not None)
-    root = Path(planned[0].out or new_directory(f"{to_file_name(planned[0].label)}-{to_file_name(planned[0].data)}"))
-    placed = assign_directories(planned, root) if numbers else [replace(planned[0], out=str(root))]
-    finished = _launch(placed, root, resume is not None, force, quiet, as_json)
+    numbers = read_seeds(seeds, splits, options["seed"])
+    if resume and not holds_run(Path(resume)):
+        finished = _launch(_planned_in(Path(resume), values), Path(resume), True, force, quiet, as_json)
+    else:
+        if resume:
+            values = {**read_yaml(Path(resume) / CONFIG), **values, "out": resume}
+        name = method or values.get("method")
+        if name is None:
+            raise AtollError("No method is given. Name one, such as `atoll run fedavg`; `atoll methods` lists them.")
+        planned = plan_configs([str(name)], values, numbers)
+        _check_place(planned[0], resume is not None)
+        label = f"{to_file_name(planned[0].label)}-{to_file_name(planned[0].data)}"
+        root = Path(planned[0].out or new_directory(label))
+        placed = assign_directories(planned, root) if numbers else [replace(planned[0], out=str(root))]
+        finished = _launch(placed, root, resume is not None, force, quiet, as_json)
     _exit_if_diverged(finished, any(r.status == DIVERGED for r in finished))
 
 
 @click.command(cls=ConfigCommand)
-@click.argument("names", nargs=-1, required=True, metavar="METHOD...")
+@click.argument("names", nargs=-1, metavar="METHOD...")
 @config_options("method")
-@click.option("--resume", is_flag=True, help="Continue interrupted runs in --out.")
+@click.option("--resume", is_flag=False, flag_value="", metavar="[DIR]", help="Continue the runs in DIR, or in --out.")
 @shared_options
 def compare(
-    names: tuple[str, ...], config_file: Path | None, resume: bool, seeds: str | None, splits: int | None,
+    names: tuple[str, ...], config_file: Path | None, resume: str | None, seeds: str | None, splits: int | None,
     force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
     """Run several METHODs on the same clients and seeds, and rank them.
@@ -93,14 +100,23 @@ def compare(
     run on these clients; without --public a tenth of the rows, at most 100 per class, becomes public data for methods
     that need it. A setting given with --set applies to all methods that have it; dcpfl.lam=0.2 applies to dcpfl only.
     """
+    if resume and not Path(resume).is_dir():
+        _check_method(resume)
+        names, resume = (resume, *names), ""  # `--resume fedavg local` means: resume with these methods.
     values = given(options, config_file)
     _note_changes(config_file)
-    planned = plan_configs(names, values, read_seeds(seeds, splits))
-    if names == ("all",):
-        _note_left_out(planned)
-    _check_place(planned[0], resume)
-    root = Path(planned[0].out or new_directory(f"compare-{to_file_name(planned[0].data)}"))
-    finished = _launch(assign_directories(planned, root), root, resume, force, quiet, as_json)
+    if resume and not names:
+        finished = _launch(_planned_in(Path(resume), values), Path(resume), True, force, quiet, as_json)
+    else:
+        if not names:
+            raise AtollError("No methods are given. Name some, such as `atoll compare local fedavg`, or `all`.")
+        place = {"out": resume} if resume else {}
+        planned = plan_configs(names, {**values, **place}, read_seeds(seeds, splits, options["seed"]))
+        if names == ("all",):
+            _note_left_out(planned)
+        _check_place(planned[0], resume is not None)
+        root = Path(planned[0].out or new_directory(f"compare-{to_file_name(planned[0].data)}"))
+        finished = _launch(assign_directories(planned, root), root, resume is not None, force, quiet, as_json)
     _exit_if_diverged(
         finished, all(r.status == DIVERGED for r in finished)
     )  # One diverged run of several is a result, and marked in the table.
@@ -150,7 +166,7 @@ def _launch(
                 comparison = run_placed(planned, watches, root, resume, force)
                 finished, notes = list(comparison.runs), list(comparison.notes)
     except KeyboardInterrupt as stopped:
-        click.echo(f"Interrupted. The last finished round is saved in {root}: continue with --resume.", err=True)
+        click.echo(f"Interrupted. {_how_to_continue(root)}", err=True)
         raise click.exceptions.Exit(stopped.code if isinstance(stopped, Stopped) else 130) from None
     for note in notes:
         click.echo(f"Note: {note}", err=True)
@@ -163,6 +179,22 @@ def _launch(
             click.echo(describe_gains(gains, finished[0].criterion.percent))
         click.echo(f"Report: {root / 'report.html'}")
     return finished
+
+
+def _planned_in(root: Path, changes: dict[str, object]) -> list[Config]:
+    """Read the runs that were planned in a directory, with the options that are given now in place of theirs."""
+    if "out" in changes:
+        raise AtollError("--resume DIR continues the runs in DIR, so --out would change nothing. Leave it out.")
+    if holds_run(root):
+        raise AtollError(f"{str(root)!r} holds a single run: continue it with `atoll run --resume {root}`.")
+    return read_plan(root, changes)
+
+
+def _how_to_continue(root: Path) -> str:
+    """Say what an interrupted command leaves in its directory, and by which command to continue."""
+    if not (holds_run(root) or (root / PLAN).exists()):
+        return "Nothing was saved, because no run had begun."
+    return f"Finished rounds are saved in {root}: continue with `atoll run --resume {quote(str(root))}`."
 
 
 def _reductions(config: Config) -> str | None:
@@ -182,14 +214,22 @@ def _check_place(config: Config, resume: bool) -> None:
         raise AtollError("--resume needs a run directory: write --resume DIR, or --resume with --out DIR.")
 
 
-def read_seeds(text: str | None, splits: int | None = None) -> list[int]:
+def read_seeds(text: str | None, splits: int | None, seed: object = None) -> list[int]:
     """Read the values of ``--seeds`` and ``--splits``; without any the list is empty.
 
     Every seed divides the rows anew, so that N divisions are N seeds.
 
+    Args:
+        text: the value of ``--seeds``.
+        splits: the value of ``--splits``.
+        seed: the value of ``--seed`` on the command line.
+
     Raises:
-        AtollError: both are given, or the seeds are malformed.
+        AtollError: two of ``--seed``, ``--seeds`` and ``--splits`` are given, or the seeds are malformed.
     """
+    if seed is not None and (text is not None or splits is not None):
+        several_of = "--seeds" if text is not None else "--splits"
+        raise AtollError(f"--seed and {several_of} exclude each other: both say which seeds to run. Give one of them.")
     if text is not None and splits is not None:
         raise AtollError("--seeds and --splits exclude each other: every seed divides the rows anew. Give one of them.")
     if splits is not None:

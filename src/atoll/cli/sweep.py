@@ -59,7 +59,7 @@ def sweep(
     """
     values = given(options, config_file)
     base = plan_configs([method], values)[0]
-    numbers = read_seeds(seeds, splits) or [base.seed]
+    numbers = read_seeds(seeds, splits, options["seed"]) or [base.seed]
     if resume and base.out is None:
         raise AtollError("--resume needs the directory of the sweep: name it with --out.")
     root = Path(base.out or new_directory(f"sweep-{to_file_name(base.label)}-{to_file_name(base.data)}"))

@@ -13,6 +13,7 @@ from ..config import Config
 from ..engine.experiment import Watch
 from ..report import table
 from ..storage import run_reader
+from ..storage.group_dir import check_free_for_group
 from ..storage.run_reader import Run
 from ..utils.notebook import dataframe, html
 from ..utils.stats import Stat
@@ -111,7 +112,9 @@ def run_placed(
     force: bool = False,
 ) -> Comparison:
     """Run configurations that have directories, and write the report and the figures of all into ``root``, if given."""
-    outcome = run_all(placed, watches, resume, force, placed[0].workers or 1)
+    if root is not None:
+        check_free_for_group(root, resume or force)
+    outcome = run_all(placed, watches, resume, force, placed[0].workers or 1, plan_in=root)
     if root is not None:
         from ..report import figures, html  # takes long to import
         from ..report.figures.base import by_case

@@ -26,6 +26,7 @@ from ..engine.problem_options import load_data
 from ..engine.setup import Setup, build_setup, check_fit
 from ..errors import AtollError
 from ..storage import run_reader
+from ..storage.group_dir import write_plan
 from ..storage.metrics import RoundMetrics
 from ..storage.run_dir import check_free
 from ..storage.run_reader import Run
@@ -49,7 +50,12 @@ def run_one(config: Config, watch: Watch, resume: bool = False, force: bool = Fa
 
 
 def run_all(
-    configs: Sequence[Config], watches: Sequence[Watch], resume: bool = False, force: bool = False, workers: int = 1
+    configs: Sequence[Config],
+    watches: Sequence[Watch],
+    resume: bool = False,
+    force: bool = False,
+    workers: int = 1,
+    plan_in: Path | None = None,
 ) -> Outcome:
     """Run configurations that differ in method and seed, each in its own directory.
 
@@ -60,12 +66,15 @@ def run_all(
         force: replace runs that are in the directories.
         workers: processes. With several and several runs, each process takes whole runs; otherwise a run uses its own
             processes for clients.
+        plan_in: directory that gets a plan of the runs once they are checked, so that it can be resumed.
 
     Raises:
         AtollError: before anything runs, if a method does not fit or a directory holds a run.
     """
     data = load_data(configs[0])
     first = _check(configs, data, resume or force)
+    if plan_in is not None:
+        write_plan(plan_in, configs)
     if workers > 1 and len(configs) > 1:
         return _in_processes([replace(c, workers=1) for c in configs], watches, resume, force, workers)
     ready = [first]

@@ -11,6 +11,7 @@ from ..config import Config
 from ..engine.experiment import Watch
 from ..errors import AtollError, unknown
 from ..report.sheets import Sheet, as_csv
+from ..storage.group_dir import check_free_for_group
 from ..storage.run_reader import Run
 from ..utils.files import to_json, write_whole
 from ..utils.notebook import dataframe, html
@@ -47,6 +48,7 @@ class SweepOutcome(NamedTuple):
 
 def run_search(search: Search, request: SweepPlan, follow: Follow) -> SweepOutcome:
     """Run every point that the search asks for, each once, and pass their validation scores to the search."""
+    check_free_for_group(request.root, request.resume or request.force)
     results: dict[tuple[str, ...], Trial] = {}  # by the values of the point: a search may come back to one
     runs: list[Run] = []
     for points in search.batches():

@@ -31,6 +31,7 @@ _FILES = (
     "audit.jsonl",
     JOURNAL,
 )
+CONFIG = "config.yaml"  # the file that makes a directory a run
 _PATIENCE = 0.5  # seconds for a process that has just taken the lock to write its number
 
 
@@ -81,7 +82,7 @@ class RunDir:
 
     def _check_links(self) -> None:
         """Refuse links inside the directory, so that nothing is written elsewhere; the directory itself may be one."""
-        for name in (*_FOLDERS, *_FILES, ".lock", "config.yaml"):
+        for name in (*_FOLDERS, *_FILES, ".lock", CONFIG):
             if (self.path / name).is_symlink():
                 raise AtollError(
                     f"{str(self.path / name)!r} is a symbolic link, and a run writes only inside its own directory. "
@@ -105,11 +106,12 @@ class RunDir:
         """Prepare the directory for a run; keep an existing run unless it is resumed or replaced by request."""
         if resume and force:
             raise AtollError("--resume continues a run and --force replaces it. Give one of them.")
+        _check_no_group(self.path, force)
         if not (resume or force):
             check_free(self.path)
-        elif resume and _taken(self.path):
+        elif resume and holds_run(self.path):
             self._check_same(config)
-        elif _taken(self.path):
+        elif holds_run(self.path):
             self._clear()
 
     def _check_same(self, config: Config) -> None:
@@ -129,14 +131,14 @@ class RunDir:
 
     def config(self) -> Config:
         """Read the configuration of the run."""
-        path = self.path / "config.yaml"
+        path = self.path / CONFIG
         return from_dict(read_yaml(path), str(path))
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
     def write_config(self, config: Config) -> None:
         """Write config.yaml."""
-        write_whole(self.path / "config.yaml", config.to_yaml().encode())
+        write_whole(self.path / CONFIG, config.to_yaml().encode())
 
     def write_metrics(self, lines: Iterable[Mapping[str, object]]) -> None:
         """Replace metrics.jsonl."""
@@ -246,15 +248,35 @@ def _locks(process: int, inode: int) -> bool:
 
 def check_free(path: Path) -> None:
     """Raise AtollError if the directory holds a run and the user asked neither to resume nor to replace it."""
-    if _taken(path):
+    if holds_run(path):
         raise AtollError(
             f"{str(path)!r} already holds a run. "
             "Add --resume to continue it, --force to replace it, or choose another --out."
         )
 
 
-def _taken(path: Path) -> bool:
-    return (path / "config.yaml").exists()
+def _check_no_group(path: Path, force: bool) -> None:
+    """Raise AtollError if the directory belongs to a comparison, whose report a run would replace."""
+    if inside := runs_inside(path):
+        raise AtollError(
+            f"{str(path)!r} holds the runs of another command ({', '.join(run.name for run in inside[:3])}"
+            f"{', ...' if len(inside) > 3 else ''}), whose report a single run would replace. Choose another --out."
+        )
+    if (path / "report.html").exists() and not (force or holds_run(path)):
+        raise AtollError(
+            f"{str(path / 'report.html')!r} is not the report of a run. Add --force to replace it, or choose another "
+            "--out."
+        )
+
+
+def holds_run(path: Path) -> bool:
+    """Return True if the directory itself is that of a run."""
+    return (path / CONFIG).exists()
+
+
+def runs_inside(path: Path) -> list[Path]:
+    """Return the directories of runs directly below ``path``."""
+    return sorted(found.parent for found in path.glob(f"*/{CONFIG}"))
 
 
 def to_parquet(table: pa.Table) -> bytes:

@@ -212,7 +212,7 @@ def test_resume_without_a_directory_is_refused(words: tuple[str, ...], refused: 
 def test_resume_of_a_missing_directory_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
     assert "There is no run directory 'runs/nothing' to resume" in refused("run", "--resume", "runs/nothing")
     (tmp_path / "empty").mkdir()
-    assert "There is no configuration file" in refused("run", "--resume", tmp_path / "empty")
+    assert "there is nothing to resume" in refused("run", "--resume", tmp_path / "empty")
     assert list((tmp_path / "empty").iterdir()) == []
 
 
@@ -241,7 +241,10 @@ def test_a_process_that_is_ended_at_any_moment_can_be_resumed(
         code = victim.ended(30)
     assert code in (0, -signal.SIGKILL if ending == signal.SIGKILL else 130), log.read_text()
     if code == 130 and not (out / "summary.json").exists():
-        assert log.read_text() == f"Interrupted. The last finished round is saved in {out}: continue with --resume.\n"
+        assert (
+            log.read_text()
+            == f"Interrupted. Finished rounds are saved in {out}: continue with `atoll run --resume {out}`.\n"
+        )
     atoll("run", "ditto", *LONG, "--out", tmp_path / "whole")
     atoll("run", "--resume", out, "--quiet")
     assert outcome(out) == outcome(tmp_path / "whole"), f"killed at the moment of seed {seed}"

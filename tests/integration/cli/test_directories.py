@@ -1,0 +1,136 @@
+"""Directories of runs and comparisons: nothing is overwritten unasked, and what a command says to resume resumes."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.api import run_setup
+from atoll.engine.setup import Setup
+from atoll.experiments import runner
+from atoll.report import figures, html
+
+Atoll = Callable[..., Any]
+Refused = Callable[..., str]
+QUICK = ("--rows", 200, "--clients", 3, "--rounds", 2, "--epochs", 1)
+
+
+@pytest.fixture(autouse=True)
+def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(runs: Sequence[Any], path: Path) -> Path:
+        path.write_text(" ".join(run.label for run in runs))
+        return path
+
+    monkeypatch.setattr(html, "write_runs", write)
+    monkeypatch.setattr(figures, "DEFAULT_KINDS", ())
+
+
+@pytest.mark.parametrize("more", [(), ("--force",), ("--resume",)])
+def test_run_is_refused_in_the_directory_of_a_comparison(more: tuple[str, ...], atoll: Atoll, refused: Refused) -> None:
+    atoll("compare", "local", "fedavg", *QUICK, "--out", "both", "--quiet")
+
+    message = refused("run", "fedavg", *QUICK, "--out", "both", *more)
+
+    assert "holds the runs of another command (fedavg-seed0, local-seed0)" in message
+    assert Path("both/report.html").read_text() == "local fedavg"
+    assert not Path("both/config.yaml").exists()
+
+
+def test_comparison_is_refused_in_the_directory_of_a_run(atoll: Atoll, refused: Refused) -> None:
+    atoll("run", "fedavg", *QUICK, "--out", "one", "--quiet")
+
+    assert "holds a single run" in refused("compare", "local", *QUICK, "--out", "one", "--force")
+
+    assert Path("one/report.html").read_text() == "fedavg"
+
+
+def test_other_comparison_is_refused_where_a_report_is(atoll: Atoll, refused: Refused) -> None:
+    atoll("compare", "local", *QUICK, "--out", "both", "--quiet")
+
+    assert "already holds runs with their report" in refused("compare", "fedavg", *QUICK, "--out", "both")
+    assert "already holds runs with their report" in refused(
+        "sweep", "ditto", "--grid", "lam=1,2", *QUICK, "--out", "both"
+    )
+
+    assert Path("both/report.html").read_text() == "local"
+
+
+def test_run_is_refused_where_another_report_is(refused: Refused) -> None:
+    Path("other").mkdir()
+    Path("other/report.html").write_text("my own page")
+
+    assert "is not the report of a run" in refused("run", "fedavg", *QUICK, "--out", "other")
+
+    assert Path("other/report.html").read_text() == "my own page"
+
+
+@pytest.mark.parametrize("command", [("run",), ("compare",)])
+def test_interrupted_runs_of_several_seeds_resume_by_their_directory(command: tuple[str], atoll: Atoll) -> None:
+    """The second run had not begun when the first was interrupted, so no directory names it."""
+    atoll("run", "fedavg", *QUICK, "--seeds", "0,1", "--out", "runs/whole", "--quiet")
+    whole = json.loads(Path("runs/whole/fedavg-seed1/summary.json").read_text())["digest"]
+    Path("runs/whole/report.html").unlink()
+    second = Path("runs/whole/fedavg-seed1")
+    for path in sorted(second.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    second.rmdir()
+    Path("runs/whole").rename("moved")
+
+    result = atoll(*command, "--resume", "moved", "--json")
+
+    assert [summary["seed"] for summary in json.loads(result.stdout)] == [0, 1]
+    assert json.loads(Path("moved/fedavg-seed1/summary.json").read_text())["digest"] == whole
+    assert not Path("runs/whole").exists()
+
+
+def test_advice_after_an_interrupt_names_a_command_that_works(atoll: Atoll, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[object] = []
+
+    def interrupt_second(setup: Setup, **how: Any) -> Any:
+        begun.append(setup)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return run_setup(setup, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "run_setup", interrupt_second)
+        stopped = atoll("run", "fedavg", *QUICK, "--seeds", "0,1", "--out", "a b", code=130)
+
+    assert "continue with `atoll run --resume 'a b'`" in stopped.stderr
+    atoll("run", "--resume", "a b", "--quiet")
+
+    assert Path("a b/fedavg-seed1/summary.json").exists()
+
+
+def test_advice_after_an_early_interrupt_says_that_nothing_is_saved(
+    atoll: Atoll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "build_setup", interrupt)
+
+    stopped = atoll("run", "fedavg", *QUICK, "--out", "early", code=130)
+
+    assert "Nothing was saved" in stopped.stderr
+    assert not Path("early").exists()
+
+
+def test_directory_without_runs_cannot_be_resumed(refused: Refused) -> None:
+    Path("empty").mkdir()
+
+    assert "there is nothing to resume" in refused("run", "--resume", "empty")
+    assert "there is nothing to resume" in refused("compare", "--resume", "empty")
+
+
+@pytest.mark.parametrize("several", [("--seeds", "0,1"), ("--splits", 2)])
+def test_one_seed_and_several_are_refused(several: tuple[str | int, ...], refused: Refused) -> None:
+    assert f"--seed and {several[0]} exclude each other" in refused("run", "fedavg", *QUICK, "--seed", 3, *several)
+
+
+def test_export_of_an_unknown_client_names_the_known_ones(atoll: Atoll, refused: Refused) -> None:
+    atoll("run", "fedavg", *QUICK, "--out", "one", "--quiet")
+
+    assert "Unknown client '99'. Known: 0, 1, 2." in refused("export", "one", "--client", "99")
