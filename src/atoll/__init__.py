@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .core.model import Model
     from .core.task import Task
     from .data.dataset import Dataset
+    from .data.objects import make_dataset
     from .engine.result import Result
     from .errors import AtollError
     from .experiments.comparison import Comparison, open_compare, run_compare
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from .inference.adaptation import adapt
 __all__ = [
     "AtollError", "Client", "Comparison", "Dataset", "Method", "Model", "PaperResult", "Result", "Sweep", "Task",
-    "__version__", "adapt", "open_compare", "run", "run_compare", "run_paper", "run_sweep",
+    "__version__", "adapt", "make_dataset", "open_compare", "run", "run_compare", "run_paper", "run_sweep",
 ]  # fmt: skip
 
 # Loaded when first asked for: most commands need little of it, and torch alone takes seconds.
@@ -36,6 +37,7 @@ _HOMES = {
     "Sweep": "experiments.sweep",
     "Task": "core",
     "adapt": "inference.adaptation",
+    "make_dataset": "data.objects",
     "open_compare": "experiments.comparison",
     "run_compare": "experiments.comparison",
     "run_paper": "experiments.reproduction",

@@ -1,23 +1,18 @@
 """Run one method from Python."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from torch import nn
-
-from .clients.metrics import Metric, check_name, load_metrics
-from .config import Config, from_dict
+from .config import from_dict
+from .config.option_types import RunOptions
 from .core.method import AnyMethod
-from .data.dataset import Dataset
 from .engine import loggers
 from .engine.build import run_experiment
 from .engine.experiment import Watch
+from .engine.python_parts import Metrics, Networks, all_settings, read_parts
 from .engine.result import Result
-from .engine.setup import Setup, build_setup
-from .errors import AtollError
-from .methods._factory import settings_of
+from .engine.setup import Setup
 from .storage import run_reader
 from .storage.metrics import RoundMetrics
 from .storage.run_dir import RunDir
@@ -26,28 +21,30 @@ from .storage.run_reader import Run
 
 def run(
     method: str | AnyMethod = "fedavg",
-    data: str | Dataset = "digits",
-    models: str | nn.Module | Sequence[str | nn.Module] = (),
+    data: Any = "digits",
+    models: Networks = (),
     *,
-    metric: str | Metric | Sequence[str | Metric] = (),
+    metric: Metrics = (),
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
     watch: Watch | None = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Result:
     """Run one method, like ``atoll run``.
 
     Args:
         method: a name such as ``"fedavg"`` or ``"dcpfl:no-al"``, or a method.
-        data: a name or path, or a data set.
+        data: a name or path; ``(X, y)``; a data frame; a data set of torch or Hugging Face; ``{client: (X, y)}``; see
+            ``atoll.make_dataset``.
         models: names of architectures, or networks with ``body`` and ``head`` (see ``atoll.models.split``).
         metric: further metrics: names, or functions of logits and labels.
         out: run directory for everything that ``atoll run`` writes; without it nothing is written.
         resume: continue the run that is in ``out``.
         force: replace the run that is in ``out``.
         watch: called with the number of rounds done and, after an evaluation, its metrics.
-        options: the options of the command line, such as ``clients=20`` or ``partition="iid"``.
+        options: the options of the command line, such as ``clients=20`` or ``partition="iid"``. Values of ``--set``
+            are ``settings={"lam": 0.5}``, those of ``--with`` are ``terms=["dw:mu=0.1"]``.
 
     Returns:
         The numbers of the run, and the models that gave them.
@@ -59,55 +56,12 @@ def run(
         >>> result = atoll.run("dcpfl", "digits", clients=5, rounds=3)
         >>> result.summary["personal"]["best_by_val"]
     """
+    parts, (name,), entries = read_parts([method], data, models, metric, options)
+    values: dict[str, Any] = {**options, **entries, "method": name, "out": None if out is None else str(out)}
     if not isinstance(method, str):
-        _check_unused(options, method)
-    given = [models] if isinstance(models, str | nn.Module) else list(models)
-    nets = [m for m in given if isinstance(m, nn.Module)]
-    if nets and len(nets) < len(given):
-        raise AtollError("Give models by name or as modules, not both in one run.")
-    measures = [metric] if isinstance(metric, str) or callable(metric) else list(metric)
-    named: dict[str, Any] = {
-        "method": method if isinstance(method, str) else type(method).__name__.lower(),
-        "data": data if isinstance(data, str) else data.name,
-        "models": [] if nets else given,
-        "metric": [m if isinstance(m, str) else m.__name__ for m in measures],
-        "out": None if out is None else str(out),
-    }
-    if not isinstance(method, str):  # so that a resumed run can tell whether it is the same method
-        named["settings"] = {s.name: s.default for s in settings_of(method)}
-    objects = {
-        "dataset": None if isinstance(data, str) else data,
-        "nets": nets,
-        "measures": _measures(measures),
-        "method": None if isinstance(method, str) else method,
-    }
-    return run_config(from_dict({**options, **named}), resume=resume, force=force, watch=watch, **objects)
-
-
-def _measures(given: Sequence[str | Metric]) -> dict[str, Metric] | None:
-    """Return metrics by name if some are objects, else None."""
-    found: dict[str, Metric] = {}
-    for metric in given:
-        if isinstance(metric, str):
-            found |= load_metrics([metric], tuple(found))
-        else:
-            check_name(metric.__name__, tuple(found))
-            found[metric.__name__] = metric
-    return found if any(not isinstance(metric, str) for metric in given) else None
-
-
-def _check_unused(options: Mapping[str, Any], method: AnyMethod) -> None:
-    """Refuse options that a method given as an object would ignore."""
-    for name in ("settings", "terms", "optimiser", "lr", "epochs", "steps", "batch_size"):
-        if name in options:
-            raise AtollError(f"{name} would change nothing: set it in {type(method).__name__}(...) instead.")
-
-
-def run_config(
-    config: Config, *, resume: bool = False, force: bool = False, watch: Watch | None = None, **objects: Any
-) -> Result:
-    """Build the setup of a configuration and run it; see :func:`run_setup`."""
-    return run_setup(build_setup(config, **objects), resume=resume, force=force, watch=watch).result
+        values["settings"] = all_settings(method)
+    setup = parts.build(from_dict(values, "the options"))
+    return run_setup(setup, resume=resume, force=force, watch=watch).result
 
 
 class Finished(NamedTuple):

@@ -90,7 +90,7 @@ def _show(results: Sequence[Trial], model: str) -> None:
     out.print(_matrix(results, chosen) if is_matrix([t.point for t in results]) else _list(results, chosen))
     words = ", ".join(f"{name}={v}" for name, v in chosen.point.items())
     score, unit = chosen.criterion, " %" if chosen.criterion.percent else ""
-    reached = f"validation {score.digits(chosen.val)}{unit}, test {score.digits(chosen.test)}{unit}"
+    reached = f"validation {score.cell(chosen.val)}{unit}, test {score.cell(chosen.test)}{unit}"
     out.print(f"Chosen by {model} validation {score.title}: {words} ({reached}).")
 
 
@@ -101,7 +101,7 @@ def _list(results: Sequence[Trial], chosen: Trial) -> Table:
     for name in (*results[0].point, "validation", "test"):
         table.add_column(name, justify="right")
     for t in sorted(results, key=lambda t: score.rank(t.val)):
-        cells = (*t.point.values(), _cell(t.val, t.val_std, score), _cell(t.test, t.test_std, score))
+        cells = (*map(str, t.point.values()), _cell(t.val, t.val_std, score), _cell(t.test, t.test_std, score))
         table.add_row(*cells, style="bold" if t is chosen else None)
     return table
 
@@ -110,20 +110,21 @@ def _matrix(results: Sequence[Trial], chosen: Trial) -> Table:
     """Show validation scores as a matrix of two settings."""
     down, across = results[0].point
     columns = list(dict.fromkeys(t.point[across] for t in results))
+    rows = dict.fromkeys(t.point[down] for t in results)
     score = chosen.criterion
     table = Table(title=f"Validation {score.title}{' in %' if score.percent else ''}")
-    for name in (f"{down} \\ {across}", *columns):
+    for name in (f"{down} \\ {across}", *map(str, columns)):
         table.add_column(name, justify="right")
-    for row in dict.fromkeys(t.point[down] for t in results):
+    for row in rows:
         here = {t.point[across]: t for t in results if t.point[down] == row}
         cells = [
             f"[bold]{_cell(t.val, t.val_std, score)}[/]" if t is chosen else _cell(t.val, t.val_std, score)
             for t in map(here.get, columns)
             if t
         ]
-        table.add_row(row, *cells)
+        table.add_row(str(row), *cells)
     return table
 
 
 def _cell(mean: float, spread: float, score: Criterion) -> str:
-    return score.digits(mean) + ("" if spread != spread else f" ± {score.digits(spread)}")
+    return score.cell(mean) + ("" if spread != spread else f" ± {score.cell(spread)}")

@@ -68,6 +68,10 @@ class Criterion(NamedTuple):
         """Format a stored value for a sentence, such as ``93.50%``."""
         return f"{value:.2%}" if self.percent else f"{value:.4g}"
 
+    def cell(self, value: float) -> str:
+        """Format a stored value for a cell of a table, whose heading has the unit."""
+        return self.digits(self.scale * value)
+
     def named(self, value: float) -> str:
         """Format a stored value with the title of the score, which only accuracies do without."""
         return self.format(value) if self.name == "accuracy" else f"{self.title} {self.format(value)}"

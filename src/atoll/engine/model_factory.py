@@ -204,20 +204,23 @@ def _make(net: nn.Module, name: str, adapter: str | None, seed: int) -> Model:
     return AdaptedModel(net, name, adapter, key(seed, "adapter", name), _is_vectorisable(net))
 
 
-def from_modules(nets: Sequence[nn.Module], federation: FederatedDataset, config: Config) -> dict[ClientId, Model]:
+def from_modules(
+    modules: Sequence[nn.Module], federation: FederatedDataset, config: Config, sample: Tensor
+) -> dict[ClientId, Model]:
     """Assign the user's own networks, and the adapters of the configuration, to clients in turn.
 
     Args:
-        nets: networks with parts called ``body`` and ``head``.
+        modules: networks with parts called ``body`` and ``head``, or that end with a linear layer.
         federation: the clients and their data.
         config: configuration of the run.
+        sample: a batch of rows, on which networks are checked.
 
     Raises:
-        AtollError: a network lacks these parts, or has another number of outputs than the data have classes.
+        AtollError: a network does not end with a linear layer, or has another number of outputs than the data have
+            classes.
     """
-    for net in nets:
-        _check_module(net, federation.dataset)
-    titles = [type(net.body).__name__ for net in nets]
+    nets = [_to_net(module, federation.dataset, sample) for module in modules]
+    titles = [_title(module) for module in modules]
     names = [title + (f"-{at}" if titles.count(title) > 1 else "") for at, title in enumerate(titles)]
     adapters = config.adapter or (None,)
 
@@ -260,20 +263,30 @@ def default_model(data: Dataset) -> str:
     return "bilstm" if data.kind == "text" else "mlp"
 
 
-def _check_module(net: nn.Module, data: Dataset) -> None:
-    head = getattr(net, "head", None)
-    if not isinstance(head, nn.Linear) or not isinstance(getattr(net, "body", None), nn.Module):
+def _title(module: nn.Module) -> str:
+    """Return the name of a user's network: its class, or that of its body if it was split before."""
+    body = getattr(module, "body", None)
+    return type(body if isinstance(body, nn.Module) else module).__name__
+
+
+def _to_net(module: nn.Module, data: Dataset, sample: Tensor) -> nn.Module:
+    try:
+        net = models.split_at_last_linear(module, type(module).__name__, None, sample)
+        net.body(sample)
+    except AtollError:
+        raise
+    except Exception as reason:  # Code of users may raise anything.
         raise AtollError(
-            f"{type(net).__name__} has no parts called body and head. "
-            "Use atoll.models.split(network, head=NAME) with the name of its last linear layer."
-        )
+            f"{type(module).__name__} cannot be used on rows of shape {tuple(sample.shape[1:])}: {reason}"
+        ) from reason
     outputs = data.problem.outputs
-    if head.out_features != outputs:
+    if net.head.out_features != outputs:
         wanted = f"has {outputs} classes" if data.num_classes else f"needs {outputs}"
         raise AtollError(
-            f"The network has {head.out_features} outputs, but {data.name!r} {wanted}. "
+            f"The network has {net.head.out_features} outputs, but {data.name!r} {wanted}. "
             f"Use atoll.models.split(network, head=NAME, num_classes={outputs})."
         )
+    return net
 
 
 def _is_vectorisable(net: nn.Module) -> bool:

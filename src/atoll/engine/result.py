@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from torch import nn
 
 from ..backends.base import Backend
 from ..clients import method_calls
-from ..clients.measured_model import rebuild_model
+from ..clients.measured_model import ModelSource, PersonalModel, model_from_source, rebuild_model
+from ..clients.personal_module import to_module
 from ..clients.pool import ClientPool
 from ..clients.run_stores import RunStores
 from ..clients.server_side import ClientServers, ServerSideStates
 from ..core.client import Client
 from ..core.model import Predictor
 from ..core.task import Round
+from ..errors import unknown
 from ..storage.metrics import RoundMetrics
 from ..storage.run_reader import Run
 from ..typing import ClientId
@@ -110,33 +113,40 @@ class Result:
         """Return the final state of client ``i``."""
         return self.backend.state(self.setup.method, self.setup.config.seed, i)
 
-    def personal(self, i: ClientId, round: str | int = "best") -> Predictor:
+    def personal(self, i: ClientId | int, round: str | int = "best") -> nn.Module:
         """Return the personal model of client ``i`` whose score is in the tables: inputs to logits, or to numbers.
 
         A run with ``keep_models=False`` has no such models; the result is then the model after the last download,
         before local training.
 
         Args:
-            i: the client.
+            i: the client, by its name or the number that is its name.
             round: ``best`` for the round that validation chose, ``last``, or the number of one of these rounds.
 
-        Raises:
-            AtollError: the models of that round are not kept.
-        """
-        found = self.stores.models.find(i, round)
-        client = self.pool.client(i)
-        if found is None:
-            predictor = self._downloaded(i, client)
-        else:
-            predictor = rebuild_model(self.setup.method, *found, client).predictor
-        return self.pool.problem.predictor_in_unit(predictor)
+        Returns:
+            A module in evaluation mode with its trained weights, for rows as models read them.
 
-    def _downloaded(self, i: ClientId, client: Client) -> Predictor:
+        Raises:
+            AtollError: there is no such client, or the models of that round are not kept.
+
+        Example:
+            >>> model = result.personal(3)
+            >>> torch.save(model.state_dict(), "client3.pt")
+        """
+        name = str(i)
+        if name not in self.pool.ids:
+            raise unknown("client", name, self.pool.ids)
+        client, found = self.pool.client(name), self.stores.models.find(name, round)
+        method = self.setup.method
+        model = self._downloaded(name, client) if found is None else rebuild_model(method, *found, client)
+        return to_module(method, model, self.pool.models[name], self.pool.problem)
+
+    def _downloaded(self, i: ClientId, client: Client) -> PersonalModel:
         """Return the model that follows from the last download."""
         method, seed = self.setup.method, self.setup.config.seed
         server_side = ServerSideStates(method, self.pool.task(), seed, self.stores.server_side)
         download = server_side.download(self.server, i, Round(self.summary["rounds"]))
-        return method_calls.personal_predictor(method, download, None, self.state(i), client)
+        return model_from_source(method, ModelSource(download, None, self.state(i), client))
 
     def generic(self) -> Predictor | None:
         """Return the server's model, or None if the method has none or the run had no server."""

@@ -179,9 +179,9 @@ def _apply_wait_free(config: Config, method: AnyMethod) -> AnyMethod:
     return changed
 
 
-def check_fit(config: Config, pool: ClientPool) -> None:
-    """Raise an AtollError if the method of ``config`` cannot run on these clients."""
-    method = build_method(config)
+def check_fit(config: Config, pool: ClientPool, method: AnyMethod | None = None) -> None:
+    """Raise an AtollError if the method of ``config``, or the one given as an object, cannot run on these clients."""
+    method = build_method(config) if method is None else _apply_wait_free(config, method)
     if Need.PROXY in traits_of(method).needs:
         build_proxy_model(config, tuple(pool.train.all.x.shape[1:]))
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
@@ -303,7 +303,7 @@ def _pool(
     shape = tuple(rows.train.all.x.shape[1:])  # a transform may pad images
     networks = ModelFactory(config, federation.dataset, shape, code=None, inputs=preparations.own_inputs)
     models = (
-        from_modules(nets, federation, config)
+        from_modules(nets, federation, config, rows.train.all.x[:2])
         if nets
         else networks.assign(federation.clients, not has_bias_free_heads(method))
     )

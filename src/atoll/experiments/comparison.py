@@ -5,12 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
 from ..config import Config
+from ..config.option_types import RunOptions
 from ..engine.experiment import Watch
+from ..engine.python_parts import Methods, Metrics, Networks, PythonParts, read_parts
 from ..report import table
 from ..storage import run_reader
 from ..storage.group_dir import check_free_for_group
@@ -50,7 +52,7 @@ class Comparison:
         return html(repr(self)[1:-1], ("method", "n", *(column.short for column in shown)), cells)
 
     def to_table(self) -> pa.Table:
-        """Return one row for each method; shares in percent, with their deviations over seeds beside them."""
+        """Return one row for each method; shares are from 0 to 1, with their deviations over seeds beside them."""
         return pa.Table.from_pylist([_flatten(row) for row in self.rows])
 
     def to_dataframe(self) -> Any:
@@ -65,28 +67,34 @@ class Comparison:
 
 
 def run_compare(
-    methods: Sequence[str],
-    data: str = "digits",
+    methods: Methods,
+    data: Any = "digits",
+    models: Networks = (),
     *,
+    metric: Metrics = (),
     seeds: Sequence[int] = (),
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
     watch: Watch | None = None,
-    **options: object,
+    **options: Unpack[RunOptions],
 ) -> Comparison:
     """Run several methods on the same clients, like ``atoll compare``.
 
     Args:
-        methods: names, with variants and regularisers as on the command line: ``"fedavg+dw:mu=0.1"``; or ``["all"]``.
-        data: a data set by name or path.
+        methods: names, with variants and regularisers as on the command line: ``"fedavg+dw:mu=0.1"``; methods; or
+            ``["all"]``. ``{"mine": Ditto(lam=0.1)}`` names methods.
+        data: a name or path, or anything that ``atoll.make_dataset`` takes.
+        models: names of architectures, or networks.
+        metric: further metrics: names, or functions of logits and labels.
         seeds: one run of every method for each; without any, the seed of the options.
         out: directory for everything that ``atoll compare`` writes: runs, report.html and figures. Without it nothing
             is left on the disk.
         resume: continue what was interrupted in ``out``.
         force: replace the runs that are in ``out``.
         watch: called with the number of rounds done by a run and, after an evaluation, its metrics.
-        options: the options of the command line, such as ``clients=20``; ``workers`` runs that many at the same time.
+        options: the options of the command line, such as ``clients=20``; ``workers`` runs that many at the same time,
+            if nothing is given as an object.
 
     Returns:
         The finished runs, ranked by personal score.
@@ -98,10 +106,13 @@ def run_compare(
         >>> found = atoll.run_compare(["local", "fedavg"], "digits", seeds=[0, 1], rounds=3, out="runs/two")
         >>> found.to_dataframe()
     """
-    planned = plan_configs([methods] if isinstance(methods, str) else methods, {**options, "data": data}, seeds)
+    chosen: Methods = [methods] if isinstance(methods, str) else methods
+    parts, names, entries = read_parts(chosen, data, models, metric, options)
+    planned = plan_configs(names, {**options, **entries}, seeds, parts)
     with folder_for(out) as root:
         placed = assign_directories(planned, root)
-        return run_placed(placed, [watch or silent] * len(placed), None if out is None else root, resume, force)
+        watches = [watch or silent] * len(placed)
+        return run_placed(placed, watches, None if out is None else root, resume, force, parts)
 
 
 def run_placed(
@@ -110,11 +121,12 @@ def run_placed(
     root: Path | None,
     resume: bool = False,
     force: bool = False,
+    parts: PythonParts = PythonParts(),
 ) -> Comparison:
     """Run configurations that have directories, and write the report and the figures of all into ``root``, if given."""
     if root is not None:
         check_free_for_group(root, resume or force)
-    outcome = run_all(placed, watches, resume, force, placed[0].workers or 1, plan_in=root)
+    outcome = run_all(placed, watches, resume, force, placed[0].workers or 1, root, parts)
     if root is not None:
         from ..report import figures, html  # takes long to import
         from ..report.figures.base import by_case
@@ -153,9 +165,13 @@ def _flatten(row: table.Row) -> dict[str, object]:
     flat: dict[str, object] = {"method": row.name, "seeds": len(row.seeds), "remark": row.remark}
     for column in table.COLUMNS:
         entry = getattr(row, column.field)
-        flat[column.field] = entry.mean if isinstance(entry, Stat) else entry
-        if column.family in (table.PERSONAL, table.GENERIC):
-            flat[f"{column.field}_std"] = entry.std if isinstance(entry, Stat) else None
+        score = column.family in (table.PERSONAL, table.GENERIC)
+        scale = row.criterion.scale if score else 1.0
+        flat[column.field] = entry.mean / scale if isinstance(entry, Stat) else entry
+        if score:
+            flat[f"{column.field}_std"] = (
+                entry.std / scale if isinstance(entry, Stat) and entry.std is not None else None
+            )
     return flat | {name: stat and stat.mean for name, stat in row.own.items()}
 
 

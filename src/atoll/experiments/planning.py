@@ -7,6 +7,7 @@ from pathlib import Path
 from ..config import Config, from_dict
 from ..data.dataset import Dataset
 from ..engine.problem_options import load_data
+from ..engine.python_parts import PythonParts, all_settings
 from ..engine.setup import build_setup, check_fit
 from ..errors import AtollError, unknown
 from ..methods import _registry
@@ -16,13 +17,19 @@ MAX_NAME = 60  # Characters of a method or data set in the name of a directory.
 PUBLIC_PER_CLASS, PUBLIC_SHARE = 100, 0.1  # Upper limits of public rows in a comparison of all methods.
 
 
-def plan_configs(names: Sequence[str], values: Mapping[str, object], seeds: Sequence[int] = ()) -> list[Config]:
+def plan_configs(
+    names: Sequence[str],
+    values: Mapping[str, object],
+    seeds: Sequence[int] = (),
+    parts: PythonParts = PythonParts(),
+) -> list[Config]:
     """Plan one configuration for each method and seed.
 
     Args:
         names: methods with variants and regularisers, such as ``"fedavg+dw:mu=0.1"``; or ``["all"]``.
         values: entries that all configurations share.
         seeds: seeds of the runs; without any, the seed in ``values``.
+        parts: what was given as objects; methods among them by their names.
 
     Raises:
         AtollError: if an entry is wrong, or a setting belongs to none of the methods.
@@ -30,12 +37,18 @@ def plan_configs(names: Sequence[str], values: Mapping[str, object], seeds: Sequ
     shared = from_dict(values)
     chosen = list(names)
     if chosen == ["all"]:
-        data = load_data(shared)
+        data = load_data(shared) if parts.dataset is None else parts.dataset
         shared = _with_public_rows(shared, data)
         chosen = _runnable_methods(shared, data)
-    entries = [method_config(name, shared) for name in chosen]
+    entries = [_object_config(name, shared, parts) or method_config(name, shared) for name in chosen]
     _check_settings_used(entries, shared.settings)
     return [replace(config, seed=seed) for config in entries for seed in seeds or [shared.seed]]
+
+
+def _object_config(name: str, shared: Config, parts: PythonParts) -> Config | None:
+    """Return the configuration of a method given as an object, with all of its settings; None for other methods."""
+    method = parts.methods.get(name)
+    return None if method is None else replace(shared, method=name, settings=all_settings(method))
 
 
 def _runnable_methods(shared: Config, data: Dataset) -> list[str]:
@@ -83,6 +96,8 @@ def _setting_names(method: str) -> set[str]:
 
 
 def _check_settings_used(entries: Sequence[Config], settings: Mapping[str, object]) -> None:
+    if not settings:
+        return
     used = {key for config in entries for key in _relevant_settings(config.method, settings)}
     for key in settings:
         if key not in used:

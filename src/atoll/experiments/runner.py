@@ -21,8 +21,10 @@ from ..api import run_setup
 from ..config import LENGTH, Config, from_dict, read_yaml
 from ..data.dataset import Dataset
 from ..data.loading import load
+from ..data.tables.statistics import OWN
 from ..engine.experiment import Watch
 from ..engine.problem_options import load_data
+from ..engine.python_parts import PythonParts
 from ..engine.setup import Setup, build_setup, check_fit
 from ..errors import AtollError
 from ..storage import run_reader
@@ -56,6 +58,7 @@ def run_all(
     force: bool = False,
     workers: int = 1,
     plan_in: Path | None = None,
+    parts: PythonParts = PythonParts(),
 ) -> Outcome:
     """Run configurations that differ in method and seed, each in its own directory.
 
@@ -67,19 +70,22 @@ def run_all(
         workers: processes. With several and several runs, each process takes whole runs; otherwise a run uses its own
             processes for clients.
         plan_in: directory that gets a plan of the runs once they are checked, so that it can be resumed.
+        parts: what was given as objects. Such runs follow one another, because processes get configurations alone.
 
     Raises:
         AtollError: before anything runs, if a method does not fit or a directory holds a run.
     """
-    data = load_data(configs[0])
-    first = _check(configs, data, resume or force)
-    if plan_in is not None:
+    given = bool(parts)
+    if parts.dataset is None:
+        parts = replace(parts, dataset=load_data(configs[0]))
+    first = _check(configs, parts, resume or force)
+    if plan_in is not None and not given:  # Objects cannot be read back from a file.
         write_plan(plan_in, configs)
-    if workers > 1 and len(configs) > 1:
+    if workers > 1 and len(configs) > 1 and not given:
         return _in_processes([replace(c, workers=1) for c in configs], watches, resume, force, workers)
     ready = [first]
     del first  # The list holds the only reference, so that memory is freed once the run has ended.
-    return _in_turn(configs, watches, resume, force, lambda config: data, ready)
+    return _in_turn(configs, watches, resume, force, parts.build, ready)
 
 
 def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], Watch], workers: int = 1) -> Outcome:
@@ -90,7 +96,7 @@ def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], W
     """
     for case, configs in cases.items():
         try:
-            _check(configs, load_data(configs[0]), replacing=True)
+            _check(configs, PythonParts(load_data(configs[0])), replacing=True)
         except AtollError as reason:
             raise AtollError(f"{case}: {reason}") from reason
     planned = [c for configs in cases.values() for c in configs]
@@ -99,17 +105,17 @@ def run_cases(cases: Mapping[str, Sequence[Config]], watch: Callable[[Config], W
         return _in_processes(
             [replace(c, workers=1) for c in planned], watches, resume=True, force=False, workers=workers
         )
-    return _in_turn(planned, watches, True, False, _load_data_once, [])
+    return _in_turn(planned, watches, True, False, _build_with_kept_data, [])
 
 
-def _check(configs: Sequence[Config], data: Dataset, replacing: bool) -> Setup:
+def _check(configs: Sequence[Config], parts: PythonParts, replacing: bool) -> Setup:
     """Raise an AtollError if a run cannot be carried out; return the setup of the first run.
 
     All runs of a comparison have the same clients, so the setup of the first shows whether every method fits.
     """
-    setup = build_setup(configs[0], data)
+    setup = parts.build(configs[0])
     for c in configs[1:]:
-        check_fit(c, setup.pool)
+        check_fit(c, setup.pool, parts.method(c))
     for c in configs:
         if not replacing:
             check_free(Path(str(c.out)))
@@ -121,12 +127,12 @@ def _in_turn(
     watches: Sequence[Watch],
     resume: bool,
     force: bool,
-    data: Callable[[Config], Dataset],
+    build: Callable[[Config], Setup],
     ready: list[Setup],
 ) -> Outcome:
     """Run one after the other; ``ready`` holds the setup of the first if there is one, others are built in turn."""
     return _merge_outcomes(
-        _run_or_read(ready.pop() if ready else build_setup(config, data(config)), watch, resume, force)
+        _run_or_read(ready.pop() if ready else build(config), watch, resume, force)
         for config, watch in zip(configs, watches, strict=True)
     )
 
@@ -217,7 +223,7 @@ def _run_in_worker(at: int, config: Config, resume: bool, force: bool, events: E
         events.put((at, done, line))
 
     try:
-        return _run_or_read(build_setup(config, _load_data_once(config)), watch, resume, force)
+        return _run_or_read(_build_with_kept_data(config), watch, resume, force)
     except KeyboardInterrupt:
         os._exit(1)  # Otherwise the pool would give this process the next run.
 
@@ -246,14 +252,15 @@ def _is_done(config: Config) -> bool:
     return same_length and kept.identity() == config.identity()
 
 
-def _load_data_once(config: Config) -> Dataset:
-    return _load_once(config.data, config.data_dir, config.task)
+def _build_with_kept_data(config: Config) -> Setup:
+    """Build a setup with the data set of the run before, if both have the same."""
+    return build_setup(config, _load_once(config.data, config.data_dir, config.task, config.columns == OWN))
 
 
 @lru_cache(maxsize=1)  # Runs on the same data follow one another.
-def _load_once(name: str, data_dir: str | None, task: str | None) -> Dataset:
+def _load_once(name: str, data_dir: str | None, task: str | None, unlike_columns: bool) -> Dataset:
     """Load a data set and keep it until another one is loaded."""
-    return load(name, data_dir, task)
+    return load(name, data_dir, task, unlike_columns=unlike_columns)
 
 
 def _relay(events: Events, watches: Sequence[Watch]) -> None:

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import pyarrow as pa
 
 from ..config import Config
+from ..config.option_types import RunOptions
+from ..core.method import AnyMethod
 from ..engine.experiment import Watch
+from ..engine.python_parts import Metrics, Networks, PythonParts, read_parts
 from ..errors import AtollError, unknown
 from ..report.sheets import Sheet, as_csv
 from ..storage.group_dir import check_free_for_group
@@ -37,6 +40,7 @@ class SweepPlan(NamedTuple):
     model: str  # whose validation score decides
     resume: bool = False
     force: bool = False
+    parts: PythonParts = PythonParts()  # what was given as objects
 
 
 class SweepOutcome(NamedTuple):
@@ -76,7 +80,8 @@ def _run(points: Sequence[Point], request: SweepPlan, follow: Follow) -> list[li
     ]
     if not planned:
         return []
-    runs = run_all(planned, [follow(c) for c in planned], request.resume, request.force, base.workers or 1).runs
+    watches = [follow(c) for c in planned]
+    runs = run_all(planned, watches, request.resume, request.force, base.workers or 1, parts=request.parts).runs
     return [runs[i : i + len(seeds)] for i in range(0, len(runs), len(seeds))]
 
 
@@ -96,19 +101,19 @@ class Sweep:
     def __repr__(self) -> str:
         words = ", ".join(f"{name}={v}" for name, v in self.best.point.items())
         score, unit = self.best.criterion, " %" if self.best.criterion.percent else ""
-        scores = f"validation {score.digits(self.best.val)}{unit}, test {score.digits(self.best.test)}{unit}"
+        scores = f"validation {score.cell(self.best.val)}{unit}, test {score.cell(self.best.test)}{unit}"
         return f"<Sweep over {count(len(self.tried), 'point')}: best {words} ({scores})>"
 
     def _repr_html_(self) -> str:
         columns = [*self.tried[0].point, "val", "test"]
         score = self.tried[0].criterion
         ranked = sorted(self.tried, key=lambda t: score.rank(t.val))
-        cells = [[*t.point.values(), score.digits(t.val), score.digits(t.test)] for t in ranked]
+        cells = [[*t.point.values(), score.cell(t.val), score.cell(t.test)] for t in ranked]
         return html(repr(self)[1:-1], columns, cells)
 
     def to_table(self) -> pa.Table:
         """Return one row for each point."""
-        return pa.Table.from_pylist([t.point | t.scores() for t in self.tried])
+        return pa.Table.from_pylist([{**t.point, **t.scores()} for t in self.tried])
 
     def to_dataframe(self) -> Any:
         """Return ``to_table`` as a pandas data frame."""
@@ -125,15 +130,17 @@ class Sweep:
         html.write_runs(self.comparison.runs, root / "report.html")
         write_whole(root / "sweep.json", (to_json(document(self.tried, self.model), indent=1) + "\n").encode())
         measured = ("val", "val_std", "test", "test_std", "finished")
-        rows = [[*t.point.values(), *(str(getattr(t, name)) for name in measured)] for t in self.tried]
+        rows = [[*map(str, t.point.values()), *(str(getattr(t, name)) for name in measured)] for t in self.tried]
         write_whole(root / "sweep.csv", as_csv(Sheet("", [*self.tried[0].point, *measured], rows)).encode())
 
 
 def run_sweep(
-    method: str,
+    method: str | AnyMethod,
     grid: Mapping[str, Sequence[object]],
-    data: str = "digits",
+    data: Any = "digits",
+    models: Networks = (),
     *,
+    metric: Metrics = (),
     random: int | None = None,
     by: str = "personal",
     seeds: Sequence[int] = (),
@@ -141,14 +148,16 @@ def run_sweep(
     resume: bool = False,
     force: bool = False,
     watch: Watch | None = None,
-    **options: object,
+    **options: Unpack[RunOptions],
 ) -> Sweep:
     """Run a method over settings and choose by validation, like ``atoll sweep``.
 
     Args:
-        method: a name, with a variant and regularisers as on the command line.
+        method: a name, with a variant and regularisers as on the command line, or a method.
         grid: settings of the method, or options of a run, and their values, such as ``{"lam": [0.1, 1]}``.
-        data: a data set by name or path.
+        data: a name or path, or anything that ``atoll.make_dataset`` takes.
+        models: names of architectures, or networks.
+        metric: further metrics: names, or functions of logits and labels.
         random: try this many points drawn at random, not all combinations.
         by: the model whose validation score decides: ``"personal"`` or ``"generic"``.
         seeds: one run of every point for each; without any, the seed of the options.
@@ -173,11 +182,12 @@ def run_sweep(
         raise unknown("model to choose by", by, MODELS)
     if not grid:
         raise AtollError("A sweep needs settings and their values, such as {'lam': [0.1, 1]}.")
-    base = plan_configs([method], {**options, "data": data})[0]
+    parts, names, entries = read_parts([method], data, models, metric, options)
+    base = plan_configs(names, {**options, **entries}, parts=parts)[0]
     axes = [Axis(name, tuple(map(str, values))) for name, values in grid.items()]
     search: Search = Grid(axes) if random is None else Random(axes, random, base.seed)
     with folder_for(out) as root:
-        request = SweepPlan(base, tuple(seeds) or (base.seed,), root, by, resume, force)
+        request = SweepPlan(base, tuple(seeds) or (base.seed,), root, by, resume, force, parts)
         found = _sweep(run_search(search, request, lambda config: watch or silent), by)
     if out is not None:
         found.write(root)

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -31,9 +32,9 @@ def run_directory(root: Path, point: Point, seed: int) -> Path:
 
 @dataclass(frozen=True)
 class Trial:
-    """The scores of a point: means over seeds, of shares in percent, with their standard deviations."""
+    """The scores of a point: means over seeds, with their standard deviations; shares are from 0 to 1."""
 
-    point: Point
+    point: Mapping[str, object]
     val: float
     test: float
     val_std: float
@@ -52,16 +53,25 @@ class Trial:
 
 def trial_of(point: Point, runs: Sequence[Run], model: str) -> Trial:
     """Average the runs of a point, each at the round with the best validation score; NaN where a run has none."""
-    val = [_shown(run, f"{model}.metrics.best_by_val.val") for run in runs]
-    test = [_shown(run, f"{model}.best_by_val") for run in runs]
+    val = [_score(run, f"{model}.metrics.best_by_val.val") for run in runs]
+    test = [_score(run, f"{model}.best_by_val") for run in runs]
     done = all(run.status == "finished" for run in runs)
     means = statistics.fmean(val), statistics.fmean(test)
-    return Trial(point, *means, _spread(val), _spread(test), done, runs[0].criterion)
+    values = {name: _plain(text) for name, text in point.items()}
+    return Trial(values, *means, _spread(val), _spread(test), done, runs[0].criterion)
 
 
-def _shown(run: Run, dotted: str) -> float:
+def _score(run: Run, dotted: str) -> float:
     number = value(run.summary, dotted)
-    return math.nan if number is None else run.criterion.scale * number
+    return math.nan if number is None else number
+
+
+def _plain(text: str) -> object:
+    """Return a number if a value of a setting is written as one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _spread(numbers: Sequence[float]) -> float:
@@ -79,7 +89,7 @@ def best_trial(results: Sequence[Trial]) -> Trial:
     return judged[0].criterion.best(judged, lambda t: t.val)
 
 
-def is_matrix(points: Sequence[Mapping[str, str]]) -> bool:
+def is_matrix(points: Sequence[Mapping[str, object]]) -> bool:
     """Return True if the points are all combinations of two settings, so that a matrix shows them best."""
     names = list(points[0])
     if len(names) != 2:

@@ -4,7 +4,6 @@ import copy
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from ..clients import method_calls
 from ..clients.measured_model import ModelSource, PersonalModel, model_from_source, rebuild_model
 from ..clients.model_store import ModelStore
+from ..clients.personal_module import to_module
 from ..clients.pool import ClientPool
 from ..clients.server_side import ClientServers, ServerSideStates
 from ..clients.state_store import MemoryStore
@@ -22,10 +22,8 @@ from ..core.contract import contract
 from ..core.hooks import PredictsOtherwise
 from ..core.method import AnyMethod
 from ..core.model import Predictor
-from ..core.params import BUFFERS
 from ..core.payloads import Params, Payload
 from ..core.prng import key
-from ..core.problems import Numbers, Problem
 from ..core.task import Round
 from ..data.dataset import Array, Dataset
 from ..data.federated_dataset import FederatedDataset
@@ -85,9 +83,10 @@ class TrainedModels(ABC):
             raise unknown("client", name, self.clients)
         return name
 
-    def personal(self, i: ClientId) -> Predictor:
-        """Return the personal model of client ``i``, a function of prepared inputs to logits, or to numbers."""
-        return self.pool.problem.predictor_in_unit(self.model(i).predictor)
+    def personal(self, i: ClientId | int) -> nn.Module:
+        """Return the personal model of client ``i``: a module from prepared inputs to logits, or to numbers."""
+        name = self.client(str(i))
+        return to_module(self.method, self.model(name), self.pool.models[name], self.pool.problem)
 
     def params(self, i: ClientId) -> Params:
         """Return the weights of the personal model of client ``i``."""
@@ -98,28 +97,17 @@ class TrainedModels(ABC):
         return model_from_source(self.method, self.source(i))
 
     def module(self, i: ClientId) -> nn.Module:
-        """Return the personal model of client ``i`` as a torch module in evaluation mode.
-
-        Numbers are in the unit of the data.
+        """Return the personal model of client ``i``, if it is a single network, as other programs need it.
 
         Raises:
             AtollError: the method does not predict by a single model.
         """
-        method = self.method
-        if isinstance(method, PredictsOtherwise):
+        if isinstance(self.method, PredictsOtherwise):
             raise AtollError(
-                f"A client of {type(method).__name__} does not predict by its own model alone, so there is no single "
-                "model to export. Use `atoll predict`, which predicts as the method does."
+                f"A client of {type(self.method).__name__} does not predict by its own model alone, so there is no "
+                "single model to export. Use `atoll predict`, which predicts as the method does."
             )
-        model = self.pool.models[i]
-        net = copy.deepcopy(model.net).eval()
-        trained = {name.removeprefix(BUFFERS): v for name, v in model.network_params(self.params(i)).items()}
-        # By these names, and not by load_state_dict: a tensor that two layers share has one name here.
-        with torch.no_grad():
-            for name, own in chain(net.named_parameters(), net.named_buffers()):
-                own.copy_(trained.get(name, own))  # What adapters leave alone keeps its initial value.
-            _fold_unit(net, self.pool.problem)
-        return net
+        return self.personal(i)
 
     def preparation(self, i: ClientId) -> Preparation | None:
         """Return the preparation of raw rows of a table or a text for client ``i``; None for other rows."""
@@ -152,17 +140,6 @@ class TrainedModels(ABC):
 
     def _prepares_for(self, i: ClientId | None) -> ClientId:
         return self.clients[0] if i is None and self.preparations.common is not None else self.client(i)
-
-
-def _fold_unit(net: nn.Module, problem: Problem) -> None:
-    """Let a model of numbers return them in the unit of the data: centre + scale * (W h + b) is one linear layer."""
-    if not isinstance(problem, Numbers) or not problem.scale:
-        return
-    head = net.get_submodule("head")
-    assert isinstance(head, nn.Linear)
-    centre, scale = torch.tensor(problem.centre), torch.tensor(problem.scale)
-    head.weight.mul_(scale[:, None])
-    head.bias = nn.Parameter(centre if head.bias is None else centre + scale * head.bias)
 
 
 class SavedRun(TrainedModels):

@@ -42,6 +42,23 @@ def split(module: nn.Module, head: str, num_classes: int | None = None, sample: 
     return net
 
 
+def split_at_last_linear(module: nn.Module, name: str, num_classes: int | None, sample: Tensor) -> Net:
+    """Return a module that has a body and a head as it is, and split any other at its classifier.
+
+    Args:
+        module: any classifier that ends with a linear layer.
+        name: name of the network in messages.
+        num_classes: number of classes.
+        sample: a batch on which to check that the module returns the output of the head.
+
+    Raises:
+        AtollError: if no linear layer is the last one.
+    """
+    if isinstance(getattr(module, "head", None), nn.Linear) and isinstance(getattr(module, "body", None), nn.Module):
+        return cast(Net, module)
+    return split(module, _find_head(module, name), num_classes, sample)
+
+
 def adapt_width(body: nn.Module, features: int, width: int, adapter: str) -> Body:
     """Append an adapter to a body so that it returns ``width`` features.
 
@@ -60,6 +77,17 @@ def adapt_width(body: nn.Module, features: int, width: int, adapter: str) -> Bod
         return body, features
     last = nn.Linear(features, width) if adapter == "linear" else nn.AdaptiveAvgPool1d(width)
     return named(extractor=body, adapter=last), width
+
+
+def _find_head(net: nn.Module, name: str) -> str:
+    """Return the name of the layer that the network declares as its classifier, or of its last linear layer."""
+    linear: dict[str, nn.Module] = {key: layer for key, layer in net.named_modules() if isinstance(layer, nn.Linear)}
+    if not linear:
+        raise AtollError(f"Model {name!r} has no linear layer that could be its head. End it with an nn.Linear.")
+    get_classifier = getattr(net, "get_classifier", None)  # networks of timm have it
+    classifier = get_classifier() if callable(get_classifier) else None
+    declared = [key for key in linear if linear[key] is classifier]
+    return declared[0] if declared else list(linear)[-1]
 
 
 def _find_linear(module: nn.Module, head: str) -> nn.Linear:

@@ -12,14 +12,13 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import cast
 
 from torch import Tensor, nn
 
 from ..errors import AtollError
 from ..utils.parsing import refusal
 from ..utils.user_code import entry
-from .body_and_head import adapt_width, split
+from .body_and_head import adapt_width, split_at_last_linear
 from .registry import Net, Shape
 
 Options = dict[str, object]  # keyword arguments of a network
@@ -63,7 +62,7 @@ def foreign(
     make = {"timm": _from_timm, "torchvision": _from_torchvision}.get(source, _from_file)
     try:
         net = make(source, of, shape, num_classes, options)
-        parts = cast(Net, net) if _is_split(net) else split(net, _find_head(net, name), num_classes, sample)
+        parts = split_at_last_linear(net, name, num_classes, sample)
         parts.body(sample)
     except AtollError:
         raise
@@ -106,21 +105,6 @@ def _make_module(make: Callable[..., object], name: str, options: Options) -> nn
     if not isinstance(net, nn.Module):
         raise AtollError(f"Model {name!r} gives a {type(net).__name__}, not an nn.Module.")
     return net
-
-
-def _is_split(net: nn.Module) -> bool:
-    return isinstance(getattr(net, "head", None), nn.Linear) and isinstance(getattr(net, "body", None), nn.Module)
-
-
-def _find_head(net: nn.Module, name: str) -> str:
-    """Return the name of the layer that the network declares as its classifier, or of its last linear layer."""
-    linear: dict[str, nn.Module] = {key: layer for key, layer in net.named_modules() if isinstance(layer, nn.Linear)}
-    if not linear:
-        raise AtollError(f"Model {name!r} has no linear layer that could be its head. End it with an nn.Linear.")
-    get_classifier = getattr(net, "get_classifier", None)  # networks of timm have it
-    classifier = get_classifier() if callable(get_classifier) else None
-    declared = [key for key in linear if linear[key] is classifier]
-    return declared[0] if declared else list(linear)[-1]
 
 
 def _fit_head(net: Net, num_classes: int, head_bias: bool, width: int | None) -> Net:

@@ -11,8 +11,9 @@ import yaml
 from markupsafe import Markup
 
 import atoll as package
-from atoll import api, run, run_compare, run_paper, run_sweep
+from atoll import run, run_compare, run_paper, run_sweep
 from atoll.config import Config
+from atoll.engine import python_parts
 from atoll.engine.setup import Setup, build_setup
 from atoll.experiments import papers, planning, runner
 from atoll.report import figures, pictures
@@ -128,7 +129,7 @@ def test_a_command_sets_up_each_run_once(words: tuple[str, ...], atoll: Atoll, m
         built.append(config.method)
         return build_setup(config, *data, **objects)
 
-    for module in (api, planning, runner):
+    for module in (python_parts, planning, runner):
         monkeypatch.setattr(module, "build_setup", build)
 
     atoll(*words, *WORDS, "--out", "here")

@@ -15,6 +15,7 @@ import pytest
 from atoll.config import Config
 from atoll.core.method import traits_of
 from atoll.core.traits import Need
+from atoll.engine import python_parts
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.experiments import runner
@@ -302,6 +303,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         methods.append(config.method)
         return build_setup(config, *data)
 
+    monkeypatch.setattr(python_parts, "build_setup", build)
     monkeypatch.setattr(runner, "build_setup", build)
     return methods
 

@@ -21,7 +21,7 @@ def test_sweep_command_writes_its_results(tmp_path: Path, without_report: None) 
     shown = sweep(*words)
     assert shown.exit_code == 0, shown.output
     kept = json.loads((tmp_path / "sweep.json").read_text())
-    assert [t["point"] for t in kept["tried"]] == [{"mu": mu, "lr": lr} for mu in ("0", "10") for lr in ("0.01", "0.1")]
+    assert [t["point"] for t in kept["tried"]] == [{"mu": mu, "lr": lr} for mu in (0, 10) for lr in (0.01, 0.1)]
     assert kept["best"]["val"] == max(t["val"] for t in kept["tried"])
     chosen = kept["best"]["point"]
     assert f"mu={chosen['mu']}, lr={chosen['lr']}" in shown.output

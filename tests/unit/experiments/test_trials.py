@@ -48,8 +48,8 @@ def test_trial_averages_accuracies_over_seeds() -> None:
         return Run(Path(), summary, (), None, {}, {})
 
     t = trial_of({"lam": "1"}, [run(0.7, 0.5), run(0.9, 0.6)], "personal")
-    assert (t.val, t.test) == (pytest.approx(80), pytest.approx(55))
-    assert (t.val_std, t.test_std) == (pytest.approx(14.142, abs=1e-3), pytest.approx(7.071, abs=1e-3))
+    assert (t.val, t.test) == (pytest.approx(0.8), pytest.approx(0.55))
+    assert (t.val_std, t.test_std) == (pytest.approx(0.14142, abs=1e-5), pytest.approx(0.07071, abs=1e-5))
 
 
 def test_points_with_long_names_have_different_directories(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_comparison_ranks_methods_over_seeds(compared: tuple[Path, Comparison]
     assert [row["seeds"] for row in table] == [2, 2]
     assert table[0]["best_by_val"] >= table[1]["best_by_val"]
     means = [run.summary["personal"]["best_by_val"] for run in made.runs if run.label == table[0]["method"]]
-    assert table[0]["best_by_val"] == pytest.approx(100 * sum(means) / 2)
+    assert table[0]["best_by_val"] == pytest.approx(sum(means) / 2)
     assert repr(made).startswith(f"<Comparison on digits: 2 methods, 2 seeds; {table[0]['method']} ")
     assert made._repr_html_().count("<tr>") == 3
     for kind in ("curves", "boxes", "bytes"):
@@ -93,7 +93,7 @@ def test_sweep_selects_by_validation_accuracy(tmp_path: Path) -> None:
     assert isinstance(made, Sweep)
     assert rounds == [1, 2, 1, 2]
     table = made.to_table().to_pylist()
-    assert [row["lr"] for row in table] == ["0.01", "0.1"]
+    assert [row["lr"] for row in table] == [0.01, 0.1]
     assert made.best.val == max(row["val"] for row in table)
     assert repr(made).startswith(f"<Sweep over 2 points: best lr={made.best.point['lr']} (validation ")
     assert made._repr_html_().count("<tr>") == 3

@@ -26,11 +26,23 @@ def hub_parts(
     owner: str | None = None,
     size: int | None = None,
 ) -> RawDataset:
-    """Read the splits ``train`` and ``test`` (else ``validation``) of a data set with an image or a text column.
+    """Read the splits ``train`` and ``test`` (else ``validation``) of a data set with an image or a text column."""
+    return split_parts(f"hf:{name}", _splits(name, config), label, owner, size)
+
+
+def has_media(split: Any) -> bool:
+    """Return True if a split of the package ``datasets`` has a column of images, or one of texts besides its label."""
+    kinds = [type(kind).__name__ for kind in split.features.values()]
+    return "Image" in kinds or "text" in split.features
+
+
+def split_parts(
+    name: str, splits: Sequence[Any], label: str | None = None, owner: str | None = None, size: int | None = None
+) -> RawDataset:
+    """Read a training split, and perhaps a test split, of the package ``datasets``.
 
     The label is the column asked for, otherwise the first of `LABELS`, otherwise the first column of named classes.
     """
-    splits = _splits(name, config)
     features = splits[0].features
     label = _chosen(name, features, label) or _label(name, features)
     owner = _chosen(name, features, owner)
@@ -43,7 +55,7 @@ def hub_parts(
         x, column = text.encode(*(list(split[words]) for split in splits))
         columns = (column,)
     else:
-        raise AtollError(f"'hf:{name}' has neither an image nor a text column; it has {', '.join(features)}.")
+        raise AtollError(f"{name!r} has neither an image nor a text column; it has {', '.join(features)}.")
     owners = [np.array(list(split[owner])) if owner else None for split in splits]
     labels = [np.array(list(split[label])) for split in splits]
     names = getattr(features[label], "names", None)
@@ -68,7 +80,7 @@ def _splits(name: str, config: str | None) -> list[Any]:
 
 def _chosen(name: str, features: Mapping[str, object], column: str | None) -> str | None:
     if column is not None and column not in features:
-        raise unknown(f"column of 'hf:{name}'", column, features)
+        raise unknown(f"column of {name!r}", column, features)
     return column
 
 
@@ -76,7 +88,7 @@ def _label(name: str, features: Mapping[str, object]) -> str:
     named = [column for column in features if hasattr(features[column], "names")]
     found = [column for column in (*LABELS, *named) if column in features]
     if not found:
-        raise AtollError(f"'hf:{name}' has no label column. Choose one with '?label=': {', '.join(features)}.")
+        raise AtollError(f"{name!r} has no label column. Choose one with '?label=': {', '.join(features)}.")
     return str(found[0])
 
 
@@ -88,8 +100,7 @@ def _words(features: Mapping[str, object], label: str) -> str | None:
 
 def _pictures(name: str, splits: Sequence[Any], column: str, size: int | None) -> list[Array]:
     sources = [
-        [Source(f"hf:{name}, row {i}", partial(_picture, split, i, column)) for i in range(len(split))]
-        for split in splits
+        [Source(f"{name}, row {i}", partial(_picture, split, i, column)) for i in range(len(split))] for split in splits
     ]
     to = layout(chain.from_iterable(sources), size)
     return [stack(rows, to) for rows in sources]
