@@ -32,7 +32,8 @@ NAMES = [name for name, _ in CLIENT.model.net.named_parameters()]
 
 
 def scd(**settings: Any) -> SCD:
-    return SCD(**{"optim": toy_models.RICH, "personal_optim": toy_models.RICH} | settings)
+    """Return SCD with a strength at which training of a few weights at a high rate does not diverge."""
+    return SCD(**{"optim": toy_models.RICH, "personal_optim": toy_models.RICH, "lam_p": 1.0} | settings)
 
 
 def played(method: Any, c: Client = CLIENT, rounds: int = 2) -> tuple[Any, Any]:
