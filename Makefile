@@ -1,5 +1,7 @@
 # One virtual environment, made once; everything else runs inside it.
-PYTHON ?= python3.11
+# The newest Python from 3.11 on, whatever its file is called; name another one by `make setup PYTHON=/path/to/python`.
+PYTHON ?= $(shell for name in $$(seq -f 'python3.%g' 19 -1 11) python3 python; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 TORCH  ?= torch==2.13.0
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -11,6 +13,8 @@ setup: $(READY)
 
 # torch first and pinned, so that nothing pulls in another build of it later.
 $(READY): pyproject.toml
+	@test -x $(BIN)/python || test -n "$(PYTHON)" || \
+		{ echo "Atoll needs Python 3.11 or newer, and none was found. Name one: make setup PYTHON=/path/to/python"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet $(TORCH) numpy
