@@ -121,7 +121,10 @@ def show(
     \b
     Partitions:
       iid                      equal random parts
+      quantity:BETA            random parts of unequal sizes by a Dirichlet draw
+      shards:K                 K shards of sorted labels for every client
       pathological:K           K classes for every client
+      classes:K:BETA           K classes for every client, each class by a Dirichlet draw
       dirichlet:BETA           every class by a Dirichlet draw; the smaller BETA, the more uneven
       dirichlet:BETA:capped    also even sizes, at least 10 rows
       dirichlet:BETA:masked=P  a client takes part in a class with probability P

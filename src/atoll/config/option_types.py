@@ -15,6 +15,7 @@ class RunOptions(TypedDict, total=False):
     clients: int | None
     newcomers: int
     partition: str
+    shift: str | None
     split: str
     public: int
     public_data: str | None

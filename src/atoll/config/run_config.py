@@ -11,6 +11,7 @@ from ..aggregation.robust_rules import parse as parse_rule
 from ..clients.evaluation import TARGET_MEASURES
 from ..core.adapted_model import parse_adapter
 from ..core.problems import TASKS
+from ..data.feature_shift import read_shift
 from ..data.partition.specs import AUTO, DEFAULT
 from ..data.tables.statistics import ALL, COLUMNS, COMMON, MISSING, SITE, STANDARDISE, TableOptions
 from ..errors import AtollError
@@ -80,8 +81,16 @@ class Config:
     )
     partition: str = option(
         AUTO,
-        "division of the rows among clients: iid, pathological:K, dirichlet:BETA, natural, or file:PATH; auto: natural "
+        "division of the rows among clients: iid, quantity:BETA, pathological:K, shards:K, dirichlet:BETA, "
+        "classes:K:BETA, natural, or file:PATH; auto: natural "
         f"if the data name owners, otherwise {DEFAULT}",
+        group=DATA,
+    )
+    shift: str | None = option(
+        None,
+        "feature shift between clients: rotate:DEGREES turns the images of each client by an angle of its own, "
+        "noise:DEVIATION adds noise of a level of its own; default: none",
+        check=read_shift,
         group=DATA,
     )
     split: str = option(

@@ -18,8 +18,9 @@ from ..core.method import AnyMethod, traits_of
 from ..core.traits import Need
 from ..data.dataset import Array, Dataset
 from ..data.downloads import data_folder
+from ..data.feature_shift import read_shift
 from ..data.federate import federate
-from ..data.federated_dataset import PARTS, FederatedDataset, fingerprint
+from ..data.federated_dataset import PARTS, FederatedDataset, Part, fingerprint
 from ..data.loading import load
 from ..data.partition.specs import resolve
 from ..data.seeding import stream
@@ -299,7 +300,7 @@ def _pool(
     nets: Sequence[nn.Module],
 ) -> ClientPool:
     transform = preset(config.transform, federation.dataset.name, federation.dataset.shape)
-    rows = build_row_splits(federation, transform, config.device, preparations)
+    rows = build_row_splits(federation, transform, config.device, preparations, config)
     shape = tuple(rows.train.all.x.shape[1:])  # a transform may pad images
     networks = ModelFactory(config, federation.dataset, shape, code=None, inputs=preparations.own_inputs)
     models = (
@@ -336,12 +337,27 @@ def build_row_splits(
     transform: Transform,
     device: str = "cpu",
     preparations: Preparations = Preparations(),
+    config: Config | None = None,
 ) -> RowSplits:
-    """Return all clients' rows for training, validation and test, as tensors on ``device``."""
+    """Return all clients' rows for training, validation and test, as tensors on ``device``.
 
-    def build(owned: Sequence[Array]) -> ClientRows:
+    Args:
+        federation: the clients and their rows.
+        transform: preparation of images.
+        device: device of the tensors.
+        preparations: preparation of tables and texts.
+        config: configuration with the simulated shift of features; None for rows of real sites, which are as they are.
+    """
+    shift = read_shift(config.shift) if config is not None and config.shift else None
+    if shift is not None:
+        shift.check(federation.dataset.kind)
+
+    def build(part: Part) -> ClientRows:
+        owned = federation.part(part)
         x = transform.prepare(preparations.apply(federation, owned))
+        if shift is not None and config is not None:
+            x = shift.apply(x, [len(rows) for rows in owned], federation.clients, config.seed, part)
         y = torch.from_numpy(federation.labels(np.concatenate(owned))).to(federation.dataset.problem.dtype)
         return ClientRows(x.to(device), y.to(device), [len(rows) for rows in owned])
 
-    return RowSplits(*(build(federation.part(part)) for part in PARTS))
+    return RowSplits(*(build(part) for part in PARTS))

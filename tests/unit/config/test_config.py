@@ -84,6 +84,7 @@ GIVEN: dict[str, tuple[list[str], Any]] = {
     "eval_every": (["--eval-every", "2"], 2),
     "checkpoint_every": (["--checkpoint-every", "3"], 3),
     "data_digest": (["--data-digest", "0123"], "0123"),
+    "shift": (["--shift", "rotate:45"], "rotate:45"),
     "keep_models": (["--keep-models", "no"], False),
     "out": (["--out", "o"], "o"),
 }

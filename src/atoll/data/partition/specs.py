@@ -7,8 +7,11 @@ from ...errors import unknown
 from ...utils.parsing import Field, Spec, number, whole, word
 from .base import File, Scheme
 from .dirichlet import ByClient, Capped, Dirichlet, Masked
+from .few_classes import FewClasses
 from .natural import Natural
 from .pathological import Pathological
+from .quantity import Quantity
+from .shards import Shards
 from .uniform import Iid
 
 LARGEST_BETA = 1e6
@@ -82,6 +85,27 @@ _SCHEMES: dict[str, tuple[Callable[..., Scheme | File], Spec]] = {
             "dirichlet:0.5; for equal clients, iid",
             number("BETA", above=0, most=LARGEST_BETA),
             Field("MODE", f"capped, client or masked=P, with P {_SHARE.wanted}", _mode, optional=True),
+        ),
+    ),
+    "quantity": (
+        Quantity,
+        Spec(
+            "quantity:BETA, sizes of clients by a draw from Dir(BETA), such as quantity:0.5",
+            number("BETA", above=0, most=LARGEST_BETA),
+        ),
+    ),
+    "shards": (
+        Shards,
+        Spec(
+            "shards:K, with K shards of sorted labels per client, such as shards:2", whole("K", least=1, most=10**9 - 1)
+        ),
+    ),
+    "classes": (
+        FewClasses,
+        Spec(
+            "classes:K:BETA, K classes per client in shares by a draw from Dir(BETA), such as classes:3:0.5",
+            whole("K", least=1, most=10**9 - 1),
+            number("BETA", above=0, most=LARGEST_BETA),
         ),
     ),
     "natural": (Natural, Spec("natural")),

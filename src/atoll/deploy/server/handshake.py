@@ -52,6 +52,7 @@ DTYPES = frozenset(f"{kind}{size}" for kind in ("int", "uint") for size in (8, 1
 }
 SIMULATED = {
     **dict.fromkeys(("drop", "slow", "stragglers", "deadline", "poison"), "sites fail by themselves"),
+    "shift": "rows of sites are as they are",
     "dp_seed": "sites draw their noise themselves, and do not tell how",
 }
 _COMMON = {  # entries that must be equal at all sites, and the remedy if they differ

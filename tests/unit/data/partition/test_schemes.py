@@ -20,6 +20,9 @@ EVEN = make_pool(*[100] * 10)
         ("pathological:2", make_pool(100, 3), 4, r"class 'class 1' has 3 rows, but its 4 owners need 4"),
         ("iid", EVEN, 501, r"1000 rows cannot give each of 501 clients the 2 rows it needs. Use at most 500 clients"),
         ("dirichlet:0.5:capped", EVEN, 101, r"the 10 rows it needs. Use at most 100 clients"),
+        ("shards:200", EVEN, 10, r"2000 shards, but only 1000 rows. Use fewer clients or fewer shards"),
+        ("classes:11:1", EVEN, 10, r"11 classes per client, but the data have 10. Use at most classes:10:1"),
+        ("classes:2:1", make_pool(100, 3), 4, r"class 'class 1' has 3 rows, but 4 owners"),
         ("iid", EVEN, None, r"needs the number of clients"),
         ("iid", EVEN, 0, r"0 clients cannot share rows"),
         ("natural", EVEN, 3, r"names no owners of its rows. Choose another partition"),
@@ -51,6 +54,12 @@ SCHEMES = [
     "dirichlet:10:masked=0.7",
     "dirichlet:0.05:client",
     "dirichlet:5:client",
+    "quantity:0.01",
+    "quantity:5",
+    "shards:1",
+    "shards:3",
+    "classes:1:0.1",
+    "classes:2:10",
     "natural",
 ]
 
