@@ -17,6 +17,7 @@ from .storage import run_reader
 from .storage.metrics import RoundMetrics
 from .storage.run_dir import RunDir
 from .storage.run_reader import Run
+from .utils.notebook import notebook_bars
 
 
 def run(
@@ -42,7 +43,8 @@ def run(
         out: run directory for everything that ``atoll run`` writes; without it nothing is written.
         resume: continue the run that is in ``out``.
         force: replace the run that is in ``out``.
-        watch: called with the number of rounds done and, after an evaluation, its metrics.
+        watch: called with the number of rounds done and, after an evaluation, its metrics; by default, a progress bar
+            in notebooks.
         options: the options of the command line, such as ``clients=20`` or ``partition="iid"``. Values of ``--set``
             are ``settings={"lam": 0.5}``, those of ``--with`` are ``terms=["dw:mu=0.1"]``.
 
@@ -61,7 +63,8 @@ def run(
     if not isinstance(method, str):
         values["settings"] = all_settings(method)
     setup = parts.build(from_dict(values, "the options"))
-    return run_setup(setup, resume=resume, force=force, watch=watch).result
+    with notebook_bars({setup.config.label: setup.config.rounds} if watch is None else {}) as bars:
+        return run_setup(setup, resume=resume, force=force, watch=watch or bars[0]).result
 
 
 class Finished(NamedTuple):

@@ -1,8 +1,11 @@
 """Define the ``atoll`` command and load its subcommands."""
 
 import errno
+import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -56,7 +59,8 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[name]
-        command: click.Command = getattr(import_module(f".{module}", __name__), attribute)
+        with _loading_notice():
+            command: click.Command = getattr(import_module(f".{module}", __name__), attribute)
         command.context_settings.setdefault("help_option_names", HELP)
         return command
 
@@ -99,6 +103,21 @@ class Commands(click.Group):
             full = reason.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             hint = " Free some space, then continue with --resume." if full else ""
             raise Mistake(f"The operating system reports an error: {reason}.{hint}") from reason
+
+
+@contextmanager
+def _loading_notice() -> Iterator[None]:
+    """Show a word on a terminal while modules are imported, which can take seconds, and remove it afterwards."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    sys.stderr.write("Loading ...")
+    sys.stderr.flush()
+    try:
+        yield
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
 
 
 class Mistake(click.ClickException):

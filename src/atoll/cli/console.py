@@ -1,5 +1,6 @@
 """Print tables and progress bars, for all commands."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -12,10 +13,11 @@ from ..core.problems import criterion_named
 from ..engine.experiment import Watch
 from ..errors import AtollError
 from ..storage.metrics import RoundMetrics
-from ..utils.progress import Observer, is_quiet, observed, quiet
+from ..utils.progress import Observer, is_quiet, observed, quiet, silent
 
 F = TypeVar("F", bound=Callable[..., object])
 
+FIRST_LINE, NEXT_LINE = 10.0, 30.0  # Seconds to the first plain line of a run without a terminal, and between two.
 ESTIMATE_PERIOD = 600.0  # Seconds of progress behind the estimate of the time left: rounds may take minutes.
 
 
@@ -27,7 +29,10 @@ def console(stderr: bool = False) -> Console:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Progress]:
-    """Show progress bars on standard error, so that standard output stays machine-readable; none if no terminal."""
+    """Show progress bars on standard error, so that standard output stays machine-readable.
+
+    Without a terminal there are no bars; :func:`follow` then prints plain lines.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -87,7 +92,9 @@ def quiet_option(command: F) -> F:
 
 
 def follow(bars: Progress, label: str, rounds: int) -> Watch:
-    """Add a bar for one run: rounds done, latest score, time left."""
+    """Add a bar for one run: rounds done, latest score, time left. Without a terminal, print a line now and then."""
+    if bars.disable:
+        return silent if is_quiet() else _log_lines(label, rounds)
     task = bars.add_task(label, total=rounds, score="")
 
     def watch(done: int, line: RoundMetrics | None) -> None:
@@ -96,6 +103,35 @@ def follow(bars: Progress, label: str, rounds: int) -> Watch:
             bars.update(task, score=_score(line))
 
     return watch
+
+
+def _log_lines(label: str, rounds: int, clock: Callable[[], float] = time.monotonic) -> Watch:
+    """Return a watch that prints rounds, score and time left as plain lines, for log files of long runs."""
+    began = due = 0.0  # The clock starts with the first round, because several runs may wait for one another.
+    first = 0
+    latest = ""
+
+    def watch(done: int, line: RoundMetrics | None) -> None:
+        nonlocal began, due, first, latest
+        now = clock()
+        latest = _score(line) if line else latest
+        if not began:
+            began, due, first = now, now + FIRST_LINE, done
+        elif now >= due:
+            due = now + NEXT_LINE
+            left = (rounds - done) * (now - began) / max(1, done - first)
+            scores = f", {latest}" if latest else ""
+            click.echo(f"{label}: round {done} of {rounds}{scores}, about {_duration(left)} left", err=True)
+
+    return watch
+
+
+def _duration(seconds: float) -> str:
+    """Write a time in the largest unit that gives at least 2."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def counted(bars: Progress, label: str) -> Callable[[int, int], None]:

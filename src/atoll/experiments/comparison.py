@@ -17,7 +17,7 @@ from ..report import table
 from ..storage import run_reader
 from ..storage.group_dir import check_free_for_group
 from ..storage.run_reader import Run
-from ..utils.notebook import dataframe, html
+from ..utils.notebook import dataframe, html, notebook_bars
 from ..utils.stats import Stat
 from .planning import assign_directories, plan_configs
 from .runner import run_all
@@ -111,8 +111,10 @@ def run_compare(
     planned = plan_configs(names, {**options, **entries}, seeds, parts)
     with folder_for(out) as root:
         placed = assign_directories(planned, root)
-        watches = [watch or silent] * len(placed)
-        return run_placed(placed, watches, None if out is None else root, resume, force, parts)
+        labels = {f"{c.label} seed {c.seed}": c.rounds for c in placed}
+        with notebook_bars({} if watch else labels) as bars:
+            watches = [watch] * len(placed) if watch else bars
+            return run_placed(placed, watches, None if out is None else root, resume, force, parts)
 
 
 def run_placed(
@@ -155,10 +157,6 @@ def folder_for(out: str | Path | None) -> Iterator[Path]:
         return
     with TemporaryDirectory() as temporary:
         yield Path(temporary)
-
-
-def silent(done: int, line: object) -> None:
-    """Watch a run without showing anything."""
 
 
 def _flatten(row: table.Row) -> dict[str, object]:

@@ -17,8 +17,9 @@ from ..storage.run_reader import Run
 from ..utils import notebook
 from ..utils.files import to_json, write_whole
 from ..utils.parsing import Json
+from ..utils.progress import silent
 from . import paper_comparison
-from .comparison import Comparison, silent
+from .comparison import Comparison
 from .paper_planning import PlannedRun, plan_runs
 from .papers import Recipe, Scale, read_recipe
 from .runner import run_cases

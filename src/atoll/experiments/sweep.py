@@ -18,7 +18,8 @@ from ..storage.group_dir import check_free_for_group
 from ..storage.run_reader import Run
 from ..utils.files import to_json, write_whole
 from ..utils.notebook import dataframe, html
-from .comparison import Comparison, count, folder_for, silent
+from ..utils.progress import silent
+from .comparison import Comparison, count, folder_for
 from .planning import plan_configs
 from .runner import run_all
 from .search import MODELS, Axis, Grid, Point, Random, Search

@@ -1,12 +1,16 @@
 """Tables for notebooks: pandas data frames and HTML."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from typing import Any
 
 import pyarrow as pa
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..errors import AtollError
+from .progress import silent
 
 
 def dataframe(table: pa.Table) -> Any:
@@ -16,6 +20,38 @@ def dataframe(table: pa.Table) -> Any:
     except ImportError:
         raise AtollError("Data frames need pandas: pip install 'atoll[pandas]'. to_table() works without it.") from None
     return table.to_pandas()
+
+
+def is_notebook() -> bool:
+    """Return True inside a Jupyter notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+@contextmanager
+def notebook_bars(labels: Mapping[str, int]) -> Iterator[Sequence[Callable[[int, object], None]]]:
+    """Show a progress bar for each of several runs; outside of notebooks, show nothing.
+
+    Args:
+        labels: the rounds of each run by its name.
+
+    Yields:
+        A watch for each run.
+    """
+    if not is_notebook():
+        yield [silent] * len(labels)
+        return
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bars:
+        yield [_watch(bars, label, rounds) for label, rounds in labels.items()]
+
+
+def _watch(bars: Progress, label: str, rounds: int) -> Callable[[int, object], None]:
+    task = bars.add_task(label, total=rounds)
+
+    def watch(done: int, line: object) -> None:
+        bars.update(task, completed=done)
+
+    return watch
 
 
 def html(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -41,6 +41,10 @@ def is_quiet() -> bool:
     return _quiet.get()
 
 
+def silent(done: int, line: object) -> None:
+    """Show nothing of a run: a watch for callers that give none."""
+
+
 def track(what: str, items: Iterable[T], total: int) -> Iterator[T]:
     """Yield the items unchanged and report each one to the observer, if one is set.
 

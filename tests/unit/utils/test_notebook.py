@@ -118,3 +118,25 @@ def test_to_dataframe_without_pandas_names_the_extra(result: Result, monkeypatch
 
 def test_html_escapes_names() -> None:
     assert "<td>a&lt;b&amp;c</td>" in notebook.html("title", ["name"], [["a<b&c"]])
+
+
+def test_notebooks_show_a_bar_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, float]] = []
+
+    class Bars(notebook.Progress):
+        def stop(self) -> None:
+            shown.extend((task.description, task.completed) for task in self.tasks)
+            super().stop()
+
+    monkeypatch.setattr(notebook, "is_notebook", lambda: True)
+    monkeypatch.setattr(notebook, "Progress", Bars)
+
+    run_compare(["local", "fedavg"], rounds=2, clients=2, rows=100)
+
+    assert shown[:2] == [("local seed 0", 2), ("fedavg seed 0", 2)]
+
+
+def test_nothing_is_shown_outside_of_notebooks(capsys: pytest.CaptureFixture[str]) -> None:
+    atoll.run("local", rounds=1, clients=2, rows=100)
+
+    assert capsys.readouterr() == ("", "")
