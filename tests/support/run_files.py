@@ -90,7 +90,7 @@ def make_run(
     rows = [(t, c, accuracies[t - 1] + i / 100) for t in rounds for i, c in enumerate(clients)]
     columns = {"round": [r[0] for r in rows], "client": [r[1] for r in rows], "accuracy": [r[2] for r in rows]}
     pyarrow.parquet.write_table(pyarrow.table(columns), path / "clients.parquet")
-    counts = [[3 * i + j for j in range(len(classes))] for i in range(len(clients))]
+    counts = [[3 * i + j + 1 for j in range(len(classes))] for i in range(len(clients))]
     held = {"name": f"split-{seed}", "clients": list(clients), "classes": list(classes), "notes": []}
     held |= dict.fromkeys(("train", "val", "test"), counts)
     (path / "holdings.json").write_text(json.dumps(held | (holdings or {})))

@@ -15,6 +15,7 @@ from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
 from ..config import Config
 from ..core.hooks import has_bias_free_heads
 from ..core.method import AnyMethod, traits_of
+from ..core.optim.base import Optimiser
 from ..core.traits import Need
 from ..data.dataset import Array, Dataset
 from ..data.downloads import data_folder
@@ -30,7 +31,7 @@ from ..data.tables.federated import Preparations, fit_clients, with_target_units
 from ..data.transforms import Transform, preset
 from ..errors import AtollError
 from ..methods import _registry
-from ..methods._factory import fill_from_option, make, setting_value
+from ..methods._factory import fill_from_option, local_optimisers, make, setting_value
 from ..privacy.setup import needs_row_gradients, prepare
 from ..simulation.clock import Devices
 from ..simulation.faults import Faults, read_faults
@@ -45,6 +46,14 @@ from .vmap_trial import find_vmap_problem, is_tried, two_clients
 
 NAMED = ("natural", "file:")  # partitions that determine the clients themselves
 DEFAULT_CLIENTS = 10
+TRAINING_OPTIONS = {  # options of runs, and the fields of optimisers that they set
+    "optimiser": "optimiser",
+    "lr": "lr",
+    "lr_schedule": "schedule",
+    "epochs": "epochs",
+    "steps": "steps",
+    "batch_size": "batch_size",
+}
 VMAP_LIMIT = 200_000  # weights up to which vmap is faster than two processes; see benchmarks/auto_rule.py
 
 
@@ -128,6 +137,7 @@ def build_setup(
     pool = replace(pool, metrics=load_user_metrics(config, data.problem, measures))
     check_targets(config, data.problem)
     backend, notes = _backend(method, pool, config) if config.backend == "auto" else (config.backend, ())
+    config = _resolve_training(config, method)
     config = replace(
         config,
         task=config.task if data.num_classes else data.problem.task,
@@ -178,6 +188,27 @@ def _apply_wait_free(config: Config, method: AnyMethod) -> AnyMethod:
         )
     changed: AnyMethod = replace(cast(Any, method), **changes)
     return changed
+
+
+def _resolve_training(config: Config, method: AnyMethod) -> Config:
+    """Fill in the options of local training that were not given, where all local training of the method agrees."""
+    optimisers = [getattr(method, name) for name in local_optimisers(method)]
+    found: dict[str, Any] = {}
+    for option, field in TRAINING_OPTIONS.items():
+        values = [_training_value(optimiser, field) for optimiser in optimisers]
+        # Zero is a setting of a method, not a value of an option: nothing is trained at that rate or length.
+        if getattr(config, option) is None and values and values[0] and all(v == values[0] for v in values):
+            found[option] = values[0]
+    if found.get("steps") is not None or config.steps is not None:
+        found.pop("epochs", None)
+    return replace(config, **found)
+
+
+def _training_value(optimiser: Optimiser, field: str) -> Any:
+    if field == "optimiser":
+        return type(optimiser).__name__.lower()
+    value = getattr(optimiser, field, None)
+    return value if isinstance(value, int | float | str | None) else str(value)
 
 
 def check_fit(config: Config, pool: ClientPool, method: AnyMethod | None = None) -> None:

@@ -9,6 +9,7 @@ from . import pictures, table
 from .figures import metrics
 from .figures.base import title
 from .groups import Group, groups
+from .majority import describe_majority
 from .owners import compare_with_alone, describe_gains
 from .wording import count, count_range
 
@@ -46,7 +47,7 @@ def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
         title=title(runs[0].summary),
         score=runs[0].criterion,
         columns=table.columns(rows),
-        about=_about(found),
+        about=_about(found) + describe_majority(runs[0]),
         owners=[describe_gains(gains, runs[0].criterion.percent) for gains in compare_with_alone(found)],
         headline=_headline(rows),
         cards=_cards(rows),

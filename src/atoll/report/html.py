@@ -12,7 +12,8 @@ from markupsafe import Markup
 from ..core.criterion import ACCURACY
 from ..core.problems import Classes
 from ..errors import AtollError
-from ..storage.run_reader import FILES, Document, Run, find, load
+from ..storage.environment_file import read_sessions
+from ..storage.run_reader import FILES, Run, find, load
 from . import pictures, style, table
 from .chapters import make_chapter
 from .figures.base import FigureSpec
@@ -70,7 +71,7 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
         cell=table.cell,
         state=_state(runs),
         holdings=partition_sections(runs),
-        configs=[(_group_title(group), _yaml(group.runs[0].config)) for part in comparable for group in groups(part)],
+        configs=[(_group_title(group), _settings(group.runs[0])) for part in comparable for group in groups(part)],
         notes=run_notes(runs),
         runs=[_pointer(run, base) for run in runs],
         files=FILES,
@@ -114,8 +115,11 @@ def _state(runs: Sequence[Run]) -> str:
     return f"{count(len(runs), 'run')}: " + ", ".join(f"{n} {status}" for status, n in counts.most_common())
 
 
-def _yaml(config: Document) -> str:
-    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+def _settings(run: Run) -> str:
+    """Return the configuration of a run and the conditions under which it was computed, as YAML."""
+    sessions = read_sessions(run.path)
+    shown = {"config": dict(run.config)} | ({"sessions": sessions} if sessions else {})
+    return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 
 
 def _group_title(group: Group) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ..storage.run_reader import Run
+from .majority import warn_of_single_classes
 from .partitions import group_by_partition, partition_title
 from .wording import count
 
@@ -11,7 +12,13 @@ LISTED = 5  # rejected uploads named in a note before the rest is only counted
 
 def run_notes(runs: Sequence[Run]) -> list[str]:
     """Return all notes on runs, one sentence or more each."""
-    return [*_unfinished(runs), *_rejected(runs), *_partition_notes(runs), *_privacy_statements(runs)]
+    return [
+        *_unfinished(runs),
+        *_rejected(runs),
+        *_partition_notes(runs),
+        *_single_classes(runs),
+        *_privacy_statements(runs),
+    ]
 
 
 def _unfinished(runs: Sequence[Run]) -> list[str]:
@@ -40,6 +47,14 @@ def _partition_notes(runs: Sequence[Run]) -> list[str]:
         f"{partition_title(members)}: {note}"
         for members in group_by_partition(runs)
         for note in members[0].holdings["notes"]
+    ]
+
+
+def _single_classes(runs: Sequence[Run]) -> list[str]:
+    return [
+        f"{partition_title(members)}: {sentence}"
+        for members in group_by_partition(runs)
+        for sentence in warn_of_single_classes(members[0])
     ]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from support.deployed_federation import Deployed, atoll, environment, processes, wait_for
 
-from atoll.api import run_config
+from atoll.api import run_setup
 from atoll.config import Config
 from atoll.deploy.export_sites import export_sites
 from atoll.engine.setup import build_setup
@@ -60,7 +60,7 @@ def digest(fed: Deployed, method: str, *more: object) -> str:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_deployed_run_equals_the_simulated_one(fed: Deployed, method: str) -> None:
-    assert digest(fed, method) == run_config(config(method)).summary["digest"]
+    assert digest(fed, method) == run_setup(build_setup(config(method))).result.summary["digest"]
 
 
 def test_a_run_leaves_what_a_simulation_leaves(fed: Deployed) -> None:
@@ -135,6 +135,6 @@ def test_a_run_goes_on_to_the_same_end_after_kill_9(fed: Deployed, what: str) ->
         again = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400)
         assert again.returncode == 0, again.stderr
         text = again.stdout
-    assert json.loads(text)["digest"] == run_config(config("fedavg", rounds=4)).summary["digest"]
+    assert json.loads(text)["digest"] == run_setup(build_setup(config("fedavg", rounds=4))).result.summary["digest"]
     rounds = [json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert rounds == [1, 2, 3, 4]

@@ -11,6 +11,7 @@ import yaml
 from atoll.cli.options import given
 from atoll.cli.run import compare, run
 from atoll.config import NEUTRAL, Config, flag, from_dict, read_yaml
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 
 # A value for every field that differs from its default, as the command line has it and as it should be read.
@@ -285,3 +286,20 @@ def test_optimiser_options_contain_only_given_ones() -> None:
 def test_word_none_is_a_choice_where_listed_and_null_elsewhere() -> None:
     assert (Config(cov_source="none").cov_source, Config(cov_source=None).cov_source) == ("none", None)
     assert Config(dp="none").dp is None
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "resolved"),
+    [
+        ("fedavg", {}, {"optimiser": "sgd", "lr": 0.01, "epochs": 5, "steps": None, "batch_size": 32}),
+        ("fedavg", {"optim.steps": 7}, {"epochs": None, "steps": 7}),
+        ("ditto", {"personal_optim.lr": 0.5}, {"lr": None, "epochs": 5}),  # two trainings that differ in their rate
+        ("pfedes", {"proxy_optim.lr": 0.0}, {"lr": None}),
+    ],
+)
+def test_configuration_of_a_run_names_the_values_in_use(
+    method: str, settings: dict[str, object], resolved: dict[str, object]
+) -> None:
+    config = build_setup(Config(method=method, settings=settings, models=("cnn1",), clients=2, rows=100)).config
+
+    assert {name: getattr(config, name) for name in resolved} == resolved

@@ -19,8 +19,9 @@ from atoll.analysis.class_relations import Relations, WeightNorms, correlate_nor
 from atoll.analysis.embeddings import Features, embed, features, separation
 from atoll.analysis.proxy_images import proxy_images
 from atoll.analysis.timeline import simulate_schedule
-from atoll.api import run_config
+from atoll.api import run_setup
 from atoll.config import Config
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.inference.models import SavedRun, open_run
 from atoll.report import figures, html, pictures, plots, style
@@ -345,7 +346,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "dw": {"method": "fedavg", "terms": ("dw:mu=0",)}, "local": {"method": "local"},
             "pfedes": {"method": "pfedes"}, "scd": {"method": "scd", "wait_free": True},
         }.items():  # fmt: skip
-            run_config(Config(**TINY | changes, out=str(root / name)))
+            run_setup(build_setup(Config(**TINY | changes, out=str(root / name))))
     return {path.name: path for path in root.iterdir()}
 
 

@@ -175,7 +175,7 @@ def test_resume_with_force_is_refused(finished: Path, refused: Callable[..., str
     ("changes", "named"),
     [
         (["--seed", 3], ["seed: 0 before, 3 now"]),
-        (["--rate", 0.5, "--lr", 0.3], ["lr: None before, 0.3 now", "rate: 1.0 before, 0.5 now"]),
+        (["--rate", 0.5, "--lr", 0.3], ["lr: 0.01 before, 0.3 now", "rate: 1.0 before, 0.5 now"]),
         (["--set", "optim.momentum=0"], ["settings: {} before, {'optim.momentum': 0.0} now"]),
         (["--models", "linear"], ["models: ['mlp'] before, ['linear'] now"]),
         (["--backend", "loop"], ["backend: 'vmap' before, 'loop' now"]),
