@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ..report import figures, html, sheets, speedup, table
+from ..report.checklist import reproducibility_checklist
 from ..report.figures.base import by_case
 from ..report.groups import split_by_problem
 from ..storage import run_reader
@@ -28,6 +29,12 @@ MEASURE = "Average over all test rows, or over clients."
     metavar="FILE",
     help="Also write the table as .md, .csv or .tex; may be repeated.",
 )
+@click.option(
+    "--columns",
+    metavar="NAME,NAME,...",
+    help="Columns of exported tables, such as best_by_val,worst_decile,mb_up,p; default: all.",
+)
+@click.option("--checklist", is_flag=True, help="Print a reproducibility checklist, filled in from the runs.")
 @click.option("--figures", "folder", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures.")
 @click.option(
     "--figure",
@@ -41,6 +48,8 @@ def report(
     paths: tuple[Path, ...],
     out: Path | None,
     files: tuple[Path, ...],
+    columns: str | None,
+    checklist: bool,
     folder: Path | None,
     kinds: tuple[str, ...],
     as_json: bool,
@@ -58,11 +67,15 @@ def report(
     if as_json:
         click.echo(to_json([dict(run.summary) for run in loaded], indent=1))
         return
+    if checklist:
+        click.echo(reproducibility_checklist(loaded))
+        return
+    exported = {path: table.sheet(loaded, columns.split(",") if columns else ()) for path in files}
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     for comparable in split_by_problem(loaded):
         table.print_table(console(), table.rows(comparable))
-    for path in files:
-        sheets.export(table.sheet(loaded), path)
+    for path, sheet in exported.items():
+        sheets.export(sheet, path)
     shown = by_case(loaded)
     own = figures.make_figures(requests, shown)
     if folder:

@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,12 +46,15 @@ class TensorBoard:
 
 
 class MLflow:
-    """Logs to the tracking server of ``MLFLOW_TRACKING_URI``, or else to a file in the run's folder."""
+    """Logs to the tracking server of ``MLFLOW_TRACKING_URI``, or else to ``mlflow.db`` in the working directory.
+
+    That file is the store that ``mlflow ui`` opens there, so that all runs can be compared.
+    """
 
     def __init__(self, config: Config, folder: Path):
         import mlflow
 
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.absolute() / 'mlflow.db'}"
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').absolute()}"
         self._client: Any = mlflow.tracking.MlflowClient(tracking_uri=uri)
         found = self._client.get_experiment_by_name(PROJECT)
         experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
@@ -91,11 +96,25 @@ TRACKERS: dict[str, tuple[Callable[[Config, Path], Tracker], str, str]] = {
 }
 
 
+@cache
+def installed_trackers() -> Mapping[str, Callable[[Config, Path], Tracker]]:
+    """Load the trackers of installed packages. Warns about a tracker that cannot be loaded, and leaves it out."""
+    found: dict[str, Callable[[Config, Path], Tracker]] = {}
+    for point in entry_points(group="atoll.trackers"):
+        try:
+            found[point.name] = point.load()
+        except Exception as reason:  # An installed package may raise anything.
+            warnings.warn(f"atoll.trackers {point.name!r} ({point.value}) was left out: {reason}", stacklevel=2)
+    return found
+
+
 def check(names: Sequence[str]) -> None:
     """Raise an AtollError if a tracker does not exist or its package is not installed."""
     for name in names:
+        if name in installed_trackers():
+            continue
         if name not in TRACKERS:
-            raise unknown("tracker", name, TRACKERS)
+            raise unknown("tracker", name, [*TRACKERS, *installed_trackers()])
         _, package, extra = TRACKERS[name]
         if importlib.util.find_spec(package) is None:
             raise AtollError(f"--track {name} needs the package {package}: pip install 'atoll[{extra}]'.")
@@ -117,7 +136,8 @@ class Tracking:
             self._attempt(name, partial(self._start, name, config, folder))
 
     def _start(self, name: str, config: Config, folder: Path) -> None:
-        self._trackers[name] = TRACKERS[name][0](config, folder)
+        make = installed_trackers().get(name) or TRACKERS[name][0]
+        self._trackers[name] = make(config, folder)
 
     def watch(self, done: int, line: RoundMetrics | None) -> None:
         """Log a round, if it was evaluated."""

@@ -18,13 +18,14 @@ from ..core.problems import Classes, Labels, NextToken, Numbers
 from ..errors import AtollError, unknown
 from ..typing import ClientId
 from ..utils.files import to_json, write_whole
+from .model_card import model_card
 from .models import TrainedModels
 from .raw_model import with_raw_inputs
 
 Reader = Callable[[Tensor], Tensor]
 
 TOLERANCE = 1e-4  # of logits, because another runtime sums in another order
-MANIFEST = "manifest.json"
+MANIFEST, MODEL_CARD = "manifest.json", "README.md"
 OUTPUTS = {
     Classes.task: "logits, one for each class",
     Labels.task: "logits, one for each label",
@@ -34,7 +35,7 @@ OUTPUTS = {
 
 
 def export_model(models: TrainedModels, client: ClientId, form: str, folder: Path) -> dict[str, object]:
-    """Write the model of a client and its manifest.
+    """Write the model of a client, its manifest and its model card.
 
     Args:
         models: the trained models.
@@ -71,7 +72,15 @@ def export_model(models: TrainedModels, client: ClientId, form: str, folder: Pat
         )
     manifest = _manifest(models, client, form, folder / name) | {"checked": {"rows": len(x), "largest_gap": gap}}
     write_whole(folder / MANIFEST, (to_json(manifest, indent=1) + "\n").encode())
+    score = None if numbers else _own_score(models, client, expected)
+    write_whole(folder / MODEL_CARD, model_card(manifest, models.config, models.pool, client, score).encode())
     return manifest
+
+
+def _own_score(models: TrainedModels, client: ClientId, outputs: Tensor) -> str | None:
+    """Return the score of a model on the client's test rows, given its outputs; None if there are none."""
+    rows, problem = models.pool.test[models.pool.position(client)], models.pool.problem
+    return problem.criterion.named(problem.score(outputs, rows.y)) if len(rows.y) else None
 
 
 def _manifest(models: TrainedModels, client: ClientId, form: str, file: Path) -> dict[str, object]:

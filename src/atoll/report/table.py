@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ..clients.evaluation import reserved_names
 from ..core.criterion import ACCURACY, Criterion
+from ..errors import unknown
 from ..storage.run_reader import Run, value
 from ..utils.stats import Stat
 from .groups import Group, criterion_of, groups
@@ -256,8 +257,19 @@ def _width(console: Console, rows: Sequence[Row], columns: Sequence[Column]) -> 
     return Measurement.get(console, console.options.update(max_width=1000), _rich_table(rows, columns)).maximum
 
 
-def sheet(runs: Iterable[Run]) -> Sheet:
-    """Return all columns as text for a file, with a paired t-test of each method against the best one, over seeds."""
+P_VALUE = "p"  # the column of paired tests in exported tables
+
+
+def sheet(runs: Iterable[Run], chosen: Sequence[str] = ()) -> Sheet:
+    """Return columns as text for a file, with a paired t-test of each method against the best one, over seeds.
+
+    Args:
+        runs: the runs.
+        chosen: names of columns, such as ``best_by_val``, in their order, under short headings; none: all columns.
+
+    Raises:
+        AtollError: there is no such column.
+    """
     runs = list(runs)
     criterion_of(runs)
     found = groups(runs)
@@ -266,11 +278,19 @@ def sheet(runs: Iterable[Run]) -> Sheet:
         f"means over seeds ± standard deviation; p: paired t-test against {found[0].name} over seeds, corrected by Holm"
     )
     shown = columns(made)
-    lines = [
-        [r.name, str(len(r.seeds)), *(cell(r, column) for column in shown), versus]
+    made_cells = [
+        {"seeds": str(len(r.seeds)), **{c.field: cell(r, c) for c in shown}, P_VALUE: versus}
         for r, versus in zip(made, ["", *_p_values(found)], strict=True)
     ]
-    return Sheet(title, ["method", "seeds", *(f"{c.family}: {c.title}" for c in shown), "p"], lines)
+    headings = {"seeds": "seeds", **{c.field: f"{c.family}: {c.title}" for c in shown}, P_VALUE: P_VALUE}
+    if chosen:
+        headings |= {c.field: c.short for c in shown}
+    for name in chosen:
+        if name not in headings:
+            raise unknown("column", name, headings)
+    names = list(chosen) or list(headings)
+    lines = [[r.name, *(cells[name] for name in names)] for r, cells in zip(made, made_cells, strict=True)]
+    return Sheet(title, ["method", *(headings[name] for name in names)], lines)
 
 
 def _p_values(found: Sequence[Group]) -> list[str]:

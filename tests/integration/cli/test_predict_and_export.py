@@ -1,10 +1,12 @@
 """The models of a run in use: predictions, and models for other programs."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
@@ -153,3 +155,15 @@ def test_module_of_a_method_with_several_models_is_refused(tmp_path: Path) -> No
     run("fedproto", out=tmp_path / "run", **SHORT)
     with pytest.raises(AtollError, match="predict"):
         open_run(tmp_path / "run").module("0")
+
+
+def test_export_writes_a_model_card_with_the_score(atoll: Callable[..., Any]) -> None:
+    atoll("run", "fedavg_ft", "--rows", 300, "--clients", 3, "--rounds", 2, "--out", "run", "--quiet")
+    atoll("export", "run", "--client", "1", "--out", "models")
+
+    card = Path("models/1/safetensors/README.md").read_text()
+    rows = pq.read_table("run/clients.parquet").to_pylist()
+    chosen = json.loads(Path("models/1/safetensors/manifest.json").read_text())["round"]
+    (score,) = [row["accuracy"] for row in rows if (row["client"], row["round"]) == ("1", chosen)]
+    assert f"test rows: {score:.2%}." in card
+    assert "trained by\nfedavg_ft" in card

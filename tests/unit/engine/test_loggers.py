@@ -1,6 +1,7 @@
 """Runs told to other programs; whatever these do, the run is the same."""
 
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,16 @@ def test_missing_tracker_is_refused_before_run(tmp_path: Path) -> None:
     with pytest.raises(AtollError, match=r"atoll\[thing\]"):
         run("fedavg", out=tmp_path / "run", track=["listener"], **SHORT)
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_tracker_of_an_installed_package_is_used(
+    tmp_path: Path, without_report: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = EntryPoint("mine", f"{__name__}:Listener", "atoll.trackers")
+    monkeypatch.setattr(loggers, "entry_points", lambda group: [point] if group == "atoll.trackers" else [])
+    loggers.installed_trackers.cache_clear()
+
+    run("fedavg", out=tmp_path / "run", track=["mine"], **SHORT)
+    loggers.installed_trackers.cache_clear()
+
+    assert [event[0] for event in heard] == ["start", "line", "line", "close"]
