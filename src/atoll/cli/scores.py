@@ -1,6 +1,7 @@
 """``atoll scores``: score the models of a run on each client's test rows."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -11,6 +12,8 @@ from ..inference.scoring import ClientScores, score_clients
 from ..utils.files import to_json
 from .console import console
 from .predict import open_models, print_round, round_option
+
+MOST_CLASSES = 4  # predicted classes that a row of the table by class names
 
 
 @click.command()
@@ -32,7 +35,8 @@ def scores(run: Path, which: str, point: float, draws: int, out: Path | None, as
     """Score each client's personalised model on the client's test rows, with 95 % bootstrap intervals.
 
     Accuracy, balanced accuracy, areas under the ROC and the precision-recall curve, Brier score, expected calibration
-    error and, with two classes, sensitivity and specificity at a chosen point.
+    error and, with two classes, sensitivity and specificity at a chosen point; then recall and precision of each
+    class over all test rows, with the classes that its rows were taken for.
     """
     models = open_models(run, which)
     found = score_clients(models, point, draws)
@@ -49,13 +53,20 @@ def scores(run: Path, which: str, point: float, draws: int, out: Path | None, as
     click.echo(
         f"95 % intervals over {draws} resamples of the test rows; a decision counts as positive from {point:g} on."
     )
+    console().print(_class_table(found[-1].confusion, models.data.classes))
     if out is not None:
         click.echo(f"Reliability diagram: {out}")
 
 
 def _plain(each: ClientScores) -> dict[str, object]:
     scores = {name: interval._asdict() for name, interval in each.scores.items()}
-    return {"client": each.client, "rows": each.rows, "scores": scores, "bins": [bin._asdict() for bin in each.bins]}
+    return {
+        "client": each.client,
+        "rows": each.rows,
+        "scores": scores,
+        "bins": [bin._asdict() for bin in each.bins],
+        "confusion": each.confusion,
+    }
 
 
 def _table(found: list[ClientScores]) -> Table:
@@ -67,6 +78,23 @@ def _table(found: list[ClientScores]) -> Table:
             who = (each.client, f"{each.rows:,}") if at == 0 else ("", "")
             table.add_row(*who, name, *_cells(interval))
     return table
+
+
+def _class_table(confusion: list[list[int]], classes: Sequence[str]) -> Table:
+    """Show recall and precision of each class over all test rows, and where its rows were predicted."""
+    table = Table(title="Test rows of all clients, by class", title_justify="left", box=None, pad_edge=False)
+    for head in ("class", "rows", "recall", "precision", "predicted as"):
+        table.add_column(head, justify="left" if head in ("class", "predicted as") else "right")
+    for at, row in enumerate(confusion):
+        named = sum(other[at] for other in confusion)
+        order = sorted(range(len(row)), key=lambda j: -row[j])
+        places = ", ".join(f"{classes[j]}: {row[j]:,}" for j in order[:MOST_CLASSES] if row[j])
+        table.add_row(classes[at], f"{sum(row):,}", _share(row[at], sum(row)), _share(row[at], named), places)
+    return table
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.3f}" if whole else "–"
 
 
 def _cells(interval: Interval) -> tuple[str, str]:

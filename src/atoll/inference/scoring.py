@@ -23,12 +23,14 @@ class ClientScores(NamedTuple):
         rows: number of test rows.
         scores: every score with its interval, by name.
         bins: bins of the reliability diagram.
+        confusion: number of rows of each true class (first index) that were predicted as each class.
     """
 
     client: str
     rows: int
     scores: dict[str, Interval]
     bins: list[Bin]
+    confusion: list[list[int]]
 
 
 def score_clients(models: TrainedModels, point: float = 0.5, draws: int = 1000) -> list[ClientScores]:
@@ -56,9 +58,22 @@ def score_clients(models: TrainedModels, point: float = 0.5, draws: int = 1000) 
             len(y),
             {name: bootstrap(score, logits, y, draws) for name, score in wanted.items()},
             reliability(logits, y),
+            confusion_matrix(logits, y, problem.num_classes),
         )
         for client, logits, y in [*parts, whole]
     ]
+
+
+def confusion_matrix(logits: torch.Tensor, y: torch.Tensor, classes: int) -> list[list[int]]:
+    """Count the rows of each true class (first index) that were predicted as each class (second index).
+
+    Example:
+        >>> confusion_matrix(torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1, 1]), 2)
+        [[1, 0], [1, 1]]
+    """
+    counts = torch.bincount(y * classes + logits.argmax(1), minlength=classes * classes)
+    matrix: list[list[int]] = counts.view(classes, classes).tolist()
+    return matrix
 
 
 def _outputs(models: TrainedModels) -> Iterator[tuple[ClientId, torch.Tensor, torch.Tensor]]:
