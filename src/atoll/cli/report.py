@@ -8,6 +8,7 @@ from ..report import figures, html, sheets, speedup, table
 from ..report.checklist import reproducibility_checklist
 from ..report.figures.base import by_case
 from ..report.groups import split_by_problem
+from ..report.terminal_table import print_table
 from ..storage import run_reader
 from ..utils.files import to_json
 from .console import console
@@ -73,7 +74,7 @@ def report(
     exported = {path: table.sheet(loaded, columns.split(",") if columns else ()) for path in files}
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     for comparable in split_by_problem(loaded):
-        table.print_table(console(), table.rows(comparable))
+        print_table(console(), table.rows(comparable))
     for path, sheet in exported.items():
         sheets.export(sheet, path)
     shown = by_case(loaded)

@@ -20,6 +20,7 @@ from ..methods._factory import make, split_variant
 from ..report import table
 from ..report.groups import groups
 from ..report.owners import compare_with_alone, describe_gains
+from ..report.terminal_table import print_table
 from ..storage import run_reader
 from ..storage.environment_file import describe_changes
 from ..storage.group_dir import PLAN, read_plan
@@ -174,7 +175,7 @@ def _launch(
         summaries = [dict(r.summary) for r in finished]
         click.echo(to_json(summaries[0] if single else summaries, indent=1))
     elif not quiet:
-        table.print_table(console(), table.rows(finished))
+        print_table(console(), table.rows(finished))
         for gains in compare_with_alone(groups(finished)):
             click.echo(describe_gains(gains, finished[0].criterion.percent))
         click.echo(f"Report: {root / 'report.html'}")

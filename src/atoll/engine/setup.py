@@ -6,55 +6,42 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-import torch
 from torch import nn
 
 from ..clients.metrics import Metric
-from ..clients.pool import ClientPool, ClientRows, RowSplits, build_pool
+from ..clients.pool import ClientPool, build_pool
 from ..config import Config
 from ..core.hooks import has_bias_free_heads
 from ..core.method import AnyMethod, traits_of
-from ..core.optim.base import Optimiser
 from ..core.traits import Need
-from ..data.dataset import Array, Dataset
+from ..data.dataset import Dataset
 from ..data.downloads import data_folder
-from ..data.feature_shift import read_shift
 from ..data.federate import federate
-from ..data.federated_dataset import PARTS, FederatedDataset, Part, fingerprint
-from ..data.loading import load
+from ..data.federated_dataset import FederatedDataset, fingerprint
 from ..data.partition.specs import resolve
 from ..data.seeding import stream
-from ..data.subset import keep_rows, sample_public_rows
-from ..data.tables.columns import recode
-from ..data.tables.federated import Preparations, fit_clients, with_target_units
-from ..data.transforms import Transform, preset
+from ..data.subset import keep_rows
+from ..data.tables.federated import Preparations
+from ..data.transforms import preset
 from ..errors import AtollError
 from ..methods import _registry
-from ..methods._factory import fill_from_option, local_optimisers, make, setting_value
-from ..privacy.setup import needs_row_gradients, prepare
+from ..methods._factory import fill_from_option, make, setting_value
+from ..privacy.setup import prepare
 from ..simulation.clock import Devices
 from ..simulation.faults import Faults, read_faults
 from ..simulation.topology import Neighbours, read_topology
 from ..typing import ClientId
 from ..utils.runtime import plain_torch
 from . import compatibility
+from .execution import choose_backend, resolve_device
 from .model_factory import ModelFactory, build_proxy_model, from_modules
 from .problem_options import check_targets, check_task, load_data, load_user_metrics
 from .round_options import check_round_options
-from .vmap_trial import find_vmap_problem, is_tried, two_clients
+from .rows import build_row_splits, load_public_rows, prepare_tables
+from .training_options import resolve_training
 
 NAMED = ("natural", "file:")  # partitions that determine the clients themselves
 DEFAULT_CLIENTS = 10
-TRAINING_OPTIONS = {  # options of runs, and the fields of optimisers that they set
-    "optimiser": "optimiser",
-    "lr": "lr",
-    "lr_schedule": "schedule",
-    "epochs": "epochs",
-    "steps": "steps",
-    "batch_size": "batch_size",
-}
-VMAP_LIMIT = 200_000  # weights up to which vmap is faster than two processes; see benchmarks/auto_rule.py
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,14 +117,14 @@ def build_setup(
     if config.rows is not None or config.test_rows is not None:
         federation = keep_rows(federation, config.rows, config.test_rows, stream(config.seed, "excerpt"))
     federation, newcomers = federation.split_off(config.newcomers) if config.newcomers else (federation, None)
-    config = replace(config, device=_resolve_device(config))
+    config = replace(config, device=resolve_device(config))
     federation, preparations = prepare_tables(config, federation)
     data = federation.dataset
     pool = _pool(config, method, federation, preparations, nets)
     pool = replace(pool, metrics=load_user_metrics(config, data.problem, measures))
     check_targets(config, data.problem)
-    backend, notes = _backend(method, pool, config) if config.backend == "auto" else (config.backend, ())
-    config = _resolve_training(config, method)
+    backend, notes = choose_backend(method, pool, config) if config.backend == "auto" else (config.backend, ())
+    config = resolve_training(config, method)
     config = replace(
         config,
         task=config.task if data.num_classes else data.problem.task,
@@ -190,27 +177,6 @@ def _apply_wait_free(config: Config, method: AnyMethod) -> AnyMethod:
     return changed
 
 
-def _resolve_training(config: Config, method: AnyMethod) -> Config:
-    """Fill in the options of local training that were not given, where all local training of the method agrees."""
-    optimisers = [getattr(method, name) for name in local_optimisers(method)]
-    found: dict[str, Any] = {}
-    for option, field in TRAINING_OPTIONS.items():
-        values = [_training_value(optimiser, field) for optimiser in optimisers]
-        # Zero is a setting of a method, not a value of an option: nothing is trained at that rate or length.
-        if getattr(config, option) is None and values and values[0] and all(v == values[0] for v in values):
-            found[option] = values[0]
-    if found.get("steps") is not None or config.steps is not None:
-        found.pop("epochs", None)
-    return replace(config, **found)
-
-
-def _training_value(optimiser: Optimiser, field: str) -> Any:
-    if field == "optimiser":
-        return type(optimiser).__name__.lower()
-    value = getattr(optimiser, field, None)
-    return value if isinstance(value, int | float | str | None) else str(value)
-
-
 def check_fit(config: Config, pool: ClientPool, method: AnyMethod | None = None) -> None:
     """Raise an AtollError if the method of ``config``, or the one given as an object, cannot run on these clients."""
     method = build_method(config) if method is None else _apply_wait_free(config, method)
@@ -256,73 +222,6 @@ def _client_count(config: Config) -> int | None:
     return config.clients
 
 
-def _resolve_device(config: Config) -> str:
-    """Resolve ``--device``. Picks CUDA if available, except for backends with worker processes, which use the CPU."""
-    has_cuda = torch.cuda.is_available()
-    if config.device == "cuda" and not has_cuda:
-        raise AtollError("--device cuda: torch finds no CUDA device here. Use --device cpu.")
-    if config.device == "cuda" and config.backend in ("processes", "ray"):
-        raise AtollError(
-            f"--backend {config.backend} runs on the CPU only. Use --backend loop or vmap, or --device cpu."
-        )
-    if config.device != "auto":
-        return config.device
-    return "cuda" if has_cuda and config.backend not in ("processes", "ray") else "cpu"
-
-
-def _backend(method: AnyMethod, pool: ClientPool, config: Config) -> tuple[str, tuple[str, ...]]:
-    """Choose the backend by a fixed rule and not by measured time, and return it with notes for the user.
-
-    Small networks without convolutions are batched by vmap. A method from outside the package that does not say
-    whether it can be batched is tried on two clients.
-    """
-    built = {pool.models[i].name: pool.models[i] for i in pool.ids}.values()
-    unbatched = "processes" if config.device == "cpu" else "loop"
-    can_batch = (
-        (traits_of(method).vmap is not False)
-        and not config.until_download
-        and not needs_row_gradients(method)
-        and all(model.vectorisable and _is_overhead_bound(model.net) for model in built)
-    )
-    if not can_batch:
-        return unbatched, ()
-    if is_tried(method) and (problem := find_vmap_problem(method, two_clients(method, pool))):
-        return unbatched, (f"--backend auto took {unbatched} for {type(method).__name__}: {problem}",)
-    return "vmap", ()
-
-
-def _is_overhead_bound(net: nn.Module) -> bool:
-    weights = sum(p.numel() for p in net.parameters())
-    return weights <= VMAP_LIMIT and not any(isinstance(m, nn.Conv2d) for m in net.modules())
-
-
-def prepare_tables(config: Config, federation: FederatedDataset) -> tuple[FederatedDataset, Preparations]:
-    """Fit the preparation of raw rows, and the unit of targets, on the training rows of clients.
-
-    Raises:
-        AtollError: an option excludes what clients would have to send or to share.
-    """
-    options = config.table_options
-    preparations = fit_clients(federation, options)
-    check_table_privacy(config, bool(preparations.sent))
-    if config.global_test and preparations and preparations.common is None:
-        raise AtollError(
-            "--global-test gives the test rows of all clients to each model, and with --standardise site or --missing "
-            "site clients prepare rows differently. Leave it out, or use --standardise all and --missing all."
-        )
-    return with_target_units(federation, options), preparations
-
-
-def check_table_privacy(config: Config, sends: bool) -> None:
-    """Raise an AtollError if clients would send statistics of columns under a privacy budget."""
-    if config.dp is not None and sends:
-        raise AtollError(
-            f"--standardise {config.standardise} with --missing {config.table_options.missing}: clients would send "
-            "sums and categories of their columns, which --dp does not cover, because columns have no known bounds. "
-            "Use --standardise site or no with --missing site, and declare categories in a schema file."
-        )
-
-
 def _pool(
     config: Config,
     method: AnyMethod,
@@ -351,44 +250,3 @@ def _pool(
         device=config.device,
         global_test=config.global_test,
     )
-
-
-def load_public_rows(config: Config, federation: FederatedDataset) -> Array | None:
-    """Load public rows, set aside from the clients' data set or from another one, before the transform."""
-    if config.public_data:
-        other, shape = load(config.public_data, config.data_dir, config.task), federation.dataset.shape
-        if columns := federation.dataset.columns:
-            other = replace(other, x_train=recode(other.x_train, other.columns, columns, config.public_data))
-        return sample_public_rows(other, config.public, shape, stream(config.seed, "guests"))
-    return federation.rows(federation.public) if len(federation.public) else None
-
-
-def build_row_splits(
-    federation: FederatedDataset,
-    transform: Transform,
-    device: str = "cpu",
-    preparations: Preparations = Preparations(),
-    config: Config | None = None,
-) -> RowSplits:
-    """Return all clients' rows for training, validation and test, as tensors on ``device``.
-
-    Args:
-        federation: the clients and their rows.
-        transform: preparation of images.
-        device: device of the tensors.
-        preparations: preparation of tables and texts.
-        config: configuration with the simulated shift of features; None for rows of real sites, which are as they are.
-    """
-    shift = read_shift(config.shift) if config is not None and config.shift else None
-    if shift is not None:
-        shift.check(federation.dataset.kind)
-
-    def build(part: Part) -> ClientRows:
-        owned = federation.part(part)
-        x = transform.prepare(preparations.apply(federation, owned))
-        if shift is not None and config is not None:
-            x = shift.apply(x, [len(rows) for rows in owned], federation.clients, config.seed, part)
-        y = torch.from_numpy(federation.labels(np.concatenate(owned))).to(federation.dataset.problem.dtype)
-        return ClientRows(x.to(device), y.to(device), [len(rows) for rows in owned])
-
-    return RowSplits(*(build(part) for part in PARTS))

@@ -30,7 +30,8 @@ from ..data.tables.preparation import fit
 from ..data.tables.statistics import measure
 from ..data.transforms import Transform, preset
 from ..engine.result import Result
-from ..engine.setup import Setup, build_row_splits
+from ..engine.rows import build_row_splits
+from ..engine.setup import Setup
 from ..errors import AtollError, unknown
 from ..methods._factory import with_settings
 from ..typing import ClientId

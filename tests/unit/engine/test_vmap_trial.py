@@ -55,7 +55,7 @@ def test_auto_follows_the_trial_or_the_declaration_without_a_note(method: Any, b
 
 
 def test_methods_of_the_package_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.engine.setup.find_vmap_problem", lambda *args: pytest.fail("tried"))
+    monkeypatch.setattr("atoll.engine.execution.find_vmap_problem", lambda *args: pytest.fail("tried"))
 
     assert made(FedAvg()).config.backend == "vmap"
 

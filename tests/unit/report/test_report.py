@@ -25,6 +25,7 @@ from atoll.report import figures, html, pictures, plots, style, table
 from atoll.report.figures import metrics
 from atoll.report.groups import groups, settings
 from atoll.report.plots.axes import size
+from atoll.report.terminal_table import print_table
 from atoll.storage.run_reader import FILES, find, load
 
 
@@ -230,7 +231,7 @@ def test_column_with_one_value_has_no_leader(tmp_path: Path) -> None:
 
 def printed(rows: list[table.Row], width: int) -> str:
     console = Console(width=width, file=StringIO())
-    table.print_table(console, rows)
+    print_table(console, rows)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 

@@ -20,6 +20,7 @@ from atoll.experiments.trials import best_trial, document, trial_of
 from atoll.report import figures, html, speedup, table
 from atoll.report.figures import metrics
 from atoll.report.figures.base import by_case
+from atoll.report.terminal_table import print_table
 from atoll.storage.run_dir import RunDir
 from atoll.storage.run_reader import Run, load
 from atoll.storage.tolerant_reader import look
@@ -73,7 +74,7 @@ def test_lowest_error_ranks_first_leads_and_is_ahead(runs: list[Run]) -> None:
 def test_printed_table_names_score_and_direction(runs: list[Run]) -> None:
     console = Console(record=True, width=140)
 
-    table.print_table(console, table.rows(runs))
+    print_table(console, table.rows(runs))
 
     assert "Scores: MSE, lower is better." in console.export_text()
     assert [c.family for c in table.columns(table.rows(runs))][:5] == ["Personal MSE"] * 4 + ["Generic"]

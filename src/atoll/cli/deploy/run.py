@@ -23,6 +23,7 @@ from ...engine.experiment import Watch
 from ...errors import AtollError
 from ...experiments.planning import plan_configs, to_file_name
 from ...report import table
+from ...report.terminal_table import print_table
 from ...storage import run_reader
 from ...storage.metrics import RoundMetrics
 from ...utils.files import to_json
@@ -169,7 +170,7 @@ def _show(out: Path, quiet: bool, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(dict(loaded.summary), indent=1))
     elif not quiet:
-        table.print_table(console.console(), table.rows([loaded]))
+        print_table(console.console(), table.rows([loaded]))
         click.echo(f"Report: {_relative(out / 'report.html')}")
 
 

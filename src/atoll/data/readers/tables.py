@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ...errors import AtollError, unknown
+from ...errors import AtollError
 from ..arrays import RawDataset, RawSplit
 from ..dataset import Array
 from ..tables.cells import Cells, describe, place, read_arrow, read_cells
@@ -24,6 +24,7 @@ from ..tables.schema import DECLARED, IGNORE, Schema, level_text
 from ..targets import plain
 from . import text
 from .binary import reading
+from .table_labels import check_classes, chosen_column, default_label, label_columns, labelled_rows
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -174,10 +175,12 @@ def _read(path: Path, request: TableRequest) -> _File:
 def _take(path: Path, table: pa.Table, request: TableRequest) -> _File:
     """Take rows, labels and owners from a table."""
     schema = request.schema
-    owner = _chosen(path, table, request.owner or schema.owner) or ("owner" if "owner" in table.column_names else None)
+    owner = chosen_column(path, table, request.owner or schema.owner) or (
+        "owner" if "owner" in table.column_names else None
+    )
     label = request.label or schema.label
-    labels = _label_columns(path, table, label, request.one_label) or [_label(path, table, owner)]
-    kept, notes = _labelled(path, table, labels)
+    labels = label_columns(path, table, label, request.one_label) or [default_label(path, table, owner)]
+    kept, notes = labelled_rows(path, table, labels)
     left_out = {name for name, kind in schema.kinds.items() if kind == IGNORE} | set(request.ignore)
     notes += [f"Left out: {', '.join(sorted(left_out))}."] if left_out else []
     rest = [name for name in table.column_names if name not in (*labels, owner, "split", *left_out)]
@@ -190,7 +193,7 @@ def _take(path: Path, table: pa.Table, request: TableRequest) -> _File:
         notes += describe(cells)
     wanted = [_values(path, table.filter(pa.array(kept)), name) for name in labels]
     if request.one_label and not schema.classes:
-        _check_classes(path, labels[0], wanted[0], np.flatnonzero(kept))
+        check_classes(path, labels[0], wanted[0], np.flatnonzero(kept))
     owners = _values(path, table, owner) if owner else None
     return _File(
         path,
@@ -225,63 +228,8 @@ def _table(path: Path, request: TableRequest, least: int = 2) -> pa.Table:
     if len(names) < least or not table.num_rows:
         raise AtollError(f"{path} has {len(names)} columns and {table.num_rows} rows, but needs data and a label.")
     for name in (*request.schema.kinds, *request.ignore):
-        _chosen(path, table, name)
+        chosen_column(path, table, name)
     return table
-
-
-def _labelled(path: Path, table: pa.Table, labels: Sequence[str]) -> tuple[Array, list[str]]:
-    """Return the mask of the rows that have a label, and a note if others are dropped."""
-    empty = np.zeros(table.num_rows, dtype=bool)
-    for name in labels:
-        empty |= np.asarray(table.column(name).is_null(nan_is_null=True).to_numpy())
-    if empty.all():
-        raise AtollError(
-            f"{path}: no row has a value in the label column {labels[0]!r}. Choose another with '?label='."
-        )
-    if not empty.any():
-        return ~empty, []
-    first = place(path, int(np.flatnonzero(empty)[0]))
-    return ~empty, [f"{int(empty.sum())} rows without a label were dropped (first: {first})."]
-
-
-def _check_classes(path: Path, name: str, y: Array, rows: Array) -> None:
-    """Raise an AtollError if a label is a number with a fraction."""
-    wrong: Array = np.flatnonzero(y != np.floor(y)) if y.dtype.kind == "f" else np.arange(0)
-    if len(wrong):
-        raise AtollError(
-            f"{place(path, int(rows[wrong[0]]))}: the label {y[wrong[0]]} in column {name!r} is no class. Give "
-            "integers or names, choose another column with '?label=', or predict numbers with --task regression."
-        )
-
-
-def _chosen(path: Path, table: pa.Table, name: str | None) -> str | None:
-    if name is not None and name not in table.column_names:
-        raise unknown(f"column of {path}", name, table.column_names)
-    return name
-
-
-def _label_columns(path: Path, table: pa.Table, label: str | None, one_label: bool) -> list[str]:
-    """Return the label columns asked for; an existing column is one label, also with a comma in its name."""
-    if label is None:
-        return []
-    names = [label] if label in table.column_names or one_label else label.split(",")
-    parts = label.split(",")
-    if one_label and len(parts) > 1 and label not in table.column_names and set(parts) <= set(table.column_names):
-        raise AtollError(
-            f"{path}: '?label={label}' names {len(parts)} columns. Say what they are with --task multilabel (0 and 1) "
-            "or --task regression (numbers)."
-        )
-    for name in names:
-        _chosen(path, table, name)
-    return names
-
-
-def _label(path: Path, table: pa.Table, owner: str | None) -> str:
-    left = [name for name in table.column_names if name not in (owner, "split")]
-    found = [name for name in ("label", "y") if name in left] or left[-1:]
-    if not found:
-        raise AtollError(f"{path} has no column for the label. Add one, or choose one with '?label='.")
-    return found[0]
 
 
 def _training_rows(path: Path, table: pa.Table) -> Array:

@@ -13,7 +13,8 @@ from ...data.tables.statistics import add_up, is_agreement_needed
 from ...engine.build import build_experiment
 from ...engine.experiment import Watch
 from ...engine.result import Result
-from ...engine.setup import Setup, build_method, check_table_privacy
+from ...engine.rows import check_table_privacy
+from ...engine.setup import Setup, build_method
 from ...errors import AtollError
 from ...storage.run_dir import InUse, RunDir
 from ...typing import ClientId

@@ -27,7 +27,8 @@ from ...data.tables.preparation import fit
 from ...data.tables.statistics import measure
 from ...data.transforms import preset
 from ...engine.model_factory import ModelFactory, NotAdmitted
-from ...engine.setup import apply_privacy, build_row_splits
+from ...engine.rows import build_row_splits
+from ...engine.setup import apply_privacy
 from ...errors import AtollError
 from ...privacy.disclosure import Undeclared
 from ...privacy.policy import Privacy

@@ -1,0 +1,87 @@
+"""Prepare the rows of clients: tables by statistics of training rows, images by a transform, public rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ..clients.pool import ClientRows, RowSplits
+from ..config import Config
+from ..data.dataset import Array
+from ..data.feature_shift import read_shift
+from ..data.federated_dataset import PARTS, FederatedDataset, Part
+from ..data.loading import load
+from ..data.seeding import stream
+from ..data.subset import sample_public_rows
+from ..data.tables.columns import recode
+from ..data.tables.federated import Preparations, fit_clients, with_target_units
+from ..data.transforms import Transform
+from ..errors import AtollError
+
+
+def prepare_tables(config: Config, federation: FederatedDataset) -> tuple[FederatedDataset, Preparations]:
+    """Fit the preparation of raw rows, and the unit of targets, on the training rows of clients.
+
+    Raises:
+        AtollError: an option excludes what clients would have to send or to share.
+    """
+    options = config.table_options
+    preparations = fit_clients(federation, options)
+    check_table_privacy(config, bool(preparations.sent))
+    if config.global_test and preparations and preparations.common is None:
+        raise AtollError(
+            "--global-test gives the test rows of all clients to each model, and with --standardise site or --missing "
+            "site clients prepare rows differently. Leave it out, or use --standardise all and --missing all."
+        )
+    return with_target_units(federation, options), preparations
+
+
+def check_table_privacy(config: Config, sends: bool) -> None:
+    """Raise an AtollError if clients would send statistics of columns under a privacy budget."""
+    if config.dp is not None and sends:
+        raise AtollError(
+            f"--standardise {config.standardise} with --missing {config.table_options.missing}: clients would send "
+            "sums and categories of their columns, which --dp does not cover, because columns have no known bounds. "
+            "Use --standardise site or no with --missing site, and declare categories in a schema file."
+        )
+
+
+def load_public_rows(config: Config, federation: FederatedDataset) -> Array | None:
+    """Load public rows, set aside from the clients' data set or from another one, before the transform."""
+    if config.public_data:
+        other, shape = load(config.public_data, config.data_dir, config.task), federation.dataset.shape
+        if columns := federation.dataset.columns:
+            other = replace(other, x_train=recode(other.x_train, other.columns, columns, config.public_data))
+        return sample_public_rows(other, config.public, shape, stream(config.seed, "guests"))
+    return federation.rows(federation.public) if len(federation.public) else None
+
+
+def build_row_splits(
+    federation: FederatedDataset,
+    transform: Transform,
+    device: str = "cpu",
+    preparations: Preparations = Preparations(),
+    config: Config | None = None,
+) -> RowSplits:
+    """Return all clients' rows for training, validation and test, as tensors on ``device``.
+
+    Args:
+        federation: the clients and their rows.
+        transform: preparation of images.
+        device: device of the tensors.
+        preparations: preparation of tables and texts.
+        config: configuration with the simulated shift of features; None for rows of real sites, which are as they are.
+    """
+    shift = read_shift(config.shift) if config is not None and config.shift else None
+    if shift is not None:
+        shift.check(federation.dataset.kind)
+
+    def build(part: Part) -> ClientRows:
+        owned = federation.part(part)
+        x = transform.prepare(preparations.apply(federation, owned))
+        if shift is not None and config is not None:
+            x = shift.apply(x, [len(rows) for rows in owned], federation.clients, config.seed, part)
+        y = torch.from_numpy(federation.labels(np.concatenate(owned))).to(federation.dataset.problem.dtype)
+        return ClientRows(x.to(device), y.to(device), [len(rows) for rows in owned])
+
+    return RowSplits(*(build(part) for part in PARTS))
