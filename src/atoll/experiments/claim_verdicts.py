@@ -96,7 +96,9 @@ def score_sheet(claim: Claim, records: Iterable[Record], chosen: Mapping[str, Po
         if values:
             stat = spread(values)
             shown = f"{stat.mean:.2f}" + ("" if stat.std is None else f" ± {stat.std:.2f}")
-        rows.append([name, f"`{method.run}`", shown, str(len(values)), _words(chosen.get(method.like or name, {}))])
+        found = chosen.get(method.like or name, {})
+        fixed = {setting: str(value) for setting, value in method.options.get("settings", {}).items()}
+        rows.append([name, f"`{method.run}`", shown, str(len(values)), _words({**found, **fixed})])
     return Sheet("Test accuracy, %", ["method", "run", "mean ± deviation", "seeds", "settings"], rows)
 
 
