@@ -13,7 +13,7 @@ from atoll.clients.dry_run import Exchange, Meter, dry_run
 from atoll.config import Config
 from atoll.core.batch import Batch
 from atoll.core.losses import Loss, objective
-from atoll.core.optim.base import Optimiser, gradient
+from atoll.core.optim.base import Optimiser, Slope, gradient
 from atoll.core.params import weights
 from atoll.core.payloads import Nothing, Params
 from atoll.core.task import Round
@@ -72,13 +72,13 @@ def shares(made: Setup, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """
     found: list[float] = []
     at_work: list[tuple[Loss, Set[str]]] = []
-    real, follow = Optimiser._gradient, Optimiser._follow
+    real, follow = Optimiser._slope, Optimiser._follow
 
-    def watched(self: Optimiser, loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
-        grads, stats = real(self, loss, params, batch)
+    def watched(self: Optimiser, loss: Loss, params: Params, batch: Batch) -> Slope:
+        slope = real(self, loss, params, batch)
         if at_work and batch.y.ndim == 1 and not batch.y.is_floating_point():
-            compare(grads, params, batch)
-        return grads, stats
+            compare(slope.grads, params, batch)
+        return slope
 
     def compare(grads: Params, params: Params, batch: Batch) -> None:
         loss, names = at_work[-1]
@@ -102,7 +102,7 @@ def shares(made: Setup, monkeypatch: pytest.MonkeyPatch) -> list[float]:
         yield
         at_work.clear()
 
-    monkeypatch.setattr(Optimiser, "_gradient", watched)
+    monkeypatch.setattr(Optimiser, "_slope", watched)
     monkeypatch.setattr(Optimiser, "_follow", corrected)
     play(made, 3, meter)
     return [share for share in found if share > 0]

@@ -81,6 +81,8 @@ class MetricsWriter:
             optional["excluded"] = excluded
         if self._privacy.on and (spent := self._privacy.progress()):
             optional["privacy"] = spent
+        if (loss := log.training_loss) is not None:
+            optional["training"] = {"loss": loss}
         if log.starts and log.accepted:
             optional["staleness"] = fmean(log.t - log.version(i) for i in log.accepted)
         line = make_metrics_line(

@@ -16,6 +16,7 @@ from ..clients.run_stores import RunStores
 from ..clients.server_side import ClientServers, ServerSideStates
 from ..core.client import Client
 from ..core.model import Predictor
+from ..core.problems import LOSS
 from ..core.task import Round
 from ..storage.metrics import RoundMetrics
 from ..storage.run_reader import Run
@@ -82,8 +83,8 @@ class Result:
         """Draw a figure of the run.
 
         Args:
-            kind: score by round (``curves``), by client (``boxes``) or by bytes (``bytes``), or the clients' rows
-                (``holdings``).
+            kind: score by round (``curves``), by client (``boxes``) or by bytes (``bytes``), losses by round
+                (``losses``), or the clients' rows (``holdings``).
         """
         from ..report.figures import draw  # imported here because matplotlib is slow to import
 
@@ -155,6 +156,8 @@ def _line(line: RoundMetrics, score: str) -> dict[str, Any]:
         "worst_decile": post.get("worst_decile"),
         "val": post.get("val"),
         "generic": generic["global"][score] if generic else None,
+        "training_loss": line["training"]["loss"] if "training" in line else None,
+        "loss": post.get(LOSS),
         **{name: line["bytes"][name] for name in ("up", "down")},
         "seconds": line["seconds"],
     }
