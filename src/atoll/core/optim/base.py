@@ -190,6 +190,13 @@ class Optimiser:
         """Train on given batches, one step for each; see :meth:`fit`."""
         return self._follow(loss, params, batches, correct, {}).params
 
+    def advance(self, loss: Loss, params: Params, batches: Iterable[Batch], memory: Memory | None = None) -> Trained:
+        """Train on given batches like :meth:`run`, from ``memory`` on, and return memory and steps as well.
+
+        Training on some batches and then, with the memory returned, on others is training on all of them.
+        """
+        return self._follow(loss, params, batches, None, memory or {})
+
     def _follow(
         self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None, memory: Memory
     ) -> Trained:
