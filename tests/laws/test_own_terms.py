@@ -1,5 +1,6 @@
 """What a method adds to the loss of the data acts at its defaults."""
 
+import sys
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -31,9 +32,7 @@ WITHOUT_TERM = {
     "fedavgm": AVERAGES, "fedbabu": PARTS, "fedbn": PARTS, "feddf": AVERAGES, "fedgh": PARTS, "fednova": AVERAGES,
     "fedper": PARTS, "fedrep": PARTS, "fedyogi": AVERAGES, "ifca": PARTS, "lgfedavg": PARTS, "local": AVERAGES,
 }  # fmt: skip
-SMALL = {
-    "feddw": "the paper's mu of 0.1 weighs a mean over pairs of classes; larger values are chosen with --set mu=VALUE"
-}
+SMALL = {"feddw": "less than 1 % of the gradient"}  # what the method's own text says
 DISTILS = {"fedmd": "digest", "ktpfl": "distil"}  # the optimiser of training on public rows
 OFF: dict[str, dict[str, float]] = {  # several models, or parts of one, are trained in turn: settings without the terms
     "fedapen": {"kl_weight": 0.0, "ensemble_weight": 0.0}, "fedkd": {"kl_weight": 0.0, "hidden_weight": 0.0},
@@ -122,7 +121,8 @@ def test_methods_listed_without_a_term_follow_the_loss_of_the_data(name: str, mo
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
-def test_terms_listed_as_small_are_small(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terms_listed_as_small_are_small_and_say_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SMALL[name] in " ".join((sys.modules[_registry.methods()[name].__module__].__doc__ or "").split())
     assert 0.0 < fmean(shares(set_up(name), monkeypatch)) <= LEAST
 
 
