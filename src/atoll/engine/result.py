@@ -22,6 +22,7 @@ from ..storage.metrics import RoundMetrics
 from ..storage.run_reader import Run
 from ..typing import ClientId
 from ..utils.notebook import dataframe, html
+from .generic_model import KeptServer, server_of_round
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,6 +47,7 @@ class Result:
         stores: states of the clients, the server's states for them, and the personal models that were measured.
         backend: holds the states of the clients.
         notes: sentences on the run for the user.
+        kept_server: the server's state after the round in which validation found its model best, if it was kept.
     """
 
     setup: "Setup"
@@ -56,6 +58,7 @@ class Result:
     stores: RunStores
     backend: Backend
     notes: Sequence[str]
+    kept_server: KeptServer | None = None
 
     def __repr__(self) -> str:
         s, personal, generic = self.summary, self.summary["personal"], self.summary["generic"]
@@ -139,11 +142,23 @@ class Result:
         download = server_side.download(self.server, i, Round(self.summary["rounds"]))
         return method_calls.personal_predictor(method, download, None, self.state(i), client)
 
-    def generic(self) -> Predictor | None:
-        """Return the server's model, or None if the method has none or the run had no server."""
+    def generic(self, round: str | int = "best") -> Predictor | None:
+        """Return the server's model whose score is in the tables, or None if the method has none.
+
+        A run without a server has none either. A run with ``keep_models=False`` has that of the last round alone.
+
+        Args:
+            round: ``best`` for the round in which this model had the best validation score, ``last``, or the number of
+                one of these rounds.
+
+        Raises:
+            AtollError: the server's model of that round is not kept.
+        """
         if isinstance(self.server, ClientServers):
             return None
-        predictor = method_calls.generic_predictor(self.setup.method, self.server, self.pool.task())
+        criterion, last = self.pool.problem.criterion, int(self.summary["rounds"])
+        server = server_of_round(round, last, self.server, self.kept_server, self.history, criterion)
+        predictor = method_calls.generic_predictor(self.setup.method, server, self.pool.task())
         return predictor and self.pool.problem.predictor_in_unit(predictor)
 
 
