@@ -335,5 +335,7 @@ def test_data_cut_writes_a_file_for_each_client(atoll: Any, tmp_path: Path) -> N
 def test_site_refuses_labels_that_are_no_classes(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("abcabc" * 40)
 
-    with pytest.raises(AtollError, match=r"are tokens, and runs between sites need classes\. Use a simulation"):
+    with pytest.raises(
+        AtollError, match=r"are tokens, and runs between sites have classes, several labels or numbers\. Use"
+    ):
         read_rows(str(tmp_path / "rows.txt"))
