@@ -2,7 +2,8 @@
 
 A federation as users have it, with gate, TLS and keys, all of it on this machine: digits, FedAvg, one epoch, an MLP as
 wide as the payload asks for. For each number of sites and each payload, prints the median seconds of a round after the
-first and where they go. Then prints what processes take while nothing happens. A table goes to build/sites.json.
+first and where they go. Then prints what processes take while nothing happens. A table goes to build/sites.json, which
+is written again after each measurement; one that fails is noted there, and the others go on.
 
     python -m benchmarks.sites --sites 3 --payloads 0.01 --rounds 4 --idle 10    # small: a minute or two
 """
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -90,6 +91,23 @@ def measure(sites: int, payload: float, rounds: int) -> dict[str, Any] | None:
     shares = ", ".join(f"{step} {100 * seconds / total:.0f} %" for step, seconds in steps.items())
     print(f"{sites:3} sites, {payload:6g} MB: {total:7.2f} s a round ({min(taken):.2f} to {max(taken):.2f}); {shares}")
     return {"sites": sites, "payload_mb": payload, "seconds": taken, "steps": steps}
+
+
+def attempt(sites: int, payload: float, rounds: int) -> list[dict[str, Any]]:
+    """Return the measurement of some sites and a payload, or why it failed; nothing if it was left out."""
+    try:
+        found = measure(sites, payload, rounds)
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as reason:
+        print(f"{sites:3} sites, {payload:6g} MB: failed: {reason}")
+        return [{"sites": sites, "payload_mb": payload, "failed": str(reason)}]
+    return [] if found is None else [found]
+
+
+def write(found: dict[str, Any]) -> None:
+    """Write what was measured so far to build/sites.json."""
+    out = Path("build") / "sites.json"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def measure_idle(seconds: float) -> dict[str, dict[str, float]]:
@@ -179,11 +197,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     print(f"load when it began: {os.getloadavg()[0]:.1f}; processors: {os.cpu_count()}")
     numbers, payloads = map(int, given.sites.split(",")), [float(p) for p in given.payloads.split(",")]
-    rounds = [measure(sites, payload, given.rounds) for sites in numbers for payload in payloads]
-    found = {"rounds": [r for r in rounds if r], "idle": measure_idle(given.idle) if given.idle else {}}
-    out = Path("build") / "sites.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n")
+    found: dict[str, Any] = {"rounds": [], "idle": {}}
+    for sites, payload in product(numbers, payloads):
+        found["rounds"] += attempt(sites, payload, given.rounds)
+        write(found)
+    if given.idle:
+        found["idle"] = measure_idle(given.idle)
+        write(found)
 
 
 if __name__ == "__main__":

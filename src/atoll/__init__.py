@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from .experiments.reproduction import PaperResult, run_paper
     from .experiments.sweep import Sweep, run_sweep
     from .inference.adaptation import adapt
+    from .inference.models import open_run
 __all__ = [
     "AtollError", "Client", "Comparison", "Dataset", "Method", "Model", "PaperResult", "Result", "Sweep", "Task",
-    "__version__", "adapt", "make_dataset", "open_compare", "run", "run_compare", "run_paper", "run_sweep",
+    "__version__", "adapt", "make_dataset", "open_compare", "open_run", "run", "run_compare", "run_paper", "run_sweep",
 ]  # fmt: skip
 
 # Loaded when first asked for: most commands need little of it, and torch alone takes seconds.
@@ -39,6 +40,7 @@ _HOMES = {
     "adapt": "inference.adaptation",
     "make_dataset": "data.objects",
     "open_compare": "experiments.comparison",
+    "open_run": "inference.models",
     "run_compare": "experiments.comparison",
     "run_paper": "experiments.reproduction",
     "run_sweep": "experiments.sweep",

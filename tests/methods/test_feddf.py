@@ -23,7 +23,9 @@ from atoll.core.replies import Replies
 from atoll.core.task import Reply, Round, Task
 from atoll.engine.round import run_round
 from atoll.errors import AtollError
+from atoll.methods import feddf
 from atoll.methods._distillation import imitation_loss, kl_divergence, target_batches
+from atoll.methods._factory import make
 from atoll.methods.fedavg import FedAvg, Global
 from atoll.methods.feddf import FedDF, Group, Server, Update
 from benchmarks.digests import PUBLIC
@@ -108,7 +110,7 @@ def test_a_step_of_distillation_by_hand() -> None:
         "b": Update(start, torch.tensor(1.0)),
     }
     for ensemble, moved in (("logits", 0.0), ("probs", 0.1 * (0.741007 - 0.880797))):
-        method = FedDF(server=toy_models.PLAIN, steps=1, ensemble=ensemble)
+        method = FedDF(server=toy_models.PLAIN, steps=1, ensemble=ensemble, validation=0.0)
         bias = model_of(method, fused(method, t, uploads), "a", t)["head.bias"]
         torch.testing.assert_close(bias, torch.tensor([2 + moved, -moved]), rtol=0, atol=1e-6)
 
@@ -122,6 +124,81 @@ def test_a_student_that_is_all_its_teachers_stands_still() -> None:
     up = Update(up.params, torch.tensor(3.0))
     after = model_of(method, fused(method, t, {"a": up, "b": up}), "a", t)
     assert gap_params(after, up.params) < 1e-5
+
+
+# -- the end of distillation ------------------------------------------------------------------------------------------
+
+
+def ended(
+    accuracies: list[float], steps: int = 9, check_every: int = 2, patience: int = 4
+) -> tuple[float, list[float]]:
+    """Distil w from 0 by steps of 1, with these accuracies in turn; return w, and the w that were looked at."""
+    method = FedDF(server=toy_models.PLAIN, steps=steps, check_every=check_every, patience=patience)
+    looked: list[float] = []
+
+    def accuracy(params: Params) -> float:
+        looked.append(float(params["w"]))
+        return accuracies[len(looked) - 1]
+
+    def loss(params: Params, batch: Any) -> Tensor:
+        return -params["w"] / method.server.lr
+
+    batches = target_batches(ROWS, ROWS, method.server, key(0), steps)
+    return float(method._best(loss, {"w": torch.tensor(0.0)}, batches, accuracy)["w"]), looked
+
+
+def test_distillation_ends_when_validation_accuracy_has_not_risen_for_patience_steps() -> None:
+    """Looks at 0, 2, 4, 6, 8 steps: the highest accuracy is at 2, and 4 steps later, at 6, nothing has risen."""
+    found, looked = ended([0.1, 0.5, 0.4, 0.5, 0.9])
+
+    assert found == pytest.approx(2.0)
+    assert looked == pytest.approx([0, 2, 4, 6])
+
+
+def test_distillation_takes_all_steps_while_accuracy_rises() -> None:
+    """Nine steps by two: looks at 2, 4, 6, 8 and 9."""
+    found, looked = ended([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+
+    assert found == pytest.approx(9.0)
+    assert looked == pytest.approx([0, 2, 4, 6, 8, 9])
+
+
+def test_steps_between_looks_are_those_of_one_training() -> None:
+    """Momentum goes on: Adam by twos and threes ends where Adam ends that is never interrupted."""
+    t, server = two_kinds(), Adam(lr=0.01, batch_size=4)
+    up, loss = trained(t.models["a"], 1), imitation_loss(t.models["a"], kl_divergence)
+    target = torch.eye(3)[torch.arange(10) % 3]
+    batches = list(target_batches(ROWS, target, server, key(0), 5))
+    with torch.no_grad():
+        whole = server.run(loss, up.params, batches)
+        first = server.advance(loss, up.params, batches[:2])
+        second = server.advance(loss, first.params, batches[2:], first.memory)
+    assert gap_params(whole, second.params) == 0
+
+
+def test_validation_rows_are_never_distilled_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10 public rows, 0.3 are 3: they are the same in every round, and 7 others are in the batches."""
+    t, method = two_kinds(), FedDF(server=toy_models.PLAIN, steps=7, validation=0.3)
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def note(x: Tensor, y: Tensor, *rest: Any) -> Any:
+        seen.append((x, y))
+        return target_batches(x, y, *rest)
+
+    monkeypatch.setattr(feddf, "target_batches", note)
+    fused(method, t, {"a": trained(t.models["a"], 1)})
+    fused(method, t, {"a": trained(t.models["a"], 2)})
+    assert [len(x) for x, _ in seen] == [7, 7]
+    assert torch.equal(seen[0][0], seen[1][0])
+
+
+def test_variant_without_validation_distils_on_all_public_rows_for_all_steps() -> None:
+    t = two_kinds()
+    uploads = {i: trained(t.models[i], seed) for seed, i in enumerate(t.clients)}
+    method = make("feddf:fixed", {"steps": 3})
+    assert isinstance(method, FedDF)
+    plain = replace(FedDF(steps=3), validation=0.0)
+    assert gap_params(*(model_of(m, fused(m, t, uploads), "a", t) for m in (method, plain))) == 0
 
 
 # -- architectures ----------------------------------------------------------------------------------------------------
@@ -148,7 +225,7 @@ def test_an_architecture_without_clients_in_the_round_keeps_its_model() -> None:
 
 
 def test_clients_of_all_architectures_teach_every_one() -> None:
-    t, method = two_kinds(), FedDF(server=toy_models.PLAIN, steps=1)
+    t, method = two_kinds(), FedDF(server=toy_models.PLAIN, steps=1, validation=0.0)
     own = {"a": trained(t.models["a"], 1), "b": trained(t.models["b"], 2)}
     taught = [fused(method, t, own | {"c": trained(t.models["c"], seed)}) for seed in (3, 4)]
     assert gap_params(*(model_of(method, s, "a", t) for s in taught)) > 0
@@ -162,7 +239,7 @@ def test_the_servers_models_come_nearer_to_their_teachers() -> None:
     target = FedDF().target([t.models[i](up.params, ROWS) for i, up in uploads.items()])
     apart = []
     for steps in (0, 20, 100):
-        method = FedDF(server=Adam(lr=0.01, batch_size=4), steps=steps)
+        method = FedDF(server=Adam(lr=0.01, batch_size=4), steps=steps, validation=0.0)
         server = fused(method, t, uploads)
         apart.append([float(kl_divergence(target, t.models[i](model_of(method, server, i, t), ROWS))) for i in "ac"])
     for before, between, after in zip(*apart, strict=True):
@@ -185,7 +262,7 @@ def test_teachers_are_in_evaluation_mode_and_statistics_follow_public_batches() 
     uploads = {"a": Update(model.init(), torch.tensor(3.0)), "b": Update(moved, torch.tensor(1.0))}
     plain, taught = (
         model_of(m, fused(m, t, uploads), "a", t)
-        for m in (FedDF(steps=0), FedDF(server=replace(toy_models.PLAIN, lr=0.0), steps=2))
+        for m in (FedDF(steps=0), FedDF(server=replace(toy_models.PLAIN, lr=0.0), steps=2, validation=0.0))
     )
     mean = f"{BUFFERS}body.1.running_mean"
     torch.testing.assert_close(plain[mean], torch.ones(4))

@@ -6,24 +6,36 @@ Numbers may differ a little, because another processor rounds differently; secon
 import re
 import shlex
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.paths import ROOT
 
-README, FIRST_RUN = ROOT / "README.md", ROOT / "docs" / "tutorial-first-run.md"
+README = ROOT / "README.md"
+TUTORIALS = sorted((ROOT / "docs").glob("tutorial-*.md"))
+MAKES_FILES = ("tutorial-own-data", "tutorial-three-hospitals")  # whose commands read what their code writes
+BLOCK = r"^(<!-- (?:not run|part of).*? -->\n)?```(\w*)\n(.*?)^```"
+COMMAND = r"(atoll|make|source) "
 NUMBER = re.compile(r"[~±]?(\d[\d,.]*)(?:±([\d.]+))?")
 POINTS, SHARE = 1.0, 0.02  # by which numbers may differ, as such or of their value
 
 
 def printed(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the commands of a page that are followed by their output, with its lines."""
-    found = re.findall(r"^```\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    for block, output in pairwise(found):
-        if block.startswith("atoll ") and block.count("\n") == 1 and not re.match(r"(atoll|make|source) ", output):
-            yield block.strip(), output.splitlines()
+    """Yield what a tutorial does, in order: code with no lines, and commands with the lines of their output.
+
+    A command whose output the page does not show is left out; so is what the page marks as not run.
+    """
+    found = list(re.finditer(BLOCK, page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
+    for at, block in enumerate(found):
+        note, language, text = block.groups()
+        if note:
+            continue
+        if language == "python":
+            yield text, []
+        shown = found[at + 1][3] if at + 1 < len(found) and found[at + 1][2] == "" else ""
+        if text.startswith("atoll ") and text.count("\n") == 1 and shown and not re.match(COMMAND, shown):
+            yield text.strip(), shown.splitlines()
 
 
 def demo() -> tuple[str, list[str]]:
@@ -61,13 +73,25 @@ def assert_printed(shown: list[str], said: list[str]) -> None:
         assert is_same(line, found), f"the page has {line!r}, the command prints {found!r}"
 
 
-@pytest.mark.promise("Documentation", "The first tutorial shows what its commands print.")
-@pytest.mark.parametrize(("command", "shown"), list(printed(FIRST_RUN))[:3])
-def test_first_tutorial_shows_what_its_commands_print(
-    command: str, shown: list[str], atoll: Any, without_report: None
+@pytest.mark.promise("Documentation", "Tutorials show what their commands print.")
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_tutorial_shows_what_its_commands_print(
+    page: Path, atoll: Any, without_report: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = atoll(*shlex.split(command)[1:], *(["--workers", "2"] if "compare" in command else [])).stdout
-    assert_printed(shown, said.splitlines())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    names: dict[str, Any] = {}
+    for text, shown in printed(page):
+        if shown:
+            said = atoll(*shlex.split(text)[1:], *(["--workers", "2"] if "compare" in text else [])).stdout
+            assert_printed(shown, said.splitlines())
+        elif page.stem in MAKES_FILES:
+            exec(compile(text, page.name, "exec"), names)
+
+
+def test_every_tutorial_shows_some_output() -> None:
+    assert len(TUTORIALS) == 5
+    assert all(any(shown for _, shown in printed(page)) for page in TUTORIALS)
 
 
 @pytest.mark.chaos

@@ -20,8 +20,15 @@ HEAD, SECOND, PORT = "127.0.0.2", "127.0.0.3", 6380
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
 
 
-def start(*words: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([*RAY, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start(name: str, *words: str) -> "subprocess.Popen[bytes]":
+    """Start a node, with its output in a file, which is shown if the node does not come."""
+    with Path(f"{name}.log").open("wb") as log:
+        return subprocess.Popen([*RAY, *words], stdout=log, stderr=log)
+
+
+def said(name: str) -> str:
+    """What a node has written so far."""
+    return f"the {name} never came: {Path(f'{name}.log').read_text()[-1500:]}"
 
 
 def below(pid: int) -> list[int]:
@@ -51,11 +58,11 @@ def wait_for_nodes(count: int) -> None:
 
     deadline = time.monotonic() + 300
     while not answers():
-        assert time.monotonic() < deadline, "the head never came"
+        assert time.monotonic() < deadline, said("head")
         time.sleep(0.5)
     ray.init(address=os.environ["RAY_ADDRESS"], logging_level="ERROR", log_to_driver=False)
     while sum(node["Alive"] for node in ray.nodes()) < count:
-        assert time.monotonic() < deadline, "the second node never came"
+        assert time.monotonic() < deadline, said("second")
         time.sleep(0.2)
     ray.shutdown()
 
@@ -89,11 +96,11 @@ def main(folder: Path) -> dict[str, Any]:
         return run_experiment(replace(made, method=method)).summary["digest"], len(list((folder / name).iterdir()))
 
     there = tempfile.mkdtemp(prefix="r", dir="/tmp")  # names of sockets must be short
-    start("--head", f"--node-ip-address={HEAD}", f"--port={PORT}", "--num-cpus=1", "--include-dashboard=false",
+    start("head", "--head", f"--node-ip-address={HEAD}", f"--port={PORT}", "--num-cpus=1", "--include-dashboard=false",
           f"--temp-dir={there}")  # fmt: skip
     os.environ["RAY_ADDRESS"] = f"{HEAD}:{PORT}"
     wait_for_nodes(1)  # a node that finds no head gives up
-    second = start(f"--address={HEAD}:{PORT}", f"--node-ip-address={SECOND}", "--num-cpus=1")
+    second = start("second", f"--address={HEAD}:{PORT}", f"--node-ip-address={SECOND}", "--num-cpus=1")
     try:
         wait_for_nodes(2)
         told: dict[str, Any] = {"loop": outcome("loop", "loop")[0], "both": outcome("both", "ray")}

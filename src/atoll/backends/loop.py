@@ -126,7 +126,8 @@ class LoopBackend:
             return ClientUpload(job.client, Unreadable(error.reason, error.field))
 
         def finish() -> ClientResult:
-            return self._result(method, job, part.upload, _checked_state(method, part.finish()), client)
+            result = self._result(method, job, part.upload, _checked_state(method, part.finish()), client)
+            return result._replace(loss=part.losses.read())
 
         def finish_later() -> ClientResult:
             try:

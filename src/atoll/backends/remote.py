@@ -16,6 +16,7 @@ from ..clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient, 
 from ..clients.validation.checks import find_form_error
 from ..core.contract import contract
 from ..core.method import AnyMethod
+from ..core.optim.training_loss import TrainingLoss
 from ..core.schema import static_form, tensors_of
 from ..core.serialization import Unreadable
 from .loop import LoopBackend
@@ -52,6 +53,7 @@ class WorkDone(NamedTuple):
     after: Score | None
     model: MeasuredModel | None
     lasting: bool
+    loss: TrainingLoss | None = None
 
 
 class RemoteBackend(LoopBackend):
@@ -109,7 +111,7 @@ class RemoteBackend(LoopBackend):
                 continue
             done = self._done.pop(at)
             model = done.model if self.models is None or done.model is None else self.models.admit(done.model)
-            yield ClientResult(job.client, done.state, done.after, model=model, lasting=done.lasting)
+            yield ClientResult(job.client, done.state, done.after, model=model, lasting=done.lasting, loss=done.loss)
         self._jobs = ()
 
     def _dispatch(self) -> None:
@@ -169,7 +171,8 @@ def run_work_item(
     fingerprint = fingerprint_upload(upload) if order.fingerprint and is_payload else None
     yield UploadReady(order.at, upload, outcome.before, fingerprint)
     for result in loop.results():
-        yield WorkDone(order.at, _sendable_state(result.state), result.after, result.model, result.lasting)
+        state = _sendable_state(result.state)
+        yield WorkDone(order.at, state, result.after, result.model, result.lasting, result.loss)
         return
     yield WorkDone(order.at, None, None, None, False)
 

@@ -1,12 +1,13 @@
 """Run all clients of one architecture in one batched call."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from ..clients import method_calls
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadBatch, no_filter
@@ -14,12 +15,15 @@ from ..core import vmap
 from ..core.client import Client
 from ..core.hooks import TrainsAfterUpload
 from ..core.method import AnyMethod
+from ..core.optim.training_loss import LossMeter, TrainingLoss, measured_by
 from ..core.prng import keys
 from ..core.schema import find_nonfinite, static_form, tensors_of
 from ..core.tree import lazy_rows, map_consecutive, stack, unstack
 from ..core.vmap import functional_gradients
 from ..typing import ClientId
 from .loop import LoopBackend, round_key_parts
+
+T = TypeVar("T")
 
 ROOM = 2**28  # memory for the clients of one batched call, in bytes
 COPIES = (
@@ -91,13 +95,23 @@ class VmapBackend(LoopBackend):
         down, clients = stack([job.download for job in jobs]), self._clients(ids)
         own, r = (clients, keys(*round_key_parts(seed, jobs[0]), each=ids)), jobs[0].round
         with torch.no_grad(), functional_gradients():
-            ups, after = vmap.batched_call(
-                partial(method_calls.client_update, method, r), len(jobs), down, stack(states), *own
+            (ups, after), sums = vmap.batched_call(
+                partial(_with_losses, partial(method_calls.client_update, method, r)),
+                len(jobs),
+                down,
+                stack(states),
+                *own,
             )
             if isinstance(method, TrainsAfterUpload):
-                after = vmap.batched_call(
-                    partial(method_calls.after_upload, method, r), len(jobs), down, ups, after, *own
+                after, more = vmap.batched_call(
+                    partial(_with_losses, partial(method_calls.after_upload, method, r)),
+                    len(jobs),
+                    down,
+                    ups,
+                    after,
+                    *own,
                 )
+                sums = sums + more
         uploads, nexts, not_finite = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), find_nonfinite(after)
         upload_batch = UploadBatch(ups, dict(zip(ids, uploads, strict=True)))
         outcomes = [ClientUpload(i, up, None, None, upload_batch) for i, up in zip(ids, uploads, strict=True)]
@@ -109,7 +123,16 @@ class VmapBackend(LoopBackend):
                 client = self.pool.client(job.client)
                 outcomes[at] = outcomes[at]._replace(before=self._before(method, job, state, client))
                 results[at] = self._result(method, job, uploads[at], nexts[at], client, at in not_finite)
+            results[at] = results[at]._replace(loss=TrainingLoss(*sums[at].tolist()))
             if self.upload_filter is not no_filter:
                 sent = self.upload_filter(job, self.pool.client(job.client), uploads[at])
                 outcomes[at] = outcomes[at]._replace(upload=sent)
         return dict(zip(ids, zip(outcomes, results, strict=True), strict=True))
+
+
+def _with_losses(f: Callable[..., T], *inputs: Any) -> tuple[T, Tensor]:
+    """Return the result of ``f``, and the losses of the training steps in it as ``LossMeter.sums`` gives them."""
+    losses = LossMeter()
+    with measured_by(losses):
+        made = f(*inputs)
+    return made, losses.sums()

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import click
+from rich.table import Table
 
 from ..report import figures, html, sheets, speedup, table
 from ..report.checklist import reproducibility_checklist
 from ..report.figures.base import by_case
 from ..report.groups import split_by_problem
+from ..report.ranks import Ranking, rank_runs
 from ..report.terminal_table import print_table
 from ..storage import run_reader
 from ..utils.files import to_json
@@ -44,6 +46,7 @@ MEASURE = "Average over all test rows, or over clients."
     metavar="KIND[:SETTING=VALUE&...]",
     help=f"Figure for the report and the folder, such as tsne:rows=50; may be repeated: {', '.join(figures.KINDS)}.",
 )
+@click.option("--ranks", is_flag=True, help="Rank methods over several data sets, by Friedman's test.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON and write nothing.")
 def report(
     paths: tuple[Path, ...],
@@ -53,15 +56,17 @@ def report(
     checklist: bool,
     folder: Path | None,
     kinds: tuple[str, ...],
+    ranks: bool,
     as_json: bool,
 ) -> None:
     """Compare runs: print the table and write one self-contained HTML report.
 
     RUN is a run directory, or a directory of runs. Exported tables show for each method whether it differs from
     the best one, by a paired test over clients and seeds. Figures are written as PNG and SVG: those of the report, and
-    those of --figure, some of which load the models of the runs.
+    those of --figure, some of which load the models of the runs. With --ranks, the runs of several data sets are
+    ranked together: mean ranks, Friedman's test, and Nemenyi's critical difference as a figure.
     """
-    requests = [figures.parse_request(kind) for kind in kinds]
+    requests = [figures.parse_request(kind) for kind in (*kinds, *(["ranks"] if ranks else []))]
     for path in files:
         sheets.check_form(path)
     loaded = [run_reader.load(path) for path in run_reader.find(paths)]
@@ -78,11 +83,27 @@ def report(
     for path, sheet in exported.items():
         sheets.export(sheet, path)
     shown = by_case(loaded)
+    if ranks:
+        print_ranks(rank_runs(shown))
     own = figures.make_figures(requests, shown)
     if folder:
         figures.write([*own, *figures.default_figures(shown)], folder)
         click.echo(f"Figures: {folder}")
     click.echo(f"Report: {html.write_runs(loaded, target, own)}")
+
+
+def print_ranks(found: Ranking) -> None:
+    """Print mean ranks, the ranks of each case, and what Friedman's test found."""
+    shown = Table(title="Ranks, 1 is best")
+    heads = found.sheet().columns
+    for name in heads:
+        shown.add_column(name, justify="left" if name == heads[0] else "right", overflow="fold")
+    for row in found.sheet().rows:
+        shown.add_row(*row)
+    console().print(shown)
+    click.echo(found.describe())
+    if found.left_out:
+        click.echo(f"Not in every case, and left out: {', '.join(found.left_out)}.")
 
 
 @click.command("speedup")

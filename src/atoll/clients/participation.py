@@ -8,6 +8,7 @@ import torch
 from ..core.client import Client
 from ..core.hooks import TrainsAfterUpload
 from ..core.method import AnyMethod
+from ..core.optim.training_loss import LossMeter, measured_by
 from ..core.payloads import Payload
 from ..core.prng import Key
 from ..core.task import Round
@@ -21,10 +22,12 @@ class ClientPart(NamedTuple):
     Args:
         upload: message to the server, as the method made it. Its class is checked by the server's validation.
         finish: runs the training that the method does after the upload, and returns the client's next state.
+        losses: collects the losses of the client's training, before the upload and after it.
     """
 
     upload: Payload
     finish: Callable[[], Payload]
+    losses: LossMeter
 
 
 def take_part(
@@ -57,13 +60,14 @@ def take_part(
     Raises:
         AtollError: the method returns a state of another class than its annotations declare.
     """
-    with torch.no_grad():
+    losses = LossMeter()
+    with torch.no_grad(), measured_by(losses):
         upload, trained = to_contiguous(method_calls.client_update(method, r, download, state, client, k))
     if not isinstance(method, TrainsAfterUpload):
-        return ClientPart(upload, lambda: trained)
+        return ClientPart(upload, lambda: trained, losses)
 
     def finish() -> Payload:
-        with torch.no_grad():
+        with torch.no_grad(), measured_by(losses):
             return to_contiguous(method_calls.after_upload(method, r, download, upload, trained, client, k, budget))
 
-    return ClientPart(upload, finish)
+    return ClientPart(upload, finish, losses)

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..core.client import Client
+from ..core.optim.training_loss import TrainingLoss
 from ..core.payloads import Payload
 from ..core.task import Round
 from ..typing import ClientId
@@ -131,6 +133,7 @@ class ClientResult(NamedTuple):
         not_finite: whether the state holds NaN or infinity; None if not checked yet.
         model: the personal model that was scored; None if there is no score, or if no models are kept.
         lasting: whether the score depends on the state alone, so that it stays true until the state changes.
+        loss: losses of the client's training in this exchange; None if not known.
     """
 
     sender: ClientId
@@ -139,6 +142,7 @@ class ClientResult(NamedTuple):
     not_finite: bool | None = None
     model: MeasuredModel | None = None
     lasting: bool = False
+    loss: TrainingLoss | None = None
 
 
 class Rejection(NamedTuple):
@@ -168,12 +172,19 @@ class RoundLog:
     lasting: set[ClientId] = field(
         default_factory=set
     )  # clients of ``after`` with scores that depend on the state alone
+    losses: dict[ClientId, TrainingLoss] = field(default_factory=dict)  # of training, all exchanges together
     starts: dict[ClientId, Start] = field(default_factory=dict)  # of clients that started in an earlier round
     budgets: Mapping[ClientId, int] = field(default_factory=dict)  # batches after the upload, where these are bounded
 
     def version(self, i: ClientId) -> int:
         """Return the version of the server's state that client ``i`` started from."""
         return self.starts[i].version if i in self.starts else self.t
+
+    @property
+    def training_loss(self) -> float | None:
+        """Return the mean training loss of the clients, each client counting once; None if it is not known."""
+        known = [loss.mean for loss in self.losses.values() if loss.mean is not None]
+        return fmean(known) if known else None
 
     @property
     def is_empty(self) -> bool:

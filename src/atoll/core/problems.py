@@ -19,7 +19,10 @@ from .batch import Batch
 from .criterion import ACCURACY, Criterion
 from .losses import cross_entropy, mean_over_rows
 from .model import Predictor
+from .prng import key
 from .scores import Scores
+
+LOSS = "loss"  # name of the mean loss of a model's outputs, without a method's own terms
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,15 @@ class Problem:
         raise NotImplementedError
 
     def other_scores(self, outputs: Tensor, y: Tensor) -> Scores:
-        """Return the scores in ``details`` of at least one row, on the CPU."""
+        """Return the scores in ``details`` but the loss, of at least one row, on the CPU."""
         raise NotImplementedError
 
     def scores(self, outputs: Tensor, y: Tensor) -> Scores:
         """Return the criterion and all details; NaN where a score is undefined."""
-        more = self.other_scores(outputs, y) if len(y) else dict.fromkeys(self.details, math.nan)
+        if not len(y):
+            return {self.criterion.name: self.score(outputs, y), **dict.fromkeys(self.details, math.nan)}
+        rows = Batch(outputs, y, torch.ones(len(y)), key(0), {}, full=True)
+        more = {LOSS: self.loss(outputs, rows).item(), **self.other_scores(outputs, y)}
         return {self.criterion.name: self.score(outputs, y), **more}
 
     def score_each(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> list[float]:
@@ -114,9 +120,9 @@ class Classes(Problem):
     groups: ClassVar[str] = "classes"
     criterion: ClassVar[Criterion] = ACCURACY
     details: ClassVar[tuple[str, ...]] = (
-        "precision", "recall", "f1", "auc", "macro_precision", "macro_recall", "macro_f1", "macro_auc",
+        LOSS, "precision", "recall", "f1", "auc", "macro_precision", "macro_recall", "macro_f1", "macro_auc",
     )  # fmt: skip
-    shares: ClassVar[tuple[str, ...]] = details
+    shares: ClassVar[tuple[str, ...]] = details[1:]
 
     @property
     def outputs(self) -> int:
@@ -162,8 +168,8 @@ class Labels(Problem):
     labels: ClassVar[str] = "several labels for each row"
     dtype: ClassVar[torch.dtype] = torch.float32
     criterion: ClassVar[Criterion] = Criterion("map", "mAP")
-    details: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1")
-    shares: ClassVar[tuple[str, ...]] = details
+    details: ClassVar[tuple[str, ...]] = (LOSS, "micro_f1", "macro_f1")
+    shares: ClassVar[tuple[str, ...]] = details[1:]
 
     @property
     def outputs(self) -> int:
@@ -211,7 +217,7 @@ class Numbers(Problem):
     group: ClassVar[str] = "range"
     groups: ClassVar[str] = "ranges"
     criterion: ClassVar[Criterion] = Criterion("mse", "MSE", higher=False, percent=False)
-    details: ClassVar[tuple[str, ...]] = ("mae", "r2")
+    details: ClassVar[tuple[str, ...]] = (LOSS, "mae", "r2")
     shares: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -270,8 +276,8 @@ class NextToken(Problem):
     task: ClassVar[str] = "next-token"
     labels: ClassVar[str] = "tokens"
     criterion: ClassVar[Criterion] = Criterion("perplexity", "perplexity", higher=False, percent=False)
-    details: ClassVar[tuple[str, ...]] = ("token_accuracy",)
-    shares: ClassVar[tuple[str, ...]] = details
+    details: ClassVar[tuple[str, ...]] = (LOSS, "token_accuracy")
+    shares: ClassVar[tuple[str, ...]] = details[1:]
 
     @property
     def outputs(self) -> int:

@@ -18,6 +18,7 @@ SCORES = {
     "before": "personal.pre",
     "generic": "generic.global",
     "honest": "personal.honest",
+    "training": "training",
 }
 
 
@@ -80,10 +81,17 @@ def curves(run: Run) -> Curves:
 
 def _measures(metrics: Sequence[Document], where: str) -> list[str]:
     """Return the names of all measures in the order of first appearance, without the number of rows."""
-    outer, inner = where.split(".")
-    scores = ((line.get(outer) or {}).get(inner) for line in metrics)
+    scores = (_entry(line, where) for line in metrics)
     names = dict.fromkeys(name for score in scores if isinstance(score, Mapping) for name in score)
     return [str(name) for name in names if name != "n" and "." not in str(name)]
+
+
+def _entry(line: Document, where: str) -> object:
+    """Return the entry of a line of metrics at a dotted path; None if a part of the path is missing."""
+    found: object = line
+    for name in where.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def _traffic(metrics: Sequence[Document]) -> dict[str, object]:

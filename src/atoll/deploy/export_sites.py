@@ -5,7 +5,7 @@ from pathlib import Path
 from ..data.dataset import Array
 from ..data.federated_dataset import FederatedDataset
 from ..errors import AtollError
-from .site.config import NAME, check_classes, write_public, write_rows
+from .site.config import NAME, check_problem, write_public, write_rows
 
 PUBLIC = "public.npz"
 
@@ -15,7 +15,7 @@ def export_sites(federation: FederatedDataset, folder: Path, public: Array | Non
 
     ``public`` are those of another data set, if they come from one.
     """
-    check_classes(federation.dataset)
+    check_problem(federation.dataset)
     for client in federation.clients:
         if not NAME.fullmatch(client):
             raise AtollError(f"Client {client!r} cannot be a site: use letters, digits, - and _ only.")

@@ -136,6 +136,7 @@ class Experiment:
             stores=self.stores,
             backend=self.rounds.backend,
             notes=self.notes,
+            kept_server=self.progress.generic,
         )
 
     def _summary(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..storage.metrics import GenericScores, OptionalMetrics, PersonalScores, Ro
 from .decentralised import evaluate_generic
 from .environment import Environment
 from .evaluator import Evaluator
+from .generic_model import KeptServer, choose_generic_round
 from .recorder import Recorder, make_metrics_line
 from .resume import Checkpointing, Progress
 from .setup import Setup
@@ -81,6 +82,8 @@ class MetricsWriter:
             optional["excluded"] = excluded
         if self._privacy.on and (spent := self._privacy.progress()):
             optional["privacy"] = spent
+        if (loss := log.training_loss) is not None:
+            optional["training"] = {"loss": loss}
         if log.starts and log.accepted:
             optional["staleness"] = fmean(log.t - log.version(i) for i in log.accepted)
         line = make_metrics_line(
@@ -99,4 +102,12 @@ class MetricsWriter:
         chosen = choose_round(history, self._setup.pool.problem.criterion)
         is_regular = line["round"] % self._setup.config.eval_every == 0
         self._models.end_evaluation(line["round"], chosen, is_regular)
+        if is_regular and self._models.on:
+            self._keep_server(progress, line)
         return line
+
+    def _keep_server(self, progress: Progress, line: RoundMetrics) -> None:
+        """Keep the server's state if its model is the best so far by validation."""
+        chosen = choose_generic_round(progress.run_state.lines, self._setup.pool.problem.criterion)
+        if line["generic"] and line["generic"]["source"] == "server" and chosen == line["round"]:
+            progress.generic = KeptServer(line["round"], progress.server)

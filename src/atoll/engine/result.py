@@ -18,12 +18,14 @@ from ..clients.run_stores import RunStores
 from ..clients.server_side import ClientServers, ServerSideStates
 from ..core.client import Client
 from ..core.model import Predictor
+from ..core.problems import LOSS
 from ..core.task import Round
 from ..errors import unknown
 from ..storage.metrics import RoundMetrics
 from ..storage.run_reader import Run
 from ..typing import ClientId
 from ..utils.notebook import dataframe, html
+from .generic_model import KeptServer, server_of_round
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,6 +50,7 @@ class Result:
         stores: states of the clients, the server's states for them, and the personal models that were measured.
         backend: holds the states of the clients.
         notes: sentences on the run for the user.
+        kept_server: the server's state after the round in which validation found its model best, if it was kept.
     """
 
     setup: "Setup"
@@ -58,6 +61,7 @@ class Result:
     stores: RunStores
     backend: Backend
     notes: Sequence[str]
+    kept_server: KeptServer | None = None
 
     def __repr__(self) -> str:
         s, personal, generic = self.summary, self.summary["personal"], self.summary["generic"]
@@ -85,8 +89,8 @@ class Result:
         """Draw a figure of the run.
 
         Args:
-            kind: score by round (``curves``), by client (``boxes``) or by bytes (``bytes``), or the clients' rows
-                (``holdings``).
+            kind: score by round (``curves``), by client (``boxes``) or by bytes (``bytes``), losses by round
+                (``losses``), or the clients' rows (``holdings``).
         """
         from ..report.figures import draw  # imported here because matplotlib is slow to import
 
@@ -148,11 +152,23 @@ class Result:
         download = server_side.download(self.server, i, Round(self.summary["rounds"]))
         return model_from_source(method, ModelSource(download, None, self.state(i), client))
 
-    def generic(self) -> Predictor | None:
-        """Return the server's model, or None if the method has none or the run had no server."""
+    def generic(self, round: str | int = "best") -> Predictor | None:
+        """Return the server's model whose score is in the tables, or None if the method has none.
+
+        A run without a server has none either. A run with ``keep_models=False`` has that of the last round alone.
+
+        Args:
+            round: ``best`` for the round in which this model had the best validation score, ``last``, or the number of
+                one of these rounds.
+
+        Raises:
+            AtollError: the server's model of that round is not kept.
+        """
         if isinstance(self.server, ClientServers):
             return None
-        predictor = method_calls.generic_predictor(self.setup.method, self.server, self.pool.task())
+        criterion, last = self.pool.problem.criterion, int(self.summary["rounds"])
+        server = server_of_round(round, last, self.server, self.kept_server, self.history, criterion)
+        predictor = method_calls.generic_predictor(self.setup.method, server, self.pool.task())
         return predictor and self.pool.problem.predictor_in_unit(predictor)
 
 
@@ -165,6 +181,8 @@ def _line(line: RoundMetrics, score: str) -> dict[str, Any]:
         "worst_decile": post.get("worst_decile"),
         "val": post.get("val"),
         "generic": generic["global"][score] if generic else None,
+        "training_loss": line["training"]["loss"] if "training" in line else None,
+        "loss": post.get(LOSS),
         **{name: line["bytes"][name] for name in ("up", "down")},
         "seconds": line["seconds"],
     }

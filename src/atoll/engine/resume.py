@@ -16,6 +16,7 @@ from ..storage.checkpoint import Checkpoints, Snapshot
 from ..storage.run_dir import from_parquet, to_parquet
 from ..typing import ClientId
 from ..utils.signals import uninterrupted
+from .generic_model import KeptServer, kept_round
 from .run_state import RunState, from_json
 
 
@@ -40,16 +41,18 @@ class Progress:
         run_state: totals, scores and lines of metrics.
         changed: clients with states that are newer than the last checkpoint.
         versions: earlier states of the server, by the number of aggregations done, that clients at work started from.
+        generic: the state of the server whose model was best by validation, if that is to be kept.
     """
 
     server: Any
     run_state: RunState = field(default_factory=RunState)
     changed: set[ClientId] = field(default_factory=set)
     versions: dict[int, Payload] = field(default_factory=dict)
+    generic: KeptServer | None = None
 
     def copy(self) -> "Progress":
         """Copy all containers, so that later rounds do not change the copy."""
-        return Progress(self.server, self.run_state.copy(), set(self.changed), dict(self.versions))
+        return Progress(self.server, self.run_state.copy(), set(self.changed), dict(self.versions), self.generic)
 
 
 class Checkpointing:
@@ -145,7 +148,10 @@ class Checkpointing:
         further = {name: checkpoints.get_server(held) for name, held in found.servers.items()}
         if self._neighbours is not None:
             return Progress(ClientServers(further, self._neighbours), run_state)
-        return Progress(found.server, run_state, versions={int(name): state for name, state in further.items()})
+        rounds = {name: kept_round(name) for name in further}
+        kept = next((KeptServer(round, further[name]) for name, round in rounds.items() if round is not None), None)
+        versions = {int(name): further[name] for name, round in rounds.items() if round is None}
+        return Progress(found.server, run_state, versions=versions, generic=kept)
 
     def open_round(self, progress: Progress) -> None:
         """Remember the progress before a round, for a rollback."""
@@ -190,6 +196,8 @@ class Checkpointing:
         progress.changed.clear()
         run_state, server = progress.run_state, progress.server
         further = {str(version): state for version, state in progress.versions.items()}
+        if progress.generic is not None:
+            further[progress.generic.name] = progress.generic.state
         if isinstance(server, ClientServers):
             further = dict(server.states)
             server = next(iter(further.values()))

@@ -31,6 +31,7 @@ from ..clients.validation.checks import find_type_error
 from ..clients.validation.validator import Validator
 from ..core.contract import contract, exchanges_of
 from ..core.method import AnyMethod
+from ..core.optim.training_loss import TrainingLoss
 from ..core.payloads import Payload, nbytes
 from ..core.schema import UploadError, constraints_of, is_finite
 from ..core.task import Reply, Round, Task
@@ -236,6 +237,8 @@ def _commit_results(backend: Backend, log: RoundLog) -> None:
             log.not_finite.append(results.sender)
         else:
             backend.commit(results)
+            if results.loss is not None:
+                log.losses[results.sender] = log.losses.get(results.sender, TrainingLoss()) + results.loss
             if results.after is not None:
                 log.after[results.sender] = results.after
                 if results.lasting:

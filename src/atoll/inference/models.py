@@ -31,6 +31,7 @@ from ..data.tables.columns import recode
 from ..data.tables.federated import PREPARATION, Preparations, read_preparations
 from ..data.tables.preparation import Preparation
 from ..data.transforms import Transform, preset
+from ..engine.generic_model import KeptServer, kept_round, server_of_round
 from ..engine.setup import Setup, build_setup
 from ..errors import AtollError, unknown
 from ..storage.checkpoint import Checkpoints, Snapshot
@@ -178,14 +179,31 @@ class SavedRun(TrainedModels):
         if setup.neighbours is not None:
             states = {i: kept.get_server(name) for i, name in found.servers.items()}
             self.server = ClientServers(states, setup.neighbours)
+        rounds = {name: kept_round(name) for name in found.servers}
+        self._kept_server = next(
+            (KeptServer(t, kept.get_server(found.servers[name])) for name, t in rounds.items() if t is not None), None
+        )
+        self._lines = found.progress["run_state"]["lines"]
         self.states = found.states
         self.per_client_states = found.per_client_states
 
-    def generic(self) -> Predictor | None:
-        """Return the server's model, or None if the method has none or the run had no server."""
+    def generic(self, round: str | int | None = None) -> Predictor | None:
+        """Return the server's model whose score is in the tables, or None if the method has none.
+
+        Args:
+            round: ``best`` for the round in which this model had the best validation score, ``last``, or the number of
+                one of these rounds; None for ``best`` or ``last``, if the run was opened with one of these, or else
+                ``best``.
+
+        Raises:
+            AtollError: the server's model of that round is not kept.
+        """
         if isinstance(self.server, ClientServers):
             return None
-        predictor = method_calls.generic_predictor(self.method, self.server, self.pool.task())
+        which = round if round is not None else self._which if self._which == "last" else "best"
+        criterion = self.pool.problem.criterion
+        server = server_of_round(which, self.round, self.server, self._kept_server, self._lines, criterion)
+        predictor = method_calls.generic_predictor(self.method, server, self.pool.task())
         return predictor and self.pool.problem.predictor_in_unit(predictor)
 
     def received(self) -> "SavedRun":

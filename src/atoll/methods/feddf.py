@@ -3,32 +3,37 @@
 client:  w_k = SGD(w_a; D_k), from the server's model of its architecture a
 server:  w_a = sum_k n_k w_k / sum_k n_k, over the clients of the round with architecture a; then, for so many steps,
          w_a <- w_a - eta grad KL(softmax(mean_k f_k(x) / T) || softmax(f_a(x) / T)), mean over a batch of public x;
-         the teachers f_k are the clients of the round, of all architectures
+         the teachers f_k are the clients of the round, of all architectures; distillation ends when accuracy on the
+         server's validation rows has not risen for some steps, and w_a is the model with the highest accuracy
 
-The paper stops when accuracy on rows with labels no longer grows; the server has none here, so that the number of steps
-is fixed, and the rate does not follow its cosine. Teachers are in evaluation mode; the server's running statistics
+The server of the paper has validation rows with labels. Here it has none, so that a share of the public rows is kept
+for validation, and their labels are those that the teachers give them together. The rate does not follow the paper's
+cosine. Teachers are in evaluation mode; the server's running statistics
 follow public batches. An architecture without clients in a round keeps its model. The mean of the divergences from the
 teachers, the default of the authors' code, has the gradient of ensemble = probs. The server's models predict together.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..aggregation import mean
+from ..core.batch import Batch
 from ..core.client import Client
 from ..core.hyperparams import one_of, setting, within
+from ..core.losses import Loss
 from ..core.method import Method
 from ..core.model import Model, Predictor
 from ..core.optim.adam import Adam
-from ..core.optim.base import Optimiser
+from ..core.optim.base import Memory, Optimiser
 from ..core.optim.sgd import SGD
 from ..core.payloads import Nothing, Params, Role, about, payload
-from ..core.prng import Key
+from ..core.prng import Key, key, permutation
 from ..core.replies import with_policy_of
 from ..core.task import Reply, Round, Task
 from ..core.traits import Need, Traits
@@ -62,6 +67,13 @@ class FedDF(Method[Server, Nothing, Group, Update]):
     steps: int = setting(
         500, "steps of distillation, for each architecture", "chosen here; up to 10,000 in the authors' code"
     )
+    validation: float = setting(
+        0.1, "share of the public rows that decide when distillation ends; 0 for always so many steps", "chosen here"
+    )
+    check_every: int = setting(5, "steps between looks at the validation rows", "1 % of steps, as the authors' code")
+    patience: int = setting(
+        50, "steps without higher accuracy on the validation rows that end distillation", "10 % of steps, likewise"
+    )
     temperature: float = setting(1.0, "T, what logits are divided by", "the authors' code")
     ensemble: str = setting("logits", "what is averaged over teachers: logits or probs", "paper")
 
@@ -71,10 +83,13 @@ class FedDF(Method[Server, Nothing, Group, Update]):
         why_uploads="the server distils from the predictions of each client's model",
         guards=("params",),
         as_sent="the predictions of all models on the public rows, which teach",
+        variants={"fixed": {"validation": 0.0}},
     )
 
     def __post_init__(self) -> None:
         within(self, 0, "steps")
+        within(self, 0, "validation", high=0.9)
+        within(self, 1, "check_every", "patience")
         within(self, 0.001, "temperature")
         one_of(self, "ensemble", ("logits", "probs"))
 
@@ -109,9 +124,25 @@ class FedDF(Method[Server, Nothing, Group, Update]):
         def apart(target: Tensor, logits: Tensor) -> Tensor:
             return kl_divergence(target, logits / self.temperature)
 
-        return self.server.run(
-            imitation_loss(model, apart), params, target_batches(x, target, self.server, k, self.steps)
-        )
+        loss = imitation_loss(model, apart)
+        if not self.validation or len(x) < 2:
+            return self.server.run(loss, params, target_batches(x, target, self.server, k, self.steps))
+        val, train = _validation_rows(len(x), self.validation)
+        batches = target_batches(x[train], target[train], self.server, k, self.steps)
+        return self._best(loss, params, batches, lambda w: _agreement(model(w, x[val]), target[val]))
+
+    def _best(
+        self, loss: Loss, params: Params, batches: Iterator[Batch], accuracy: Callable[[Params], float]
+    ) -> Params:
+        """Train until accuracy has not risen for ``patience`` steps; return the params with the highest accuracy."""
+        best, highest, waited = params, accuracy(params), 0
+        memory: Memory = {}
+        while waited < self.patience and (some := list(islice(batches, self.check_every))):
+            params, memory, _ = self.server.advance(loss, params, some, memory)
+            waited += len(some)
+            if (reached := accuracy(params)) > highest:
+                best, highest, waited = params, reached, 0
+        return best
 
     def personal_params(self, down: Group, up: Update | None, state: Nothing, client: Client) -> Params:
         return up.params if up else down.params
@@ -122,6 +153,18 @@ class FedDF(Method[Server, Nothing, Group, Update]):
 
     def reduces_to(self) -> str | None:
         return "With steps = 0 this is FedAvg, within each architecture." if self.steps == 0 else None
+
+
+def _validation_rows(rows: int, share: float) -> tuple[Tensor, Tensor]:
+    """Return the public rows for validation, the same in all rounds, and those to distil on; at least one of each."""
+    order = permutation(key("validation"), rows)
+    count = min(max(1, round(share * rows)), rows - 1)
+    return order[:count], order[count:]
+
+
+def _agreement(logits: Tensor, target: Tensor) -> float:
+    """Return the share of rows for which a model predicts the class that the teachers predict."""
+    return float((logits.argmax(1) == target.argmax(1)).double().mean())
 
 
 def _models(task: Task) -> dict[str, Model]:

@@ -8,6 +8,7 @@ Section IV-B writes the term as ||Omega - A^T A||_F^2, another function (form at
 A that training starts from); the bound in eq. (18) and the released code agree with eq. (11), the default.
 Omega starts as the identity, which the paper leaves open, and a class nobody held keeps its row.
 The paper removes the bias of the last layer; its code does not.
+At the paper's mu of 0.1 the term, a mean over pairs of classes, is less than 1 % of the gradient of CE; mu = 10 acts.
 """
 
 from collections.abc import Mapping, Sequence

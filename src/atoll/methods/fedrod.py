@@ -90,7 +90,9 @@ class FedRoD(Averaging[State]):
 
         return loss
 
-    def after_upload(self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key) -> State:
+    def after_upload(
+        self, down: Global, up: Update, state: State, client: Client, r: Round, k: Key, budget: int | None = None
+    ) -> State:
         if self.interleaved:
             return state
 
@@ -98,7 +100,7 @@ class FedRoD(Averaging[State]):
             z = client.model.features(up.params, b.x)
             return cross_entropy(client.model.classify(up.params, z) + client.model.classify(head, z), b)
 
-        return State(self.personal_optim.fit(loss, state.head, client, k))
+        return State(self.personal_optim.fit(loss, state.head, client, k, steps=budget))
 
     def personal_params(self, down: Global, up: Update | None, state: State, client: Client) -> Params:
         """Add the two heads: both are linear, so the sum of their logits is that of one head."""

@@ -123,7 +123,7 @@ class DisclosureControl:
 
 def count_by_class(client: Client) -> Tensor:
     """Return the number of a client's rows of each class, of shape ``[C]``."""
-    return client.members().sum(0)
+    return client.members().sum(0) if client.problem.num_classes else torch.zeros(0)
 
 
 def class_tables(tensors: Params, declared: Declared) -> Iterator[str]:

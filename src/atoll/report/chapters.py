@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ..core.criterion import Criterion
 from ..storage.run_reader import Run
 from . import pictures, table
-from .figures import metrics
+from .figures import losses, metrics
 from .figures.base import title
 from .groups import Group, groups
 from .majority import describe_majority
@@ -31,6 +31,7 @@ class Chapter:
     extra_columns: list[str]
     extra_unit: str  # of all further metrics; empty if units differ
     curves: pictures.Picture
+    losses: pictures.Picture | None  # None for runs of versions that did not measure them
     boxes: pictures.Picture
     traffic: pictures.Picture
     trade_off: pictures.Picture
@@ -57,6 +58,7 @@ def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
         extra_columns=[_extra_title(runs[0], name, shares) for name in names],
         extra_unit=" (%)" if shares == {True} else "",
         curves=pictures.draw_spec(metrics.curves(shown), prefix),
+        losses=pictures.draw_spec(losses.losses(shown), prefix) if losses.has_losses(runs) else None,
         boxes=pictures.draw_spec(metrics.boxes(shown), prefix),
         traffic=pictures.draw_spec(metrics.traffic(shown), prefix),
         trade_off=pictures.draw_spec(metrics.trade_off(shown), prefix),

@@ -70,6 +70,12 @@ class NonFiniteState(TypedDict):
     round: int
 
 
+class TrainingMetrics(TypedDict):
+    """The training of the clients of a round."""
+
+    loss: float  # what clients minimised: mean over the rows of a client's steps, then over clients
+
+
 class OptionalMetrics(TypedDict, total=False):
     """Entries that a line has only if they apply."""
 
@@ -77,6 +83,7 @@ class OptionalMetrics(TypedDict, total=False):
     not_finite: list[NonFiniteState]  # since the last line
     excluded: list[ClientId]  # after too many rejected uploads
     privacy: dict[str, object]  # budget spent, and the tally of the gate
+    training: TrainingMetrics  # of clients that trained in the round; not where sites keep it to themselves
     staleness: float  # mean staleness of the round's uploads, where rounds are not synchronous
     late: int  # answers of sites that came too late to count
 

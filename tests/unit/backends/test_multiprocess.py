@@ -134,6 +134,37 @@ def test_personal_training_continues_while_the_server_aggregates(backends: Any, 
 
 
 @dataclass(frozen=True)
+class Noted(Ditto):
+    """Notes in a file when a client's local part and its personal part begin."""
+
+    log: str = ""
+
+    def client_update(self, down: Global, state: State, client: Any, r: Round, k: Any) -> tuple[Update, State]:
+        self._note("local")
+        return super().client_update(down, state, client, r, k)
+
+    def after_upload(self, down: Any, up: Any, state: Any, client: Any, r: Round, k: Any) -> Any:
+        self._note("personal")
+        return super().after_upload(down, up, state, client, r, k)
+
+    def _note(self, what: str) -> None:
+        with open(self.log, "a") as log:
+            log.write(f"{what}\n")
+
+
+def test_all_local_parts_of_a_round_come_before_any_personal_part(backends: Any, tmp_path: Path) -> None:
+    """One worker, five clients: a worker that finished each client at once would alternate."""
+    made, log = setup(), tmp_path / "log"
+    method = Noted(optim=made.method.optim, personal_optim=made.method.personal_optim, log=str(log))
+    backends.append(ProcessBackend(made.pool, MemoryStore(), 1))
+
+    found = played(replace(made, method=method), backends[0], rounds=1)
+
+    assert log.read_text().split() == ["local"] * 4 + ["personal"] * 4  # a share of 0.8 of five clients
+    assert alike(found, played(made, LoopBackend(made.pool, MemoryStore()), rounds=1))
+
+
+@dataclass(frozen=True)
 class Fragile(FedAvg):
     """Kills the worker it runs in: the first time only, or always."""
 

@@ -49,3 +49,24 @@ def test_models_on_disk_are_written_once_for_trained_clients_and_shared_by_the_o
         run_experiment(made, folder)
     assert 1 <= len(written) <= most
     assert not (tmp_path / "models").exists()
+
+
+def test_models_in_memory_never_exceed_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 clients that all train, with room for 5 of their models of 3 rounds: what is in memory is looked at after
+    every model that comes in."""
+    room, most = 5 * 4 * (64 * 64 + 64 + 64 * 10 + 10), list[int]()
+    monkeypatch.setattr("atoll.engine.build.ROOM", room)
+    real = ModelStore.put
+
+    def watched(self: ModelStore, i: str, model: Any) -> None:
+        real(self, i, model)
+        held = {id(m): m for m in (*self._best.values(), *self._last.values(), *self._drafts.values())}
+        most.append(sum(m.size for m in held.values() if m.payloads is not None))
+
+    monkeypatch.setattr(ModelStore, "put", watched)
+    made = small_runs.setup("fedavg", clients=40, partition="iid", rounds=3, eval_every=1, models=("mlp:hidden=64",))
+
+    run_experiment(made)
+
+    assert len(most) == 40 * 3
+    assert 0 < max(most) <= room

@@ -21,12 +21,13 @@ import numpy as np
 import pytest
 from support.run_files import checkpoint, make_comparison, make_run
 
+import atoll
 from atoll.dashboard import server
 from atoll.dashboard.app import make_app
 from atoll.dashboard.artifacts import contents
 from atoll.dashboard.class_matrices import matrices, relations
 from atoll.dashboard.comparison import compare
-from atoll.dashboard.detail import detail, even
+from atoll.dashboard.detail import curves, detail, even
 from atoll.dashboard.run_index import RunIndex, find
 from atoll.errors import AtollError
 from atoll.storage import audit_log
@@ -192,6 +193,15 @@ def test_curves_have_a_value_for_each_round_and_kind_of_model(tmp_path: Path) ->
     assert found["rounds"] == [1, 2, 3]
     assert found["measures"]["accuracy"] == {"personal": [0.5, 0.7, 0.6], "generic": [0.55] * 3}
     assert found["measures"]["val"]["personal"] == [0.4, None, 0.5]
+
+
+def test_training_loss_is_a_curve_beside_the_losses_of_models() -> None:
+    result = atoll.run("fedavg", data="digits", clients=3, rounds=2, epochs=1)
+
+    found = curves(result.to_run())["measures"]["loss"]
+
+    assert found["training"] == [line["training"]["loss"] for line in result.history]
+    assert found["personal"] == [line["personal"]["post"]["loss"] for line in result.history]
 
 
 def test_traffic_is_the_difference_between_consecutive_lines(tmp_path: Path) -> None:

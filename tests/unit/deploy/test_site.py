@@ -9,6 +9,7 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -29,6 +30,7 @@ from atoll.deploy.site.worker import local, serve
 from atoll.deploy.transport import flower, protocol
 from atoll.deploy.transport.protocol import Frame, ProtocolError, call, pack, unpack
 from atoll.errors import AtollError
+from atoll.methods.ditto import Ditto
 
 # -- frames -----------------------------------------------------------------------------------------------------------
 
@@ -238,6 +240,38 @@ def caller(sites: Sites, name: str) -> Callable[[bytes], bytes]:
     return lambda data: call(sites.site(name).socket, data, timeouts=60)
 
 
+def test_personal_training_runs_while_the_server_waits_for_other_sites(
+    workers: tuple[Sites, Start], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Personal training waits for a file that is written when the last site of the round is asked for its upload."""
+    sites, start = workers
+    sign, train, others, last = sites.folder / "sign", Ditto.after_upload, list[str](), sites.names[-1]
+
+    server = os.getpid()  # whose dry runs do not wait
+
+    @wraps(train)
+    def patient(*args: Any, **more: Any) -> Any:
+        deadline = time.monotonic() + 30
+        while os.getpid() != server and not sign.exists():
+            assert time.monotonic() < deadline, "the server was kept waiting"
+            time.sleep(0.01)
+        return train(*args, **more)
+
+    def noted(name: str, data: bytes) -> bytes:
+        if unpack(data).kind == "exchange" and name == last:
+            assert set(others) >= set(sites.names) - {last}  # all others have answered, and train
+            sign.touch()
+        reply = caller(sites, name)(data)
+        if unpack(data).kind == "exchange":
+            others.append(name)
+        return reply
+
+    monkeypatch.setattr(Ditto, "after_upload", patient)
+    for name in sites.names:
+        start(name)
+    sites.run(Wire({name: partial(noted, name) for name in sites.names}))
+
+
 def test_workers_behind_sockets_give_the_bits_of_the_simulation(workers: tuple[Sites, Start]) -> None:
     """One of them is killed while its personal training goes on, and started again when it is missed."""
     sites, start = workers
@@ -301,5 +335,7 @@ def test_data_cut_writes_a_file_for_each_client(atoll: Any, tmp_path: Path) -> N
 def test_site_refuses_labels_that_are_no_classes(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("abcabc" * 40)
 
-    with pytest.raises(AtollError, match=r"are tokens, and runs between sites need classes\. Use a simulation"):
+    with pytest.raises(
+        AtollError, match=r"are tokens, and runs between sites have classes, several labels or numbers\. Use"
+    ):
         read_rows(str(tmp_path / "rows.txt"))

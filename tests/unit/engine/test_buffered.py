@@ -150,7 +150,7 @@ def test_resumed_run_equals_the_longer_one_and_keeps_versions_in_use(tmp_path: P
 
     resumed = run("ditto", **{**options, "rounds": 9}, out=tmp_path / "part", resume=True)
 
-    assert {int(version) for version in kept} == {start["version"] for start in working.values()}
+    assert {int(name) for name in kept if name.isdecimal()} == {start["version"] for start in working.values()}
     assert len(working) == 4  # five clients work, and the upload of one has arrived
     assert resumed.summary["digest"] == whole.summary["digest"]
     assert without_seconds(resumed) == without_seconds(whole)

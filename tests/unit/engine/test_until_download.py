@@ -33,7 +33,7 @@ def budgets(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
     return seen
 
 
-@pytest.mark.parametrize("method", ["scd", "ditto"])
+@pytest.mark.parametrize("method", ["scd", "ditto", "fedrod"])
 def test_budget_bounds_personal_training_and_leaves_the_server_alone(
     method: str, budgets: list[dict[str, int]]
 ) -> None:
@@ -42,7 +42,7 @@ def test_budget_bounds_personal_training_and_leaves_the_server_alone(
     assert len(budgets) == 3
     assert len(set(budgets[0].values())) > 1
     assert plain.summary["digest"] != bounded.summary["digest"]
-    if method == "ditto":  # The global model of Ditto does not depend on personal ones.
+    if method != "scd":  # The global models of Ditto and FedRoD do not depend on personal ones.
         assert equal(plain.server, bounded.server)
 
 
@@ -91,7 +91,7 @@ def test_worker_processes_give_the_run_of_the_loop() -> None:
     ("method", "options", "message"),
     [
         ("ditto", {"wait_free": False}, "Add --wait-free"),
-        ("fedrod", {}, "cannot bound the personal training of fedrod.* take one of: ditto, scd"),
+        ("perfedavg", {}, "cannot bound the personal training of perfedavg.* take one of: ditto, fedrod, scd"),
         ("ditto", {"backend": "vmap"}, "Use --backend processes or loop"),
         ("ditto", {"clock": "communication=equal_to_personal"}, "and communication=equal_to_personal exclude"),
         ("ditto", {"deadline": 1.0}, "--until-download and --deadline exclude each other"),

@@ -100,6 +100,38 @@ def test_scd_trains_without_decay_and_clipping_at_the_rates_of_its_code() -> Non
                 assert found == (0.03, 8, 0.5, 0, 0) or method in ("FedDyn",), (name, method, field)
 
 
+ORIGINAL = {  # what the papers and codes of the baselines say, by recipes of another paper
+    "scd": {
+        "FedProx": {"mu": 1},
+        "Ditto": {"lam": 1},
+        "pFedMe": {"lam": 15, "steps": 5, "beta": 1},
+    },
+    "fedpd": {
+        "FedMD": {"first_epochs": 25},
+        "FedDF": {"steps": 10_000, "patience": 1000, "check_every": 100},
+        "KT-pFL": {"temperature": 10, "projection": "softmax"},
+    },
+}
+
+
+@pytest.mark.parametrize("paper", sorted(ORIGINAL))
+def test_baselines_have_their_original_settings_by_name(paper: str) -> None:
+    """Named in the recipe, so that another default of Atoll does not change what full means."""
+    found = set()
+    for name, (_, method, config) in full(paper):
+        if known := ORIGINAL[paper].get(method.split(",")[0].removesuffix(" w/ WF")):
+            found.add(method)
+            assert config.settings.items() >= known.items(), (name, method)
+
+    assert found >= ORIGINAL[paper].keys()
+
+
+def test_inner_steps_of_pfedme_have_the_rate_of_its_authors() -> None:
+    rates = {local_optimisers(p.config)["personal_optim"].lr for _, p in full("scd") if p.method == "pFedMe"}  # type: ignore[attr-defined]
+
+    assert rates == {0.01}
+
+
 def test_scd_takes_the_received_model_as_personal_model_of_generic_methods() -> None:
     for item in ("table1", "table2", "table3"):
         methods = papers.read_recipe(f"scd/{item}").methods

@@ -22,7 +22,7 @@ from atoll.privacy.accountant import compute_noise_multiplier
 def test_dpsgd_step_without_noise_and_clipping_equals_sgd() -> None:
     model, b = mlp(), batch([[1.0, 2, 3], [0, 1, 0], [2, 0, 1]], [0, 1, 2])
     plain, _ = gradient(objective(model), model.init(), b)
-    private, _ = DPSGD(clip=1e6)._gradient(objective(model), model.init(), b)
+    private, _, _ = DPSGD(clip=1e6)._slope(objective(model), model.init(), b)
     for name, g in plain.items():
         torch.testing.assert_close(private[name], g)
 
@@ -38,10 +38,10 @@ def test_dpsgd_clips_the_gradient_of_every_row() -> None:
     Clipped to 1 they are -(0.6, 0.8) and -(0.3, 0.4); their mean is -(0.45, 0.6).
     """
     b, params = batch([[3.0, 4.0], [0.3, 0.4]], [0, 0]), {"w": torch.zeros(2)}
-    each = row_gradients(squares, params, b)
+    each, _ = row_gradients(squares, params, b)
     torch.testing.assert_close(each["w"], -b.x)
     torch.testing.assert_close(row_scales(each, 1.0), torch.tensor([0.2, 1.0], dtype=torch.double))
-    found, _ = DPSGD(clip=1.0)._gradient(squares, params, b)
+    found, _, _ = DPSGD(clip=1.0)._slope(squares, params, b)
     torch.testing.assert_close(found["w"], -torch.tensor([0.45, 0.6]))
 
 
@@ -49,15 +49,15 @@ def test_row_changes_the_dpsgd_sum_by_at_most_the_clip() -> None:
     """Whatever stands in a row, NaN included."""
     params, base = {"w": torch.zeros(2)}, [[0.1, 0.2], [5.0, -1.0]]
     for row in ([1e30, 1.0], [math.nan, 0.0], [math.inf, 0.0], [0.0, 0.0], [-3.0, 2.0]):
-        full, _ = DPSGD(clip=0.5)._gradient(squares, params, batch([*base, row], [0, 0, 0]))
-        less, _ = DPSGD(clip=0.5)._gradient(squares, params, batch(base, [0, 0]))
+        full, _, _ = DPSGD(clip=0.5)._slope(squares, params, batch([*base, row], [0, 0, 0]))
+        less, _, _ = DPSGD(clip=0.5)._slope(squares, params, batch(base, [0, 0]))
         assert float((3 * full["w"] - 2 * less["w"]).norm()) <= 0.5 + 1e-6
 
 
 def test_noise_of_a_dpsgd_step_has_the_expected_deviation() -> None:
     """Deviation noise * clip / |B| = 1.5 * 2 / 4 in every weight."""
     b, params = batch(torch.zeros(4, 100_000), [0] * 4), {"w": torch.zeros(100_000)}
-    found, _ = DPSGD(clip=2.0, noise=1.5)._gradient(squares, params, b)
+    found, _, _ = DPSGD(clip=2.0, noise=1.5)._slope(squares, params, b)
     assert float(found["w"].std()) == pytest.approx(0.75, rel=0.01)
 
 

@@ -104,6 +104,7 @@ def server(folder: Path, host: str | None, port: int | None, insecure: bool) -> 
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="SITE_DIR")
 @click.option("--data", help="The site's rows: .npz, image folder, CSV or Parquet. Stored for the next start.")
 @click.option("--model", help="The site's architecture, see `atoll models`. Stored for the next start.")
+@click.option("--task", help="What labels are if no classes: regression or multilabel. Stored for the next start.")
 @click.option("--public", help="File of public rows, for methods that distil. Stored for the next start.")
 @click.option("--server", help="HOST:PORT of the gate, if not as in the folder. Stored for the next start.")
 @click.option(
@@ -130,7 +131,7 @@ def client(
     if only == "connection":
         if any(options):
             raise AtollError(
-                "--data, --model, --public and --server are stored by the worker's command: leave them out."
+                "--data, --model, --task, --public and --server are stored by the worker's command: leave them out."
             )
         run_connection(folder, socket, health, insecure, _say)
     if socket:

@@ -24,6 +24,7 @@ from ..prng import Key, fold, permutation
 from ..torch_private import norm_of_each
 from ..vmap import is_batched
 from .schedules import CONSTANT, SCHEDULES, factor_at
+from .training_loss import record_loss
 
 Correct = Callable[[Params], Params]
 Memory = dict[str, Params]  # what an optimiser remembers between steps, by slot: velocity, first, second, count
@@ -43,6 +44,20 @@ class Trained(NamedTuple):
     steps: Tensor
 
 
+class Slope(NamedTuple):
+    """A loss at given params.
+
+    Attributes:
+        grads: gradient with respect to the weights.
+        stats: the new running statistics.
+        loss: value of the loss, 0-dimensional, without a gradient.
+    """
+
+    grads: Params
+    stats: Params
+    loss: Tensor
+
+
 def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
     """Return the gradient of a loss with respect to the weights, and the new running statistics.
 
@@ -51,15 +66,21 @@ def gradient(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
         params: weights and buffers.
         batch: the rows of the step; its ``stats`` are left as they are.
     """
+    found = slope(loss, params, batch)
+    return found.grads, found.stats
+
+
+def slope(loss: Loss, params: Params, batch: Batch) -> Slope:
+    """Return a loss with its gradient; see :func:`gradient`."""
     if is_batched():
-        return vmap.gradient(loss, params, batch)
+        return Slope(*vmap.slope(loss, params, batch))
     leaves = {name: v if name.startswith(BUFFERS) else _leaf(v) for name, v in params.items()}
     moving = {name: v for name, v in leaves.items() if v.requires_grad}
     stats: Params = {}
     with torch.enable_grad():
         value = loss(leaves, batch._replace(stats=stats))
     grads = torch.autograd.grad(value, tuple(moving.values()), materialize_grads=True, allow_unused=True)
-    return dict(zip(moving, grads, strict=True)), {name: v.detach() for name, v in stats.items()}
+    return Slope(dict(zip(moving, grads, strict=True)), {name: v.detach() for name, v in stats.items()}, value.detach())
 
 
 def _leaf(v: Tensor) -> Tensor:
@@ -169,6 +190,13 @@ class Optimiser:
         """Train on given batches, one step for each; see :meth:`fit`."""
         return self._follow(loss, params, batches, correct, {}).params
 
+    def advance(self, loss: Loss, params: Params, batches: Iterable[Batch], memory: Memory | None = None) -> Trained:
+        """Train on given batches like :meth:`run`, from ``memory`` on, and return memory and steps as well.
+
+        Training on some batches and then, with the memory returned, on others is training on all of them.
+        """
+        return self._follow(loss, params, batches, None, memory or {})
+
     def _follow(
         self, loss: Loss, params: Params, batches: Iterable[Batch], correct: Correct | None, memory: Memory
     ) -> Trained:
@@ -180,7 +208,8 @@ class Optimiser:
         memory = {slot: _copies(values) for slot, values in memory.items()}
         steps = 0
         for batch in batches:
-            grads, stats = self._gradient(loss, params, batch)
+            grads, stats, value = self._slope(loss, params, batch)
+            record_loss(value, batch)
             grads = correct(grads) if correct else grads
             with torch.no_grad():
                 self._apply(params, self._clipped(grads), memory)
@@ -189,9 +218,9 @@ class Optimiser:
         kept = {slot: {name: v.contiguous() for name, v in values.items()} for slot, values in memory.items()}
         return Trained({name: v.detach().contiguous() for name, v in params.items()}, kept, torch.tensor(float(steps)))
 
-    def _gradient(self, loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
-        """Return the gradient of a step, and the new running statistics."""
-        return gradient(loss, params, batch)
+    def _slope(self, loss: Loss, params: Params, batch: Batch) -> Slope:
+        """Return the gradient of a step, the new running statistics and the loss."""
+        return slope(loss, params, batch)
 
     def client_batches(self, client: Client, k: Key, steps: int | None = None) -> Iterator[Batch]:
         """Yield the batches of a client's training; ``steps`` as in :meth:`fit`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad_and_value, vmap
 
 from ...errors import AtollError
 from ...utils.secure_random import Normal, secure, seeded
@@ -25,6 +25,7 @@ from ..params import weights
 from ..payloads import Params
 from ..prng import Key, bits
 from ..vmap import is_batched
+from .base import Slope
 from .sgd import SGD
 
 
@@ -41,18 +42,19 @@ class DPSGD(SGD):
             raise AtollError("dpsgd accounts for passes over the data, not for steps. Set --epochs in place of steps.")
         return super().client_batches(client, k)
 
-    def _gradient(self, loss: Loss, params: Params, batch: Batch) -> tuple[Params, Params]:
+    def _slope(self, loss: Loss, params: Params, batch: Batch) -> Slope:
         if is_batched():
             raise AtollError("dpsgd needs rows one by one, which clients in one batch are not. Use --backend loop.")
-        each = row_gradients(loss, params, batch)
+        each, losses = row_gradients(loss, params, batch)
         normal = self._source(batch.k)
         scales = row_scales(each, self.clip)
         total = {name: v.double().nan_to_num(0, 0, 0).mT @ scales for name, v in _flat(each).items()}
         deviation = self.noise * self.clip
-        return {
+        grads = {
             name: ((total[name] + deviation * normal((total[name].numel(),))) / len(batch.x)).to(v).reshape(v.shape[1:])
             for name, v in each.items()
-        }, {}
+        }
+        return Slope(grads, {}, (losses * batch.w).sum() / batch.w.sum().clamp(min=1))
 
     def _clipped(self, grads: Params) -> Params:
         """Rows were clipped; the noisy sum is used as it is."""
@@ -62,8 +64,8 @@ class DPSGD(SGD):
         return secure if self.seed < 0 else seeded(self.seed, "dpsgd", str(int(k)))
 
 
-def row_gradients(loss: Loss, params: Params, batch: Batch) -> Params:
-    """The gradient of each row's own loss, along a new first dimension; padding rows have none."""
+def row_gradients(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Tensor]:
+    """The gradient of each row's own loss, along a new first dimension, and the losses; padding rows have none."""
     moving = weights(params)
     if len(moving) < len(params):
         raise AtollError("dpsgd cannot train models with running statistics (BatchNorm): they mix rows.")
@@ -72,8 +74,9 @@ def row_gradients(loss: Loss, params: Params, batch: Batch) -> Params:
         return loss(w, Batch(x[None], y[None], weight[None], k, {}, batch.extra))
 
     keys = bits(batch.k, len(batch.x))
-    found: Params = vmap(grad(own), (None, 0, 0, 0, 0))(moving, batch.x, batch.y, batch.w, keys)
-    return {name: v * batch.w.reshape(-1, *[1] * (v.ndim - 1)) for name, v in found.items()}
+    found: Params
+    found, losses = vmap(grad_and_value(own), (None, 0, 0, 0, 0))(moving, batch.x, batch.y, batch.w, keys)
+    return {name: v * batch.w.reshape(-1, *[1] * (v.ndim - 1)) for name, v in found.items()}, losses
 
 
 def row_scales(each: Params, most: float) -> Tensor:

@@ -7,17 +7,17 @@ here if :func:`is_batched`.
 
 from .context import functional_gradients, is_batched
 from .operations import batched_call, linear, on_stacked
-from .training import batches, clip_by_norm, gradient, run, sgd_step
+from .training import batches, clip_by_norm, run, sgd_step, slope
 
 __all__ = [
     "batched_call",
     "batches",
     "clip_by_norm",
     "functional_gradients",
-    "gradient",
     "is_batched",
     "linear",
     "on_stacked",
     "run",
     "sgd_step",
+    "slope",
 ]

@@ -22,6 +22,7 @@ from ..batch_order import (
 )
 from ..optim import sgd_step as plain
 from ..optim.sgd_step import Rates
+from ..optim.training_loss import record_loss
 from ..params import weights, zeros
 from ..payloads import Params
 from ..prng import Key
@@ -51,7 +52,8 @@ def run(
     steps = torch.zeros(())
     for at, batch in enumerate(batches):
         stop_if_requested()
-        grads, stats = optimiser._gradient(loss, params, batch)
+        grads, stats, value = optimiser._slope(loss, params, batch)
+        record_loss(value, batch)
         grads = correct(grads) if correct else grads
         if at == 0:  # until now all clients may have shared their params
             params = copies(params)
@@ -81,17 +83,18 @@ def _masked_update(
     return {name: torch.where(live, v, params[name]) for name, v in after.items()}
 
 
-def gradient(loss: "Loss", params: Params, batch: Batch) -> tuple[Params, Params]:
-    """Return each client's gradient with respect to the weights, and its new running statistics."""
+def slope(loss: "Loss", params: Params, batch: Batch) -> tuple[Params, Params, Tensor]:
+    """Return each client's gradient with respect to the weights, its new running statistics and its loss."""
     moving = weights(params)
     fixed = {name: v for name, v in params.items() if name not in moving}
 
-    def with_stats(w: Params) -> tuple[Tensor, Params]:
+    def with_stats(w: Params) -> tuple[Tensor, tuple[Params, Tensor]]:
         b = batch._replace(stats={})
-        return loss(w | fixed, b), b.stats
+        value = loss(w | fixed, b)
+        return value, (b.stats, value)
 
-    grads, stats = functorch.gradient(with_stats, moving)
-    return grads, {name: v.detach() for name, v in stats.items()}
+    grads, (stats, value) = functorch.gradient(with_stats, moving)
+    return grads, {name: v.detach() for name, v in stats.items()}, value.detach()
 
 
 def clip_by_norm(grads: Params, most: float) -> Params:

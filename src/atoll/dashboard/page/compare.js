@@ -5,7 +5,7 @@ import { h, Part, select } from "./dom.js";
 import { ask } from "./server.js";
 import { asPercent, bytes, measure, number, percent, tick } from "./words.js";
 
-const KINDS = { personal: "personal, after training", before: "personal, before training", generic: "generic", honest: "honest clients" };
+const KINDS = { personal: "personal, after training", before: "personal, before training", generic: "generic", honest: "honest clients", training: "training rows, while training" };
 
 export class Comparison {
   constructor(main, ids) {

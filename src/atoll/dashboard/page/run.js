@@ -7,7 +7,7 @@ import { ask } from "./server.js";
 import { asPercent, bytes, count, duration, inUnit, measure, number, percent, tick } from "./words.js";
 
 const SLOWLY = 8000; // milliseconds between looks at what is large
-const KINDS = { personal: ["personal models", null], before: ["personal, before training", "2 3"], generic: ["generic model", "6 4"], honest: ["honest clients", "9 3 2 3"] };
+const KINDS = { personal: ["personal models", null], before: ["personal, before training", "2 3"], generic: ["generic model", "6 4"], honest: ["honest clients", "9 3 2 3"], training: ["training", "1 3"] };
 const CAUSES = { silent: "never answered", unreached: "was not reached", late: "came too late" };
 
 const card = (title, value, ...more) => h("div", { class: "card" }, h("span", { class: "muted" }, title), h("b", {}, value), more);
@@ -110,16 +110,22 @@ export class Run {
       names.length ? select("Measure", names.map((name) => [name, measure(name)]), this.measure, choose) : h("span", { class: "muted" }, "No round has been evaluated yet."));
   }
 
+  // The chosen measure, and the losses beside it.
   curves({ rounds, measures }) {
     const chosen = this.measure in measures ? this.measure : Object.keys(measures)[0];
     if (!chosen) return null;
+    const shown = chosen !== "loss" && measures.loss ? [chosen, "loss"] : [chosen];
+    return h("div", { class: "pair" }, shown.map((name) => h("div", {}, this.curve(name, rounds, measures))));
+  }
+
+  curve(chosen, rounds, measures) {
     const score = this.row.criterion;
     const show = asPercent(chosen, score) ? (v) => percent(v, 1) : (v) => number(v);
     const series = Object.entries(KINDS).filter(([kind]) => measures[chosen][kind])
       .map(([kind, [name, dash]], index) => ({ name, dash, index, x: rounds, y: measures[chosen][kind] }));
     const last = series.map((one) => `${one.name} ${show(one.y.findLast((v) => v !== null))}`).join(", ");
     return [
-      lines({ series, label: `${measure(chosen)} by round; last: ${last}`, xTitle: "round", yTitle: `test ${measure(chosen)}`.replace("test val", `validation ${score?.title ?? "accuracy"}`), showX: String, showY: show, tickY: asPercent(chosen, score) ? tick : show }),
+      lines({ series, label: `${measure(chosen)} by round; last: ${last}`, xTitle: "round", yTitle: chosen === "loss" ? "loss" : `test ${measure(chosen)}`.replace("test val", `validation ${score?.title ?? "accuracy"}`), showX: String, showY: show, tickY: asPercent(chosen, score) ? tick : show }),
       h("ul", { class: "legend" }, series.map((one) => h("li", {}, swatch(one.index, one.dash), one.name))),
     ];
   }

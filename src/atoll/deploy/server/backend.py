@@ -13,13 +13,14 @@ from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
 from ...core.contract import Contract, exchanges_of
 from ...core.method import AnyMethod
 from ...core.payloads import Payload
+from ...core.problems import Problem
 from ...core.serialization import Limits, Unreadable, decode_upload, encode
 from ...typing import ClientId
 from ...utils.parsing import Json
 from ..site.exchange_store import StateRef
 from ..transport.protocol import Frame, answers
 from ..transport.requests import SiteRequests
-from .reply_checks import BRIEF, BadReply, read_digest, read_score
+from .reply_checks import BadReply, read_digest, read_score
 
 Needed = Callable[[], Mapping[ClientId, Collection[RemoteState]]]  # states that a resumed run may start from
 Sizes = Callable[[ClientId, Payload, int], Limits]  # limits of an upload, by client, download and exchange
@@ -46,6 +47,7 @@ class SiteBackend:
         sizes: Sizes,
         test_rows: Mapping[ClientId, int],
         models: ModelStore,
+        problem: Problem,
     ):
         self.caller = caller
         self.run = run
@@ -56,6 +58,7 @@ class SiteBackend:
         self._sizes = sizes
         self._test_rows = test_rows
         self._models = models
+        self._problem = problem
         self._asked: dict[ClientId, _Asked] = {}
         self._replies: dict[ClientId, Frame] = {}
         self._last = 0  # last exchange of a round
@@ -113,7 +116,7 @@ class SiteBackend:
         """Return the score before training, if one was requested."""
         if not job.evaluate or job.round.exchange > 0:
             return None
-        return read_score(reply.head.get("before"), self._test_rows[job.client], BRIEF)
+        return read_score(reply.head.get("before"), self._test_rows[job.client], self._problem, brief=True)
 
     def _results_of(self, reply: Frame, job: ClientTask) -> ClientResult | None:
         """Return the result that a reply holds; None if personal training goes on after the upload."""
@@ -122,7 +125,7 @@ class SiteBackend:
         kept = RemoteState(job.round.t, job.round.exchange, read_digest(reply.head["state"]))
         after = None
         if job.evaluate and job.round.exchange == self._last:
-            after = read_score(reply.head.get("after"), self._test_rows[job.client])
+            after = read_score(reply.head.get("after"), self._test_rows[job.client], self._problem)
         model = MeasuredModel(STATE) if after is not None and self._models.on else None
         return ClientResult(job.client, kept, after, bool(reply.head.get("not_finite")), model)
 
@@ -172,9 +175,9 @@ class SiteBackend:
         request = Frame("assess", {"run": self.run, "base": self._base(i)}, encode(download))
         ((_, reply),) = self.caller.ask({i: request}, 0, "The evaluation")
         try:
-            return read_score(reply.head.get("score"), self._test_rows[i])
+            return read_score(reply.head.get("score"), self._test_rows[i], self._problem)
         except BadReply:
-            return read_score(None, self._test_rows[i])
+            return read_score(None, self._test_rows[i], self._problem)
 
     def close(self) -> None:
         """Do nothing: the backend holds no processes or files."""

@@ -48,6 +48,7 @@ class Sites:
             inputs.checks.limits,
             {i: inputs.setup.pool.test.size(at) for at, i in enumerate(inputs.setup.pool.ids)},
             inputs.stores.models,
+            inputs.setup.pool.problem,
         )
         return self._backend
 

@@ -17,7 +17,7 @@ from ...clients.pool import ClientRows, RowSplits, build_pool
 from ...config import Config, flag
 from ...core.hooks import has_bias_free_heads
 from ...core.method import traits_of
-from ...core.problems import Classes
+from ...core.problems import PROBLEMS, Classes, Problem
 from ...core.traits import Need
 from ...data.dataset import Dataset, Kind
 from ...data.federated_dataset import FederatedDataset
@@ -39,7 +39,7 @@ from ...utils.files import to_json
 from ...utils.parsing import Json
 from ..fingerprints import method_digest, models_digest
 from ..received_names import ForeignName, check_name
-from ..site.config import PublicRows, public_digest
+from ..site.config import TASKS, PublicRows, public_digest
 from ..table_agreement import TableAgreement, columns_from_json, prepare_public
 from ..transport.protocol import VERSION, Frame
 
@@ -59,6 +59,7 @@ _COMMON = {  # entries that must be equal at all sites, and the remedy if they d
     "kind": "Give all sites data of one kind.",
     "shape": "Give all sites rows of one shape.",
     "dtype": "Store the rows of all sites in one type.",
+    "task": "Say what the labels are alike at every site, by 'task' in site.yaml.",
     "classes": "List all classes at every site, such as 'rows.csv?classes=a,b,c'.",
     "labels": "Name the classes alike and in one order at every site, such as 'rows.csv?classes=a,b,c'.",
 }
@@ -73,7 +74,8 @@ class SiteDescription(NamedTuple):
     kind: str
     shape: list[int]
     dtype: str
-    classes: int
+    task: str  # what the labels are
+    classes: int  # their number, or that of label columns
     labels: str
     model: str
     public: str | None
@@ -104,6 +106,7 @@ def read_description(site: ClientId, values: Json) -> SiteDescription:
                     description.site,
                     description.version,
                     description.dtype,
+                    description.task,
                     description.labels,
                     description.model,
                 )
@@ -115,6 +118,7 @@ def read_description(site: ClientId, values: Json) -> SiteDescription:
             and all(type(n) is int and 0 <= n < MOST_ROWS for n in description.rows)
             and description.rows[0] > 0
             and description.dtype in DTYPES
+            and description.task in TASKS
             and type(description.gaps) is bool
             and all(type(name) is str for name in description.has)
             and len(columns_from_json(description.columns)) in (0, 1, *description.shape[:1])
@@ -177,8 +181,10 @@ def build_remote_setup(
     check_models(config, descriptions)
     trusted = config.models
     _check_options(config)
+    _check_task(config, descriptions[0])
     config = replace(
         config,
+        task=None if descriptions[0].task == Classes.task else descriptions[0].task,
         models=tuple(description.model for description in descriptions),
         clients=len(descriptions),
         backend="loop",
@@ -200,7 +206,10 @@ def build_remote_setup(
         inputs=Preparations(own, own_columns=options.own_columns).own_inputs,
     )
     rows = RowSplits(
-        *(_placeholder_rows(row, [description.rows[part] for description in descriptions]) for part in range(3))
+        *(
+            _placeholder_rows(row, data.problem, [description.rows[part] for description in descriptions])
+            for part in range(3)
+        )
     )
     pool = build_pool(
         method,
@@ -238,10 +247,6 @@ def _check_options(config: Config) -> None:
             "--global-test needs the test rows of all clients in one place, and here they stay at the sites. "
             "Leave it out."
         )
-    if config.task not in (None, Classes.task):
-        raise AtollError(
-            f"--task {config.task} is for simulations so far: runs between sites need classes. Leave it out."
-        )
     if read_schedule(config.schedule).buffer is not None:
         raise AtollError(
             f"--schedule {config.schedule} is for simulations: it follows a simulated clock, and the server of a "
@@ -257,6 +262,15 @@ def _check_options(config: Config) -> None:
     for name, why in SIMULATED.items():
         if getattr(config, name) is not None:
             raise AtollError(f"{flag(name)} is for simulations: {why}. Leave it out.")
+
+
+def _check_task(config: Config, description: SiteDescription) -> None:
+    """Raise AtollError if ``--task`` is another one than that of the sites."""
+    if config.task not in (None, description.task):
+        raise AtollError(
+            f"--task {config.task}, but the labels of site {description.site!r} are of the task {description.task}. "
+            "Leave --task out, or set 'task' in the site.yaml of every site."
+        )
 
 
 def announcement(
@@ -324,16 +338,17 @@ def _blank(name: str, description: SiteDescription, tables: TableAgreement | Non
     """Return a data set of one row of zeros with the form of the sites' rows."""
     unlike = tables is not None and description.kind == "table"
     shape = (len(tables.columns),) if tables is not None and unlike else tuple(description.shape)
-    x, y = np.zeros((1, *shape), description.dtype), np.zeros(1, np.int64)
-    kind = cast(Kind, description.kind)
-    return Dataset(name, kind, x, y, x[:0], y[:0], tuple(str(c) for c in range(description.classes)))
+    problem = PROBLEMS[description.task](description.classes)  # type: ignore[call-arg]
+    x, y = np.zeros((1, *shape), description.dtype), np.zeros_like(problem.blank_labels(1).numpy())
+    kind, names = cast(Kind, description.kind), tuple(str(c) for c in range(description.classes))
+    return Dataset(name, kind, x, y, x[:0], y[:0], names, problem=problem)
 
 
-def _placeholder_rows(row: torch.Tensor, sizes: Sequence[int]) -> ClientRows:
+def _placeholder_rows(row: torch.Tensor, problem: Problem, sizes: Sequence[int]) -> ClientRows:
     """Return ``sizes`` rows of zeros for each client, all views of one row."""
     total = sum(sizes)
-    x, y = torch.zeros_like(row), torch.zeros(1, dtype=torch.long)
-    return ClientRows(x.expand(total, *row.shape[1:]), y.expand(total), sizes)
+    x, y = torch.zeros_like(row), torch.zeros_like(problem.blank_labels(1))
+    return ClientRows(x.expand(total, *row.shape[1:]), y.expand(total, *y.shape[1:]), sizes)
 
 
 def _name(descriptions: Sequence[SiteDescription]) -> str:

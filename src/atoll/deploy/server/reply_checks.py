@@ -1,15 +1,12 @@
 """Check what a site sends beside an upload. Values that no honest site sends make the site absent from the round."""
 
 import re
-from collections.abc import Sequence
 from math import isfinite, nan
 
 from ...clients.evaluation import Score
-from ...core.problems import Classes
+from ...core.problems import Problem
 
-BRIEF = ("n", Classes.criterion.name, "val")  # deployed runs have classes
 LARGEST = 1e12  # absolute value of a score that is no share
-_SHARES = frozenset({"val", Classes.criterion.name, *Classes.shares})
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -24,26 +21,30 @@ def read_digest(value: object) -> str:
     return value
 
 
-def read_score(values: object, rows: int, names: Sequence[str] = (*BRIEF, *Classes.details)) -> Score:
+def read_score(values: object, rows: int, problem: Problem, brief: bool = False) -> Score:
     """Return a score that a site sent: all entries of a score and no others, NaN where a number is missing.
 
     Args:
         values: the score as it arrived; anything but a table counts as a score without numbers.
         rows: number of test rows in the site's description.
-        names: the entries.
+        problem: what the labels are, which decides the entries and their bounds.
+        brief: whether the score is one before training, which has the criterion alone.
 
     Raises:
         BadReply: if a number is impossible.
     """
     sent = values if isinstance(values, dict) else {}
-    return {name: float(rows) if name == "n" else _number(name, sent.get(name)) for name in names}
+    criterion = problem.criterion
+    names = ("n", criterion.name, "val", *(() if brief else problem.details))
+    shares = {*problem.shares, *((criterion.name, "val") if criterion.percent else ())}
+    return {name: float(rows) if name == "n" else _number(name, sent.get(name), name in shares) for name in names}
 
 
-def _number(name: str, value: object) -> float:
+def _number(name: str, value: object, is_share: bool) -> float:
     if value is None:
         return nan
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > LARGEST or not isfinite(value):
         raise BadReply(f"the score {name} is no number")
-    if name in _SHARES and not 0 <= value <= 1:
+    if is_share and not 0 <= value <= 1:
         raise BadReply(f"the score {name} is {value}")
     return float(value)

@@ -3,6 +3,7 @@
     name: north                # name of the site in the federation
     data: rows.npz             # beside site.yaml or anywhere; everything that --data reads from disk
     model: cnn1                # architecture, with options as for --models; default: one that suits the data
+    task: regression           # what the labels are, if they are no classes: regression or multilabel
     public: public.npz         # for methods that distil: the same file at all sites and at the server
     methods: [mine.py]         # methods of your own that the server may ask for
     allow: {rounds: 200}       # what a server may ask for: see rules.py
@@ -25,6 +26,7 @@ import numpy as np
 
 from ..._version import __version__
 from ...config import Config, read_yaml
+from ...core.problems import Classes, Labels, Numbers
 from ...data import arrays as layout
 from ...data.dataset import Array, Dataset
 from ...data.federated_dataset import FederatedDataset
@@ -44,6 +46,7 @@ from .rules import SiteRules, read_site_rules
 
 NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 PARTS = ("train", "val", "test")
+TASKS = (Classes.task, Labels.task, Numbers.task)  # between sites; windows of tokens would reveal their texts
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class SiteConfig:
     data: str
     model: str = ""
     public: str = ""
+    task: str = ""
     methods: tuple[str, ...] = ()
     privacy: SitePrivacyRules = SitePrivacyRules()
     allow: SiteRules = SiteRules()
@@ -72,7 +76,7 @@ class SiteConfig:
     @cached_property
     def rows(self) -> "SiteData":
         """Return the site's own rows."""
-        return read_rows(self._at(self.data))
+        return read_rows(self._at(self.data), self.task or None)
 
     @cached_property
     def public_rows(self) -> "PublicRows | None":
@@ -108,7 +112,8 @@ class SiteConfig:
             "kind": data.kind,
             "shape": list(data.shape),
             "dtype": str(data.x_train.dtype),
-            "classes": data.num_classes,
+            "task": data.problem.task,
+            "classes": data.problem.outputs,
             "labels": words_digest(data.classes),
             "model": self.architecture,
             "public": public_digest(self.public_rows),
@@ -140,7 +145,9 @@ def read_site(folder: Path) -> SiteConfig:
     methods = values.get("methods") or ()
     if not isinstance(methods, list | tuple) or not all(isinstance(m, str) and m.endswith(".py") for m in methods):
         raise AtollError(f"{str(path)!r}: 'methods' is a list of Python files.")
-    texts = {name: str(values.get(name) or "") for name in ("model", "public")}
+    texts = {name: str(values.get(name) or "") for name in ("model", "public", "task")}
+    if texts["task"] and texts["task"] not in TASKS:
+        raise unknown(f"task in {str(path)!r}", texts["task"], TASKS)
     rules = read_rules(values.get("privacy"), repr(str(path)))
     allow = read_site_rules(values.get("allow"), repr(str(path)))
     return SiteConfig(
@@ -170,28 +177,34 @@ class SiteData:
         data = self.data
         check(config.split, data)
         everything = np.arange(len(data.y_train))
-        parts = split_site(name, everything, data.y_train, data.num_classes, config.split, config.seed)
+        groups = data.group_numbers(data.y_train)
+        parts = split_site(name, everything, groups, len(data.groups), config.split, config.seed)
         return parts.train[0], parts.val[0], parts.test[0]
 
 
-def read_rows(text: str) -> SiteData:
-    """Read rows from a file or folder; keep the division of files that have training, validation and test rows."""
+def read_rows(text: str, task: str | None = None) -> SiteData:
+    """Read rows from a file or folder; keep the division of files that have training, validation and test rows.
+
+    Args:
+        text: the file or folder, with options.
+        task: what the labels are, a value of ``--task``; None for what the file says, or else classes.
+    """
     path = Path(text)
     arrays = npz(path) if path.suffix == ".npz" and path.exists() else {}
     if {f"{letter}_{part}" for letter in "xy" for part in PARTS} <= arrays.keys():
-        return _divided(text, arrays)
-    data = load(text)
-    check_classes(data)
+        return _divided(text, arrays, task)
+    data = load(text, task=task)
+    check_problem(data)
     tested = len(data.y_test)
     return SiteData(data, (len(data.y_train), 0, tested) if tested else None)
 
 
-def check_classes(data: Dataset) -> None:
-    """Raise an AtollError if labels are no classes: runs between sites have classes only, so far."""
-    if not data.num_classes:
+def check_problem(data: Dataset) -> None:
+    """Raise an AtollError if runs between sites cannot have such labels."""
+    if data.problem.task not in TASKS:
         raise AtollError(
-            f"The labels of {data.name!r} are {data.problem.labels}, and runs between sites need classes. "
-            "Use a simulation: atoll run."
+            f"The labels of {data.name!r} are {data.problem.labels}, and runs between sites have classes, several "
+            "labels or numbers. Use a simulation: atoll run."
         )
 
 
@@ -217,14 +230,15 @@ def _columns(arrays: Mapping[str, Array]) -> tuple[Column, ...]:
         raise AtollError(f"The array 'columns' is damaged ({reason!r}). Export the file again.") from reason
 
 
-def _divided(name: str, arrays: Mapping[str, Array]) -> SiteData:
+def _divided(name: str, arrays: Mapping[str, Array], task: str | None) -> SiteData:
     sizes = [len(arrays[f"y_{part}"]) for part in PARTS]
     x, y = (np.concatenate([arrays[f"{letter}_train"], arrays[f"{letter}_val"]]) for letter in "xy")
     classes = tuple(str(c) for c in arrays["classes"]) if "classes" in arrays else None
     test = layout.RawSplit(arrays["x_test"], arrays["y_test"])
     first = "channels_first" in arrays
     parts = layout.RawDataset(layout.RawSplit(x, y), test, classes, channels_first=first, columns=_columns(arrays))
-    return SiteData(layout.assemble(name, parts), (sizes[0], sizes[1], sizes[2]))
+    stored = str(arrays["task"]) if "task" in arrays else None
+    return SiteData(layout.assemble(name, parts, task=task or stored), (sizes[0], sizes[1], sizes[2]))
 
 
 def read_public(text: str) -> PublicRows:
@@ -241,11 +255,12 @@ def read_public(text: str) -> PublicRows:
 
 def write_rows(path: Path, federation: FederatedDataset, client: int) -> None:
     """Write one client's rows to a file that :func:`read_rows` reads."""
-    arrays: dict[str, Array] = {"classes": np.array(federation.dataset.classes)}
+    data = federation.dataset
+    arrays: dict[str, Array] = {"classes": np.array(data.classes), "task": np.array(data.problem.task)}
     for part in PARTS:
         rows = federation.part(part)[client]  # type: ignore[arg-type]
         arrays |= {f"x_{part}": federation.rows(rows), f"y_{part}": federation.labels(rows)}
-    _write(path, arrays, federation.dataset)
+    _write(path, arrays, data)
 
 
 def write_public(path: Path, rows: Array, like: Dataset) -> None:

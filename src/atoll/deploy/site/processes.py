@@ -118,6 +118,7 @@ class Given(NamedTuple):
     model: str | None = None
     public: str | None = None
     server: str | None = None
+    task: str | None = None
 
 
 def take_part(folder: Path, given: Given, insecure: bool, health: str | None, say: Say) -> None:
@@ -149,7 +150,7 @@ def take_part(folder: Path, given: Given, insecure: bool, health: str | None, sa
 def store_options(site: SiteFolder, given: Given) -> None:
     """Store the given options in the folder of the site."""
     places = {name: _absolute(text) for name in ("data", "public") if (text := getattr(given, name))}
-    own = places | ({"model": given.model} if given.model else {})
+    own = places | {name: text for name in ("model", "task") if (text := getattr(given, name))}
     if own:
         site.set(site.file, **own)
     if given.server:

@@ -11,16 +11,18 @@ from ...errors import AtollError, unknown
 from ...storage.run_reader import Run
 from ...utils.parsing import parse_options
 from ..style import WIDE, save
-from . import metrics, models, sweeps
+from . import losses, metrics, models, rankings, sweeps
 from .base import FigureSpec, RunsByCase, by_case
 
 KINDS: dict[str, Callable[..., list[FigureSpec]]] = {
     "curves": metrics.curves,
+    "losses": losses.losses,
     "boxes": metrics.boxes,
     "bytes": metrics.traffic,
     "trade-off": metrics.trade_off,
     "holdings": metrics.holdings,
     "arrivals": metrics.arrivals,
+    "ranks": rankings.ranks,
     "sweep": sweeps.sweep,
     "tsne": models.tsne,
     "relations": models.relations,
