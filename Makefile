@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo demo-hospitals check test test-fast test-chaos test-papers test-deploy test-redteam test-ui bench bench-page pages docs clean
+.PHONY: setup demo demo-hospitals check test test-fast test-chaos test-papers test-deploy test-redteam test-ui bench bench-peers bench-page pages docs clean
 
 setup: $(READY)
 
@@ -72,6 +72,10 @@ test-ui: setup
 # Figures go to build/bench.json; `bench-page` puts them into docs/explanation-performance.md.
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# FedAvg beside other frameworks on the same tensors; the first time, each gets a virtual environment (minutes).
+bench-peers: setup
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 bench-page: setup
 	$(BIN)/python -m benchmarks --page

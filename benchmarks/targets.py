@@ -24,7 +24,15 @@ TARGETS = {
     "idle_kb_per_client": Target("<=", 10),
     "scale.same_digest": Target(">=", 1),
     "spectrum.*": Target("<=", 0.5),
+    "growth.registered_clients_*": Target("<=", 1.5),
+    "growth.eval_window": Target("<=", 1.1),
+    "cost.dcpfl_500x100": Target("<=", 12),
+    "peak_mb.dcpfl_500x100": Target("<=", 1200),
+    "vs_peer.*": Target(">=", 1),
     "startup.help_seconds": Target("<=", 0.5),
+    "startup.typo_seconds": Target("<=", 0.5),
+    "startup.completion_seconds": Target("<=", 0.5),
+    "startup.first_round_beyond_torch_seconds": Target("<=", 1),
     "startup.first_round_digits_seconds": Target("<=", 5),
 }
 

@@ -18,9 +18,11 @@ import click
 import yaml
 from torch import Tensor
 
-from atoll import models
+from atoll import cli, models
 from atoll.analysis.communication import ReferenceFederation
 from atoll.cli import main as command_line
+from atoll.cli.deploy import load_run as load_deploy_run
+from atoll.cli.signatures import describe_all
 from atoll.config import NEUTRAL, Config, flag
 from atoll.core.contract import contract
 from atoll.core.hooks import AdaptsNewClients, ClosedToNewClients, HasGenericModel
@@ -67,6 +69,7 @@ def pages() -> dict[str, str]:
         "ref-cli.md": commands_page(),
         "ref-options.md": options_page(),
         "config.schema.json": to_json(schema(), indent=1) + "\n",
+        "../src/atoll/cli/signatures.json": signatures(),
         "ref-methods.md": methods_page(),
         "results.md": results_page(),
         NEW_CLIENTS: with_generated_part(NEW_CLIENTS, newcomers_table()),
@@ -74,6 +77,13 @@ def pages() -> dict[str, str]:
         SECURITY: with_generated_part(SECURITY, boundaries_table()),
     }
     return made | {f"methods/{name}.md": method_page(name) for name in _registry.methods()} | pictures()
+
+
+def signatures() -> str:
+    """Return the options and help texts of the commands that are imported late."""
+    commands = {name: cli.load(name) for name in cli.COMMANDS if name not in cli.IMPORTED_AT_ONCE}
+    commands |= {"deploy run": load_deploy_run()}
+    return to_json(describe_all(commands), indent=1) + "\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

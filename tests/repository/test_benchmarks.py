@@ -14,7 +14,12 @@ from benchmarks.targets import Target, target
 OWN = {
     "vmap": {"vmap_speedup.W3", "vmap_speedup.W3_E5", "vmap_speedup.W3_training"},
     "growth": {"growth.sampled_clients", "growth.model_size", "growth.dcpfl_server_classes"},
-    "startup": {"startup.help_seconds", "startup.first_round_digits_seconds"},
+    "startup": {
+        f"startup.{what}_seconds"
+        for what in ("help", "typo", "completion", "first_round_digits", "first_round_beyond_torch")
+    },
+    "many_clients": {"growth.registered_clients_40", "growth.eval_window", "evaluation.ms_per_1000_clients"},
+    "method_cost": {"cost.dcpfl_8x4", "peak_mb.dcpfl_8x4"},
     "overhead": {f"overhead.{name}" for name in overhead.QUICK},
     "scale": {
         f"{what}.clients_{n}" for what in ("rss_mb", "seconds_per_round", "seconds_first_round") for n in (20, 40)

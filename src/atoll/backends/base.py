@@ -1,14 +1,14 @@
 """Define the interface of a backend, which runs the client functions of a method."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..clients.evaluation import Score
 from ..clients.tasks import (
     ClientResult,
     ClientTask,
     ClientUpload,
 )
+from ..core.group_scores import Columns
 from ..core.method import AnyMethod
 from ..core.payloads import Payload
 from ..typing import ClientId
@@ -41,8 +41,17 @@ class Backend(Protocol):
         """Return the stored state of client ``i``, or its first state."""
         ...
 
-    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Payload) -> Score:
-        """Evaluate the personal model of client ``i`` without training."""
+    def assess(self, method: AnyMethod, seed: int, downloads: Mapping[ClientId, Payload]) -> Columns:
+        """Evaluate the personal models of clients without training, and keep them if models are kept.
+
+        Args:
+            method: the method of the run.
+            seed: seed of the run.
+            downloads: the server's message to each client.
+
+        Returns:
+            The scores as columns, in the order of ``downloads``.
+        """
         ...
 
     def close(self) -> None:

@@ -1,32 +1,40 @@
 """Run clients one after the other in the current process."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from ..clients import method_calls
 from ..clients.evaluation import Score, measure, predict
 from ..clients.failures import CLIENT_ERRORS, failure_of
+from ..clients.group_evaluation import ClientModel, evaluate_models
 from ..clients.measured_model import STATE, ModelSource, describe_model
 from ..clients.model_store import ModelStore
 from ..clients.participation import take_part
 from ..clients.pool import ClientPool
+from ..clients.score_table import to_columns
 from ..clients.state_store import Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadFilter, no_filter
 from ..clients.validation.checks import find_form_error
 from ..core.client import Client
 from ..core.contract import contract, exchanges_of
-from ..core.hooks import TrainsAfterUpload
+from ..core.group_scores import Columns
+from ..core.hooks import HasClientState, PredictsOtherwise, TrainsAfterUpload
 from ..core.method import AnyMethod
 from ..core.model import Predictor
-from ..core.payloads import Payload
+from ..core.payloads import Nothing, Payload
 from ..core.prng import Key, key
 from ..core.serialization import Unreadable
 from ..errors import AtollError
 from ..typing import ClientId
 
+NOTHING = Nothing()  # the state of every client of a method without client state
+
 
 class LoopBackend:
     """Run one client after the other. All other backends must give the same results.
+
+    Attributes:
+        batches_models: whether different models of one architecture are evaluated in batched passes.
 
     Args:
         pool: the clients with their data and models.
@@ -35,6 +43,8 @@ class LoopBackend:
         isolate: let an error of a client's code take the place of its upload, in place of raising it.
         models: keeps the personal models that are scored; None keeps none.
     """
+
+    batches_models: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -79,12 +89,35 @@ class LoopBackend:
         return self._state_from(self.store.get(i), method, seed, i)
 
     def _state_from(self, kept: Any, method: AnyMethod, seed: int, i: ClientId) -> Any:
-        return method_calls.init_client(method, self.pool.client(i), key(seed, "init", i)) if kept is None else kept
+        if kept is not None:
+            return kept
+        if not isinstance(method, HasClientState):
+            return NOTHING
+        return method_calls.init_client(method, self.pool.client(i), key(seed, "init", i))
 
-    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Payload) -> Score:
-        """Evaluate the personal model of client ``i`` without training."""
-        state, client = self.state(method, seed, i), self.pool.client(i)
-        return self.evaluate(method_calls.personal_predictor(method, download, None, state, client), i)
+    def assess(self, method: AnyMethod, seed: int, downloads: Mapping[ClientId, Payload]) -> Columns:
+        """Evaluate the personal models of clients without training, and keep them if models are kept."""
+        sources = {
+            i: ModelSource(download, None, self.state(method, seed, i), self.pool.client(i))
+            for i, download in downloads.items()
+        }
+        if self.models is not None:
+            self.models.put_untrained(method, sources)
+        return self.evaluate_all(method, sources)
+
+    def evaluate_all(
+        self, method: AnyMethod, sources: Mapping[ClientId, ModelSource], thorough: bool = True
+    ) -> Columns:
+        """Evaluate the personal models of several clients; see :meth:`evaluate`.
+
+        Returns:
+            The scores as columns, in the order of ``sources``.
+        """
+        if isinstance(method, PredictsOtherwise) or self.pool.global_test:
+            predictors = {i: method_calls.personal_predictor(method, *source) for i, source in sources.items()}
+            return to_columns([self.evaluate(predictor, i, thorough) for i, predictor in predictors.items()])
+        models = [ClientModel(i, method.personal_params(*source)) for i, source in sources.items()]
+        return evaluate_models(self.pool, models, thorough=thorough, batched=self.batches_models)
 
     def evaluate(self, predictor: Predictor, i: ClientId, thorough: bool = True) -> Score:
         """Evaluate a predictor on the test and validation rows of client ``i``.
@@ -146,11 +179,16 @@ class LoopBackend:
     def _before(self, method: AnyMethod, job: ClientTask, state: Payload, client: Client) -> Score | None:
         if not job.evaluate or job.round.exchange > 0:
             return None
-        if job.known is not None and _is_lasting(method, ModelSource(job.download, None, state, client)):
-            return {name: v for name, v in job.known.items() if name not in self.pool.problem.details}
-        return self.evaluate(
-            method_calls.personal_predictor(method, job.download, None, state, client), job.client, thorough=False
-        )
+        source = ModelSource(job.download, None, state, client)
+        if (known := self._known(method, job, source)) is not None:
+            return known
+        return self.evaluate(method_calls.personal_predictor(method, *source), job.client, thorough=False)
+
+    def _known(self, method: AnyMethod, job: ClientTask, source: ModelSource) -> Score | None:
+        """Return the score of the client's model if it was scored before and no download can change the model."""
+        if job.known is None or not _is_lasting(method, source):
+            return None
+        return {name: v for name, v in job.known.items() if name not in self.pool.problem.details}
 
     def _result(
         self,
@@ -159,16 +197,26 @@ class LoopBackend:
         up: Payload,
         state: Payload,
         client: Client,
-        not_finite: bool | None = None,
     ) -> ClientResult:
         """Return the new state, with the score of the trained model if the job requests one."""
-        if not job.evaluate or job.round.exchange < len(exchanges_of(method)) - 1:
-            return ClientResult(job.client, state, None, not_finite)
+        if not scores_result(method, job):
+            return ClientResult(job.client, state)
         source = ModelSource(job.download, up, state, client)
         score = self.evaluate(method_calls.personal_predictor(method, *source), job.client)
+        return self._scored_result(method, job, source, score)
+
+    def _scored_result(
+        self, method: AnyMethod, job: ClientTask, source: ModelSource, score: Score, not_finite: bool | None = None
+    ) -> ClientResult:
+        """Return the new state with the score of the trained model, which is kept if models are kept."""
         model = None if self.models is None else self.models.describe(method, source)
         lasting = _is_lasting(method, source) if model is None else model.kind == STATE
-        return ClientResult(job.client, state, score, not_finite, model, lasting)
+        return ClientResult(job.client, source.state, score, not_finite, model, lasting)
+
+
+def scores_result(method: AnyMethod, job: ClientTask) -> bool:
+    """Return True if the trained model is to be scored: in the last exchange of a round."""
+    return job.evaluate and job.round.exchange == len(exchanges_of(method)) - 1
 
 
 def _checked_state(method: AnyMethod, state: Payload) -> Payload:

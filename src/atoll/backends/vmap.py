@@ -1,7 +1,7 @@
 """Run all clients of one architecture in one batched call."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from math import ceil
 from typing import Any, TypeVar
@@ -10,18 +10,22 @@ import torch
 from torch import Tensor
 
 from ..clients import method_calls
+from ..clients.evaluation import Score
+from ..clients.measured_model import ModelSource
+from ..clients.score_table import to_scores
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadBatch, no_filter
 from ..core import vmap
 from ..core.client import Client
 from ..core.hooks import TrainsAfterUpload
 from ..core.method import AnyMethod
 from ..core.optim.training_loss import LossMeter, TrainingLoss, measured_by
+from ..core.payloads import Payload
 from ..core.prng import keys
 from ..core.schema import find_nonfinite, static_form, tensors_of
 from ..core.tree import lazy_rows, map_consecutive, stack, unstack
 from ..core.vmap import functional_gradients
 from ..typing import ClientId
-from .loop import LoopBackend, round_key_parts
+from .loop import LoopBackend, round_key_parts, scores_result
 
 T = TypeVar("T")
 
@@ -34,6 +38,7 @@ COPIES = (
 class VmapBackend(LoopBackend):
     """Run clients with the same model in one batched call of ``method.local``, as many as fit into ``ROOM``."""
 
+    batches_models = True
     _last_batch: tuple[list[ClientId], Client] | None = None  # the last batch of clients, which often runs again
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
@@ -114,20 +119,57 @@ class VmapBackend(LoopBackend):
                 sums = sums + more
         uploads, nexts, not_finite = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), find_nonfinite(after)
         upload_batch = UploadBatch(ups, dict(zip(ids, uploads, strict=True)))
-        outcomes = [ClientUpload(i, up, None, None, upload_batch) for i, up in zip(ids, uploads, strict=True)]
+        before = self._scores_before(method, jobs, states)
+        outcomes = [ClientUpload(i, up, before.get(i), None, upload_batch) for i, up in zip(ids, uploads, strict=True)]
         results = [
-            ClientResult(i, new, None, at in not_finite) for at, (i, new) in enumerate(zip(ids, nexts, strict=True))
+            result._replace(loss=TrainingLoss(*losses))
+            for result, losses in zip(
+                self._results_of(method, jobs, uploads, nexts, not_finite), sums.tolist(), strict=True
+            )
         ]
-        for at, (job, state) in enumerate(zip(jobs, states, strict=True)):
-            if job.evaluate:
-                client = self.pool.client(job.client)
-                outcomes[at] = outcomes[at]._replace(before=self._before(method, job, state, client))
-                results[at] = self._result(method, job, uploads[at], nexts[at], client, at in not_finite)
-            results[at] = results[at]._replace(loss=TrainingLoss(*sums[at].tolist()))
-            if self.upload_filter is not no_filter:
+        if self.upload_filter is not no_filter:
+            for at, job in enumerate(jobs):
                 sent = self.upload_filter(job, self.pool.client(job.client), uploads[at])
                 outcomes[at] = outcomes[at]._replace(upload=sent)
         return dict(zip(ids, zip(outcomes, results, strict=True), strict=True))
+
+    def _scores_before(
+        self, method: AnyMethod, jobs: Sequence[ClientTask], states: Sequence[Payload]
+    ) -> dict[ClientId, Score]:
+        """Return the scores of the personal models before training, of the jobs that request them."""
+        found: dict[ClientId, Score] = {}
+        sources: dict[ClientId, ModelSource] = {}
+        for job, state in zip(jobs, states, strict=True):
+            if job.evaluate and job.round.exchange == 0:
+                source = ModelSource(job.download, None, state, self.pool.client(job.client))
+                known = self._known(method, job, source)
+                found |= {} if known is None else {job.client: known}
+                sources |= {job.client: source} if known is None else {}
+        if sources:
+            scores = to_scores(self.evaluate_all(method, sources, thorough=False))
+            found |= dict(zip(sources, scores, strict=True))
+        return found
+
+    def _results_of(
+        self,
+        method: AnyMethod,
+        jobs: Sequence[ClientTask],
+        uploads: Sequence[Payload],
+        states: Sequence[Payload],
+        not_finite: Collection[int],
+    ) -> list[ClientResult]:
+        """Return the new states, with the scores of the trained models that are requested."""
+        results = [ClientResult(job.client, states[at], None, at in not_finite) for at, job in enumerate(jobs)]
+        sources = {
+            at: ModelSource(job.download, uploads[at], states[at], self.pool.client(job.client))
+            for at, job in enumerate(jobs)
+            if scores_result(method, job)
+        }
+        if sources:
+            scores = self.evaluate_all(method, {jobs[at].client: source for at, source in sources.items()})
+            for (at, source), score in zip(sources.items(), to_scores(scores), strict=True):
+                results[at] = self._scored_result(method, jobs[at], source, score, at in not_finite)
+        return results
 
 
 def _with_losses(f: Callable[..., T], *inputs: Any) -> tuple[T, Tensor]:

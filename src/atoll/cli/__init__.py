@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -14,9 +15,10 @@ import click
 
 from .._version import __version__
 from ..errors import AtollError
+from .signatures import light_command
 
-# Each command: its module, its function and its help text. Modules are imported when their command is called, because
-# they need torch, whose import takes seconds.
+# Each command: its module, its function and its help text. Modules are imported when their command is called and its
+# options are right, because they need torch, whose import takes seconds.
 COMMANDS = {
     "run": ("run", "run", "Run one METHOD."),
     "compare": ("run", "compare", "Run several METHODs on the same clients and seeds, and rank them."),
@@ -47,6 +49,15 @@ COMMANDS = {
     "speedup": ("report", "speed_up", "Show how much sooner a wait-free run reaches a target."),
 }
 HELP = ["-h", "--help"]
+IMPORTED_AT_ONCE = ("data", "ui", "deploy")  # Their modules need little.
+
+
+def load(name: str) -> click.Command:
+    """Import a command."""
+    module, attribute, _ = COMMANDS[name]
+    with _loading_notice():
+        command: click.Command = getattr(import_module(f".{module}", __name__), attribute)
+    return command
 
 
 class Commands(click.Group):
@@ -58,9 +69,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module, attribute, _ = COMMANDS[name]
-        with _loading_notice():
-            command: click.Command = getattr(import_module(f".{module}", __name__), attribute)
+        command = load(name) if name in IMPORTED_AT_ONCE else light_command(name, partial(load, name))
         command.context_settings.setdefault("help_option_names", HELP)
         return command
 

@@ -3,31 +3,25 @@
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import TypeVar, get_type_hints
+from typing import ClassVar, TypeVar, get_type_hints
 
 import click
 
 from ..config import Config, flag, from_dict, read_yaml
 from ..utils.parsing import Json, parse_pair
+from .signatures import write_sections
 
 F = TypeVar("F", bound=Callable[..., object])
-OWN = "Options"  # The section of options that are no entries of a configuration.
 KINDS: dict[object, type] = {bool: bool, int: int, float: float, int | None: int, float | None: float}
 
 
 class ConfigCommand(click.Command):
     """Command whose help lists the options of a configuration by groups."""
 
+    groups: ClassVar[dict[str, str]] = {f.name: f.metadata["group"] for f in fields(Config)}
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups = {f.name: f.metadata["group"] for f in fields(Config)}
-        sections: dict[str, list[tuple[str, str]]] = {OWN: [], **{group: [] for group in groups.values()}}
-        for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
-                sections[groups.get(str(parameter.name), OWN)].append(record)
-        for title, records in sections.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+        write_sections(self, ctx, formatter, self.groups, self.groups.values())
 
 
 def config_options(*without: str) -> Callable[[F], F]:

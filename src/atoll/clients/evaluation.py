@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.criterion import Criterion
+from ..core.group_scores import Columns
 from ..core.model import CHUNK, Predictor
 from ..core.problems import Problem
 from .metrics import Metric, compute_metric
@@ -59,19 +60,44 @@ def measure(problem: Problem, outputs: Tensor, y: Tensor, user_metrics: Mapping[
     return {"n": float(len(y)), **dict([first]), **user, **dict(rest)}
 
 
-def summarise_clients(scores: Mapping[str, Score], problem: Problem) -> Score:
+def measure_each(
+    problem: Problem, outputs: Tensor, y: Tensor, sizes: Sequence[int], user_metrics: Mapping[str, Metric] | None
+) -> Columns:
+    """Compute all scores of several clients; see :func:`measure`.
+
+    Args:
+        problem: what the labels are.
+        outputs: outputs for the rows of all clients, one client after the other.
+        y: labels, in the same order.
+        sizes: number of rows of each client.
+        user_metrics: further metrics by name; None computes the criterion alone.
+
+    Returns:
+        The scores as columns, in the order of the clients.
+    """
+    rows, outputs, y = np.asarray(sizes, dtype=np.float64), outputs.cpu(), y.cpu()
+    if user_metrics is None:
+        return {"n": rows, problem.criterion.name: np.array(problem.score_each(outputs, y, sizes))}
+    scores = problem.scores_each(outputs, y, sizes)
+    first = {problem.criterion.name: scores.pop(problem.criterion.name)}
+    each = list(zip(problem.in_unit(outputs).split(list(sizes)), y.split(list(sizes)), strict=True))
+    user = {name: np.array([compute_metric(name, metric, *of) for of in each]) for name, metric in user_metrics.items()}
+    return {"n": rows, **first, **user, **scores}
+
+
+def summarise_clients(scores: Columns, problem: Problem) -> Score:
     """Summarise scores over clients.
 
     Args:
-        scores: the scores of each client, by name.
+        scores: the scores of the clients, as columns.
         problem: what the labels are.
 
     Returns:
         The criterion as unweighted mean (under its name), mean weighted by rows (``weighted``) and mean of the worst
         10 % of clients (``worst_decile``); of every other metric the unweighted mean over the clients that define it.
     """
-    each, name = list(scores.values()), problem.criterion.name
-    values, n = np.array([s[name] for s in each]), np.array([s["n"] for s in each])
+    name = problem.criterion.name
+    values, n = scores[name], scores["n"]
     known = ~np.isnan(values)
     if not known.any():
         return {name: math.nan}
@@ -82,9 +108,9 @@ def summarise_clients(scores: Mapping[str, Score], problem: Problem) -> Score:
         "worst_decile": float(worst_first[: max(1, math.ceil(0.1 * known.sum()))].mean()),
     }
     reserved = reserved_names(problem)
-    user_metrics = dict.fromkeys(name for score in each for name in score if name not in reserved)
+    user_metrics = [name for name in scores if name not in reserved]
     for name in ("val", "global", *problem.details, *user_metrics):
-        values = np.array([s.get(name, math.nan) for s in each])
+        values = scores.get(name, np.array([math.nan]))
         out[name] = float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
     return out
 

@@ -17,6 +17,7 @@ from weakref import finalize
 import torch
 
 from ..core.contract import Contract
+from ..core.hooks import PredictsOtherwise
 from ..core.method import AnyMethod
 from ..core.payloads import Params, Payload
 from ..core.schema import tensors_of
@@ -63,12 +64,16 @@ class ModelStore:
         self._read_object = read_object
         self._file_numbers = count()
         self._used = 0  # bytes in memory, those of models included that were dropped since the last commit
+        self._admitted: list[MeasuredModel] = []  # models of the current round
         # The last model without training of each form, and its tensors, until the next commit.
         self._untrained: dict[tuple[Any, ...], tuple[MeasuredModel, Params]] = {}
         self._last: dict[ClientId, MeasuredModel] = {}
-        self._best: dict[ClientId, MeasuredModel] = {}
+        # The models of the round that validation chose, where they are not the last ones; None for no model.
+        self._best: dict[ClientId, MeasuredModel | None] = {}
+        self._uses: dict[int, int] = {}  # places in ``_last`` and ``_best`` that hold each model, by its id
         self._drafts: dict[ClientId, MeasuredModel] = {}
-        self._before: tuple[KeptRounds, dict[ClientId, MeasuredModel]] | None = None  # until the next commit
+        self._before: KeptRounds | None = None  # until the next commit
+        self._chooses_drafts = False  # whether the next commit makes the last models the best ones
 
     # -- while a run computes -----------------------------------------------------------------------------------------
 
@@ -78,6 +83,7 @@ class ModelStore:
 
     def admit(self, model: MeasuredModel) -> MeasuredModel:
         """Return a model, after moving it to disk if there is no room in memory."""
+        self._admitted.append(model)
         self._used += model.size
         self._make_room([model])
         return model
@@ -90,15 +96,27 @@ class ModelStore:
             model: the model with the new state; None if it was not scored.
         """
         before = self._drafts.get(i, self._last.get(i))
-        if before is not None and before.is_in_store and (model is None or self._best.get(i) is before):
+        if before is not None and before.is_in_store and (model is None or self._find_best(i) is before):
             self._copy_state(before, self._states.get(i))
         if model is not None:
             self._drafts[i] = model
 
-    def put_untrained(self, i: ClientId, method: AnyMethod, source: ModelSource) -> None:
-        """Take the model of client ``i`` that was scored without a round. Clients with the same one share it."""
+    def put_untrained(self, method: AnyMethod, sources: Mapping[ClientId, ModelSource]) -> None:
+        """Take the models of clients that were scored without a round. Clients with the same one share it."""
         if not self.on:
             return
+        same: dict[tuple[int, ...], MeasuredModel] = {}  # models of clients without a state, by their tensors
+        for i, source in sources.items():
+            tensors = _identity(method, source) if self._states.get(i) is None else ()
+            if not tensors:
+                self._drafts[i] = self._share_untrained(i, method, source)
+                continue
+            if tensors not in same:
+                same[tensors] = self._share_untrained(i, method, source)
+            self._drafts[i] = same[tensors]
+
+    def _share_untrained(self, i: ClientId, method: AnyMethod, source: ModelSource) -> MeasuredModel:
+        """Return the model of client ``i``, the same as for an earlier client if their numbers are equal."""
         model = describe_model(method, source)
         if model.is_in_store and self._states.get(i) is None:
             model.payloads = (source.state,)
@@ -108,7 +126,7 @@ class ModelStore:
         if not tensors or not others or not all(torch.equal(v, others[name]) for name, v in tensors.items()):
             shared = self.admit(model)
             self._untrained[form] = model, tensors
-        self._drafts[i] = shared
+        return shared
 
     def end_evaluation(self, done: int, chosen: int | None, is_regular: bool) -> None:
         """Note that the latest models are those of an evaluation.
@@ -120,9 +138,9 @@ class ModelStore:
         """
         if not self.on:
             return
-        self._before = self.rounds, self._best
+        self._before = self.rounds
         if chosen == done and is_regular:
-            self._best = self._last | self._drafts
+            self._chooses_drafts = True
             self.rounds = KeptRounds(done, done, done)
         else:
             self.rounds = KeptRounds(done, self.rounds.kept, chosen)
@@ -133,28 +151,60 @@ class ModelStore:
 
     def commit(self) -> None:
         """Make the models of the current round permanent."""
-        self._last |= self._drafts
-        self._drafts = {}
-        self._untrained = {}
-        self._before = None
-        held = {id(model): model for model in chain(self._best.values(), self._last.values())}
-        self._used = sum(model.size for model in held.values())
-        self._make_room(held.values())
+        is_kept = self.rounds.kept is not None and not self._chooses_drafts
+        for i, model in self._drafts.items():
+            before = self._last.get(i)
+            self._last[i] = model
+            self._hold(model)
+            if is_kept and i not in self._best:
+                self._best[i] = before
+            elif before is not None:
+                self._release(before)
+        if self._chooses_drafts:
+            for old in filter(None, self._best.values()):
+                self._release(old)
+            self._best = {}
+        self._end_round()
+        self._make_room(chain(filter(None, self._best.values()), self._last.values()))
 
     def rollback(self) -> None:
         """Discard the models of the current round."""
+        if self._before is not None:
+            self.rounds = self._before
+        self._end_round()
+
+    def _end_round(self) -> None:
+        self._used -= sum(model.size for model in self._admitted if id(model) not in self._uses)
+        self._admitted = []
         self._drafts = {}
         self._untrained = {}
-        if self._before is not None:
-            self.rounds, self._best = self._before
-            self._before = None
+        self._before = None
+        self._chooses_drafts = False
 
     def clear(self) -> None:
         """Remove all models."""
         self._last = {}
         self._best = {}
+        self._uses = {}
+        self._admitted = []
+        self._used = 0
         self.rounds = KeptRounds()
-        self.rollback()
+        self._end_round()
+
+    def _find_best(self, i: ClientId) -> MeasuredModel | None:
+        """Return the model of client ``i`` in the round that validation chose, if it had one."""
+        if self.rounds.kept is None:
+            return None
+        return self._best[i] if i in self._best else self._last.get(i)
+
+    def _hold(self, model: MeasuredModel) -> None:
+        self._uses[id(model)] = self._uses.get(id(model), 0) + 1
+
+    def _release(self, model: MeasuredModel) -> None:
+        self._uses[id(model)] -= 1
+        if self._uses[id(model)] == 0:
+            del self._uses[id(model)]
+            self._used -= model.size
 
     def _copy_state(self, model: MeasuredModel, state: Payload) -> None:
         model.payloads = (state,)
@@ -199,7 +249,7 @@ class ModelStore:
         if not self._last:
             return None
         # Between two evaluations, the latest models are newer than those of the last evaluation.
-        model = (self._best if self.rounds.number(which) == self.rounds.kept else self._last).get(i)
+        model = self._find_best(i) if self.rounds.number(which) == self.rounds.kept else self._last.get(i)
         return None if model is None else (model, self._load(i, model))
 
     def _load(self, i: ClientId, model: MeasuredModel) -> tuple[Any, ...]:
@@ -237,7 +287,8 @@ class ModelStore:
                 layouts.append(model.layout)
             return {"kind": model.kind, "objects": model.objects, "layout": layouts.index(model.layout)}
 
-        both = {"last": self._last, "best": self._best}
+        best = ((i, self._find_best(i)) for i in self._last)
+        both = {"last": self._last, "best": {i: model for i, model in best if model is not None}}
         entries = {name: {i: entry(i, model) for i, model in models.items()} for name, models in both.items()}
         if self._folder is not None:
             with suppress(OSError):
@@ -250,19 +301,31 @@ class ModelStore:
         if not self.on or not stored:
             return
         self.rounds = KeptRounds(**stored["rounds"])
-        self._last, self._best = (
-            {
-                i: MeasuredModel(entry["kind"], stored["layouts"][entry["layout"]], objects=tuple(entry["objects"]))
-                for i, entry in stored[name].items()
-            }
-            for name in ("last", "best")
-        )
+        models: dict[tuple[Any, ...], MeasuredModel] = {}
+
+        def model(entry: Json) -> MeasuredModel:
+            form = entry["kind"], entry["layout"], tuple(entry["objects"])
+            if form not in models:
+                models[form] = MeasuredModel(form[0], stored["layouts"][form[1]], objects=form[2])
+            return models[form]
+
+        self._last = {i: model(entry) for i, entry in stored["last"].items()}
+        best = {i: model(entry) for i, entry in stored["best"].items()}
+        if self.rounds.kept is not None:
+            self._best = {i: best.get(i) for i in self._last if best.get(i) is not self._last[i]}
+        for held in chain(self._last.values(), filter(None, self._best.values())):
+            self._hold(held)
 
 
 def objects_of(stored: Json) -> set[tuple[ClientId, str]]:
     """Return the objects that the models of a checkpoint need, each with its client."""
     entries = (item for name in ("last", "best") for item in stored.get(name, {}).items())
     return {(i, name) for i, entry in entries for name in entry["objects"] if name is not None}
+
+
+def _identity(method: AnyMethod, source: ModelSource) -> tuple[int, ...]:
+    """Return the identities of the tensors of a model; none if it predicts by more than these."""
+    return () if isinstance(method, PredictsOtherwise) else tuple(map(id, method.personal_params(*source).values()))
 
 
 def _tensors(model: MeasuredModel) -> Params:

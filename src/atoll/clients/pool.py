@@ -1,6 +1,6 @@
 """Hold the clients of a run on one machine: rows, models, metrics."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -35,7 +35,8 @@ class ClientRows:
 
     def __init__(self, x: Tensor, y: Tensor, sizes: Sequence[int]):
         self.all = LabelledRows(x, y)
-        self._starts: list[int] = torch.tensor([0, *sizes]).cumsum(0).tolist()
+        self._first = torch.tensor([0, *sizes]).cumsum(0)
+        self._starts: list[int] = self._first.tolist()
 
     def __getitem__(self, position: int) -> LabelledRows:
         start, end = self._starts[position : position + 2]
@@ -57,6 +58,29 @@ class ClientRows:
         x, y = (v.index_select(0, rows.flatten()).view(*rows.shape, *v.shape[1:]) for v in self.all)
         x[missing], y[missing] = 0, 0
         return LabelledRows(x, y)
+
+    def gather(self, positions: Sequence[int], most: int) -> Iterator[Tensor]:
+        """Yield the inputs of several clients, one client after the other, in parts of about ``most`` rows."""
+        part, rows = list[int](), 0
+        for position in positions:
+            if rows and rows + self.size(position) > most:
+                yield self.all.x.index_select(0, self._numbers(part))
+                part, rows = [], 0
+            part.append(position)
+            rows += self.size(position)
+        yield self.all.x.index_select(0, self._numbers(part))
+
+    def labels(self, positions: Sequence[int]) -> Tensor:
+        """Return the labels of several clients, one client after the other."""
+        return self.all.y.index_select(0, self._numbers(positions))
+
+    def _numbers(self, positions: Sequence[int]) -> Tensor:
+        """Return the numbers of the rows of several clients."""
+        at = torch.tensor(positions)
+        starts, sizes = self._first[at], self._first[at + 1] - self._first[at]
+        before = sizes.cumsum(0) - sizes  # rows of the clients before each one
+        numbers = (starts - before).repeat_interleave(sizes) + torch.arange(int(sizes.sum()))
+        return numbers.to(self.all.y.device)
 
     def size(self, position: int) -> int:
         """Return the number of rows of the client at ``position``."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .prng import Key, fold, normal
+from .prng import Key, fold, normal_columns
 from .vmap import is_batched
 
 NEGLIGIBLE = 1e-5  # share of a feature's variance that may come from rounding to single precision
@@ -86,21 +86,27 @@ class Pool:
         after = before + more
         off = mu[held].double() - self.mu[held]
         if self._scatter is not None:
-            between = (before * more / after)[:, None, None] * off[:, :, None] * off[:, None, :]
-            if sigma is not None:
-                inside = (more - self._lost)[:, None, None] * sigma[held].double()
-                between = inside + between
-            self._scatter[held] += between
+            weights, factors = (before * more / after)[:, None] * off, more - self._lost
+            # One class at a time: a matrix stays in the processor's cache, and all of them would take much memory.
+            for at, c in enumerate(held.tolist()):
+                spread = torch.outer(weights[at], off[at])
+                if sigma is not None:
+                    spread += sigma[c].double().mul_(factors[at])
+                self._scatter[c] += spread
         if self._owners is not None:
             self._owners[held] += 1
         self.mu[held] += (more / after)[:, None] * off
         self.n[held] = after
 
     def sigma(self) -> Tensor:
-        """Return the pooled covariance [C, d, d]. With ``from_means``, a class with a single mean has covariance 0."""
+        """Return the pooled covariance [C, d, d]. With ``from_means``, a class with a single mean has covariance 0.
+
+        The sums become the result, without a copy: nothing can be added afterwards.
+        """
         assert self._scatter is not None
         freedom = (self.n if self._owners is None else self._owners) - 1
-        return self._scatter / freedom.clamp(min=1)[:, None, None]
+        pooled, self._scatter = self._scatter.div_(freedom.clamp(min=1)[:, None, None]), None
+        return pooled
 
 
 def factorise(sigma: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,7 +170,7 @@ def draw(n: Tensor, mu: Tensor, sigma: Tensor, total: int, k: Key) -> tuple[Tens
     for classes in counts.nonzero().flatten().split(CLASSES_AT_ONCE):
         factors, features = factorise(sigma[classes].double())
         for c, factor, own in zip(classes.tolist(), factors, features, strict=True):
-            noise = normal(fold(k, c), int(counts[c]), mu.shape[1])[:, own]
+            noise = normal_columns(fold(k, c), int(counts[c]), mu.shape[1], own)
             parts.append(mu[c] + (noise.double() @ factor.T).to(mu.dtype))
     return torch.cat(parts).float(), torch.arange(len(n)).repeat_interleave(counts)
 

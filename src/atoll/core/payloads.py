@@ -25,6 +25,7 @@ class Payload(Protocol):
 _LEAVES = (Tensor, Tensor | None, Params)
 _STATIC = (int, float, bool, str)
 SIZE = "_nbytes"  # key in a payload's ``__dict__`` under which the size of the packed form is cached
+_LABEL_BYTES = 4  # of the label of a class that is held
 _MOST_CLASSES = 2**16  # A message that claims more classes is damaged; its tables would only fill memory.
 
 
@@ -313,10 +314,10 @@ def _check_room(like: Tensor, shape: Sequence[int], most: int) -> None:
 
 
 def nbytes(p: Payload) -> int:
-    """Return the size of a payload's packed form in bytes, without packing where all fields are sent whole."""
+    """Return the size of a payload's packed form in bytes, counted from shapes, without packing."""
     kind: Any = type(p)
     if not kind._dense:
-        return pack(p).nbytes
+        return _count_packed(p)
     if SIZE in p.__dict__:
         return int(p.__dict__[SIZE])
     total = 0
@@ -327,6 +328,33 @@ def nbytes(p: Payload) -> int:
         elif value is not None:
             total += value.nbytes if isinstance(value, Tensor) else _scalar_bytes(value)
     return total
+
+
+def _count_packed(p: Payload) -> int:
+    """Return the bytes of ``pack(p)`` for a payload whose fields are sent in part."""
+    markers = {f.metadata["rows"] for f in fields(p) if f.metadata.get("rows")}
+    held = {name: int((getattr(p, name) != 0).sum()) for name in markers}
+    total = 0
+    for f in fields(p):
+        value = getattr(p, f.name)
+        if isinstance(value, dict):
+            total += sum(v.nbytes for v in value.values())
+        elif f.name in markers:
+            labels = 0 if held[f.name] == len(value) else _LABEL_BYTES
+            total += held[f.name] * (labels + (0 if value.dtype == torch.bool else value.element_size()))
+        elif isinstance(value, Tensor):
+            total += _count_rows(value, held.get(f.metadata.get("rows") or ""), f.metadata.get("symmetric", False))
+        elif value is not None:
+            total += _scalar_bytes(value)
+    return total
+
+
+def _count_rows(value: Tensor, held: int | None, symmetric: bool) -> int:
+    """Return the bytes of a table of which ``held`` rows are sent; None for all."""
+    shape = list(value.shape) if held is None else [held, *value.shape[1:]]
+    if symmetric:
+        shape[-2:] = [shape[-1] * (shape[-1] + 1) // 2]
+    return prod(shape) * value.element_size()
 
 
 def _scalar_bytes(value: Scalar) -> int:

@@ -68,19 +68,37 @@ def bits(k: Keys, *shape: int) -> Keys:
 
     Prefix-stable: ``bits(k, 5)[:3]`` equals ``bits(k, 3)``, so that padding changes no earlier number.
     """
-    counters = _count_to(math.prod(shape), k).reshape(shape)
-    return _mix(_mix(_append_axes(k, len(shape)) + counters * _STEP)) & _LARGEST
+    return _bits_at(k, _count_to(math.prod(shape), k).reshape(shape))
+
+
+def _bits_at(k: Keys, counters: Keys) -> Keys:
+    """Return the random integers at some places of the sequence of a key."""
+    return _mix(_mix(_append_axes(k, counters.ndim) + counters * _STEP)) & _LARGEST
 
 
 def uniform(k: Key, *shape: int) -> Tensor:
     """Return floats strictly between 0 and 1."""
-    return (bits(k, *shape) >> 40).float().add(0.5) / 2**23  # 24 significant bits hold the added half exactly.
+    return _to_uniform(bits(k, *shape))
+
+
+def _to_uniform(integers: Tensor) -> Tensor:
+    return (integers >> 40).float().add(0.5) / 2**23  # 24 significant bits hold the added half exactly.
 
 
 def normal(k: Key, *shape: int) -> Tensor:
     """Return standard normal floats, by the Box-Muller transform."""
-    radius = (-2 * uniform(fold(k, 0), *shape).log()).sqrt()
-    return radius * (2 * math.pi * uniform(fold(k, 1), *shape)).cos()
+    return _to_normal(uniform(fold(k, 0), *shape), uniform(fold(k, 1), *shape))
+
+
+def normal_columns(k: Key, rows: int, width: int, columns: Tensor) -> Tensor:
+    """Return ``normal(k, rows, width)[:, columns]``, without drawing the other columns."""
+    places = torch.arange(0, rows * width, width)[:, None] + columns
+    return _to_normal(*(_to_uniform(_bits_at(fold(k, use), places)) for use in (0, 1)))
+
+
+def _to_normal(one: Tensor, other: Tensor) -> Tensor:
+    """Turn two uniform numbers into a normal one."""
+    return (-2 * one.log()).sqrt() * (2 * math.pi * other).cos()
 
 
 def randint(k: Key, high: int, *shape: int) -> Tensor:
@@ -96,6 +114,18 @@ def permutation(k: Keys, size: int, n: Keys | int | None = None) -> Keys:
         order = (torch if isinstance(order, Tensor) else np).where(_count_to(size, k) < most, order, _LARGEST)
     made: Any = order.argsort(stable=True) if isinstance(order, Tensor) else order.argsort(kind="stable")
     return made  # type: ignore[no-any-return]
+
+
+def sample(k: Key, size: int, count: int) -> NDArray[np.int64]:
+    """Return the first ``count`` entries of ``permutation(k, size)``, without sorting the others."""
+    order = bits(np.array([int(k)]), size)[0]
+    # Keys are uniform, so few more than ``count`` of them lie below this limit; seldom too few do.
+    limit = (count + 4 * math.sqrt(count) + 16) / max(1, size)
+    found = np.flatnonzero(order < int(limit * _LARGEST)) if limit < 1 else np.arange(size)
+    if len(found) < count:
+        found = np.arange(size)
+    smallest: NDArray[np.int64] = found[order[found].argsort(kind="stable")[:count]]
+    return smallest
 
 
 def seed_of(k: Key) -> int:

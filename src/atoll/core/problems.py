@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,6 +18,7 @@ from ..errors import AtollError
 from . import scores
 from .batch import Batch
 from .criterion import ACCURACY, Criterion
+from .group_scores import Columns, accuracy_each, class_scores_each
 from .losses import cross_entropy, mean_over_rows
 from .model import Predictor
 from .prng import key
@@ -83,6 +85,12 @@ class Problem:
         groups = zip(outputs.split(list(sizes)), y.split(list(sizes)), strict=True)
         return [self.score(*group) for group in groups]
 
+    def scores_each(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> Columns:
+        """Return the criterion and all details of consecutive groups of rows, on the CPU."""
+        groups = zip(outputs.split(list(sizes)), y.split(list(sizes)), strict=True)
+        each = [self.scores(*group) for group in groups]
+        return {name: np.array([score[name] for score in each]) for name in (self.criterion.name, *self.details)}
+
     @classmethod
     def format_of(cls, name: str) -> Criterion:
         """Return the format of a score; a metric of the user is shown as the criterion is."""
@@ -143,9 +151,11 @@ class Classes(Problem):
 
     def score_each(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> list[float]:
         # One call for all clients: with many clients, one call for each would take longer than a round.
-        starts = torch.tensor([0, *sizes]).cumsum(0)
-        counts = torch.cat([starts[:1], (outputs.argmax(1) == y).cumsum(0)]).double()[starts]  # exact: whole numbers
-        return (counts.diff() / starts.diff()).tolist()
+        return accuracy_each(outputs, y, sizes)
+
+    def scores_each(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> Columns:
+        criterion = np.array(accuracy_each(outputs, y, sizes))
+        return {self.criterion.name: criterion, **class_scores_each(outputs, y, sizes)}
 
     def predict(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(1)

@@ -103,7 +103,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
         constraints=constraints_of(method),
     )
     accounting = Accounting(setup, cohorts, timer, privacy)
-    evaluator = Evaluator(method, pool, backend, config.seed, stores.server_side, stores.models, faults.poisoned)
+    evaluator = Evaluator(method, pool, backend, config.seed, stores.server_side, faults.poisoned)
     checkpointing = Checkpointing(
         stores,
         _extras(privacy, recorder),
@@ -123,7 +123,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
         accounting=accounting,
         ending=Ending(config, privacy, cohorts, pool.problem.criterion),
         evaluator=evaluator,
-        metrics=MetricsWriter(evaluator, environment, privacy, recorder, checkpointing, setup, stores.models),
+        metrics=MetricsWriter(evaluator, environment, privacy, recorder, setup, stores.models),
         recorder=recorder,
         checkpointing=checkpointing,
         notes=notes,

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from ..clients import method_calls
 from ..clients.evaluation import summarise_clients
 from ..clients.pool import ClientPool
@@ -65,8 +67,7 @@ def evaluate_generic(
         assert each is not None
         together.append(scores["global"])
         own_scores.append(each[at])
-    sizes = [float(pool.test.size(at)) for at in range(len(own_scores))]
-    name = pool.problem.criterion.name
-    own = {i: {"n": n, name: score} for i, n, score in zip(pool.ids, sizes, own_scores, strict=True)}
+    sizes = np.array([float(pool.test.size(at)) for at in range(len(own_scores))])
+    own = {"n": sizes, pool.problem.criterion.name: np.array(own_scores)}
     means = {name: fmean(score[name] for score in together) for name in together[0]}
     return {"source": "clients", "global": means, "local": summarise_clients(own, pool.problem)}, own_scores

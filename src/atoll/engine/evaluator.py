@@ -1,9 +1,10 @@
 """Evaluate a round: every client's personal model, and the server's model on the rows of all clients."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -12,8 +13,6 @@ from ..aggregation.averaging import mean
 from ..backends.base import Backend
 from ..clients import method_calls
 from ..clients.evaluation import measure, predict, summarise_clients
-from ..clients.measured_model import ModelSource
-from ..clients.model_store import ModelStore
 from ..clients.pool import ClientPool
 from ..clients.server_side import ServerSideStates
 from ..clients.state_store import Store
@@ -26,6 +25,9 @@ from ..core.task import Round
 from ..storage.metrics import GenericScores, PersonalScores
 from ..typing import ClientId
 from .run_state import RunState
+
+DOWNLOADS = 64  # different messages that are in memory while clients without scores are scored
+TOGETHER = 2**14  # clients that are scored together if they get the same message
 
 
 class _PersonalParams(NamedTuple):
@@ -42,7 +44,6 @@ class Evaluator:
         backend: runs the clients.
         seed: seed of the run.
         per_client_states: the server's states for its clients.
-        models: keeps the models that are scored here; None keeps none.
         byzantine: clients that attack. If given, the honest clients are also summarised alone.
     """
 
@@ -53,7 +54,6 @@ class Evaluator:
         backend: Backend,
         seed: int,
         per_client_states: Store,
-        models: ModelStore | None = None,
         byzantine: Collection[ClientId] = (),
     ):
         self._method = method
@@ -65,7 +65,6 @@ class Evaluator:
         self._problem = pool.problem
         self._details = (*pool.problem.details, *pool.metrics)
         self._server_side = ServerSideStates(method, self._task, seed, per_client_states)
-        self._models = models
         # The latest server state, and the scores of its model.
         self._latest: tuple[Any, tuple[GenericScores, list[float]]] | None = None
 
@@ -74,48 +73,56 @@ class Evaluator:
         with torch.no_grad():
             return method_calls.init_server(self._method, self._task, key(self._seed, "init", "server"))
 
-    def evaluate_personal(self, run_state: RunState, server: Payload, known: set[ClientId]) -> PersonalScores:
+    def evaluate_personal(self, run_state: RunState, server: Payload) -> PersonalScores:
         """Summarise the scores of all personal models, after and before training.
 
         Args:
             run_state: latest scores of clients. Missing scores are added.
             server: the server's state.
-            known: clients that have a state of their own.
         """
-        self._fill_gaps(run_state, server, known)
+        self._fill_gaps(run_state, server)
         # A fixed order of clients: another order would change the last digit of a mean.
-        after = {i: run_state.after[i] for i in self._pool.ids}
-        before = {i: run_state.before[i] for i in self._pool.ids}
+        after, before = run_state.after.take(self._pool.ids), run_state.before.take(self._pool.ids)
         both: PersonalScores = {
             "post": summarise_clients(after, self._problem),
             "pre": summarise_clients(before, self._problem),
         }
         if not self._byzantine:
             return both
-        honest = {i: score for i, score in after.items() if i not in self._byzantine}
+        is_honest = np.array([i not in self._byzantine for i in self._pool.ids])
+        honest = {name: column[is_honest] for name, column in after.items()}
         return {**both, "honest": summarise_clients(honest, self._problem)}
 
-    def _fill_gaps(self, run_state: RunState, server: Payload, known: set[ClientId]) -> None:
+    def _fill_gaps(self, run_state: RunState, server: Payload) -> None:
         """Score the clients without scores.
 
-        A client that has not taken part yet is scored with its initial model. A client with a state, whose upload was
-        rejected in the round of its evaluation, is scored with its current model.
+        A client that has not taken part yet is scored with its initial model. A client that took part
+        before, whose upload was rejected in the round of its evaluation, is scored with its current model.
         """
-        new = [i for i in self._pool.ids if i not in run_state.after]
-        first = self.first_server() if new else None
-        for i in new:
-            download = self._server_side.download(server if i in known or first is None else first, i, Round(0))
-            score = self._backend.assess(self._method, self._seed, i, download)
-            self._keep_untrained(i, download)
-            run_state.after[i] = score
-            run_state.before.setdefault(i, {name: v for name, v in score.items() if name not in self._details})
-
-    def _keep_untrained(self, i: ClientId, download: Payload) -> None:
-        """Keep the model of client ``i`` that was scored without a round. Sites keep theirs."""
-        if self._pool.remote or self._models is None:
+        new = run_state.after.missing(self._pool.ids)
+        if not new:
             return
-        state = self._backend.state(self._method, self._seed, i)
-        self._models.put_untrained(i, self._method, ModelSource(download, None, state, self._pool.client(i)))
+        first = self.first_server()
+        downloads: dict[ClientId, Payload] = {}
+        distinct: set[int] = set()
+        for i in new:
+            current = server if i in run_state.participations else first
+            downloads[i] = self._server_side.download(current, i, Round(0))
+            distinct.add(id(downloads[i]))
+            if len(distinct) == DOWNLOADS or len(downloads) == TOGETHER:
+                self._assess(run_state, downloads)
+                downloads, distinct = {}, set()
+        if downloads:
+            self._assess(run_state, downloads)
+
+    def _assess(self, run_state: RunState, downloads: Mapping[ClientId, Payload]) -> None:
+        """Score clients without training. The same score stands for the model before training, without details."""
+        scores, ids = self._backend.assess(self._method, self._seed, downloads), list(downloads)
+        run_state.after.put(ids, scores)
+        new = np.array([i not in run_state.before for i in ids])
+        if new.any():
+            brief = {name: column[new] for name, column in scores.items() if name not in self._details}
+            run_state.before.put([i for i, is_new in zip(ids, new, strict=True) if is_new], brief)
 
     def evaluate_generic(
         self, server: Payload, t: int, cohort: Sequence[ClientId]
@@ -152,8 +159,7 @@ class Evaluator:
         together["val"] = problem.score(predict(predictor, val.all.x), val.all.y) if len(val.all.y) else float("nan")
         sizes = [test.size(at) for at in range(len(self._pool.ids))]
         each = problem.score_each(outputs, test.all.y, sizes)
-        name, at_clients = problem.criterion.name, zip(self._pool.ids, sizes, each, strict=True)
-        local = {i: {"n": float(size), name: score} for i, size, score in at_clients}
+        local = {"n": np.array(sizes, dtype=np.float64), problem.criterion.name: np.array(each)}
         return {"source": source, "global": together, "local": summarise_clients(local, problem)}, each
 
     def _average(self, server: Payload, t: int, cohort: Sequence[ClientId]) -> Predictor | None:
@@ -171,18 +177,17 @@ class Evaluator:
 
     def make_table(self, t: int, run_state: RunState, generic: list[float] | None) -> pa.Table:
         """Make the table of a round with one row for each client; ``generic`` are scores of the generic model."""
-        after = [run_state.after[i] for i in self._pool.ids]
-        before = [run_state.before[i] for i in self._pool.ids]
-        name = self._problem.criterion.name
+        after, before = run_state.after.take(self._pool.ids), run_state.before.take(self._pool.ids)
+        name, clients = self._problem.criterion.name, len(self._pool.ids)
         return pa.table(
             {
-                "round": [t] * len(after),
+                "round": np.full(clients, t),
                 **self._holdings,
-                name: [score[name] for score in after],
-                "val": [score["val"] for score in after],
-                f"pre_{name}": [score[name] for score in before],
-                f"generic_{name}": [None] * len(after) if generic is None else generic,
-                **{detail: [score[detail] for score in after] for detail in self._details},
+                name: after[name],
+                "val": after["val"],
+                f"pre_{name}": before[name],
+                f"generic_{name}": [None] * clients if generic is None else np.array(generic),
+                **{detail: after[detail] for detail in self._details},
             }
         )
 

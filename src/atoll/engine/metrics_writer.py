@@ -15,7 +15,7 @@ from .environment import Environment
 from .evaluator import Evaluator
 from .generic_model import KeptServer, choose_generic_round
 from .recorder import Recorder, make_metrics_line
-from .resume import Checkpointing, Progress
+from .resume import Progress
 from .setup import Setup
 
 
@@ -35,7 +35,6 @@ class MetricsWriter:
         environment: adds entries of its own to lines.
         privacy: adds the budget spent to lines.
         recorder: writes lines.
-        checkpointing: knows the clients with saved states.
         setup: configuration, method and clients.
         models: keeps the models that were evaluated.
     """
@@ -46,7 +45,6 @@ class MetricsWriter:
         environment: Environment,
         privacy: Privacy,
         recorder: Recorder,
-        checkpointing: Checkpointing,
         setup: Setup,
         models: ModelStore,
     ):
@@ -54,7 +52,6 @@ class MetricsWriter:
         self._environment = environment
         self._privacy = privacy
         self._recorder = recorder
-        self._checkpointing = checkpointing
         self._setup = setup
         self._models = models
 
@@ -62,8 +59,7 @@ class MetricsWriter:
         """Evaluate the personal models and the generic model after a round."""
         method, pool = self._setup.method, self._setup.pool
         generic, accuracies = evaluate_generic(self._evaluator, method, pool, progress.server, log)
-        with_state = progress.changed | self._checkpointing.saved_clients
-        personal = self._evaluator.evaluate_personal(progress.run_state, progress.server, with_state)
+        personal = self._evaluator.evaluate_personal(progress.run_state, progress.server)
         return Evaluation(personal, generic, accuracies)
 
     def write(

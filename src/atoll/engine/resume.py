@@ -50,9 +50,13 @@ class Progress:
     versions: dict[int, Payload] = field(default_factory=dict)
     generic: KeptServer | None = None
 
-    def copy(self) -> "Progress":
-        """Copy all containers, so that later rounds do not change the copy."""
-        return Progress(self.server, self.run_state.copy(), set(self.changed), dict(self.versions), self.generic)
+    def begin_round(self) -> "Progress":
+        """Return the progress as it is now, to go back to by :meth:`undo_round`."""
+        return Progress(self.server, self.run_state.begin_round(), set(self.changed), dict(self.versions), self.generic)
+
+    def undo_round(self) -> None:
+        """Make this the progress again that :meth:`begin_round` returned."""
+        self.run_state.undo_round()
 
 
 class Checkpointing:
@@ -91,11 +95,6 @@ class Checkpointing:
         self._per_client_objects: dict[ClientId, str] = {}
         self._saved = 0  # the round of the last checkpoint
         self._open: Progress | None = None  # progress before the current round; None between rounds
-
-    @property
-    def saved_clients(self) -> set[ClientId]:
-        """Return the clients with states in the last checkpoint."""
-        return set(self._objects)
 
     def load(self, rounds: int, warn: Callable[[str], None]) -> Progress | None:
         """Restore the latest checkpoint, including stores and extras.
@@ -155,7 +154,7 @@ class Checkpointing:
 
     def open_round(self, progress: Progress) -> None:
         """Remember the progress before a round, for a rollback."""
-        self._open = progress.copy()
+        self._open = progress.begin_round()
 
     def close_round(self, progress: Progress) -> None:
         """Commit the current round, and save a checkpoint if one is due."""
@@ -172,6 +171,7 @@ class Checkpointing:
         with uninterrupted():
             if self._open is not None:
                 progress = self._open
+                progress.undo_round()
                 self._stores.rollback()
             if self._saved < progress.run_state.round:
                 self._save(progress)
@@ -186,6 +186,7 @@ class Checkpointing:
 
     def _save(self, progress: Progress) -> None:
         if self._checkpoints is None:
+            progress.changed.clear()
             return
         for store, objects in (
             (self._stores.clients, self._objects),

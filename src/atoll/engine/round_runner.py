@@ -48,7 +48,8 @@ class RoundRunner:
     def run(self, progress: Progress) -> RoundLog:
         """Run the next round between the server and its cohort, and put the server's new state into ``progress``."""
         t = progress.run_state.round
-        return self._run_round(progress, self.cohorts.sample(t), self.cohorts.to_evaluate(t))
+        evaluate = self.cohorts.to_evaluate(t)  # draws the cohorts up to the next evaluation
+        return self._run_round(progress, self.cohorts.sample(t), evaluate)
 
     def _run_round(
         self,
@@ -69,12 +70,13 @@ class RoundRunner:
             evaluate=evaluate,
             per_client_states=self.per_client_states,
             policy=self._policy(progress, starts),
-            known={i: progress.run_state.after[i] for i in self._lasting},
+            known={i: progress.run_state.after[i] for i in cohort if i in self._lasting},
             starts=starts,
             versions=progress.versions,
             budgets=self._budgets(progress, cohort, starts),
         )
-        self._lasting = (self._lasting - set(log.accepted)) | log.lasting
+        self._lasting -= set(log.accepted)
+        self._lasting |= log.lasting
         return log
 
     @property

@@ -8,10 +8,12 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ..clients.evaluation import Score
+from ..clients.score_table import ScoreTable
 from ..clients.tasks import Dropped, Rejection, RoundLog, Start
 from ..simulation.clock import Clock
 from ..storage.metrics import MissedAnswer, NonFiniteState, PersonalScores, RejectedUpload, RoundMetrics
 from ..typing import ClientId
+from ..utils.undo import UndoDict
 
 
 @dataclass
@@ -52,14 +54,15 @@ class RunState:
     status: str = "running"  # then "finished", "stopped", "diverged" or "exhausted"
     totals: Totals = field(default_factory=Totals)
     clocks: dict[str, Clock] = field(default_factory=_clocks)  # simulated time, with and without overlap
-    before: dict[ClientId, Score] = field(default_factory=dict)  # latest score of each evaluated client
-    after: dict[ClientId, Score] = field(default_factory=dict)
+    before: ScoreTable = field(default_factory=ScoreTable)  # latest score of each evaluated client
+    after: ScoreTable = field(default_factory=ScoreTable)
     rejected: list[RejectedUpload] = field(default_factory=list)  # since the last line
     dropped: list[MissedAnswer] = field(default_factory=list)  # likewise
     not_finite: list[NonFiniteState] = field(default_factory=list)  # likewise; states that held NaN or infinity
     strikes: dict[ClientId, int] = field(default_factory=dict)  # number of rejected uploads, of clients with any
     working: dict[ClientId, Start] = field(default_factory=dict)  # clients at work that started in an earlier round
-    participations: dict[ClientId, int] = field(default_factory=dict)  # number of accepted uploads, of clients with any
+    # number of accepted uploads, of clients with any
+    participations: UndoDict[ClientId, int] = field(default_factory=UndoDict)
     lines: list[RoundMetrics] = field(default_factory=list)
     rows: list[pa.Table] = field(default_factory=list)  # a table for each evaluated round, for clients.parquet
 
@@ -76,8 +79,8 @@ class RunState:
             server_flops: floating-point operations of the server.
         """
         self.totals.add(log, client_flops, server_flops)
-        self.before |= log.before
-        self.after |= log.after
+        self.before.update(log.before)
+        self.after.update(log.after)
         self.rejected += [_rejected(rejection) for rejection in log.rejected]
         self.dropped += [_missed(dropped) for dropped in log.dropped]
         self.not_finite += [{"client": i, "round": log.t + 1} for i in log.not_finite]
@@ -95,10 +98,24 @@ class RunState:
         self.dropped = []
         self.not_finite = []
 
-    def copy(self) -> "RunState":
-        """Copy the state and all its containers, so that later entries do not change the copy."""
+    def begin_round(self) -> "RunState":
+        """Return the state as it is now, to go back to by :meth:`undo_round`.
+
+        Tables with an entry for each client are shared with the result and remember their changes from now on: a copy
+        of them in every round would cost more the more clients there are.
+        """
+        for table in self._client_tables():
+            table.begin()
         made: RunState = _copied(self)
         return made
+
+    def undo_round(self) -> None:
+        """Undo the changes of client tables since :meth:`begin_round` returned this state."""
+        for table in self._client_tables():
+            table.undo()
+
+    def _client_tables(self) -> list["ScoreTable | UndoDict[ClientId, Any]"]:
+        return [self.before, self.after, self.participations, *(clock.free for clock in self.clocks.values())]
 
     def table(self) -> pa.Table:
         """Return all rows so far as one table. A dict for each row would take ten times the memory."""
@@ -106,8 +123,9 @@ class RunState:
 
     def to_json(self) -> dict[str, Any]:
         """Return all values but the table rows, which a checkpoint stores as Parquet."""
-        names = ("status", "before", "after", "rejected", "dropped", "not_finite", "strikes", "participations", "lines")
+        names = ("status", "rejected", "dropped", "not_finite", "strikes", "participations", "lines")
         plain = {name: getattr(self, name) for name in names}
+        plain |= {"before": self.before.to_json(), "after": self.after.to_json()}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         working = {i: start._asdict() for i, start in self.working.items()}
         return plain | {"totals": asdict(self.totals), "clocks": clocks, "working": working}
@@ -128,6 +146,8 @@ def _missed(dropped: Dropped) -> MissedAnswer:
 
 def _copied(value: Any) -> Any:
     """Copy a record field by field, down to the records in it; entries of containers never change and are shared."""
+    if isinstance(value, ScoreTable | UndoDict):
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: _copied(getattr(value, f.name)) for f in fields(value)})
     if isinstance(value, dict):
@@ -143,20 +163,23 @@ def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
         stored: values from ``RunState.to_json``.
         rows: table of all evaluated rounds.
     """
-    clocks = {name: Clock(clock.overlap, **stored["clocks"][name]) for name, clock in _clocks().items()}
+    clocks = {
+        name: Clock(clock.overlap, stored["clocks"][name]["server"], UndoDict(stored["clocks"][name]["free"]))
+        for name, clock in _clocks().items()
+    }
     return RunState(
         done,
         stored["status"],
         Totals(**stored["totals"]),
         clocks,
-        _scores(stored["before"]),
-        _scores(stored["after"]),
+        ScoreTable(_scores(stored["before"])),
+        ScoreTable(_scores(stored["after"])),
         list(stored["rejected"]),
         list(stored.get("dropped", [])),  # absent from checkpoints of older versions
         list(stored.get("not_finite", [])),
         dict(stored.get("strikes", {})),
         {i: Start(**start) for i, start in stored.get("working", {}).items()},
-        dict(stored.get("participations", {})),
+        UndoDict(stored.get("participations", {})),
         [_line(line) for line in stored["lines"]],
         [rows] if rows.num_rows else [],
     )

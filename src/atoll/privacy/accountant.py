@@ -14,13 +14,13 @@ Sampling does not amplify privacy here, because cohorts and batches follow from 
 from collections.abc import Callable
 from math import exp, sqrt
 
-from scipy.special import log_ndtr, ndtr
-
 STEPS = 200  # enough bisection steps to reach the precision of a double
 
 
 def compute_delta(epsilon: float, mu: float) -> float:
     """Compute the smallest delta for which a shift by ``mu`` is (epsilon, delta)-private."""
+    from scipy.special import log_ndtr, ndtr  # only runs with a budget need it
+
     if mu <= 0:
         return 0.0
     right = exp(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)))

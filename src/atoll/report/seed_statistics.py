@@ -7,9 +7,7 @@ the clients of one seed is one observation; all intervals and tests here are ove
 import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
-
-from scipy import stats
+from typing import Any, NamedTuple
 
 CONFIDENCE = 0.95
 
@@ -70,8 +68,8 @@ def difference(gaps: Sequence[float]) -> Difference:
     error = math.sqrt(math.fsum((g - mean) ** 2 for g in gaps) / (n - 1) / n)
     if error == 0:
         return Difference(mean, mean, mean, 1.0 if mean == 0 else 0.0, n)
-    margin = error * float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
-    p = 2 * float(stats.t.sf(abs(mean) / error, n - 1))
+    margin = error * _quantile(n - 1)
+    p = 2 * float(_student().sf(abs(mean) / error, n - 1))
     return Difference(mean, mean - margin, mean + margin, p, n)
 
 
@@ -99,6 +97,18 @@ def seeds_needed(gaps: Sequence[float]) -> int | None:
         return None
     deviation = math.sqrt(math.fsum((g - found.mean) ** 2 for g in gaps) / (len(gaps) - 1))
     n = 2
-    while n < 10_000 and deviation / math.sqrt(n) * float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) >= abs(found.mean):
+    while n < 10_000 and deviation / math.sqrt(n) * _quantile(n - 1) >= abs(found.mean):
         n += 1
     return n
+
+
+def _student() -> Any:
+    """Return Student's t distribution. Imported when needed: a command of one run should not wait half a second."""
+    from scipy import stats
+
+    return stats.t
+
+
+def _quantile(freedom: int) -> float:
+    """Return how many standard errors lie between mean and end of a confidence interval."""
+    return float(_student().ppf((1 + CONFIDENCE) / 2, freedom))

@@ -13,6 +13,7 @@ from ..core.hyperparams import setting
 from ..core.prng import key, uniform
 from ..errors import AtollError
 from ..typing import ClientId
+from ..utils.undo import UndoDict
 
 COMPUTE = ("operations", "measured")
 COMMUNICATION = ("bandwidth", "fixed", "equal_to_personal")
@@ -48,6 +49,8 @@ class Devices:
     def speed_of(self, i: ClientId, seed: int) -> float:
         """Return the work per second of client ``i``, log-uniform between the slowest and the fastest client."""
         middle = 1.0 if self.compute == "measured" else self.speed
+        if self.spread == 1:
+            return middle
         return float(middle * self.spread ** (2 * float(uniform(key(seed, "speed", i))) - 1))
 
     def times(self, work: "Work", i: ClientId, seed: int) -> "Times":
@@ -104,7 +107,7 @@ class Clock:
 
     overlap: bool
     server: float = 0.0
-    free: dict[ClientId, float] = field(default_factory=dict)
+    free: UndoDict[ClientId, float] = field(default_factory=UndoDict)
 
     def arrival(self, i: ClientId, t: Times, sent: float | None = None) -> float:
         """Return the time at which the server has received a client's upload; see :meth:`start`."""

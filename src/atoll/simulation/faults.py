@@ -146,13 +146,16 @@ class Faults:
 
     def upload_filter(self, honest: "UploadFilter", constraints: Mapping[str, FieldConstraints]) -> "UploadFilter":
         """Return the upload filter that corrupts uploads of byzantine clients and applies ``honest`` to others."""
+        if self.poison is None:
+            return honest
+        kind = self.poison.kind
 
         def apply(job: "ClientTask", client: Client, upload: Payload) -> Payload:
-            if self.poison is None or job.client not in self.poisoned:
+            if job.client not in self.poisoned:
                 sent: Payload = honest(job, client, upload)
                 return sent
             k = key(self.seed, "lie", *job.round, job.client)
-            return corrupt(self.poison.kind, upload, job.download, client.problem.num_classes, constraints, k)
+            return corrupt(kind, upload, job.download, client.problem.num_classes, constraints, k)
 
         return apply
 

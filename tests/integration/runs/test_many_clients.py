@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from atoll.backends import loop
 from atoll.backends.loop import LoopBackend
 from atoll.clients.pool import ClientPool, ClientRows
 from atoll.clients.state_store import DiskStore, MemoryStore
+from atoll.core.model import Predictor
 from atoll.core.problems import Classes
 from atoll.core.scores import accuracy
 from atoll.engine import evaluator
@@ -91,7 +92,7 @@ class Spy:
         for cls, name in ((DiskStore, "get"), (DiskStore, "put"), (ClientPool, "client")):
             self._replace(cls, name, lambda args: self.touched.add(args[1]))
         self._replace(ClientRows, "__getitem__", lambda args: self.touched.add(pool.ids[args[1]]))
-        self._replace(LoopBackend, "assess", lambda args: self.examined.update([args[3]]))
+        self._replace(LoopBackend, "assess", lambda args: self.examined.update(list(args[3])))
         self._replace(DiskStore, "__iter__", self._count_listing)
 
     def watch(self, t: int, line: Any) -> None:
@@ -180,7 +181,7 @@ def test_rows_of_results_share_the_columns_that_never_change() -> None:
     pool = few_of_many().pool
     evaluator = Evaluator(few_of_many().method, pool, LoopBackend(pool, MemoryStore()), 0, MemoryStore())
     run_state = RunState()
-    evaluator.evaluate_personal(run_state, evaluator.first_server(), set())
+    evaluator.evaluate_personal(run_state, evaluator.first_server())
     first, second = (evaluator.make_table(t, run_state, [0.5] * REGISTERED) for t in (1, 2))
     same = ("client", "model", "n_train", "n_test")
     for name in same:
@@ -224,9 +225,19 @@ def test_unchanged_server_model_is_not_evaluated_again(monkeypatch: pytest.Monke
 
 def examined(made: Setup, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, list[str]]:
     """A run, and who was examined in it, one entry for each time."""
-    seen, real = list[str](), LoopBackend.evaluate
+    seen, one, several = list[str](), LoopBackend.evaluate, LoopBackend.evaluate_all
+
+    def evaluate(self: LoopBackend, predictor: Predictor, i: str, *more: Any, **options: Any) -> Any:
+        seen.append(i)
+        return one(self, predictor, i, *more, **options)
+
+    def evaluate_all(self: LoopBackend, method: Any, sources: Mapping[str, Any], *more: Any, **options: Any) -> Any:
+        seen.extend(sources)
+        return several(self, method, sources, *more, **options)
+
     with monkeypatch.context() as patch:
-        patch.setattr(LoopBackend, "evaluate", lambda self, f, i, *a, **k: seen.append(i) or real(self, f, i, *a, **k))
+        patch.setattr(LoopBackend, "evaluate", evaluate)
+        patch.setattr(LoopBackend, "evaluate_all", evaluate_all)
         return run_experiment(made), seen
 
 

@@ -10,6 +10,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_sco
 from torch import Tensor
 
 from atoll.clients.evaluation import find_target_round, measure, predict, select_rounds, summarise_clients
+from atoll.clients.score_table import to_columns
 from atoll.core.criterion import ACCURACY
 from atoll.core.prng import key, normal, randint
 from atoll.core.problems import Classes, Numbers
@@ -100,7 +101,9 @@ def test_batched_predictions_equal_unbatched_ones_and_have_no_gradient() -> None
 
 def test_weighted_and_unweighted_means_match_hand_computed_values() -> None:
     """A: 8 of 10 right, B: 1 of 2. By rows: 9 / 12 = 0.75. By clients: (0.8 + 0.5) / 2 = 0.65."""
-    found = summarise_clients({"A": measure(CLASSES, *answers(8, 10)), "B": measure(CLASSES, *answers(1, 2))}, CLASSES)
+    found = summarise_clients(
+        to_columns([measure(CLASSES, *answers(8, 10)), measure(CLASSES, *answers(1, 2))]), CLASSES
+    )
     assert found["weighted"] == pytest.approx(0.75)
     assert found["accuracy"] == pytest.approx(0.65)
 
@@ -111,7 +114,7 @@ def test_weighted_and_unweighted_means_match_hand_computed_values() -> None:
 )  # a tenth, rounded up
 def test_worst_decile_is_mean_of_worst_tenth_of_clients(clients: int, worst: list[int]) -> None:
     accuracies = [at / 100 for at in range(clients)]
-    scores = {str(at): {"n": 5.0, "accuracy": a} for at, a in enumerate(reversed(accuracies))}
+    scores = to_columns([{"n": 5.0, "accuracy": a} for a in reversed(accuracies)])
     assert summarise_clients(scores, CLASSES)["worst_decile"] == pytest.approx(
         np.mean([accuracies[at] for at in worst])
     )
@@ -123,9 +126,7 @@ def test_mean_leaves_out_undefined_metrics() -> None:
         measure(CLASSES, *answers(3, 4)),
         measure(CLASSES, torch.zeros(0, 5), torch.zeros(0, dtype=torch.long)),
     )
-    found = summarise_clients(
-        {"two": two | {"val": 0.5}, "one": one_class, "empty": empty | {"val": math.nan}}, CLASSES
-    )
+    found = summarise_clients(to_columns([two | {"val": 0.5}, one_class, empty | {"val": math.nan}]), CLASSES)
     assert found["auc"] == two["auc"]
     assert found["accuracy"] == pytest.approx((two["accuracy"] + 0.75) / 2)
     assert found["worst_decile"] == min(two["accuracy"], 0.75)
@@ -134,7 +135,7 @@ def test_mean_leaves_out_undefined_metrics() -> None:
 
 def test_mean_is_nan_if_no_client_has_rows() -> None:
     empty = measure(CLASSES, torch.zeros(0, 5), torch.zeros(0, dtype=torch.long))
-    assert math.isnan(summarise_clients({"a": empty, "b": empty}, CLASSES)["accuracy"])
+    assert math.isnan(summarise_clients(to_columns([empty, empty]), CLASSES)["accuracy"])
 
 
 def test_accuracy_compares_largest_logit_with_label() -> None:
@@ -218,7 +219,7 @@ def test_target_round_is_first_round_at_target_accuracy() -> None:
 
 def test_worst_clients_are_those_with_the_highest_error() -> None:
     """Errors 1 and 9 over 1 and 3 rows: mean 5, by rows (1 + 27) / 4 = 7, the worst tenth is the client with 9."""
-    found = summarise_clients({"A": {"n": 1.0, "mse": 1.0}, "B": {"n": 3.0, "mse": 9.0}}, Numbers())
+    found = summarise_clients(to_columns([{"n": 1.0, "mse": 1.0}, {"n": 3.0, "mse": 9.0}]), Numbers())
 
     assert (found["mse"], found["weighted"], found["worst_decile"]) == (5.0, 7.0, 9.0)
 

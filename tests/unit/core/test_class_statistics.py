@@ -63,8 +63,9 @@ def test_pooling_survives_large_means() -> None:
     for rows in z.split((7, 1, 30, 22)):
         pool.add(*one_class(rows.tolist()))
     truth = torch.cov(z.double().T)
-    torch.testing.assert_close(pool.sigma()[0], truth, rtol=1e-3, atol=1e-3)
-    assert torch.linalg.eigvalsh(pool.sigma()[0]).min() > 0
+    sigma = pool.sigma()[0]
+    torch.testing.assert_close(sigma, truth, rtol=1e-3, atol=1e-3)
+    assert torch.linalg.eigvalsh(sigma).min() > 0
 
 
 def test_class_statistics_use_the_rows_of_each_class_only() -> None:

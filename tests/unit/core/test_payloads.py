@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from atoll.core.payloads import Nothing, about, equal, nbytes, pack, payload, unpack
+from atoll.core.payloads import Nothing, Params, about, equal, nbytes, pack, payload, unpack
 from atoll.core.prng import key, normal, uniform
 from atoll.core.tree import stack
 
@@ -178,3 +178,26 @@ def test_packing_copies_or_views_but_never_changes() -> None:
     there_and_back(p)
     assert torch.equal(p.n, before[0])
     assert torch.equal(p.mu, before[1])
+
+
+@payload
+class InPart:
+    n: Tensor = about("rows of each class", count=True)
+    seen: Tensor = about("a flag of each class")
+    mu: Tensor = about("a row of each class", rows="n")
+    sigma: Tensor | None = about("a matrix of each class", rows="seen", symmetric=True)
+    whole: Tensor = about("a symmetric matrix", symmetric=True)
+    params: Params = about("weights")
+    title: str = about("a text")
+
+
+@pytest.mark.parametrize("n", [[0, 2, 3], [1, 1, 1], [0, 0, 0]])
+@pytest.mark.parametrize("flags", [[True, False, True], [True, True, True]])
+@pytest.mark.parametrize("sent", [True, False])
+def test_size_is_counted_from_shapes_as_it_is_packed(n: list[int], flags: list[bool], sent: bool) -> None:
+    counts, seen = torch.tensor(n, dtype=torch.float), torch.tensor(flags)
+    held = (counts > 0).float()[:, None]
+    p = InPart(counts, seen, torch.ones(3, 5) * held, torch.zeros(3, 4, 4) if sent else None, torch.eye(3),
+               {"w": torch.ones(2, 2)}, "é")  # fmt: skip
+
+    assert nbytes(p) == pack(p).nbytes

@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 from torch.func import vmap
 
 from atoll.core import prng
-from atoll.core.prng import bits, fold, key, keys, normal, permutation, randint, seed_of, uniform
+from atoll.core.prng import (
+    bits,
+    fold,
+    key,
+    keys,
+    normal,
+    normal_columns,
+    permutation,
+    randint,
+    sample,
+    seed_of,
+    uniform,
+)
 
 MASK = 2**64 - 1
 
@@ -195,3 +207,24 @@ def test_batched_keys_equal_single_keys() -> None:
     names = ["a", "b", "", "c1"]
     assert keys(0, "local", 3, each=names).tolist() == [int(key(0, "local", 3, name)) for name in names]
     assert keys(each=names).tolist() == [int(key(name)) for name in names]
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 1), (10, 10), (10, 3), (1000, 10), (1000, 999), (20000, 1)])
+def test_sample_is_the_beginning_of_the_permutation(size: int, count: int) -> None:
+    for seed in range(20):
+        k = key(seed, "sample")
+
+        assert sample(k, size, count).tolist() == permutation(k, size)[:count].tolist()
+
+
+def test_sample_looks_again_if_too_few_keys_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All keys lie in the upper half, so none is below the limit for 2 of 1,000."""
+    monkeypatch.setattr(prng, "bits", lambda k, size: (2**62 + np.arange(size)[::-1])[None])
+
+    assert sample(key(0), 1000, 2).tolist() == [999, 998]
+
+
+def test_normal_columns_are_columns_of_the_whole_draw() -> None:
+    columns = torch.tensor([6, 0, 3])
+
+    assert torch.equal(normal_columns(key("z"), 9, 7, columns), normal(key("z"), 9, 7)[:, columns])

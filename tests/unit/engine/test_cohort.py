@@ -1,7 +1,10 @@
 """Cohorts of rounds: sampling, absences, and whose models an evaluation reports."""
 
+from collections.abc import Collection, Sequence
+
 import pytest
 
+from atoll.engine import cohort as cohort_module
 from atoll.engine.cohort import Cohorts, sample_cohort
 from atoll.simulation.faults import read_faults
 
@@ -35,6 +38,35 @@ def test_only_clients_that_do_not_train_again_before_the_evaluation_are_measured
 
     assert made.to_evaluate(0) == set(made.sample(0)) - later
     assert made.to_evaluate(2) == set(made.sample(2))
+
+
+@pytest.mark.parametrize("drop", [None, "0.4"])
+@pytest.mark.parametrize("start", [0, 4])
+def test_window_is_drawn_once_with_the_same_cohorts(
+    start: int, drop: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that begins in round ``start``, as a resumed one may, and is evaluated every five rounds."""
+    ids = tuple(f"c{at}" for at in range(30))
+    made = Cohorts(ids, 0.2, 3, read_faults(ids, 3, drop=drop), rounds=12, eval_every=5)
+    drawn, real = list[int](), sample_cohort
+
+    def counted(clients: Sequence[str], rate: float, seed: int, t: int, busy: Collection[str] = ()) -> list[str]:
+        drawn.append(t)
+        return real(clients, rate, seed, t, busy)
+
+    monkeypatch.setattr(cohort_module, "sample_cohort", counted)
+    for t in range(start, 12):
+        ends = next(later for later in range(t, 12) if made.is_evaluated(later))
+        answers = {
+            later: {i for i in real(ids, 0.2, 3, later) if not made.faults.absence(later, i)}
+            for later in range(t, ends + 1)
+        }
+        later = set().union(*(answers[at] for at in range(t + 1, ends + 1)))
+
+        assert made.to_evaluate(t) == answers[t] - later
+        assert made.sample(t) == real(ids, 0.2, 3, t)
+
+    assert drawn == list(range(start, 12))
 
 
 @pytest.mark.parametrize("t", range(7))

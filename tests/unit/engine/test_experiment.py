@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,14 +119,14 @@ def test_clients_that_never_took_part_are_scored_with_the_model_they_start_from(
 def test_only_reported_models_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four clients in each of three rounds, evaluated after the last: once before and once after for each client."""
     exams: list[ClientId] = []
-    evaluate = LoopBackend.evaluate
+    evaluate_all = LoopBackend.evaluate_all
 
-    def counted(self: LoopBackend, predictor: Predictor, i: ClientId, *more: Any, **options: Any) -> Any:
-        exams.append(i)
-        return evaluate(self, predictor, i, *more, **options)
+    def counted(self: LoopBackend, method: Any, sources: Mapping[ClientId, Any], *more: Any, **options: Any) -> Any:
+        exams.extend(sources)
+        return evaluate_all(self, method, sources, *more, **options)
 
-    monkeypatch.setattr(LoopBackend, "evaluate", counted)
-    result = run(**SMALL, eval_every=3)
+    monkeypatch.setattr(LoopBackend, "evaluate_all", counted)
+    result = run(**SMALL, eval_every=3, backend="vmap")
     assert sorted(exams) == sorted(2 * result.pool.ids)
 
 

@@ -1,6 +1,7 @@
 """Clients that drop out, dawdle or diverge: who, when, what it costs, and that a run goes on."""
 
 import json
+import math
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -294,7 +295,7 @@ def test_faults_survive_a_resume(done: int, tmp_path: Path) -> None:
     assert again.notes == whole.notes
 
 
-def test_copy_of_run_state_shares_no_container() -> None:
+def test_state_before_a_round_shares_only_tables_that_can_be_undone() -> None:
     """Totals and clocks are records of the run state, so the containers in them count as well."""
     run_state = RunState(totals=Totals(dropped={SILENT: 1}))
 
@@ -308,11 +309,31 @@ def test_copy_of_run_state_shares_no_container() -> None:
                 found |= containers(value, f"{at}{name}.")
         return found
 
-    own, copied = containers(run_state), containers(run_state.copy())
+    own, copied = containers(run_state), containers(run_state.begin_round())
 
-    assert {"before", "dropped", "not_finite", "totals.dropped", "clocks", "clocks.waiting.free"} <= own.keys()
+    assert {"rejected", "dropped", "not_finite", "totals.dropped", "clocks", "clocks.waiting.free"} <= own.keys()
     assert copied == own
-    assert [name for name, value in own.items() if copied[name] is value] == []
+    shared = [name for name, value in own.items() if copied[name] is value]
+    assert shared == ["clocks.waiting.free", "clocks.wait_free.free", "participations"]
+
+
+def test_undone_round_leaves_scores_participations_and_clocks_as_they_were() -> None:
+    run_state = RunState()
+    run_state.after.update({"a": {"n": 2.0, "accuracy": 0.5}})
+    run_state.count_participations(["a"])
+    run_state.clocks["waiting"].free["a"] = 3.0
+    before = run_state.begin_round()
+
+    run_state.after.update({"b": {"n": 1.0, "accuracy": 1.0}, "a": {"n": 2.0, "accuracy": 0.0, "f1": 0.1}})
+    run_state.count_participations(["a", "b"])
+    run_state.clocks["waiting"].free["b"] = 9.0
+    before.undo_round()
+
+    assert before.participations == {"a": 1}
+    assert before.clocks["waiting"].free == {"a": 3.0}
+    assert "b" not in before.after
+    assert before.after["a"]["accuracy"] == 0.5
+    assert math.isnan(before.after["a"]["f1"])
 
 
 def test_round_interrupted_after_counting_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from ...deploy.flower_adapter import private_names
 from ...errors import AtollError
 from ...utils.files import to_json
 from ...utils.parsing import Json
+from ..signatures import light_command
 
 if TYPE_CHECKING:
     from ...deploy.federation_dir import FederationDir
@@ -24,6 +25,12 @@ DIR = click.argument("folder", type=click.Path(path_type=Path, file_okay=False),
 DAYS = click.option("--days", type=int, default=365, show_default=True, help="Days for which new keys are valid.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 INSECURE = click.option("--insecure", is_flag=True, help="Use no TLS and no keys; on the loopback only.")
+
+
+def load_run() -> click.Command:
+    """Import the command `deploy run`."""
+    command: click.Command = import_module(".run", __package__).run
+    return command
 
 
 class Deploy(click.Group):
@@ -37,8 +44,7 @@ class Deploy(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name == "run":
-            command: click.Command = import_module(".run", __package__).run
-            return command
+            return light_command("deploy run", load_run)
         return super().get_command(ctx, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

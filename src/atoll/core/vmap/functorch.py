@@ -2,7 +2,7 @@
 
 There is no public way to reach the stacked tensors of all clients behind a batched tensor, and reaching them makes
 training several times as fast: an update is one fused operation, a gradient one backward pass. A torch that lacks a
-private name, or gives other numbers than ``torch.func`` in the self-test of :func:`is_usable`, runs batched clients
+private name, or gives wrong numbers in the self-test of :func:`is_usable`, runs batched clients
 through the public ``torch.func`` instead: slower, with the same results up to rounding.
 """
 
@@ -46,7 +46,7 @@ LEVEL = 1  # of the outermost transformation, the only one that is looked behind
 
 @cache
 def is_usable() -> bool:
-    """Return True if functorch's internals give the numbers of ``torch.func``; otherwise disable them and warn.
+    """Return True if functorch's internals give the right numbers; otherwise disable them and warn.
 
     Called before the first batched call of a process.
     """
@@ -63,7 +63,10 @@ def is_usable() -> bool:
 
 
 def _passes_self_test() -> bool:
-    """Compare one batched call that takes a gradient with ``torch.func``."""
+    """Compare one batched call that takes a gradient with the derivative of a cube.
+
+    The numbers are known, because the first gradient by ``torch.func`` loads torch's compiler, which takes a second.
+    """
     w = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 
     def loss(params: Params) -> tuple[Tensor, Tensor]:
@@ -77,8 +80,7 @@ def _passes_self_test() -> bool:
             grads, sums = batched_call(local, len(w), {"w": w})
     except Exception:  # whatever a new torch raises, the public way is still open
         return False
-    expected, expected_sums = torch.func.vmap(torch.func.grad(loss, has_aux=True))({"w": w})
-    return torch.allclose(grads["w"], expected["w"]) and torch.allclose(sums, expected_sums)
+    return torch.allclose(grads["w"], 3 * w.square()) and torch.allclose(sums, w.sum(1))
 
 
 def batched_call(f: Callable[..., T], clients: int, *trees: Any) -> T:

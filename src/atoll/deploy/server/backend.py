@@ -8,9 +8,11 @@ from ...clients.evaluation import Score
 from ...clients.fingerprints import fingerprint_bytes
 from ...clients.measured_model import STATE, MeasuredModel
 from ...clients.model_store import ModelStore
+from ...clients.score_table import to_columns
 from ...clients.state_store import RemoteState, Store
 from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
 from ...core.contract import Contract, exchanges_of
+from ...core.group_scores import Columns
 from ...core.method import AnyMethod
 from ...core.payloads import Payload
 from ...core.problems import Problem
@@ -170,8 +172,11 @@ class SiteBackend:
         kept: RemoteState | None = self.store.get(i)
         return kept
 
-    def assess(self, method: AnyMethod, seed: int, i: ClientId, download: Payload) -> Score:
-        """Ask the site for its score. All values are NaN if the site does not answer."""
+    def assess(self, method: AnyMethod, seed: int, downloads: Mapping[ClientId, Payload]) -> Columns:
+        """Ask sites for their scores. All values are NaN if a site does not answer."""
+        return to_columns([self._assess(i, download) for i, download in downloads.items()])
+
+    def _assess(self, i: ClientId, download: Payload) -> Score:
         request = Frame("assess", {"run": self.run, "base": self._base(i)}, encode(download))
         ((_, reply),) = self.caller.ask({i: request}, 0, "The evaluation")
         try:

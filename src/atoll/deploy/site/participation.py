@@ -8,6 +8,7 @@ from hashlib import sha256
 from ...backends.loop import LoopBackend
 from ...clients.evaluation import Score
 from ...clients.pool import ClientPool, build_pool
+from ...clients.score_table import to_scores
 from ...clients.state_store import MemoryStore
 from ...clients.tasks import ClientTask
 from ...clients.validation.checks import find_type_error
@@ -211,7 +212,7 @@ class Participation:
         self.exchanges.count_request("assess", str(base), sha256(request.body).hexdigest(), most=1)
         loop = self._loop(base, [])
         download = decode(self.types.exchanges[0].download, request.body)
-        score = loop.assess(self.method, self.config.seed, self.site.name, download)
+        [score] = to_scores(loop.assess(self.method, self.config.seed, {self.site.name: download}))
         return Frame("score", {"score": self._released(score)})
 
     def end(self, request: Frame) -> Frame:

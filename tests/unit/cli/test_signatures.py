@@ -1,0 +1,105 @@
+"""Commands check, explain and complete their options before anything heavy is imported."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from atoll import cli
+from atoll.cli import signatures
+from atoll.cli.deploy import load_run
+from atoll.methods import _registry
+from atoll.methods._names import check_name, method_names
+from atoll.utils.files import to_json
+
+HEAVY = ("torch", "numpy", "scipy", "matplotlib", "jinja2", "pandas", "pyarrow")
+LATE = [name for name in cli.COMMANDS if name not in cli.IMPORTED_AT_ONCE]
+RECORD = (
+    "import sys\nfrom atoll.cli import main\n"
+    "try: main(prog_name='atoll')\n"
+    f"finally: print([m for m in {HEAVY} if m in sys.modules])"
+)
+
+
+def pairs(light: click.Command, real: click.Command) -> Iterator[tuple[click.Command, click.Command]]:
+    yield light, real
+    if isinstance(real, click.Group):
+        assert isinstance(light, click.Group)
+        assert list(light.commands) == list(real.commands)
+        for name, command in real.commands.items():
+            yield from pairs(light.commands[name], command)
+
+
+@pytest.mark.parametrize("width", [60, 110])
+@pytest.mark.parametrize("name", [*LATE, "deploy run"])
+def test_help_without_imports_is_that_of_the_command(name: str, width: int) -> None:
+    real = load_run() if name == "deploy run" else cli.load(name)
+    for light, command in pairs(signatures.light_command(name, lambda: real), real):
+        texts = [c.get_help(click.Context(c, info_name=name, terminal_width=width)) for c in (light, command)]
+
+        assert texts[0] == texts[1]
+
+
+def test_signatures_are_those_of_the_commands() -> None:
+    """If this fails, run `make pages`."""
+    commands = {name: cli.load(name) for name in LATE} | {"deploy run": load_run()}
+
+    assert signatures.FILE.read_text() == to_json(signatures.describe_all(commands), indent=1) + "\n"
+
+
+def test_names_of_methods_are_known_without_importing_them() -> None:
+    assert set(method_names()) == set(_registry.methods())
+
+
+def started(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    everything = {**os.environ, **environment}
+    return subprocess.run(
+        [sys.executable, "-c", RECORD, *words], capture_output=True, text=True, check=False, env=everything
+    )
+
+
+@pytest.mark.parametrize("name", [*cli.COMMANDS, "deploy run", "paper run"])
+def test_help_imports_nothing_heavy(name: str) -> None:
+    done = started(*name.split(), "--help")
+
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("run fedavgg", "Unknown method 'fedavgg'. Did you mean 'fedavg'?"),
+        ("compare fedavg fedprx:no+dw", "Unknown method 'fedprx'. Did you mean 'fedprox'?"),
+        ("methods fedavgg", "Unknown method 'fedavgg'. Did you mean 'fedavg'?"),
+        ("run fedavg --rouns 3", "No such option '--rouns'"),
+        ("run fedavg --rounds many", "Invalid value for '--rounds'"),
+        ("sweep", "Missing argument 'METHOD'"),
+    ],
+)
+def test_mistake_is_told_before_anything_heavy_is_imported(words: str, message: str) -> None:
+    done = started(*words.split())
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [("atoll ru", "run"), ("atoll run --round", "--rounds"), ("atoll run feda", "fedavg"), ("atoll paper s", "show")],
+)
+def test_completion_imports_nothing_heavy(typed: str, found: str) -> None:
+    done = started(COMP_WORDS=typed, COMP_CWORD=str(len(typed.split()) - 1), _ATOLL_COMPLETE="bash_complete")
+
+    assert f"plain,{found}" in done.stdout.splitlines()
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("text", ["all", "mine.py", "some/folder", "fedavg:no-such+dw", "."])
+def test_files_variants_and_all_are_no_unknown_methods(text: str) -> None:
+    check_name(text)
