@@ -13,9 +13,11 @@ from ...utils.parsing import parse_options
 from ..style import WIDE, save
 from . import metrics, models, sweeps
 from .base import FigureSpec, RunsByCase, by_case
+from .gains import gains
 
 KINDS: dict[str, Callable[..., list[FigureSpec]]] = {
     "curves": metrics.curves,
+    "gains": gains,
     "boxes": metrics.boxes,
     "bytes": metrics.traffic,
     "trade-off": metrics.trade_off,
