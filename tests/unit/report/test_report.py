@@ -532,7 +532,8 @@ def test_the_page_has_every_section_and_picture(page: str) -> None:
     reader = Reader(page)
     sections = [value for tag, name, value in reader.attributes if (tag, name) == ("section", "id")]
     assert sections == [
-        "gains", "comparison",
+        "gains",
+        "comparison",
         "curves",
         "clients",
         "holdings",
