@@ -17,6 +17,7 @@ SAYS = {
     "images.py": "client 4 with cnn5",
     "table.py": "cellar 1 says",
     "text.py": "shop 4",
+    "standardise.py": "site minus all",
 }
 
 
