@@ -97,7 +97,7 @@ def _outside(src_uri: str, link: str) -> Path | None:
     if "://" in link:
         return None
     target = (DOCS / src_uri).parent.joinpath(link).resolve()
-    page = target.is_relative_to(DOCS) and target.suffix in (".md", ".svg", ".png")
+    page = target.is_relative_to(DOCS) and target.suffix in (".md", ".svg", ".png", ".ipynb")
     return None if page or not target.exists() else target
 
 
