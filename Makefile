@@ -21,13 +21,15 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $(READY)
 
+# Forty owners of a few dozen digits each, with three different models: what does each of them gain by taking part?
 demo: setup
-	$(BIN)/atoll compare local fedavg fedavg_ft fedproto fedgh dcpfl \
-		--data digits --clients 20 --partition dirichlet:0.3 --workers 2 --out runs/demo --force
+	$(BIN)/atoll compare local fedproto fedgh dcpfl fedpd pfedes --data digits --clients 40 --partition dirichlet:0.5 \
+		--split official --public 100 --models mlp:hidden=32,mlp,mlp:hidden=128 --width 32 --server-model mlp \
+		--set fedpd.server.epochs=5 --seeds 0,1,2 --workers 2 --out runs/demo --force
 
-# Four real hospitals with unlike rows and gaps, over three divisions of their rows: minutes.
+# The same question for four real hospitals with different columns and gaps, over ten splits of their rows.
 demo-hospitals: setup
-	$(BIN)/atoll compare local fedavg fedgh dcpfl fml --data hospitals --rounds 20 --splits 3 --workers 2 \
+	$(BIN)/atoll compare local fedproto fedgh dcpfl fml --data hospitals --columns own --rounds 20 --splits 10 --workers 2 \
 		--out runs/demo-hospitals --force
 
 check: setup

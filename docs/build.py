@@ -49,7 +49,13 @@ from api_page import api_page  # noqa: E402
 from pictures.draw import pictures  # noqa: E402
 from promises_page import promises_page  # noqa: E402
 
-NOTE = "*Made from the code by [`docs/build.py`](build.py): change the code and run it again, not this page.*"
+NOTE = "<!-- Made from the code by docs/build.py: change the code and run it again, not this page. -->"
+SYMBOLS = (
+    r"$\mathcal{L}_k$ is the mean loss of client $k$ on its $n_k$ training rows, with the regularisers of the run if "
+    r"the method takes them; $S_t$ are the clients of round $t$, $N$ is the number of all clients. *From* names where "
+    r"training starts; $\arg\min$ stands for some epochs of the local optimiser. Numbers at the right are those of the "
+    r"paper."
+)
 NEW_CLIENTS = "how-to-new-clients.md"
 CODE_MAP = "explanation-code-map.md"
 SECURITY = "explanation-security.md"
@@ -373,11 +379,13 @@ def method_page(name: str) -> str:
     return joined(
         [
             f"# {name}: {card.title}",
-            NOTE.replace("(build.py)", "(../build.py)"),
+            NOTE,
             f"{card.citation}.{source}",
             table(("family", "unlike models", "server model", "needs", "takes regularisers"), [_facts(name)]),
             *_longer(name),
             "## Algorithm",
+            *_equations(name),
+            "The same in the words of the code:",
             *(
                 f"```\n{paragraph}\n```" if paragraph.startswith("client:") else paragraph
                 for paragraph in card.algorithm.split("\n\n")
@@ -395,6 +403,17 @@ def method_page(name: str) -> str:
             *_measured(name),
         ]
     )
+
+
+def _equations(name: str) -> Iterator[str]:
+    """Return the equations of docs/equations, first those of a client, then those of the server."""
+    lines = (FOLDER / "equations" / f"{name}.tex").read_text(encoding="utf-8").splitlines()
+    for side, title in (("client", "Client $k$:"), ("server", "Server:")):
+        own = [line.removeprefix(f"{side}: ") for line in lines if line.startswith(f"{side}: ")]
+        if own:
+            yield title
+            yield from (f"$$\n{equation}\n$$" for equation in own)
+    yield SYMBOLS
 
 
 def _facts(name: str) -> list[str]:

@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 DOCS = Path(__file__).parent.resolve()
 ROOT = DOCS.parent
 LINK = re.compile(r"(?<!!)(\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
+EQUATION = re.compile(r"^\$\$\n(.+?)\n\$\$$", re.MULTILINE | re.DOTALL)
+SYMBOL = re.compile(r"\$([^$\n]+)\$")
 PICTURE = re.compile(r"!\[[^\]]*\]\(([^):]+)\)")
 SHOWN = {".py": "python", ".json": "json", ".yaml": "yaml", ".toml": "toml", ".csv": "text", ".md": "markdown"}
 
@@ -61,7 +64,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         target = _outside(here, link[2])
         return f"{link[1]}({_relative(_page_of(target), here)})" if target else link[0]
 
+    if here.startswith("methods/"):
+        markdown = with_mathml(markdown)
     return "\n".join(_table_row(line) for line in LINK.sub(moved, markdown).split("\n"))
+
+
+def with_mathml(markdown: str) -> str:
+    """Replace equations between dollar signs by MathML, which browsers show without a script or fonts."""
+    markdown = markdown.replace(r"\arg\min", r"\mathrm{argmin}")  # the converter knows no \arg
+    markdown = EQUATION.sub(lambda found: f'<div class="equation">{convert(found[1], display="block")}</div>', markdown)
+    return SYMBOL.sub(lambda found: convert(found[1]), markdown)
 
 
 def _table_row(line: str) -> str:
@@ -85,7 +97,7 @@ def _outside(src_uri: str, link: str) -> Path | None:
     if "://" in link:
         return None
     target = (DOCS / src_uri).parent.joinpath(link).resolve()
-    page = target.is_relative_to(DOCS) and target.suffix in (".md", ".svg", ".png")
+    page = target.is_relative_to(DOCS) and target.suffix in (".md", ".svg", ".png", ".ipynb")
     return None if page or not target.exists() else target
 
 

@@ -11,6 +11,7 @@ import pkgutil
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache
 from html.parser import HTMLParser
@@ -195,6 +196,9 @@ def page_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Where the code of a page runs: a folder with the examples in it, and small settings."""
     monkeypatch.setenv("ATOLL_DATA", str(tmp_path / "data"))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "shared_head.py").symlink_to(ROOT / "examples" / "new_method.py")  # that a tutorial builds
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "shared_head", raising=False)
     run = package.run
 
     def small(method: Any = "fedavg", *args: Any, **options: Any) -> Any:
@@ -205,6 +209,37 @@ def page_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     return module
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which a reader of the tutorial has put the blocks of the steps 1 to 5 into a file."""
+    page = (DOCS / "tutorial-write-a-method.md").read_text(encoding="utf-8")
+    outside, _, inside = page.partition("## 1.")[2].partition("## 6.")[0].partition("## 3.")
+    blocks = re.findall(r"^```python\n(.*?)^```", outside, re.M | re.S)
+    functions = re.findall(r"^```python\n(.*?)^```", inside, re.M | re.S)
+    blocks += [textwrap.indent(textwrap.dedent(function), "    ") for function in functions]
+    (tmp_path / "shared_head.py").write_text("\n".join(blocks))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "shared_head", raising=False)
+    return tmp_path / "shared_head.py"
+
+
+@pytest.mark.promise(
+    "Documentation", "The blocks of the tutorial on methods, one below the other, are a method that runs."
+)
+def test_tutorial_on_methods_works_step_by_step(reader: Path, atoll: Callable[..., Any], without_report: None) -> None:
+    atoll("run", reader, "--rounds", "1", "--rows", "200", "--clients", "2", "--epochs", "1")
+
+    page = (DOCS / "tutorial-write-a-method.md").read_text(encoding="utf-8")
+    later = re.findall(r"^```python\n(.*?)^```", page.partition("## 6.")[2], re.M | re.S)
+    assert len(later) == 3
+    for block in later:  # each has its own imports
+        small = re.sub(r"rounds=\d", "rounds=1, rows=200, clients=2", block)
+        module = ModuleType("block")
+        sys.modules["block"] = module
+        exec(compile(small, "tutorial", "exec"), vars(module))
 
 
 @pytest.mark.parametrize("name", names(PAGES))
@@ -359,6 +394,19 @@ def test_the_site_has_every_page(site: dict[Path, Reader]) -> None:
     names = {page.name for page in site}
     assert {page.with_suffix(".html").name for page in PAGES if page.name != "README.md"} <= names
     assert "index.html" in names
+
+
+@pytest.mark.promise("Documentation", "Every method has a page with its equations as mathematics.")
+def test_pages_of_methods_have_equations_as_mathml(site: dict[Path, Reader]) -> None:
+    pages = {page.stem: page for page in site if page.parent.name == "methods" and "source" not in page.parts}
+    assert set(pages) == set(_registry.methods())
+    for name, page in pages.items():
+        text = page.read_text(encoding="utf-8")
+        lines = (DOCS / "equations" / f"{name}.tex").read_text(encoding="utf-8").splitlines()
+        assert all(re.match(r"(client|server): \S", line) for line in lines), name
+        assert text.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == len(lines), name
+        assert "$$" not in text, name
+        assert not re.search(r"<m[ion][^>]*>[^<]*\\[a-z]", text), f"{name}: a command that the converter does not know"
 
 
 def test_links_of_the_site_have_targets(site: dict[Path, Reader]) -> None:

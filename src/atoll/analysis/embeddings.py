@@ -122,5 +122,5 @@ def _make_embedding(way: str, perplexity: float, seed: int) -> Any:
     try:
         from umap import UMAP
     except ImportError:
-        raise AtollError("Maps by umap need the package umap-learn: pip install 'atoll[umap]'.") from None
+        raise AtollError("Maps by umap need the package umap-learn: pip install umap-learn") from None
     return UMAP(n_neighbors=max(2, int(perplexity)), random_state=seed, n_jobs=1)

@@ -46,7 +46,7 @@ def require() -> Any:
         AtollError: if Ray is not installed.
     """
     if find_spec("ray") is None:
-        raise AtollError('--backend ray needs Ray, which is not installed. Install it with: pip install "atoll[ray]"')
+        raise AtollError("--backend ray needs Ray, which is not installed. Install it with: pip install ray")
     if not os.environ.get(ADDRESS):
         os.environ.setdefault(LOOPBACK, "0")  # Ray reads the variable when it is imported.
     return importlib.import_module("ray")

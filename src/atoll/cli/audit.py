@@ -91,6 +91,17 @@ def _list(folder: Path, as_json: bool) -> None:
             records.append(record)
     finally:
         _show_records(records, as_json, _payload_bytes(folder))
+    if not as_json:
+        for note in _data_notes(folder):
+            click.echo(f"Data: {note}")
+
+
+def _data_notes(folder: Path) -> list[str]:
+    """Return what was inferred, left out and filled when the data were read; empty if the run does not say."""
+    try:
+        return [str(note) for note in json.loads((folder / "holdings.json").read_bytes())["notes"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
 
 
 def _payload_bytes(folder: Path) -> int | None:

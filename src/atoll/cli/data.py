@@ -184,6 +184,23 @@ def cut(
         click.echo(path)
 
 
+@data.command("export")
+@click.argument("name")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def export_files(name: str, folder: Path) -> None:
+    """Copy the files of data set NAME, as its source has them, into FOLDER.
+
+    For data sets with natural clients, such as hospitals: one file for each hospital, and the schema of their columns.
+    """
+    from ..data.natural_sets import NATURAL
+    from ..errors import unknown
+
+    if name not in NATURAL:
+        raise unknown("data set with files to copy", name, NATURAL)
+    for path in NATURAL[name].copy(folder):
+        click.echo(path)
+
+
 def _divide(
     name: str,
     task: str | None,

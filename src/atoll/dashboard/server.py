@@ -39,7 +39,7 @@ def check_extra() -> None:
     """Raise an AtollError if a package of the extra ``ui`` is missing."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise AtollError(f"The dashboard needs the package {' and '.join(missing)}: pip install 'atoll[ui]'.")
+        raise AtollError(f"The dashboard needs the package {' and '.join(missing)}: pip install starlette uvicorn")
 
 
 def listen(port: int) -> socket.socket:

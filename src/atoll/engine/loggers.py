@@ -88,10 +88,10 @@ class Wandb:
         self._run.finish()
 
 
-# Each tracker: its class, the package that it needs, and the extra that installs the package.
+# Each tracker: its class, the module that it needs, and the packages that pip installs for it.
 TRACKERS: dict[str, tuple[Callable[[Config, Path], Tracker], str, str]] = {
     "tensorboard": (TensorBoard, "tensorboard", "tensorboard"),
-    "mlflow": (MLflow, "mlflow", "mlflow"),
+    "mlflow": (MLflow, "mlflow", "mlflow-skinny sqlalchemy alembic"),
     "wandb": (Wandb, "wandb", "wandb"),
 }
 
@@ -115,9 +115,9 @@ def check(names: Sequence[str]) -> None:
             continue
         if name not in TRACKERS:
             raise unknown("tracker", name, [*TRACKERS, *installed_trackers()])
-        _, package, extra = TRACKERS[name]
+        _, package, wanted = TRACKERS[name]
         if importlib.util.find_spec(package) is None:
-            raise AtollError(f"--track {name} needs the package {package}: pip install 'atoll[{extra}]'.")
+            raise AtollError(f"--track {name} needs the package {package}: pip install {wanted}")
 
 
 class Tracking:

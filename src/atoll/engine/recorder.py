@@ -178,7 +178,7 @@ class RunRecorder:
         session = environment_file.describe_session(digests, self._settings, done + 1)
         earlier = environment_file.read_sessions(folder) if done else []
         self._run_dir.write_json(environment_file.NAME, {"sessions": [*earlier, session]})
-        self._run_dir.write_config(self._config)
+        self._run_dir.write_config(self._config, self._holdings.get("notes", ()))
         self._run_dir.write_json("holdings.json", self._holdings)
         if self._preparations:
             self._run_dir.write_json(PREPARATION, self._preparations.to_json())

@@ -123,7 +123,7 @@ class Bayes:
         try:
             import optuna
         except ImportError:
-            raise AtollError("--optuna needs the package optuna: pip install 'atoll[optuna]'.") from None
+            raise AtollError("--optuna needs the package optuna: pip install optuna") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=at_once > 1)
         self._study = optuna.create_study(direction="maximize", sampler=sampler)

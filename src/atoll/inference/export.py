@@ -180,7 +180,9 @@ def _need_onnx() -> None:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise AtollError("ONNX needs the packages onnxscript and onnxruntime: pip install 'atoll[onnx]'.") from None
+        raise AtollError(
+            "ONNX needs the packages onnxscript and onnxruntime: pip install onnxscript onnxruntime"
+        ) from None
 
 
 FORMATS: dict[str, tuple[str, Callable[[nn.Module, Tensor, Path], None], Callable[[Path, nn.Module], Reader]]] = {

@@ -97,7 +97,7 @@ def _import_package(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as reason:
         base = name.partition(".")[0]
-        raise AtollError(f"Models of {base} need the package: pip install 'atoll[{base}]' ({reason}).") from reason
+        raise AtollError(f"Models of {base} need the package: pip install {base} ({reason})") from reason
 
 
 def _make_module(make: Callable[..., object], name: str, options: Options) -> nn.Module:

@@ -8,6 +8,7 @@ from ..storage.run_reader import Run
 from . import pictures, table
 from .figures import losses, metrics
 from .figures.base import title
+from .figures.gains import gains
 from .groups import Group, groups
 from .majority import describe_majority
 from .owners import compare_with_alone, describe_gains
@@ -30,6 +31,7 @@ class Chapter:
     extra: list[tuple[str, list[str]]]  # further metrics: name, one cell for each column of `extra_columns`
     extra_columns: list[str]
     extra_unit: str  # of all further metrics; empty if units differ
+    gains: pictures.Picture | None  # if some method can be compared with training alone
     curves: pictures.Picture
     losses: pictures.Picture | None  # None for runs of versions that did not measure them
     boxes: pictures.Picture
@@ -44,12 +46,13 @@ def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
     names, extra = _extra(found)
     shares = {runs[0].problem.format_of(name).percent for name in names}
     shown = {("", group.name): group.runs for group in found}
+    compared = compare_with_alone(found)
     return Chapter(
         title=title(runs[0].summary),
         score=runs[0].criterion,
         columns=table.columns(rows),
         about=_about(found) + describe_majority(runs[0]),
-        owners=[describe_gains(gains, runs[0].criterion.percent) for gains in compare_with_alone(found)],
+        owners=[describe_gains(one, runs[0].criterion.percent) for one in compared],
         headline=_headline(rows),
         cards=_cards(rows),
         rows=rows,
@@ -57,6 +60,7 @@ def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
         extra=extra,
         extra_columns=[_extra_title(runs[0], name, shares) for name in names],
         extra_unit=" (%)" if shares == {True} else "",
+        gains=pictures.draw_spec(gains(shown), prefix) if compared else None,
         curves=pictures.draw_spec(metrics.curves(shown), prefix),
         losses=pictures.draw_spec(losses.losses(shown), prefix) if losses.has_losses(runs) else None,
         boxes=pictures.draw_spec(metrics.boxes(shown), prefix),

@@ -1,14 +1,16 @@
 """Tell what owners of data gain over training alone: how many gain or lose, by how much, and what leaves them."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
+from scipy import stats
 
 from ..storage.run_reader import Run, value
 from .groups import Group
+from .wording import size
 
 ALONE = "local"  # the method by which every owner trains alone
 DRAWS = 2000  # bootstrap resamples of owners
@@ -19,22 +21,38 @@ class OwnerGains(NamedTuple):
 
     Args:
         method: the method.
-        owners: number of owners that both methods have scored.
-        gain: owners with a better score than alone.
-        lose: owners with a worse score.
-        mean: mean gain over owners; above 0 is better.
+        by_owner: the gain of each owner that both methods have scored, the smallest first; above 0 is better.
         low, high: ends of the 95 % interval of the mean, over resampled owners.
-        megabytes: what left an owner during the run, on average.
+        p: two-sided p-value of Wilcoxon's signed-rank test over owners; 1 if no owner gains or loses.
+        sent: bytes that left an owner during the run, on average.
     """
 
     method: str
-    owners: int
-    gain: int
-    lose: int
-    mean: float
+    by_owner: Mapping[str, float]
     low: float
     high: float
-    megabytes: float
+    p: float
+    sent: float
+
+    @property
+    def owners(self) -> int:
+        """Number of owners."""
+        return len(self.by_owner)
+
+    @property
+    def gain(self) -> int:
+        """Number of owners with a better score than alone."""
+        return sum(gap > 0 for gap in self.by_owner.values())
+
+    @property
+    def lose(self) -> int:
+        """Number of owners with a worse score than alone."""
+        return sum(gap < 0 for gap in self.by_owner.values())
+
+    @property
+    def mean(self) -> float:
+        """Mean gain over owners."""
+        return float(np.mean(list(self.by_owner.values())))
 
 
 def compare_with_alone(found: Sequence[Group]) -> list[OwnerGains]:
@@ -58,20 +76,19 @@ def _gains(group: Group, alone: Group) -> OwnerGains | None:
         return None
     form = group.criterion
     sign = form.scale if form.higher else -form.scale
-    means = sign * np.array([np.mean(own) for _, own in sorted(gaps.items())])
+    means = {owner: round(sign * float(np.mean(own)), 9) for owner, own in sorted(gaps.items())}
+    found = np.array(list(means.values()))
     rng = np.random.default_rng(0)
-    drawn = means[rng.integers(0, len(means), (DRAWS, len(means)))].mean(1)
+    drawn = found[rng.integers(0, len(found), (DRAWS, len(found)))].mean(1)
     low, high = np.quantile(drawn, (0.025, 0.975))
     up = [(value(run.summary, "bytes.up") or 0.0) / int(run.summary["clients"]) for run in group.runs]
     return OwnerGains(
         group.name,
-        len(means),
-        int((means > 0).sum()),
-        int((means < 0).sum()),
-        float(means.mean()),
+        dict(sorted(means.items(), key=lambda item: item[1])),
         float(low),
         float(high),
-        float(np.mean(up)) / 1e6,
+        float(stats.wilcoxon(found).pvalue) if found.any() else 1.0,
+        float(np.mean(up)),
     )
 
 
@@ -91,9 +108,15 @@ def _owner(run: Run, client: str) -> str:
 def describe_gains(gains: OwnerGains, percent: bool) -> str:
     """Return what owners gain in one sentence."""
     unit = " points" if percent else ""
+    interval = f"95 % interval {gains.low:+.2f} to {gains.high:+.2f}, p {format_p(gains.p)}"
     few = "" if gains.owners > 9 else "; few owners, so look at each of them"
     return (
         f"With {gains.method}, {gains.gain} of {gains.owners} owners gain over training alone and {gains.lose} lose: "
-        f"{gains.mean:+.2f}{unit} on average (95 % interval {gains.low:+.2f} to {gains.high:+.2f}{few}). "
-        f"{gains.megabytes:.3g} MB left each owner."
+        f"{gains.mean:+.2f}{unit} on average ({interval}{few}). "
+        f"{size(gains.sent)} left each owner."
     )
+
+
+def format_p(p: float) -> str:
+    """Return a p-value with two digits, or its bound if it is very small."""
+    return "below 0.0001" if p < 1e-4 else f"{p:.2g}"

@@ -22,3 +22,16 @@ def number_range(numbers: Sequence[int]) -> str:
 def join_numbers(numbers: Iterable[int]) -> str:
     """Return `3, 4, 5`."""
     return ", ".join(map(str, numbers))
+
+
+def size(n: float) -> str:
+    """Format a number of bytes; 1 kB is 1,000 bytes."""
+    return quantity(n, "B")
+
+
+def quantity(n: float, unit: str) -> str:
+    """Format a number with three digits and a prefix of its unit, such as `1.2 MB`."""
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= factor:
+            return f"{n / factor:.3g} {prefix}{unit}"
+    return f"{n:.3g} {unit}"

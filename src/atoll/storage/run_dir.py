@@ -136,9 +136,10 @@ class RunDir:
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
-    def write_config(self, config: Config) -> None:
-        """Write config.yaml."""
-        write_whole(self.path / CONFIG, config.to_yaml().encode())
+    def write_config(self, config: Config, notes: Iterable[str] = ()) -> None:
+        """Write config.yaml, with notes on the data as comments."""
+        comments = "".join(f"# {' '.join(note.split())}\n" for note in notes)
+        write_whole(self.path / CONFIG, (comments + config.to_yaml()).encode())
 
     def write_metrics(self, lines: Iterable[Mapping[str, object]]) -> None:
         """Replace metrics.jsonl."""

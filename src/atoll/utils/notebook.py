@@ -18,7 +18,7 @@ def dataframe(table: pa.Table) -> Any:
     try:
         import pandas  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
     except ImportError:
-        raise AtollError("Data frames need pandas: pip install 'atoll[pandas]'. to_table() works without it.") from None
+        raise AtollError("Data frames need pandas: pip install pandas. to_table() works without it.") from None
     return table.to_pandas()
 
 

@@ -28,7 +28,7 @@ NODES = TESTS / "support" / "ray_nodes.py"
 
 def test_without_ray_the_message_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_backend, "find_spec", lambda name: None)
-    with pytest.raises(AtollError, match=r"pip install \"atoll\[ray\]\""):
+    with pytest.raises(AtollError, match="pip install ray"):
         run_experiment(setup("fedavg", backend="ray"))
 
 

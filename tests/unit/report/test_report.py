@@ -24,8 +24,8 @@ from atoll.errors import AtollError
 from atoll.report import figures, html, pictures, plots, style, table
 from atoll.report.figures import metrics
 from atoll.report.groups import groups, settings
-from atoll.report.plots.axes import size
 from atoll.report.terminal_table import print_table
+from atoll.report.wording import size
 from atoll.storage.run_reader import FILES, find, load
 
 
@@ -533,6 +533,7 @@ def test_the_page_has_every_section_and_picture(page: str) -> None:
     reader = Reader(page)
     sections = [value for tag, name, value in reader.attributes if (tag, name) == ("section", "id")]
     assert sections == [
+        "gains",
         "comparison",
         "curves",
         "clients",
@@ -543,7 +544,7 @@ def test_the_page_has_every_section_and_picture(page: str) -> None:
         "settings",
         "files",
     ]
-    assert reader.tags["figure"] == 4 + 3  # four charts, and holdings for each of three seeds
+    assert reader.tags["figure"] == 5 + 3  # five charts, and holdings for each of three seeds
     assert max(Counter(ids(page)).values()) == 1
     for name in FILES:
         assert name in reader.text
@@ -568,7 +569,7 @@ def test_page_has_dark_colours_and_narrow_figures(page: str) -> None:
     dark = page[page.index("prefers-color-scheme: dark") :]
     for name, colour in style.variables(dark=True).items():
         assert f"{name}: {colour};" in dark
-    assert page.count('class="scroll wide"') == page.count('class="scroll narrow"') == 7
+    assert page.count('class="scroll wide"') == page.count('class="scroll narrow"') == 8
     tables = [m.start() for m in re.finditer("<table", page)]
     assert all(re.search(r'<div class="scroll"[^>]*>$', page[:at]) for at in tables)
 

@@ -68,7 +68,7 @@ def _splits(name: str, config: str | None) -> list[Any]:
     try:
         datasets = import_module("datasets")
     except ImportError as error:
-        raise AtollError(f"'hf:{name}' needs the package datasets: pip install 'atoll[hf]'") from error
+        raise AtollError(f"'hf:{name}' needs the package datasets: pip install datasets") from error
     try:
         found = datasets.load_dataset(name, config)
     except (OSError, ValueError) as error:

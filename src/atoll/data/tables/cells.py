@@ -17,6 +17,7 @@ from .schema import Schema, level_text
 
 EMPTY_TEXTS = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "-")
 MOST_CATEGORIES = 50  # more different texts than this, in more than a quarter of the rows, are no categories
+FEW_NUMBERS = 10  # different numbers, at most, that may be codes of categories
 DAY = 86_400_000_000  # microseconds
 EXAMPLES = 3
 
@@ -42,7 +43,7 @@ def read_arrow(path: Path, schema: Schema) -> pa.Table:
         AtollError: a line has more or fewer cells than the first one.
     """
     if path.suffix != ".csv":
-        return pa.parquet.read_table(path)
+        return _read_texts(pa.parquet.read_table(path), schema)
     wrong: list[pa.csv.InvalidRow] = []
 
     def note_row(row: pa.csv.InvalidRow) -> str:
@@ -54,11 +55,7 @@ def read_arrow(path: Path, schema: Schema) -> pa.Table:
             path,
             pa.csv.ReadOptions(use_threads=False),  # Only one thread knows the numbers of lines.
             pa.csv.ParseOptions(invalid_row_handler=note_row),
-            pa.csv.ConvertOptions(
-                null_values=[*EMPTY_TEXTS, *schema.missing],
-                strings_can_be_null=True,
-                column_types={name: pa.string() for name, kind in schema.kinds.items() if kind == CATEGORY},
-            ),
+            _conversion(schema),
         )
     except pa.ArrowInvalid:
         if not wrong:
@@ -68,6 +65,32 @@ def read_arrow(path: Path, schema: Schema) -> pa.Table:
         f"{path} line {row.number}: {row.actual_columns} cells, where the first line has {row.expected_columns}. "
         "Correct the line, and put cells with commas into quotation marks."
     )
+
+
+def _conversion(schema: Schema) -> pa.csv.ConvertOptions:
+    return pa.csv.ConvertOptions(
+        null_values=[*EMPTY_TEXTS, *schema.missing],
+        strings_can_be_null=True,
+        column_types={name: pa.string() for name, kind in schema.kinds.items() if kind == CATEGORY},
+    )
+
+
+def _read_texts(table: pa.Table, schema: Schema) -> pa.Table:
+    """Read the columns of texts in a Parquet file as those of a CSV: empty cells, numbers and dates may be texts."""
+    names = [field.name for field in table.schema if _is_string(field.type)]
+    if not names:
+        return table
+    written = pa.BufferOutputStream()
+    pa.csv.write_csv(table.select(names), written)
+    read = pa.csv.read_csv(
+        pa.BufferReader(written.getvalue()),
+        pa.csv.ReadOptions(use_threads=False),
+        pa.csv.ParseOptions(newlines_in_values=True),
+        _conversion(schema),
+    )
+    for name in names:
+        table = table.set_column(table.column_names.index(name), name, read.column(name))
+    return table
 
 
 def place(path: Path, row: int) -> str:
@@ -120,6 +143,7 @@ def _infer(path: Path, name: str, column: pa.ChunkedArray) -> str:
             f"{path}: column {name!r} holds {kind}, which is neither numbers, dates nor texts. Leave it out with "
             f"'?ignore={name}'."
         )
+    _check_numbers(path, name, column)
     different = pa.compute.count_distinct(column).as_py()
     if different > MOST_CATEGORIES and different > len(column) / 4:
         row, text = _first_text(column)
@@ -128,6 +152,18 @@ def _infer(path: Path, name: str, column: pa.ChunkedArray) -> str:
             f"{text!r}, so it is no category. Leave it out with '?ignore={name}', or declare it in a schema file."
         )
     return CATEGORY
+
+
+def _check_numbers(path: Path, name: str, column: pa.ChunkedArray) -> None:
+    """Refuse a column of numbers with a few cells that are none: a mistake must not make it a category in silence."""
+    cells = [str(cell) for cell in column.to_pylist() if cell is not None]
+    numbers = [text for text in cells if _is_number(text)]
+    if len(set(numbers)) > FEW_NUMBERS and len(numbers) >= 0.9 * len(cells):
+        row, text = _first_text(column)
+        raise AtollError(
+            f"{place(path, row)}: column {name!r} holds {text!r} among numbers. Correct the cell, list the text under "
+            "'missing' in a schema file, or declare the column as category there."
+        )
 
 
 def _first_text(column: pa.ChunkedArray) -> tuple[int, str]:

@@ -113,8 +113,9 @@ class Preparations:
         common = self.common
         if common is None:
             raise AtollError(
-                "Public rows must mean the same to all clients, and with --standardise site or --missing site each "
-                "client prepares rows by its own. Use --standardise all and --missing all."
+                "Public rows must mean the same to all clients, but with --standardise site, --missing site or "
+                "--columns own each client prepares rows in its own way. Use --standardise all, --missing all and "
+                "--columns common, or a method without public rows."
             )
         return common.apply(rows, federation.dataset.columns)
 

@@ -87,7 +87,7 @@ def require() -> None:
     """Raise AtollError unless Flower is installed."""
     if find_spec("flwr") is None:
         raise AtollError(
-            'Real federations need Flower, which is not installed. Install it with: pip install "atoll[flower]"'
+            'Real federations need Flower, which is not installed. Install it with: pip install "flwr>=1.41,<1.43"'
         )
 
 
@@ -101,7 +101,7 @@ def check(parts: tuple[str, ...]) -> None:
     if missing := _missing_names(parts):
         raise AtollError(
             f"Flower {version('flwr')} is not a version that Atoll knows: it lacks {', '.join(missing)}. "
-            f'Atoll expects Flower {" or ".join(TRIED)}. Install one of them with: pip install "atoll[flower]"'
+            f'Atoll expects Flower {" or ".join(TRIED)}. Install one of them with: pip install "flwr>=1.41,<1.43"'
         )
 
 

@@ -13,10 +13,12 @@ from ...utils.parsing import parse_options
 from ..style import WIDE, save
 from . import losses, metrics, models, rankings, sweeps
 from .base import FigureSpec, RunsByCase, by_case
+from .gains import gains
 
 KINDS: dict[str, Callable[..., list[FigureSpec]]] = {
     "curves": metrics.curves,
     "losses": losses.losses,
+    "gains": gains,
     "boxes": metrics.boxes,
     "bytes": metrics.traffic,
     "trade-off": metrics.trade_off,

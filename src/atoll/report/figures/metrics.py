@@ -15,11 +15,12 @@ from ...errors import AtollError, unknown
 from ...storage.run_reader import Document, Run, value
 from .. import plots
 from ..groups import criterion_of
-from ..plots.axes import Array, size
+from ..plots.axes import Array
 from ..plots.lines import Axis, Line, Panel, Up
 from ..sheets import Sheet
 from ..speedup import CLOCKS, reaches
 from ..table import NONE
+from ..wording import size
 from .base import FigureSpec, RunsByCase, cases, panel
 
 WHOSE = ("both", "personal", "generic", "global")

@@ -143,15 +143,3 @@ def short(name: str, longest: int = LONGEST) -> str:
         return name
     tail = longest // 2 - 1
     return f"{name[: longest - 1 - tail]}…{name[-tail:]}"
-
-
-def size(n: float) -> str:
-    """Format a number of bytes; 1 kB is 1,000 bytes."""
-    return quantity(n, "B")
-
-
-def quantity(n: float, unit: str) -> str:
-    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if n >= factor:
-            return f"{n / factor:.3g} {prefix}{unit}"
-    return f"{n:.3g} {unit}"

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..style import MUTED, PAPER, WIDE, ArtistStyle, colour, mark, styled
-from .axes import entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, percent, quantity, size
+from ..wording import quantity, size
+from .axes import entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, percent
 from .lines import Up
 
 LARGEST, SMALLEST = 20.0, 4.0  # points, the diameters of marks

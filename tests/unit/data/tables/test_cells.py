@@ -192,3 +192,35 @@ def test_files_of_a_folder_that_disagree_are_named(tmp_path: Path) -> None:
 
 def names(data: Dataset) -> list[str]:
     return [column.name for column in data.columns]
+
+
+def test_texts_in_parquet_are_read_like_those_of_a_csv(tmp_path: Path) -> None:
+    """Numbers, dates and empty cells may be stored as texts; a text with a comma and a line break stays one cell."""
+    cells = {
+        "age": ["63", "?", "67"], "seen": ["2020-01-02", "", "1970-01-11"], "ward": ["a, b", "c\nd", "a, b"],
+        "label": [0, 1, 1],
+    }  # fmt: skip
+    pa.parquet.write_table(pa.table(cells), tmp_path / "t.parquet")
+
+    data = load(str(tmp_path / "t.parquet"))
+
+    assert [(column.name, column.kind) for column in data.columns] == [
+        ("age", "number"), ("seen", "date"), ("ward", "category")
+    ]  # fmt: skip
+    assert np.isnan(data.x_train[1, :2]).all()
+    assert data.x_train[0, :2].tolist() == [63, 18_263]
+    assert data.columns[2].levels == ("a, b", "c\nd")
+
+
+def test_a_text_among_numbers_is_refused_with_its_line(tmp_path: Path) -> None:
+    lines = [f"{20 + i},{i % 2}" for i in range(30)]
+    lines[7] = "abc,1"
+    with pytest.raises(AtollError, match=r"t\.csv line 9: column 'age' holds 'abc' among numbers"):
+        load(table(tmp_path, "age,label\n" + "\n".join(lines) + "\n"))
+
+
+def test_a_few_codes_with_a_text_are_a_category(tmp_path: Path) -> None:
+    lines = [f"{i % 3},{i % 2}" for i in range(30)]
+    lines[7] = "unknown,1"
+    data = load(table(tmp_path, "grade,label\n" + "\n".join(lines) + "\n"))
+    assert data.columns[0].levels == ("0", "1", "2", "unknown")
