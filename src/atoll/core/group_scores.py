@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,6 +25,20 @@ def accuracy_each(logits: Tensor, y: Tensor, sizes: Sequence[int]) -> list[float
     starts = torch.tensor([0, *sizes]).cumsum(0)
     counts = torch.cat([starts[:1], (logits.argmax(1) == y).cumsum(0)]).double()[starts]  # exact: whole numbers
     return (counts.diff() / starts.diff()).tolist()
+
+
+def cross_entropy_each(logits: Tensor, y: Tensor, sizes: Sequence[int]) -> NDArray[np.float64]:
+    """Return the mean cross-entropy of consecutive groups of rows; NaN for a group without rows.
+
+    Losses of rows are added up in double precision, so that a mean does not depend on the other groups.
+
+    Args:
+        logits: predictions of shape ``[N, C]``.
+        y: labels of shape ``[N]``.
+        sizes: number of rows of each group.
+    """
+    losses = F.cross_entropy(logits, y, reduction="none").double().split(list(sizes))
+    return np.array([own.mean().item() for own in losses])
 
 
 def class_scores_each(logits: Tensor, y: Tensor, sizes: Sequence[int]) -> Columns:

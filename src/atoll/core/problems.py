@@ -18,7 +18,7 @@ from ..errors import AtollError
 from . import scores
 from .batch import Batch
 from .criterion import ACCURACY, Criterion
-from .group_scores import Columns, accuracy_each, class_scores_each
+from .group_scores import Columns, accuracy_each, class_scores_each, cross_entropy_each
 from .losses import cross_entropy, mean_over_rows
 from .model import Predictor
 from .prng import key
@@ -76,9 +76,12 @@ class Problem:
         """Return the criterion and all details; NaN where a score is undefined."""
         if not len(y):
             return {self.criterion.name: self.score(outputs, y), **dict.fromkeys(self.details, math.nan)}
-        rows = Batch(outputs, y, torch.ones(len(y)), key(0), {}, full=True)
-        more = {LOSS: self.loss(outputs, rows).item(), **self.other_scores(outputs, y)}
+        more = {LOSS: self.mean_loss(outputs, y), **self.other_scores(outputs, y)}
         return {self.criterion.name: self.score(outputs, y), **more}
+
+    def mean_loss(self, outputs: Tensor, y: Tensor) -> float:
+        """Return the mean loss of at least one row, without a method's own terms."""
+        return self.loss(outputs, Batch(outputs, y, torch.ones(len(y)), key(0), {}, full=True)).item()
 
     def score_each(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> list[float]:
         """Return the criterion of consecutive groups of rows, such as those of each client."""
@@ -149,13 +152,17 @@ class Classes(Problem):
     def other_scores(self, outputs: Tensor, y: Tensor) -> Scores:
         return scores.class_scores(outputs, y)
 
+    def mean_loss(self, outputs: Tensor, y: Tensor) -> float:
+        return float(cross_entropy_each(outputs, y, [len(y)])[0])
+
     def score_each(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> list[float]:
         # One call for all clients: with many clients, one call for each would take longer than a round.
         return accuracy_each(outputs, y, sizes)
 
     def scores_each(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> Columns:
         criterion = np.array(accuracy_each(outputs, y, sizes))
-        return {self.criterion.name: criterion, **class_scores_each(outputs, y, sizes)}
+        losses = cross_entropy_each(outputs, y, sizes)
+        return {self.criterion.name: criterion, LOSS: losses, **class_scores_each(outputs, y, sizes)}
 
     def predict(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(1)

@@ -52,7 +52,7 @@ def test_durations_are_in_the_largest_unit_that_suits(seconds: float, text: str)
 
 def test_terminal_shows_something_before_modules_are_loaded() -> None:
     main, side = pty.openpty()
-    command = [sys.executable, "-m", "atoll", "run", "fedavgg"]
+    command = [sys.executable, "-m", "atoll", "run", "fedavg", "--data", "missing.csv"]
     with subprocess.Popen(command, stderr=side, stdout=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"}) as made:
         os.close(side)
         first = os.read(main, 100)

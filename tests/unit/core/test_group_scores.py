@@ -1,5 +1,7 @@
 """Scores of many groups at once equal those of one group at a time."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -66,3 +68,14 @@ def test_other_problems_are_scored_group_by_group(problem: Problem, outputs: Ten
 
     for name, values in wanted.items():
         np.testing.assert_array_equal(found[name], values)
+
+
+def test_mean_cross_entropy_of_groups_by_hand() -> None:
+    # Logits (ln 3, 0): probabilities 3/4 and 1/4. Losses of the three rows: ln 4/3, ln 4, ln 4/3.
+    logits = torch.tensor([[math.log(3), 0.0]] * 3)
+
+    found = group_scores.cross_entropy_each(logits, torch.tensor([0, 1, 0]), [2, 0, 1])
+
+    assert found[0] == pytest.approx((math.log(4 / 3) + math.log(4)) / 2, abs=1e-7)
+    assert math.isnan(found[1])
+    assert found[2] == pytest.approx(math.log(4 / 3), abs=1e-7)

@@ -76,7 +76,7 @@ def test_missing_tracker_is_refused_before_run(tmp_path: Path) -> None:
     with pytest.raises(AtollError, match="tensorboard"):
         run("fedavg", out=tmp_path / "run", track=["tensorbord"], **SHORT)
     loggers.TRACKERS["listener"] = (Listener, "no_such_package_anywhere", "thing")
-    with pytest.raises(AtollError, match=r"atoll\[thing\]"):
+    with pytest.raises(AtollError, match="pip install thing"):
         run("fedavg", out=tmp_path / "run", track=["listener"], **SHORT)
     assert not (tmp_path / "run" / "config.yaml").exists()
 
