@@ -29,7 +29,7 @@ SECTIONS = {
     "Use the models": (
         "Of a run directory, or of a site that took part in a deployment.",
         [
-            "atoll.inference.models.open_run",
+            "atoll.open_run",
             "atoll.inference.models.TrainedModels",
             "atoll.inference.models.SavedRun",
             "atoll.adapt",

@@ -22,8 +22,8 @@ QUICK = ("--rows", 300, "--clients", 3, "--rounds", 2, "--epochs", 1)
 COLUMNS = {
     "round": "int64", "client": "string", "model": "string", "n_train": "int64", "n_test": "int64",
     "accuracy": "double", "val": "double", "pre_accuracy": "double", "generic_accuracy": "double",
-    "precision": "double", "recall": "double", "f1": "double", "auc": "double", "macro_precision": "double",
-    "macro_recall": "double", "macro_f1": "double", "macro_auc": "double",
+    "loss": "double", "precision": "double", "recall": "double", "f1": "double", "auc": "double",
+    "macro_precision": "double", "macro_recall": "double", "macro_f1": "double", "macro_auc": "double",
 }  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_metrics_have_a_line_for_each_evaluated_round(atoll: Atoll, drawn: list[
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [2, 4, 5]
     assert set(lines[0]) == {
-        "round", "personal", "generic", "bytes", "flops", "clock", "participants", "rejected", "seconds"
+        "round", "personal", "generic", "training", "bytes", "flops", "clock", "participants", "rejected", "seconds"
     }  # fmt: skip
     assert [line["seconds"] for line in lines] == sorted(line["seconds"] for line in lines)
 
