@@ -274,8 +274,11 @@ class ModelStore:
             states: the object that holds the current state of each client.
         """
         layouts: list[Mapping[str, str]] = []
+        entries: dict[int, Json] = {}  # of each model, which clients may share
 
         def entry(i: ClientId, model: MeasuredModel) -> Json:
+            if id(model) in entries:
+                return entries[id(model)]
             if model.objects is None:
                 parts = None if model.is_in_store else self._load(i, model)
                 model.objects = (
@@ -285,15 +288,20 @@ class ModelStore:
                 model.files = None
             if model.layout not in layouts:
                 layouts.append(model.layout)
-            return {"kind": model.kind, "objects": model.objects, "layout": layouts.index(model.layout)}
+            found = {"kind": model.kind, "objects": model.objects, "layout": layouts.index(model.layout)}
+            entries[id(model)] = {**found, "last": [], "best": []}
+            return entries[id(model)]
 
-        best = ((i, self._find_best(i)) for i in self._last)
-        both = {"last": self._last, "best": {i: model for i, model in best if model is not None}}
-        entries = {name: {i: entry(i, model) for i, model in models.items()} for name, models in both.items()}
+        for i, model in self._last.items():
+            entry(i, model)["last"].append(i)
+        for i, best in self._best.items():
+            if best is not None:
+                entry(i, best)["best"].append(i)
         if self._folder is not None:
             with suppress(OSError):
                 self._folder.rmdir()  # if it is empty
-        return {"rounds": self.rounds._asdict(), "layouts": layouts, **entries}
+        new = [i for i, best in self._best.items() if best is None]
+        return {"rounds": self.rounds._asdict(), "layouts": layouts, "models": list(entries.values()), "new": new}
 
     def take_over(self, stored: Json) -> None:
         """Continue with the models of a checkpoint."""
@@ -301,26 +309,29 @@ class ModelStore:
         if not self.on or not stored:
             return
         self.rounds = KeptRounds(**stored["rounds"])
-        models: dict[tuple[Any, ...], MeasuredModel] = {}
-
-        def model(entry: Json) -> MeasuredModel:
-            form = entry["kind"], entry["layout"], tuple(entry["objects"])
-            if form not in models:
-                models[form] = MeasuredModel(form[0], stored["layouts"][form[1]], objects=form[2])
-            return models[form]
-
-        self._last = {i: model(entry) for i, entry in stored["last"].items()}
-        best = {i: model(entry) for i, entry in stored["best"].items()}
-        if self.rounds.kept is not None:
-            self._best = {i: best.get(i) for i in self._last if best.get(i) is not self._last[i]}
+        self._best = dict.fromkeys(stored["new"])
+        for entry in stored["models"]:
+            model = MeasuredModel(entry["kind"], stored["layouts"][entry["layout"]], objects=tuple(entry["objects"]))
+            self._last |= dict.fromkeys(entry["last"], model)
+            self._best |= dict.fromkeys(entry["best"], model)
         for held in chain(self._last.values(), filter(None, self._best.values())):
             self._hold(held)
 
 
-def objects_of(stored: Json) -> set[tuple[ClientId, str]]:
-    """Return the objects that the models of a checkpoint need, each with its client."""
-    entries = (item for name in ("last", "best") for item in stored.get(name, {}).items())
-    return {(i, name) for i, entry in entries for name in entry["objects"] if name is not None}
+def objects_of(stored: Json) -> set[str]:
+    """Return the objects that the models of a checkpoint need."""
+    return {name for entry in stored.get("models", ()) for name in entry["objects"] if name is not None}
+
+
+def owned_objects_of(stored: Json) -> set[tuple[ClientId, str]]:
+    """Return the objects that the models of a checkpoint need, each with its clients."""
+    return {
+        (i, name)
+        for entry in stored.get("models", ())
+        for name in entry["objects"]
+        if name is not None
+        for i in (*entry["last"], *entry["best"])
+    }
 
 
 def _identity(method: AnyMethod, source: ModelSource) -> tuple[int, ...]:

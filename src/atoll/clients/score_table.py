@@ -1,5 +1,6 @@
 """Hold the latest scores of clients as columns: an array for each score, with an entry for each client."""
 
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 
 from ..core.group_scores import Columns
 from ..typing import ClientId
+from ..utils.parsing import Json
 from .evaluation import Score
 
 
@@ -75,9 +77,23 @@ class ScoreTable:
         """Return the clients without a score, in the order of ``ids``."""
         return [] if len(self._rows) == len(ids) else [i for i in ids if i not in self._rows]
 
-    def to_json(self) -> dict[ClientId, Score]:
-        """Return the score of each client."""
-        return {i: self[i] for i in self._rows}
+    def to_json(self) -> Json:
+        """Return the names of clients, and each column as base64 of little-endian doubles in the same order.
+
+        A checkpoint holds the scores of all clients: as decimal numbers, these would take longer than a round.
+        """
+        columns = {name: column[: len(self._rows)].astype("<f8") for name, column in self._columns.items()}
+        coded = {name: b64encode(column.tobytes()).decode() for name, column in columns.items()}
+        return {"clients": list(self._rows), "columns": coded}
+
+    @staticmethod
+    def from_json(stored: Json) -> "ScoreTable":
+        """Return the table that :meth:`to_json` described."""
+        table = ScoreTable()
+        if stored["clients"]:
+            coded = stored["columns"].items()
+            table.put(stored["clients"], {name: np.frombuffer(b64decode(text), "<f8") for name, text in coded})
+        return table
 
     def __getitem__(self, i: ClientId) -> Score:
         return {name: float(column[self._rows[i]]) for name, column in self._columns.items()}

@@ -46,6 +46,8 @@ def map_tree(f: Callable[[Any], Any], tree: Any) -> Any:
 
     Many times faster than torch's own ``tree_map``, which also handles classes that Atoll never sends.
     """
+    if type(tree) is Tensor:  # most of what is walked through
+        return f(tree)
     if isinstance(tree, dict):
         return {name: map_tree(f, v) for name, v in tree.items()}
     if isinstance(tree, list):

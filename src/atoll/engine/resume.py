@@ -94,6 +94,7 @@ class Checkpointing:
         self._objects: dict[ClientId, str] = {}  # name of each client's state in the last checkpoint
         self._per_client_objects: dict[ClientId, str] = {}
         self._saved = 0  # the round of the last checkpoint
+        self._encoded: tuple[list[pa.Table], bytes] | None = None  # tables of clients, and their bytes
         self._open: Progress | None = None  # progress before the current round; None between rounds
 
     def load(self, rounds: int, warn: Callable[[str], None]) -> Progress | None:
@@ -213,13 +214,20 @@ class Checkpointing:
                     "federation": self._federation,
                     "entries": self._entries,
                 },
-                rows=to_parquet(run_state.table()),
+                rows=self._encode_rows(run_state),
                 per_client_states=dict(self._per_client_objects),
                 servers={name: self._checkpoints.put_state(state) for name, state in further.items()},
                 models=self._stores.models.to_json(self._checkpoints.put_state, self._objects),
             )
         )
         self._saved = run_state.round
+
+    def _encode_rows(self, run_state: RunState) -> bytes:
+        """Return the table of clients as Parquet, from the last checkpoint if no evaluation came since."""
+        tables = [id(rows) for rows in run_state.rows]
+        if self._encoded is None or [id(rows) for rows in self._encoded[0]] != tables:
+            self._encoded = list(run_state.rows), to_parquet(run_state.table())
+        return self._encoded[1]
 
 
 def drop_early_end(run_state: RunState, is_evaluated: Callable[[int], bool]) -> bool:

@@ -172,8 +172,8 @@ def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
         stored["status"],
         Totals(**stored["totals"]),
         clocks,
-        ScoreTable(_scores(stored["before"])),
-        ScoreTable(_scores(stored["after"])),
+        ScoreTable.from_json(stored["before"]),
+        ScoreTable.from_json(stored["after"]),
         list(stored["rejected"]),
         list(stored.get("dropped", [])),  # absent from checkpoints of older versions
         list(stored.get("not_finite", [])),

@@ -7,7 +7,7 @@ whose rows and columns fit into the cache. Its bins come out in another order, w
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.autograd import Function
 from ..core import Params
 
 EPSILON = 1e-8  # Added (squared) to squared magnitudes: no logarithm of 0, and a root that is smooth at 0.
+KEPT = 8  # transforms that are kept: one for each architecture, or for each layer of a small one
 MAX_ROWS = 512  # Enough rows to make each row of the matrix short.
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ class _WithSlope(Function):
 # Transforms
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Transform:
     """Fourier transform of real vectors of ``rows * columns`` entries.
 
@@ -109,21 +110,27 @@ class Transform:
         row, column = (torch.arange(n, device=self.twiddle.device) for n in self.twiddle.shape)
         return row[:, None] + self.rows * column
 
-    def times(self, first: int) -> Tensor:
-        """Return how many of the ``first`` bins each entry stands for; two entries of one bin count half each."""
-        bins = self.bins()
-        inside = (bins < first).to(self.lone.dtype) + (-bins % (self.rows * self.columns) < first)
-        return inside / (1 + self.lone)
 
-
+@lru_cache(maxsize=KEPT)
 def make_transform(length: int, dtype: torch.dtype, device: torch.device | None = None) -> Transform:
-    """Return the transform of vectors of ``length`` entries, fast if ``length`` has no large factor."""
+    """Return the transform of vectors of ``length`` entries, fast if ``length`` has no large factor.
+
+    Clients of one architecture have the same transform, which takes longer to make than to use.
+    """
     rows = max(r for r in range(1, MAX_ROWS + 1) if length % r == 0)
     column, row = torch.arange(length // rows, device=device), torch.arange(rows // 2 + 1, device=device)
     angle = (column[:, None] * row).double() * (-2 * math.pi / length)
     twiddle = torch.polar(torch.ones_like(angle), angle).to(dtype.to_complex())
     lone = ((row == 0) | (2 * row == rows)).to(dtype)[:, None]
     return Transform(rows, len(column), twiddle.T, lone)  # Column-major in memory, like the result of rfft.
+
+
+@lru_cache(maxsize=KEPT)
+def count_bins(transform: Transform, first: int) -> Tensor:
+    """Return how many of the ``first`` bins each entry stands for; two entries of one bin count half each."""
+    bins = transform.bins()
+    inside = (bins < first).to(transform.lone.dtype) + (-bins % (transform.rows * transform.columns) < first)
+    return inside / (1 + transform.lone)
 
 
 def next_smooth_length(n: int) -> int:
@@ -149,7 +156,7 @@ class _Magnitudes(Function):
     @staticmethod
     def forward(v: Tensor, transform: Transform) -> tuple[Tensor, Tensor]:
         z = transform(v)
-        return (z.real.square() + z.imag.square() + EPSILON**2).sqrt(), z
+        return z.real.square().add_(z.imag.square()).add_(EPSILON**2).sqrt_(), z
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Transform], output: tuple[Tensor, Tensor]) -> None:
@@ -161,7 +168,7 @@ class _Magnitudes(Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor, _: Any) -> tuple[Tensor, None]:
         s, z = ctx.saved_tensors
-        waves = slope / s * ((1 + ctx.transform.lone) / 2) * z  # The inverse adds the mirror images.
+        waves = (slope / s).mul_((1 + ctx.transform.lone) / 2) * z  # The inverse adds the mirror images.
         return ctx.transform.back(waves), None
 
 
@@ -200,7 +207,7 @@ def spectral_distance(
     fill = [some.new_zeros(length - size) for length, size in zip(lengths, sizes, strict=True)]
     transforms = [make_transform(length, some.dtype, some.device) for length in lengths]
     firsts = [math.ceil(round(tau * length, 6)) for length in lengths]  # Rounded first, because 0.07 * 100 is above 7.
-    times = torch.cat([t.times(first).flatten() for t, first in zip(transforms, firsts, strict=True)])
+    times = torch.cat([count_bins(t, first).flatten() for t, first in zip(transforms, firsts, strict=True)])
     score = partial(DIVERGENCES[divergence], bins=sum(firsts))
 
     def spectrum(params: Params) -> Tensor:
@@ -208,7 +215,7 @@ def spectral_distance(
         for piece, zeros, t in zip(pieces, fill, transforms, strict=True):
             vector = torch.cat([*(params[name].reshape(-1) for name in piece), zeros])
             parts.append(magnitudes(vector, t).flatten())
-        return torch.cat(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     reference = spectrum(teacher)
     mass = _sum64(times * reference)

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ..clients.model_store import objects_of
+from ..clients.model_store import objects_of, owned_objects_of
 from ..core.contract import Contract
 from ..core.payloads import Payload
 from ..core.serialization import OWN, WireError, decode, encode
@@ -63,6 +63,8 @@ class Checkpoints:
         self._folder = run_dir / "checkpoints"
         self._objects = run_dir / "objects"
         self._types = types
+        self._needed: dict[str, set[str]] = {}  # objects of checkpoints, by folder, as far as this process knows them
+        self._stored: set[str] | None = None  # names of all objects, once they have been listed
         self._config = sha256(to_json(dict(sorted((identity or {}).items()))).encode()).hexdigest()
 
     def put_state(self, state: Payload) -> str:
@@ -73,6 +75,8 @@ class Checkpoints:
         if not path.exists() or path.read_bytes() != data:
             make_folder(self._objects)
             write_whole(path, data)
+        if self._stored is not None:
+            self._stored.add(name)
         return name
 
     def get_state(self, name: str) -> Payload:
@@ -108,6 +112,8 @@ class Checkpoints:
             raise
         shutil.rmtree(final, ignore_errors=True)
         fresh.rename(final)
+        named = (snapshot.states, snapshot.per_client_states, snapshot.servers)
+        self._needed[final.name] = {name for names in named for name in names.values()} | objects_of(snapshot.models)
         sync_folder(self._folder)
         self._keep_up_to(final)
 
@@ -154,7 +160,7 @@ class Checkpoints:
     def held(self) -> set[tuple[ClientId, str]]:
         """Return the names of stored states and models of clients over all checkpoints that a run may resume from."""
         found = {of for folder in self._all() for of in _names(folder, "states").items()}
-        return found | {of for folder in self._all() for of in objects_of(_names(folder, "models"))}
+        return found | {of for folder in self._all() for of in owned_objects_of(_names(folder, "models"))}
 
     def _read(self, folder: Path) -> Snapshot:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
@@ -175,7 +181,7 @@ class Checkpoints:
         ):
             for name in names.values():
                 get(name)  # Finds damaged states now, not rounds later.
-        for _, name in objects_of(models):
+        for name in objects_of(models):
             self._read_object(name)
         server = decode(self._types.server, parts["server.safetensors"], OWN)
         return Snapshot(
@@ -203,10 +209,13 @@ class Checkpoints:
         for folder in found:
             if folder not in kept:
                 shutil.rmtree(folder)
-        used = {name for folder in kept for name in _states(folder)}
-        for path in self._objects.glob("*"):
-            if path.name not in used:
-                path.unlink()
+        self._needed = {folder.name: self._needed.get(folder.name) or _states(folder) for folder in kept}
+        used = set().union(*self._needed.values())
+        if self._stored is None:
+            self._stored = {path.name for path in self._objects.glob("*")}
+        for name in self._stored - used:
+            (self._objects / name).unlink(missing_ok=True)
+        self._stored &= used
 
 
 def _name(done: int) -> str:
@@ -226,7 +235,7 @@ def _short(digest: str) -> str:
 def _states(folder: Path) -> set[str]:
     """Return the stored objects that a checkpoint needs; none if it is damaged, because it cannot be loaded."""
     states = {name for part in ("states", "per_client", "servers") for name in _names(folder, part).values()}
-    return states | {name for _, name in objects_of(_names(folder, "models"))}
+    return states | objects_of(_names(folder, "models"))
 
 
 def _names(folder: Path, part: str) -> Json:

@@ -80,7 +80,10 @@ def make_folder(path: Path) -> None:
 
 def to_json(value: object, indent: int | None = None) -> str:
     """Encode a value as JSON; NaN and infinity become null."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False)
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:  # there is a NaN or an infinity somewhere
+        return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 
 def _plain(value: object) -> object:

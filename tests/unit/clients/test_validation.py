@@ -20,12 +20,13 @@ from atoll.clients.participation import take_part
 from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import ClientTask, Rejection, UploadBatch
+from atoll.clients.validation import checks
 from atoll.clients.validation.checks import find_type_error
 from atoll.clients.validation.expected import STAND_INS
 from atoll.clients.validation.validator import Validator
 from atoll.core.contract import contract
 from atoll.core.payloads import Nothing, about, equal, nbytes, payload
-from atoll.core.prng import key
+from atoll.core.prng import key, normal
 from atoll.core.schema import Leaf, declared_constraints, find_nonfinite, tensors_of
 from atoll.core.serialization import Limits, decode_upload, encode
 from atoll.core.task import Round
@@ -771,3 +772,15 @@ def test_upload_with_norm_above_limit_is_rejected() -> None:
 def test_limits_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(AtollError, match=r"--(max-norm|strikes) must be"):
         setup("fedavg", **options)
+
+
+@pytest.mark.parametrize("rank", [1, 7, 15, 40])
+def test_covariance_of_any_rank_is_accepted_and_a_negative_direction_is_not(rank: int) -> None:
+    """Few columns show that a matrix of low rank is semi-definite. The negative variance is ten tolerances."""
+    rows = normal(key("rows", rank), rank, 100)
+    sigma = rows.T @ rows / rank
+    lowest = torch.linalg.eigh(sigma.double())[1][:, 0].float()
+    spoilt = sigma - 10 * checks.TOLERANCE * float(sigma.diagonal().max()) * torch.outer(lowest, lowest)
+
+    assert list(checks._indefinite(sigma[None], None)) == []
+    assert list(checks._indefinite(spoilt[None], None)) == ["is not positive semi-definite"]

@@ -11,7 +11,14 @@ from torch.func import grad, vmap
 
 from atoll.core.payloads import Params
 from atoll.core.prng import key, normal
-from atoll.methods._spectrum import DIVERGENCES, magnitudes, make_transform, next_smooth_length, spectral_distance
+from atoll.methods._spectrum import (
+    DIVERGENCES,
+    count_bins,
+    magnitudes,
+    make_transform,
+    next_smooth_length,
+    spectral_distance,
+)
 
 
 def spectrum(v: Tensor) -> Tensor:
@@ -77,7 +84,7 @@ def test_the_first_bins_and_their_gradient(length: int, share: float) -> None:
     first = max(1, int(share * length))
     v = normal(key(length), length).double().requires_grad_()
     t = make_transform(length, torch.float64)
-    times = t.times(first)
+    times = count_bins(t, first)
     assert float(times.sum()) == first
     ours, theirs = (times * magnitudes(v, t).pow(1.5)).sum(), torch.fft.fft(v).abs()[:first].pow(1.5).sum()
     torch.testing.assert_close(ours, theirs)

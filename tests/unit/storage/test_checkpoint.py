@@ -352,3 +352,19 @@ def test_full_disk_at_any_step_keeps_the_last_checkpoint(tmp_path: Path) -> None
         assert_holds(checkpoints, found.round)
     assert 20 < step < 199
     assert_holds(checkpoints, 15)
+
+
+def test_objects_that_no_kept_checkpoint_needs_are_deleted_also_by_a_new_process(tmp_path: Path) -> None:
+    """Each of four checkpoints needs an object of its own, and two checkpoints are kept."""
+
+    def save(made: Checkpoints, done: int) -> str:
+        taken = snapshot(made, done, a=float(done))
+        made.save(taken)
+        return taken.states["a"]
+
+    first = Checkpoints(tmp_path, TYPES)
+    names = [save(first, done) for done in (1, 2, 3)]
+    assert {path.name for path in (tmp_path / "objects").iterdir()} == set(names[1:])
+
+    names.append(save(Checkpoints(tmp_path, TYPES), 4))
+    assert {path.name for path in (tmp_path / "objects").iterdir()} == set(names[2:])

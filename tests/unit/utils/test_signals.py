@@ -242,19 +242,23 @@ def test_checkpoint_of_a_stopped_run_has_extras_of_the_last_whole_round(
 
 @pytest.mark.promise("Stopping and resuming", "A signal inside a batched call loses no whole round.")
 @pytest.mark.parametrize("function", ["_vmap_increment_nesting", "_vmap_decrement_nesting"])
+@pytest.mark.parametrize(("call", "whole"), [(3, 2), (5, 3)], ids=["training", "evaluation"])
 def test_signal_on_the_way_into_or_out_of_a_vmap_saves_the_last_whole_round(
-    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: int, whole: int, function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception at these moments would leave torch with a level too many or too few, and lose the whole rounds."""
+    """An exception at these moments would leave torch with a level too many or too few, and lose the whole rounds.
+
+    Every round trains in one call; the fourth and last one is followed by two calls that evaluate models.
+    """
     setup = small_runs.setup(
-        "fedavg", clients=3, partition="iid", rounds=4, eval_every=1, checkpoint_every=99, backend="vmap"
+        "fedavg", clients=3, partition="iid", rounds=4, eval_every=4, checkpoint_every=99, backend="vmap"
     )
     real: Callable[..., Any] = getattr(torch._functorch.vmap, function)
     calls = [0]
 
     def interrupted(*args: Any) -> Any:
         calls[0] += 1
-        if calls[0] == 3:
+        if calls[0] == call:
             send(signal.SIGTERM)
         return real(*args)
 
@@ -263,7 +267,7 @@ def test_signal_on_the_way_into_or_out_of_a_vmap_saves_the_last_whole_round(
     with RunDir(tmp_path) as folder, pytest.raises(Stopped) as stopped:
         run_experiment(setup, folder)
     assert stopped.value.code == 143
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["round-000002"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"round-{whole:06d}"]
     assert torch._C._functorch.maybe_current_level() is None  # Torch is in order.
     monkeypatch.undo()
     assert conducted(setup, tmp_path)["digest"] == run_experiment(setup).summary["digest"]

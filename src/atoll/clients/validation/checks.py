@@ -18,6 +18,7 @@ from .expected import Expected
 
 TOLERANCE = 1e-4  # relative; rounding in single precision and long sums stays below
 SUM_TOLERANCE = 1e-3  # of probabilities
+FEW = 16  # columns that are tried before a matrix is factorised as a whole
 LARGEST = 1e15  # of any value: its square fits single precision, so that no sum of squares overflows
 
 
@@ -283,10 +284,33 @@ def _not_symmetric(v: Tensor, held: Tensor | None) -> Iterator[str]:
 def _indefinite(v: Tensor, held: Tensor | None) -> Iterator[str]:
     """Try a Cholesky factorisation, after raising the diagonal by the tolerance for rounding."""
     for matrix in _matrices(v, held):
+        margin = TOLERANCE * float(matrix.diagonal().abs().max()) + 1e-12
+        if _is_near_low_rank(matrix, margin):
+            continue
         raised = matrix.clone()
-        raised.diagonal().add_(TOLERANCE * matrix.diagonal().abs().max() + 1e-12)
+        raised.diagonal().add_(margin)
         if int(torch.linalg.cholesky_ex(raised).info) != 0:
             yield "is not positive semi-definite"
+
+
+def _is_near_low_rank(matrix: Tensor, margin: float) -> bool:
+    """Return True if a symmetric matrix differs from some L L^T of few columns by a norm of at most ``margin``.
+
+    Such a matrix is positive semi-definite up to the margin. Covariances of few rows are, and a few columns take less
+    time than a whole factorisation.
+    """
+    if len(matrix) <= 2 * FEW:
+        return False
+    left, factor = matrix.diagonal().clone(), matrix.new_zeros(len(matrix), FEW)
+    for at in range(FEW):
+        pivot = int(left.argmax())
+        largest = float(left[pivot])
+        if largest <= margin / len(matrix):
+            break
+        column = (matrix[pivot] - factor[:, :at] @ factor[pivot, :at]) / largest**0.5
+        factor[:, at] = column
+        left -= column.square()
+    return float(torch.addmm(matrix, factor, factor.T, alpha=-1).norm()) <= margin
 
 
 def _matrices(v: Tensor, held: Tensor | None) -> Iterator[Tensor]:
