@@ -7,6 +7,7 @@ Blocks of a page run from top to bottom in one folder. A comment above a block s
 """
 
 import importlib.util
+import json
 import pkgutil
 import re
 import shlex
@@ -429,3 +430,19 @@ def test_site_loads_nothing_from_other_hosts(site: dict[Path, Reader]) -> None:
         assert not found.marks & {"mermaid", "source"}, page.name
     for sheet in next(page for page in site if page.name == "404.html").parent.rglob("*.css"):
         assert not re.search(r"(url\(|@import\s*)[\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("install", "install.html"),
+        ("callback", "how-to-notebooks.html"),
+        ("missing values", "how-to-own-data.html"),
+        ("early stopping", "how-to-schedules.html"),
+    ],
+)
+def test_search_finds_a_heading_for_common_questions(words: str, page: str, site: dict[Path, Reader]) -> None:
+    """The index of the search holds headings with their pages; a heading ranks above text."""
+    folder = next(found for found in site if found.name == "404.html").parent
+    entries = json.loads((folder / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    assert page in {entry["location"].partition("#")[0] for entry in entries if words in entry["title"].lower()}
