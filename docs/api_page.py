@@ -6,8 +6,14 @@ import re
 import textwrap
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+SOURCE = Path(__file__).parent.parent / "src" / "atoll"
+REST = {
+    "atoll.core": "Further names that methods are written with.",
+    "atoll.aggregation": "Further names that combine uploads.",
+}
 SECTIONS = {
     "Run": (
         "What a configuration file or the command line says can be said in Python, with the same names: the options of "
@@ -121,12 +127,47 @@ def api_page(note: str) -> str:
     parts = ["# Python interface", note, "What is listed here is meant to be used; everything else may change."]
     for title, (text, names) in SECTIONS.items():
         parts += [f"## {title}", text, *(part for name in names for part in _entry(name))]
+    for module, text in REST.items():
+        names = _unlisted(module)
+        parts += [f"## The rest of `{module}`", text, *(part for name in names for part in _entry(name))]
     return "\n\n".join(parts) + "\n"
+
+
+def _unlisted(module: str) -> list[str]:
+    """Return the exported names of a module that no section lists, the functions and classes first."""
+    listed = {name.rpartition(".")[2] for _, names in SECTIONS.values() for name in names}
+    names = [f"{module}.{name}" for name in sorted(import_module(module).__all__) if name not in listed]
+    return sorted(names, key=lambda name: _is_value(name))
+
+
+def _is_value(dotted: str) -> bool:
+    """Return True for constants and names of types, which have no source of their own."""
+    module, _, name = dotted.rpartition(".")
+    thing: Any = inspect.unwrap(getattr(import_module(module), name))
+    return not (inspect.isclass(thing) or inspect.isfunction(thing)) or thing.__name__ != name
+
+
+def _assignment(name: str) -> tuple[str, str]:
+    """Return the statement that defines a constant or the name of a type, and the module that holds it."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.parse(text).body if f"{name}" in text else ():
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            if isinstance(node, ast.Assign | ast.AnnAssign) and name in [getattr(t, "id", "") for t in targets]:
+                lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
+                return "\n".join(lines), path.relative_to(SOURCE).as_posix()
+    raise ValueError(f"Nothing assigns {name}.")
 
 
 def _entry(dotted: str) -> Iterator[str]:
     module, _, name = dotted.rpartition(".")
     thing: Any = getattr(import_module(module), name)
+    if _is_value(dotted):
+        statement, file = _assignment(name)
+        yield f"### `{dotted}`"
+        yield f"<!-- not run: signatures only -->\n```python\n{statement}\n```"
+        yield f"Defined in [`{file}`](../src/atoll/{file})."
+        return
     source = textwrap.dedent(inspect.getsource(thing))
     [node] = ast.parse(source).body
     lines = source.splitlines()

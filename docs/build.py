@@ -332,9 +332,12 @@ def methods_page() -> str:
             NOTE,
             "`atoll methods` prints this list, and `atoll methods METHOD` what the page of a method says. *Unlike "
             "models* says whether clients may have different architectures, *server model* whether the server has a "
-            "model of its own that can be measured. How the families differ is told in [Families of "
+            "model of its own that can be measured. How the families differ: [Families of "
             "methods](explanation-methods.md).",
-            table(("method", "source", "family", "unlike models", "server model", "needs", "variants"), _method_rows()),
+            table(
+                ("method", "source", "family", "heterogeneous models", "server model", "needs", "variants"),
+                _method_rows(),
+            ),
             "## Regularisers",
             "Terms for the local loss, added with `--with dw:mu=0.1` or, in a comparison, `fedavg+dw:mu=0.1`. Methods "
             f"that take them: {', '.join(code(name) for name in _registry.methods() if _takes_terms(name))}.",
@@ -381,7 +384,7 @@ def method_page(name: str) -> str:
             f"# {name}: {card.title}",
             NOTE,
             f"{card.citation}.{source}",
-            table(("family", "unlike models", "server model", "needs", "takes regularisers"), [_facts(name)]),
+            table(("family", "heterogeneous models", "server model", "needs", "takes regularisers"), [_facts(name)]),
             *_longer(name),
             "## Algorithm",
             *_equations(name),
@@ -510,7 +513,7 @@ def _how(f: Any, markers: set[str | None]) -> Iterator[str]:
     if f.name in markers:
         yield "held classes, with their labels"
     if f.metadata.get("rows"):
-        yield f"held classes, told by `{f.metadata['rows']}`"
+        yield f"held classes, marked by `{f.metadata['rows']}`"
     if f.metadata.get("symmetric"):
         yield "upper triangles"
 
@@ -654,8 +657,8 @@ def _measured(name: str) -> Iterator[str]:
     if rows:
         yield "## Measured"
         yield (
-            "Personal accuracy in percent, chosen by validation, mean and standard deviation over seeds; what each "
-            "line means, and what it was run with, is told in [Results](../results.md)."
+            "Personal accuracy in percent, chosen by validation, mean and standard deviation over seeds; the "
+            "meaning and the settings of each line: [Results](../results.md)."
         )
         yield table(("experiment", "run as", "accuracy", "Local", "seeds above Local", "worst tenth", "generic"), rows)
 

@@ -72,7 +72,7 @@ class Picture:
 
 
 def _own(piece: Piece, at: int) -> Piece:
-    """Clients with unlike models: the one has A, the other B."""
+    """Clients with heterogeneous models: the one has A, the other B."""
     return Piece(f"{piece.label} {'AB'[at]}", piece.kind) if piece.label in ("own model", "body") else piece
 
 

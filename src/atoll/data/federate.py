@@ -1,5 +1,6 @@
 """Partition a data set among clients."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def federate(
         return read_partition(dataset, content, scheme.path, clients, public)
     request = _Request(scheme, clients, split, public, seed)
     # Without the folder of a file: the same data in another place have the same division.
-    recipe = f"{dataset.name.rpartition('/')[2]} ({content}), {request}"
+    shown = re.sub(r"[^?&=]*/", "", dataset.name)  # without folders, also of a schema among the options
+    recipe = f"{shown} ({content}), {request}"
     name = short_hash(VERSION, recipe)
     if cache is not None and (kept := load_cached(dataset, content, cache, name)):
         return kept

@@ -35,8 +35,8 @@ def find(words: tuple[str, ...]) -> click.Command:
 
 # Commands that print no listing: they write files, serve, draw, or print in a form of their own.
 NO_LISTING = {
-    ("schema",), ("ui",), ("data", "cut"), ("paper", "claim"), ("deploy",), ("deploy", "init"), ("deploy", "add"),
-    ("deploy", "join"),
+    ("schema",), ("ui",), ("data", "cut"), ("data", "export"), ("paper", "claim"), ("deploy",), ("deploy", "init"),
+    ("deploy", "add"), ("deploy", "join"),
     ("deploy", "units"),
     ("deploy", "server"), ("deploy", "client"), ("deploy", "stop"), ("deploy", "reissue"), ("deploy", "revoke"),
 }  # fmt: skip

@@ -224,3 +224,12 @@ def test_a_few_codes_with_a_text_are_a_category(tmp_path: Path) -> None:
     lines[7] = "unknown,1"
     data = load(table(tmp_path, "grade,label\n" + "\n".join(lines) + "\n"))
     assert data.columns[0].levels == ("0", "1", "2", "unknown")
+
+
+def test_a_division_is_named_after_the_table_and_not_after_its_schema(tmp_path: Path) -> None:
+    path = table(tmp_path, "age,label\n" + "".join(f"{20 + i},{i % 2}\n" for i in range(12)))
+    schema(tmp_path, "label: label\n")
+
+    federation = build_setup(Config(data=f"{path}?schema={tmp_path}/schema.yaml", clients=2)).federation
+
+    assert federation.recipe.startswith("t.csv?schema=schema.yaml (")
