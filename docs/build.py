@@ -89,7 +89,8 @@ def signatures() -> str:
     """Return the options and help texts of the commands that are imported late."""
     commands = {name: cli.load(name) for name in cli.COMMANDS if name not in cli.IMPORTED_AT_ONCE}
     commands |= {"deploy run": load_deploy_run()}
-    return to_json(describe_all(commands), indent=1) + "\n"
+    names = {"data": sorted({*KNOWN, *NATURAL}), "models": models.names()}
+    return to_json(describe_all(commands, names), indent=1) + "\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,13 +9,13 @@ import click
 
 from ..config import Config, flag, from_dict, read_yaml
 from ..utils.parsing import Json, parse_pair
-from .signatures import write_sections
+from .signatures import GroupedHelp, write_sections
 
 F = TypeVar("F", bound=Callable[..., object])
 KINDS: dict[object, type] = {bool: bool, int: int, float: float, int | None: int, float | None: float}
 
 
-class ConfigCommand(click.Command):
+class ConfigCommand(GroupedHelp):
     """Command whose help lists the options of a configuration by groups."""
 
     groups: ClassVar[dict[str, str]] = {f.name: f.metadata["group"] for f in fields(Config)}
@@ -61,7 +61,7 @@ def _type(f: Field[object], kind: object) -> "click.Choice[str] | type":
 def _help(f: Field[object]) -> str:
     about = f.metadata["about"]
     text = about[0].upper() + about[1:] + "."
-    plain = f.default is not MISSING and f.default is not None and f.default is not False and f.default != ()
+    plain = f.default is not MISSING and f.default is not None and f.default is not False and f.default not in ((), "")
     return f"{text}  [default: {f.default}]" if plain else text
 
 

@@ -62,7 +62,15 @@ def run(
     method: str | None, config_file: Path | None, resume: str | None, seeds: str | None, splits: int | None,
     force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
-    """Run one METHOD: a name (see `atoll methods`), METHOD:variant, or a Python file that defines one."""
+    """Run one METHOD: a name (see `atoll methods`), METHOD:variant, or a Python file that defines one.
+
+    \b
+    Examples:
+      atoll run dcpfl --data digits --clients 20 --partition dirichlet:0.3
+      atoll run ditto --set lam=0.5 --lr 0.05 --seeds 0,1,2
+      atoll run fedgh --data 'heart.csv?owner=hospital&label=num'
+      atoll run --resume runs/dcpfl-digits
+    """
     if resume and method is None and not Path(resume).is_dir():
         _check_method(resume)
         method, resume = resume, ""  # `--resume fedavg` means: resume with the method fedavg.

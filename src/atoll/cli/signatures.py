@@ -5,7 +5,8 @@ imported, with torch, when its options and the names of methods have been checke
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ..methods._names import ALL, check_name, method_names
 from ..utils.parsing import Json
 
 FILE = Path(__file__).with_name("signatures.json")
+COMPLETED = ("data", "models")  # options whose values are completed by stored names
 OWN = "Options"  # the section of options that are no entries of a configuration
 Load = Callable[[], click.Command]
 TYPES: dict[str, Callable[..., Any]] = {
@@ -38,7 +40,35 @@ TYPE_FIELDS = {
 FIELDS = ("help", "required", "nargs", "multiple", "metavar", "is_flag", "hidden", "show_default")
 
 
-class LightCommand(click.Command):
+HELP_ALL = "--help-all"
+_all_options: ContextVar[bool] = ContextVar("all_options", default=False)
+# Options of a run that `--help` lists; `--help-all` lists the others too.
+COMMON = frozenset(
+    {
+        "data", "data_dir", "clients", "partition", "rows", "models", "rounds", "rate", "seed", "lr", "epochs",
+        "batch_size", "optimiser", "settings", "terms", "drop", "robust", "dp", "backend", "workers", "out",
+        "eval_every",
+    }
+)  # fmt: skip
+
+
+class GroupedHelp(click.Command):
+    """Command with so many options that ``--help`` lists the common ones, and ``--help-all`` all of them."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read ``--help-all`` as ``--help`` that lists everything."""
+        if HELP_ALL not in args:
+            return super().make_context(info_name, args, parent, **extra)
+        shown = _all_options.set(True)
+        try:
+            return super().make_context(info_name, ["--help"], parent, **extra)
+        finally:
+            _all_options.reset(shown)
+
+
+class LightCommand(GroupedHelp):
     """A command that knows its options only, and is replaced by the real one when these are right.
 
     Args:
@@ -115,9 +145,15 @@ def _light(name: str, signature: Json, load: Load) -> click.Command:
 
 
 @cache
+def _stored() -> Json:
+    stored: Json = json.loads(FILE.read_text(encoding="utf-8"))
+    return stored
+
+
+@cache
 def _signatures() -> Json:
     """Read the signatures of all commands. Commands have many options in common, which the file has once."""
-    stored = json.loads(FILE.read_text(encoding="utf-8"))
+    stored = _stored()
     return {path: _with_params(signature, stored["params"]) for path, signature in stored["commands"].items()}
 
 
@@ -135,7 +171,7 @@ def write_sections(
     groups: Mapping[str, str],
     titles: Iterable[str],
 ) -> None:
-    """Write the options of a command by groups, those without a group first.
+    """Write the options of a command by groups, those without a group first; common ones alone for ``--help``.
 
     Args:
         command: the command.
@@ -145,9 +181,15 @@ def write_sections(
         titles: all groups, in order.
     """
     sections: dict[str, list[tuple[str, str]]] = {OWN: [], **{title: [] for title in titles}}
+    left_out = 0
     for parameter in command.get_params(ctx):
-        if record := parameter.get_help_record(ctx):
+        record = parameter.get_help_record(ctx)
+        if record and parameter.name in groups and not _all_options.get() and parameter.name not in COMMON:
+            left_out += 1
+        elif record:
             sections[groups.get(str(parameter.name), OWN)].append(record)
+    if left_out:
+        sections[OWN].append((HELP_ALL, f"Show {left_out} more options: of data, models, faults, privacy, evaluation."))
     for title, records in sections.items():
         if records:
             with formatter.section(title):
@@ -158,8 +200,13 @@ def write_sections(
 # Parameters as JSON and back
 
 
-def describe_all(commands: Mapping[str, click.Command]) -> Json:
-    """Return the content of ``signatures.json``."""
+def describe_all(commands: Mapping[str, click.Command], names: Mapping[str, Sequence[str]]) -> Json:
+    """Return the content of ``signatures.json``.
+
+    Args:
+        commands: the commands by their paths.
+        names: names of data sets and models, which completion offers for the options in ``COMPLETED``.
+    """
     params: list[Json] = []
 
     def numbered(signature: Json) -> Json:
@@ -169,7 +216,8 @@ def describe_all(commands: Mapping[str, click.Command]) -> Json:
             found["commands"] = {name: numbered(sub) for name, sub in signature["commands"].items()}
         return found
 
-    return {"commands": {path: numbered(describe(command)) for path, command in commands.items()}, "params": params}
+    described = {path: numbered(describe(command)) for path, command in commands.items()}
+    return {"commands": described, "params": params, "names": {kind: list(names[kind]) for kind in COMPLETED}}
 
 
 def describe(command: click.Command) -> Json:
@@ -212,8 +260,16 @@ def _parameter(p: Json) -> click.Parameter:
         return click.Argument([p["name"]], **plain | required | complete)
     if options.get("is_flag"):
         del options["type"]
-    further = {name: p[name] for name in ("default", "flag_value") if name in p}
+    further: Json = {name: p[name] for name in ("default", "flag_value") if name in p}
+    if p["name"] in COMPLETED:
+        further["shell_complete"] = partial(_complete_name, p["name"])
     return click.Option([*p["decls"], p["name"]], **options | further)
+
+
+def _complete_name(kind: str, ctx: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Complete a data set or a model by the stored names; of a list with commas, the last entry."""
+    before, comma, last = typed.rpartition(",")
+    return [CompletionItem(before + comma + name) for name in _stored()["names"][kind] if name.startswith(last)]
 
 
 def _is_method(name: str, metavar: str | None) -> bool:

@@ -247,10 +247,13 @@ class Config:
         group=PRIVACY,
         least=0,
     )
-    optimiser: str | None = option(None, "local optimiser", choices=tuple(OPTIMISERS), group=METHOD)
+    optimiser: str | None = option(
+        None, "local optimiser; default: the method's own, sgd for most", choices=tuple(OPTIMISERS), group=METHOD
+    )
     lr: float | None = option(
         None,
-        "learning rate of all local training: also of personal models, heads, proxies and fine-tuning",
+        "learning rate of all local training: also of personal models, heads, proxies and fine-tuning; default: the "
+        "method's own, 0.01 for most",
         group=METHOD,
         above=0,
     )
@@ -261,12 +264,17 @@ class Config:
         group=METHOD,
     )
     epochs: float | None = option(
-        None, "local epochs per round; 0.5 is half of the batches of one, rounded up", group=METHOD, above=0
+        None,
+        "local epochs per round; 0.5 is half of the batches of one, rounded up; default: the method's own, 5 for most",
+        group=METHOD,
+        above=0,
     )
     steps: int | None = option(
         None, "local steps per round in place of --epochs, whatever a client's number of rows", group=METHOD, least=1
     )
-    batch_size: int | None = option(None, "rows per local step", group=METHOD, least=1)
+    batch_size: int | None = option(
+        None, "rows per local step; default: the method's own, 32 for most", group=METHOD, least=1
+    )
     settings: dict[str, object] = option(
         {}, "setting of the method, as name=value; may be repeated", flag="set", group=METHOD
     )
@@ -286,7 +294,10 @@ class Config:
         "auto", "device for computation; auto: CUDA if available", choices=("auto", "cpu", "cuda"), group=EXECUTION
     )
     workers: int | None = option(
-        None, "number of processes: for runs if there are several, otherwise for clients", group=EXECUTION, least=1
+        None,
+        "number of processes: for runs if there are several (default: 1), otherwise for clients (default: all cores)",
+        group=EXECUTION,
+        least=1,
     )
     store: str = option(
         "memory", "storage of client states between rounds", choices=("memory", "disk"), group=EXECUTION

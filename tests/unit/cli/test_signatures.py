@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import click
 import pytest
@@ -91,7 +92,14 @@ def test_mistake_is_told_before_anything_heavy_is_imported(words: str, message: 
 
 @pytest.mark.parametrize(
     ("typed", "found"),
-    [("atoll ru", "run"), ("atoll run --round", "--rounds"), ("atoll run feda", "fedavg"), ("atoll paper s", "show")],
+    [
+        ("atoll ru", "run"),
+        ("atoll run --round", "--rounds"),
+        ("atoll run feda", "fedavg"),
+        ("atoll paper s", "show"),
+        ("atoll run fedavg --data cif", "cifar10"),
+        ("atoll run fedavg --models cnn1,cnn2", "cnn1,cnn2"),
+    ],
 )
 def test_completion_imports_nothing_heavy(typed: str, found: str) -> None:
     done = started(COMP_WORDS=typed, COMP_CWORD=str(len(typed.split()) - 1), _ATOLL_COMPLETE="bash_complete")
@@ -103,3 +111,14 @@ def test_completion_imports_nothing_heavy(typed: str, found: str) -> None:
 @pytest.mark.parametrize("text", ["all", "mine.py", "some/folder", "fedavg:no-such+dw", "."])
 def test_files_variants_and_all_are_no_unknown_methods(text: str) -> None:
     check_name(text)
+
+
+def test_help_lists_common_options_and_help_all_the_others(atoll: Callable[..., Any]) -> None:
+    short, whole = atoll("run", "--help").stdout, atoll("run", "--help-all").stdout
+
+    assert "--partition" in short
+    assert "--dp-clip" not in short
+    assert "--help-all" in short
+    assert "--dp-clip" in whole
+    assert "Show 0 more" not in whole
+    assert "atoll run --resume runs/dcpfl-digits" in short
