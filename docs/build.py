@@ -57,6 +57,7 @@ SYMBOLS = (
     r"paper."
 )
 NEW_CLIENTS = "how-to-new-clients.md"
+README = "../README.md"
 CODE_MAP = "explanation-code-map.md"
 SECURITY = "explanation-security.md"
 SOURCE = FOLDER.parent / "src" / "atoll"
@@ -78,6 +79,7 @@ def pages() -> dict[str, str]:
         "../src/atoll/cli/signatures.json": signatures(),
         "ref-methods.md": methods_page(),
         "results.md": results_page(),
+        README: with_generated_part(README, readme_verdicts()),
         NEW_CLIENTS: with_generated_part(NEW_CLIENTS, newcomers_table()),
         CODE_MAP: with_generated_part(CODE_MAP, modules_list()),
         SECURITY: with_generated_part(SECURITY, boundaries_table()),
@@ -627,6 +629,19 @@ def verdicts_table() -> str:
         for row in comparison_sheet(report.claim, report.decided).rows:
             rows.append([f"[{report.claim.name}](../papers/{paper}/RESULTS.md)", *row])
     return table(("system", "comparison", "points", "95 % interval", "p (Holm)", "seeds", "verdict"), rows)
+
+
+def readme_verdicts() -> str:
+    """List what was decided about each system: the claim itself, and the comparison with training alone."""
+    rows = []
+    for paper in list_claims():
+        report = ClaimReport(read_claim(paper), FOLDER.parent / "papers" / paper / "results" / "claim")
+        for comparison, points, interval, _, _, verdict in comparison_sheet(report.claim, report.decided).rows:
+            first = comparison == str(report.decided[0].pair)
+            if first or comparison == f"{report.claim.name} > Local":
+                system = f"[{report.claim.name}](papers/{paper}/RESULTS.md)" if first else ""
+                rows.append([system, comparison, points, interval, verdict])
+    return table(("system", "comparison", "points", "95 % interval", "verdict"), rows)
 
 
 def _result(name: str, experiment: dict[str, str]) -> Iterator[str]:
