@@ -18,7 +18,7 @@ from ..clients.validation.checks import find_form_error
 from ..core.client import Client
 from ..core.contract import contract, exchanges_of
 from ..core.group_scores import Columns
-from ..core.hooks import HasClientState, PredictsOtherwise, TrainsAfterUpload
+from ..core.hooks import PredictsOtherwise, TrainsAfterUpload
 from ..core.method import AnyMethod
 from ..core.model import Predictor
 from ..core.payloads import Nothing, Payload
@@ -91,7 +91,7 @@ class LoopBackend:
     def _state_from(self, kept: Any, method: AnyMethod, seed: int, i: ClientId) -> Any:
         if kept is not None:
             return kept
-        if not isinstance(method, HasClientState):
+        if contract(method).state is Nothing:
             return NOTHING
         return method_calls.init_client(method, self.pool.client(i), key(seed, "init", i))
 

@@ -46,11 +46,13 @@ class ServerSideStates:
         self._seed = seed
         self._store = store
         self._all = PerClient[Payload](store.get, store.__iter__)
+        self._keeps_states = isinstance(method, KeepsStatePerClient)
+        self._serves_from_all = isinstance(method, ServesFromAll)
         self._broadcast: tuple[Round, Key] | None = None  # the key of the exchange, which all clients share
 
     def get(self, i: ClientId) -> Payload | None:
         """Return the server's state for client ``i``, or None if the method keeps none."""
-        if not isinstance(self._method, KeepsStatePerClient):
+        if not self._keeps_states:
             return None
         stored: Payload | None = self._store.get(i)
         if stored is not None:
@@ -62,12 +64,12 @@ class ServerSideStates:
         server = server.states[to] if isinstance(server, ClientServers) else server
         if self._broadcast is None or self._broadcast[0] != r:
             self._broadcast = r, key(self._seed, "broadcast", *r)
-        states = self._all if isinstance(self._method, ServesFromAll) else self.get(to)
+        states = self._all if self._serves_from_all else self.get(to)
         return method_calls.download(self._method, server, states, to, self._task, r, self._broadcast[1])
 
     def serve_replies(self, server: Payload, replies: Iterator[Reply[Payload]], r: Round) -> Iterator[Reply[Payload]]:
         """Run the server's work for each client and yield the replies that ``aggregate`` receives."""
-        return self._serve_each(server, replies, r) if isinstance(self._method, KeepsStatePerClient) else replies
+        return self._serve_each(server, replies, r) if self._keeps_states else replies
 
     def _serve_each(self, server: Payload, replies: Iterator[Reply[Payload]], r: Round) -> Iterator[Reply[Payload]]:
         for reply in replies:

@@ -22,7 +22,7 @@ from ..simulation.schedule import read_schedule
 from ..simulation.timing import RoundTimer
 from ..storage.checkpoint import Checkpoints
 from ..storage.run_dir import RunDir
-from ..utils.runtime import kept_memory, on_device, one_thread, plain_torch
+from ..utils.runtime import kept_memory, on_device, one_thread, plain_torch, spared_objects
 from ..utils.signals import stoppable
 from .accounting import Accounting
 from .buffered import BufferedRunner
@@ -55,7 +55,8 @@ def run_experiment(setup: Setup, run_dir: RunDir | None = None, watch: Watch | N
     Returns:
         Scores, models and notes of the run.
     """
-    with plain_torch(), one_thread(), kept_memory(), on_device(setup.config.device), stoppable():
+    device = on_device(setup.config.device)
+    with plain_torch(), one_thread(), kept_memory(), spared_objects(), device, stoppable():
         return build_experiment(setup, run_dir).run(watch or (lambda t, line: None))
 
 

@@ -27,7 +27,7 @@ from ..typing import ClientId
 from .run_state import RunState
 
 DOWNLOADS = 64  # different messages that are in memory while clients without scores are scored
-TOGETHER = 2**14  # clients that are scored together if they get the same message
+TOGETHER = 2**10  # clients that are scored together if they get the same message
 
 
 class _PersonalParams(NamedTuple):

@@ -1,0 +1,30 @@
+"""Settings of the process while a run computes."""
+
+import gc
+import weakref
+
+from atoll.utils.runtime import spared_objects
+
+
+def test_objects_are_spared_inside_the_context_alone_and_an_outer_one_is_respected() -> None:
+    assert gc.get_freeze_count() == 0
+    with spared_objects():
+        frozen = gc.get_freeze_count()
+        assert frozen > 0
+        with spared_objects():
+            assert gc.get_freeze_count() == frozen
+        assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count() == 0
+
+
+def test_garbage_of_an_earlier_context_is_collected_before_the_next_one() -> None:
+    class Cycle:
+        pass
+
+    with spared_objects():
+        one = Cycle()
+        one.itself = one  # type: ignore[attr-defined]
+        gone = weakref.ref(one)
+    del one
+    with spared_objects():
+        assert gone() is None
