@@ -10,7 +10,7 @@ from ..clients.model_store import ROOM, ModelStore
 from ..clients.run_stores import RunStores
 from ..clients.state_store import DiskStore, MemoryStore, RemoteState, Store
 from ..clients.tasks import no_filter
-from ..clients.validation.checks import LARGEST
+from ..clients.validation.constraints import LARGEST
 from ..clients.validation.validator import Validator
 from ..core.contract import Contract, contract
 from ..core.payloads import Payload

@@ -20,7 +20,7 @@ from atoll.clients.participation import take_part
 from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import ClientTask, Rejection, UploadBatch
-from atoll.clients.validation import checks
+from atoll.clients.validation import constraints
 from atoll.clients.validation.checks import find_type_error
 from atoll.clients.validation.expected import STAND_INS
 from atoll.clients.validation.validator import Validator
@@ -780,7 +780,7 @@ def test_covariance_of_any_rank_is_accepted_and_a_negative_direction_is_not(rank
     rows = normal(key("rows", rank), rank, 100)
     sigma = rows.T @ rows / rank
     lowest = torch.linalg.eigh(sigma.double())[1][:, 0].float()
-    spoilt = sigma - 10 * checks.TOLERANCE * float(sigma.diagonal().max()) * torch.outer(lowest, lowest)
+    spoilt = sigma - 10 * constraints.TOLERANCE * float(sigma.diagonal().max()) * torch.outer(lowest, lowest)
 
-    assert list(checks._indefinite(sigma[None], None)) == []
-    assert list(checks._indefinite(spoilt[None], None)) == ["is not positive semi-definite"]
+    assert list(constraints._indefinite(sigma[None], None)) == []
+    assert list(constraints._indefinite(spoilt[None], None)) == ["is not positive semi-definite"]

@@ -24,18 +24,8 @@ from .. import method_calls
 from ..dry_run import dry_run
 from ..participation import take_part
 from ..pool import ClientPool, replace_rows
-from .checks import (
-    LARGEST,
-    ValueLimits,
-    _all_counts,
-    _all_plausible,
-    _by_constraints,
-    _by_form,
-    _by_norm,
-    _by_size,
-    _by_type,
-    _by_value,
-)
+from .checks import _all_counts, _all_plausible, _by_constraints, _by_form, _by_norm, _by_size, _by_type, _by_value
+from .constraints import LARGEST, ValueLimits
 from .expected import STAND_INS, Expected, _common, _switches
 
 if TYPE_CHECKING:
