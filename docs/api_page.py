@@ -24,6 +24,7 @@ SECTIONS = {
         "Each call leaves the files of its command: `atoll compare`, `atoll sweep` and `atoll paper run`.",
         [
             "atoll.run_compare",
+            "atoll.make_dataset",
             "atoll.open_compare",
             "atoll.Comparison",
             "atoll.run_sweep",

@@ -12,7 +12,8 @@ from atoll.simulation.operations import OperationCounter
 # operations, where they are not within 2 %.
 BY_CONTENT = {
     # The server draws by factors of covariances without features that never vary: fewer vary in the rows of a dry run.
-    "dcpfl": (0.75, 1.0),
+    # It also shows by products, which are not counted, that covariances are semi-definite.
+    "dcpfl": (0.6, 1.0),
 }
 
 

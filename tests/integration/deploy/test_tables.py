@@ -197,6 +197,8 @@ def test_columns_that_differ_are_named_with_both_sites(tmp_path: Path) -> None:
     path.write_text("\n".join([lines[0].replace("dose", "doses"), *lines[1:]]) + "\n")
     with pytest.raises(AtollError, match="Site 'north' has no column 'doses', which Site 'west' has"):
         deploy(tmp_path, sites(tmp_path, data))
-    path.write_text("\n".join([lines[0], *(line.replace("?", "much") for line in lines[1:])]) + "\n")
+    at = lines[0].split(",").index("dose")
+    cells = [line.split(",") for line in lines[1:]]
+    path.write_text("\n".join([lines[0], *(",".join([*row[:at], "much", *row[at + 1 :]]) for row in cells)]) + "\n")
     with pytest.raises(AtollError, match=r"Site 'west'.*(category|number).*schema|west\.csv line"):
         deploy(tmp_path, sites(tmp_path, data))

@@ -6,7 +6,8 @@ import torch
 from atoll.config import Config
 from atoll.core.payloads import Nothing, Params, about, payload
 from atoll.core.serialization import decode, encode
-from atoll.engine.setup import _resolve_device, build_setup
+from atoll.engine.execution import resolve_device
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 
 
@@ -29,7 +30,7 @@ def test_device_follows_option_backend_and_available_hardware(
     asked: str, backend: str, there: bool, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    assert _resolve_device(Config(device=asked, backend=backend)) == taken
+    assert resolve_device(Config(device=asked, backend=backend)) == taken
 
 
 def test_missing_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import click
 import pytest
 
-from atoll import cli
+from atoll import cli, models
 from atoll.cli import signatures
 from atoll.cli.deploy import load_run
+from atoll.data.catalogue import KNOWN
+from atoll.data.natural_sets import NATURAL
 from atoll.methods import _registry
 from atoll.methods._names import check_name, method_names
 from atoll.utils.files import to_json
@@ -39,7 +41,10 @@ def pairs(light: click.Command, real: click.Command) -> Iterator[tuple[click.Com
 def test_help_without_imports_is_that_of_the_command(name: str, width: int) -> None:
     real = load_run() if name == "deploy run" else cli.load(name)
     for light, command in pairs(signatures.light_command(name, lambda: real), real):
-        texts = [c.get_help(click.Context(c, info_name=name, terminal_width=width)) for c in (light, command)]
+        texts = [
+            c.get_help(click.Context(c, info_name=name, terminal_width=width, help_option_names=cli.HELP))
+            for c in (light, command)
+        ]
 
         assert texts[0] == texts[1]
 
@@ -48,7 +53,9 @@ def test_signatures_are_those_of_the_commands() -> None:
     """If this fails, run `make pages`."""
     commands = {name: cli.load(name) for name in LATE} | {"deploy run": load_run()}
 
-    assert signatures.FILE.read_text() == to_json(signatures.describe_all(commands), indent=1) + "\n"
+    names = {"data": sorted({*KNOWN, *NATURAL}), "models": models.names()}
+
+    assert signatures.FILE.read_text() == to_json(signatures.describe_all(commands, names), indent=1) + "\n"
 
 
 def test_names_of_methods_are_known_without_importing_them() -> None:

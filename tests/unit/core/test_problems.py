@@ -103,7 +103,12 @@ def test_scores_of_numbers_match_hand_computed_values() -> None:
     """Predictions 1, 2, 6 for 1, 3, 5: errors 0, -1, 1. MSE 2/3, MAE 2/3; the variance sums to 8, so R² = 1 - 2/8."""
     found = Numbers().scores(torch.tensor([[1.0], [2.0], [6.0]]), torch.tensor([[1.0], [3.0], [5.0]]))
 
-    assert found == {"mse": pytest.approx(2 / 3), "mae": pytest.approx(2 / 3), "r2": pytest.approx(0.75)}
+    assert found == {
+        "mse": pytest.approx(2 / 3),
+        "loss": pytest.approx(2 / 3),
+        "mae": pytest.approx(2 / 3),
+        "r2": pytest.approx(0.75),
+    }
 
 
 def test_scores_of_numbers_are_in_the_unit_of_the_data() -> None:
@@ -131,7 +136,9 @@ def test_scores_of_several_labels_match_hand_computed_values() -> None:
     """
     found = Labels(1).scores(torch.tensor([[3.0], [2.0], [-1.0]]), torch.tensor([[1.0], [0.0], [1.0]]))
 
-    assert found == {"map": pytest.approx(5 / 6), "micro_f1": 0.5, "macro_f1": 0.5}
+    # The loss is the mean of ln(1 + e^-3), ln(1 + e^2) and ln(1 + e^1).
+    loss = (math.log1p(math.exp(-3)) + math.log1p(math.exp(2)) + math.log1p(math.exp(1))) / 3
+    assert found == {"map": pytest.approx(5 / 6), "loss": pytest.approx(loss), "micro_f1": 0.5, "macro_f1": 0.5}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -157,7 +164,8 @@ def test_scores_of_next_token_match_hand_computed_values() -> None:
     """p = (1/4, 3/4) at both positions, tokens 1 and 0: perplexity exp((ln 4/3 + ln 4) / 2) = 4 / sqrt(3); 1 of 2."""
     found = NextToken(2, 2).scores(torch.tensor([[[0.0, LN3], [0.0, LN3]]]), torch.tensor([[1, 0]]))
 
-    assert found == {"perplexity": pytest.approx(4 / math.sqrt(3)), "token_accuracy": 0.5}
+    loss = math.log(4 / math.sqrt(3))
+    assert found == {"perplexity": pytest.approx(math.exp(loss)), "loss": pytest.approx(loss), "token_accuracy": 0.5}
 
 
 @pytest.mark.parametrize("task", CASES)

@@ -63,7 +63,9 @@ def losses(method: str, **more: Any) -> list[float]:
     return [line["training"]["loss"] for line in result.history]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scd", "fedpac"])  # one training, one after the upload, two exchanges
+@pytest.mark.parametrize(
+    "method", ["fedavg", "scd:code", "fedpac"]
+)  # one training, one after the upload, two exchanges
 def test_backends_measure_the_same_training_loss(method: str) -> None:
     loop = losses(method, backend="loop")
 

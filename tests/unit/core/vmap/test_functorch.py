@@ -139,7 +139,7 @@ def test_internals_that_have_changed_are_not_used(fault: str, monkeypatch: pytes
 @pytest.mark.usefixtures("unknown_torch")
 @pytest.mark.filterwarnings("ignore:Atoll does not know the internals")
 @pytest.mark.parametrize(
-    "name", ["fedavg", "fedavg_ft", "ditto", "dcpfl", "scd", "fedproto", "fedala", "fedpd", "moon"]
+    "name", ["fedavg", "fedavg_ft", "ditto", "dcpfl", "scd:code", "fedproto", "fedala", "fedpd", "moon"]
 )
 def test_methods_give_the_results_of_the_loop_without_internals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a second round, when clients have states and the server has something to send."""
