@@ -52,7 +52,9 @@ def results_page(report: ClaimReport, folder: Path) -> str:
     """Return RESULTS.md: the verdict, the picture, tables, the search, what differs from the paper, and remarks."""
     claim = report.claim
     first = report.decided[0]
-    gap = first.difference
+    gap = (
+        first.difference if first.complete else None
+    )  # A difference over some of the seeds would be read as a verdict.
     found = "" if gap is None else f" ({gap.mean:+.2f} points, 95 % interval {gap.low:+.2f} to {gap.high:+.2f})"
     parts = [
         f"# {claim.name}: what was found",

@@ -78,7 +78,7 @@ def comparison_sheet(claim: Claim, found: Sequence[Decided]) -> Sheet:
         d = one.difference
         numbers = (
             ["–"] * 3
-            if d is None
+            if d is None or not one.complete
             else [f"{d.mean:+.2f}", f"{d.low:+.2f} to {d.high:+.2f}", f"{one.corrected:.2g}"]
         )  # fmt: skip
         rows.append([str(one.pair), *numbers, str(d.seeds if d else 0), verdict_text(claim, one)])

@@ -13,6 +13,7 @@ from atoll.experiments.claim_records import SEARCH, TABLE, Record, read_record, 
 from atoll.experiments.claims import Claim, list_claims, read_claim
 from atoll.experiments.papers import recipes_dir
 from atoll.experiments.search import Point
+from atoll.report.seed_statistics import Difference
 
 DECLARED: dict[str, Any] = {
     "name": "DC-PFL",
@@ -244,3 +245,13 @@ def test_results_page_of_a_paper_is_what_its_records_say(paper: str) -> None:
     assert (folder / "RESULTS.md").read_text() == claim_page.results_page(report, folder), (
         f"atoll paper claim {paper} --page"
     )
+
+
+def test_differences_over_some_of_the_seeds_are_not_shown() -> None:
+    claim = read_claim("dcpfl")
+    pair = claim.compare[0]
+    partial = claim_verdicts.Decided(pair, Difference(-6.7, -11.6, -1.8, 0.01, 2), 0.01, False, None)
+
+    (row, *_) = claim_verdicts.comparison_sheet(claim, [partial]).rows
+
+    assert row == [str(pair), "–", "–", "–", "2", "not yet run: 2 of 5 seeds"]
