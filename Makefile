@@ -86,9 +86,10 @@ bench-page: setup
 pages: setup
 	$(BIN)/python docs/build.py
 
-# All pages as a site for the browser, in build/site. (The variable silences an advertisement of the theme.)
+# All pages as a site for the browser, in build/site.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python docs/site.py build
+	$(BIN)/zensical build --strict --config-file build/zensical.toml
 	@echo "Open build/site/index.html"
 
 clean:

@@ -11,6 +11,7 @@ import json
 import pkgutil
 import re
 import shlex
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -23,8 +24,7 @@ from urllib.parse import unquote
 
 import click
 import pytest
-from mkdocs.commands.build import build
-from mkdocs.config import load_config
+from support.browser import started_chromium
 from support.paths import ROOT
 
 import atoll as package
@@ -286,8 +286,9 @@ def cut_down(command: str) -> list[str]:
 # -- generated pages --------------------------------------------------------------------------------------------------
 
 
-def builder() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_build", DOCS / "build.py")
+def script(name: str) -> ModuleType:
+    """A script of the docs as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -296,7 +297,7 @@ def builder() -> ModuleType:
 
 
 def test_generated_pages_are_what_the_code_says() -> None:
-    made = builder().pages()
+    made = script("build").pages()
     for file, text in made.items():
         assert (DOCS / file).read_text(encoding="utf-8") == text, f"docs/{file} is old: run make pages"
     pages = {f"methods/{page.name}" for page in (DOCS / "methods").iterdir()}
@@ -311,7 +312,7 @@ def test_the_page_of_the_python_interface_has_every_exported_name() -> None:
 
 
 def test_text_of_pictures_stays_inside_their_width() -> None:
-    for file, svg in builder().pictures().items():
+    for file, svg in script("build").pictures().items():
         width = int(re.search(r'viewBox="0 0 (\d+)', svg)[1])  # type: ignore[index]
         for x, more, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+" fill="#\w+"(.*?)>(.*?)</text>', svg):
             half = 0.5 if "middle" in more else 1
@@ -348,7 +349,7 @@ def test_numbers_of_methods_in_the_texts_are_those_of_the_registry() -> None:
 
 def test_communication_page_has_every_method_and_current_sample_rows() -> None:
     """All rows would take too long; they come out of the same two lines of code."""
-    made = builder()
+    made = script("build")
     page = (DOCS / "ref-communication.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `([\w:-]+)` \|", page, re.MULTILINE) == made.SPECS
     for spec in ("fedproto", "pfedes"):
@@ -381,15 +382,16 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Reader]:
-    """The pages of the site; it is not built at all if MkDocs has something to warn of.
+    """The pages of the site; it is not built at all if Zensical has something to warn of.
 
-    Code has no colours here: they take half of the time to build, and no test looks at them.
+    Code has no colours here: they take much of the time to build, and no test looks at them.
     """
-    folder = tmp_path_factory.mktemp("site")
-    config = load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(folder))
-    config.mdx_configs["pymdownx.highlight"] = {"use_pygments": False}
-    build(config)
-    return {page: Reader(page) for page in folder.rglob("*.html")}
+    config = script("site").write_site(tmp_path_factory.mktemp("site"))
+    plain = "[project.markdown_extensions.pymdownx.highlight]\nuse_pygments = false"
+    config.write_text(config.read_text(encoding="utf-8").replace(plain.partition("\n")[0], plain), encoding="utf-8")
+    words = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(config)]
+    subprocess.run(words, check=True, capture_output=True, timeout=300)
+    return {page: Reader(page) for page in (config.parent / "site").rglob("*.html")}
 
 
 def test_the_site_has_every_page(site: dict[Path, Reader]) -> None:
@@ -444,5 +446,16 @@ def test_site_loads_nothing_from_other_hosts(site: dict[Path, Reader]) -> None:
 def test_search_finds_a_heading_for_common_questions(words: str, page: str, site: dict[Path, Reader]) -> None:
     """The index of the search holds headings with their pages; a heading ranks above text."""
     folder = next(found for found in site if found.name == "404.html").parent
-    entries = json.loads((folder / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    entries = json.loads((folder / "search.json").read_text(encoding="utf-8"))["items"]
     assert page in {entry["location"].partition("#")[0] for entry in entries if words in entry["title"].lower()}
+
+
+@pytest.mark.browser
+def test_search_works_when_the_site_is_opened_from_a_disk(site: dict[Path, Reader]) -> None:
+    home = next(page for page in site if page.name == "404.html").parent / "index.html"
+    with started_chromium() as browser:
+        page = browser.new_page()
+        page.goto(home.as_uri())
+        page.locator("button.md-search__button").click()
+        page.get_by_placeholder("Search").last.press_sequentially("missing values")
+        page.get_by_role("heading", name="Missing values").first.wait_for()

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.browser import started_chromium
 from support.paths import ROOT
 from support.run_files import checkpoint, make_run
 
@@ -66,14 +66,8 @@ def address(root: Path, going: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert found, "There is no chromium on the path: install it (Debian: apt-get install chromium)."
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    with started_chromium() as browser:
         yield browser
-        browser.close()
 
 
 class Visit:

@@ -1,17 +1,19 @@
-"""What the site needs beyond the pages: a hook of MkDocs (see ``mkdocs.yml``).
+"""Make the pages of the site: ``python docs/site.py FOLDER`` writes them there, for Zensical to build.
 
 Pages are written to be read in the repository, where a link may lead to a source file or a folder. On the site these
 have pages of their own, under ``source``. The navigation follows from the list in ``docs/README.md``.
 """
 
+import json
 import posixpath
 import re
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
-from mkdocs.structure.files import File, Files
 
 DOCS = Path(__file__).parent.resolve()
 ROOT = DOCS.parent
@@ -20,11 +22,36 @@ EQUATION = re.compile(r"^\$\$\n(.+?)\n\$\$$", re.MULTILINE | re.DOTALL)
 SYMBOL = re.compile(r"\$([^$\n]+)\$")
 PICTURE = re.compile(r"!\[[^\]]*\]\(([^):]+)\)")
 SHOWN = {".py": "python", ".json": "json", ".yaml": "yaml", ".toml": "toml", ".csv": "text", ".md": "markdown"}
+PUBLISHED = {".md", ".svg", ".png", ".css", ".js", ".ipynb"}
+NOT_PUBLISHED = {"measured", "longer", "equations"}
 
 
-def on_config(config: Any) -> Any:
-    config.nav = list(navigation((DOCS / "README.md").read_text(encoding="utf-8")))
-    return config
+def write_site(folder: Path) -> Path:
+    """Write all pages and pictures into ``folder / "pages"``, and the configuration of Zensical beside it.
+
+    Returns:
+        The configuration's path.
+    """
+    pages = folder / "pages"
+    shutil.rmtree(pages, ignore_errors=True)
+    targets: set[Path] = set()
+    for file in sorted(DOCS.rglob("*")):
+        place = file.relative_to(DOCS)
+        if file.suffix not in PUBLISHED or NOT_PUBLISHED & set(place.parts):
+            continue
+        if file.suffix == ".md":
+            targets |= set(_sources(place.as_posix()))
+            _write(pages / place, page_of_site(file.read_text(encoding="utf-8"), place.as_posix()))
+        else:
+            _copy(file, pages / place)
+    for target in sorted(targets):
+        _write(pages / _page_of(target), _source_page(target))
+        for picture in _pictures(target):
+            _copy(picture, pages / "source" / picture.relative_to(ROOT))
+    config = (DOCS / "site.toml").read_text(encoding="utf-8")
+    nav = navigation((DOCS / "README.md").read_text(encoding="utf-8"))
+    _write(folder / "zensical.toml", config.replace("nav = []", f"nav = {_inline_toml(list(nav))}"))
+    return folder / "zensical.toml"
 
 
 def navigation(index: str) -> Iterator[dict[str, Any]]:
@@ -38,27 +65,13 @@ def navigation(index: str) -> Iterator[dict[str, Any]]:
         yield {title: pages}
 
 
-def on_files(files: Files, config: Any) -> Files:
-    targets = {target for page in files.documentation_pages() for target in _sources(page.src_uri)}
-    for target in sorted(targets):
-        files.append(File.generated(config, _page_of(target), content=_source_page(target)))
-        for picture in _pictures(target):
-            place = f"source/{picture.relative_to(ROOT).as_posix()}"
-            files.append(File.generated(config, place, abs_src_path=str(picture)))
-    return files
+def page_of_site(markdown: str, here: str) -> str:
+    """Return a page with its links, equations and tables as the site needs them.
 
-
-def _pictures(target: Path) -> Iterator[Path]:
-    """The pictures that a Markdown file outside of the docs shows, which lie beside it."""
-    if target.suffix == ".md":
-        for link in PICTURE.findall(target.read_text(encoding="utf-8")):
-            yield target.parent / link
-
-
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    here = page.file.src_uri
-    if here.startswith("source/"):
-        return markdown
+    Args:
+        markdown: the page as it is in the repository.
+        here: its path inside ``docs``.
+    """
 
     def moved(link: re.Match[str]) -> str:
         target = _outside(here, link[2])
@@ -67,6 +80,32 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     if here.startswith("methods/"):
         markdown = with_mathml(markdown)
     return "\n".join(_table_row(line) for line in LINK.sub(moved, markdown).split("\n"))
+
+
+def _inline_toml(value: Any) -> str:
+    """Write lists, tables and strings on one line; a table inside a list has no other form in TOML."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_inline_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_inline_toml(item)}' for key, item in value.items())}}}"
+    return json.dumps(value)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _copy(file: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, to)
+
+
+def _pictures(target: Path) -> Iterator[Path]:
+    """The pictures that a Markdown file outside of the docs shows, which lie beside it."""
+    if target.suffix == ".md":
+        for link in PICTURE.findall(target.read_text(encoding="utf-8")):
+            yield target.parent / link
 
 
 def with_mathml(markdown: str) -> str:
@@ -117,3 +156,7 @@ def _source_page(target: Path) -> str:
         inside = (p.relative_to(target).as_posix() for p in target.rglob("*") if p.is_file() and "__" not in str(p))
         return head + "".join(f"- `{name}`\n" for name in sorted(inside))
     return head + f"````` {SHOWN.get(target.suffix, 'text')}\n{target.read_text(encoding='utf-8')}\n`````\n"
+
+
+if __name__ == "__main__":
+    write_site(Path(sys.argv[1]))
