@@ -1,5 +1,6 @@
 """Fixtures that all tests share."""
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,12 @@ torch.set_num_threads(1)
 # A shell starts background jobs deaf to Ctrl-C, and so would be every process that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and the thousands of collected tests out of garbage collection, as a run does for itself."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,20 @@
 
 import gc
 import weakref
+from collections.abc import Iterator
+
+import pytest
 
 from atoll.utils.runtime import spared_objects
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_spared_yet() -> Iterator[None]:
+    """All tests run with spared objects, and these begin without."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def test_objects_are_spared_inside_the_context_alone_and_an_outer_one_is_respected() -> None:
