@@ -75,6 +75,7 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, t
         columns=parts.columns,
         standardise_targets=isinstance(targets.problem, Numbers),
         notes=parts.notes,
+        open_classes=isinstance(targets.problem, Classes) and parts.classes is None and order is None,
     )
 
 

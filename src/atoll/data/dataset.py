@@ -38,6 +38,7 @@ class Dataset:
     columns: tuple[Column, ...] = ()  # of rows that are prepared by statistics of training rows; none: used as they are
     standardise_targets: bool = False  # whether a run gives targets that are numbers the unit of its training rows
     notes: tuple[str, ...] = ()  # what a reader inferred, left out or changed
+    open_classes: bool = False  # whether the names of classes are those of the rows, so that sites must agree on them
 
     def __post_init__(self) -> None:
         if isinstance(self.problem, Classes):
@@ -77,15 +78,29 @@ class Dataset:
         """Return the number of the group of each row, given its labels."""
         if self.num_classes:
             return y
-        return np.searchsorted(self._edges, y[:, 0]) if len(self._edges) else np.zeros(len(y), dtype=np.int64)
+        return _ranges(y, self._edges)
+
+    def own_groups(self, y: Array) -> tuple[Array, int]:
+        """Return the group of each of a client's rows, and the number of groups, as the client knows them by itself.
+
+        Groups are numbered from 0: the classes that the client has, or ranges of its own numbers.
+        """
+        if not self.num_classes:
+            edges = self._range_edges(y)
+            return _ranges(y, edges), len(edges) + 1
+        present, groups = np.unique(y, return_inverse=True)
+        return groups, len(present)
 
     @cached_property
     def _edges(self) -> Array:
-        """The upper ends of all ranges but the last; none where rows have no single number."""
+        return self._range_edges(self.y_train)
+
+    def _range_edges(self, y: Array) -> Array:
+        """Return the upper ends of all ranges but the last; none where rows have no single number."""
         if not isinstance(self.problem, Numbers) or self.problem.count > 1:
             return np.empty(0)
-        ends: Array = np.unique(np.quantile(self.y_train[:, 0], np.arange(1, RANGES) / RANGES))
-        inner: Array = ends[ends < self.y_train.max()]
+        ends: Array = np.unique(np.quantile(y[:, 0], np.arange(1, RANGES) / RANGES))
+        inner: Array = ends[ends < y.max()]
         return inner
 
     @property
@@ -129,3 +144,8 @@ class Dataset:
         if not self.columns and np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             row = int(np.argwhere(~np.isfinite(x.reshape(len(x), -1)).all(1))[0, 0])
             raise AtollError(f"{where}: row {row} contains NaN or infinity. Remove the row or fill the value.")
+
+
+def _ranges(y: Array, edges: Array) -> Array:
+    """Return the number of the range of each row."""
+    return np.searchsorted(edges, y[:, 0]) if len(edges) else np.zeros(len(y), dtype=np.int64)

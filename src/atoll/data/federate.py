@@ -42,7 +42,7 @@ class _Request:
 
     def __str__(self) -> str:
         many = "all" if self.clients is None else self.clients
-        split = f"{self.split} by each owner" if isinstance(self.scheme, Natural) else self.split
+        split = f"{self.split} by each owner alone" if isinstance(self.scheme, Natural) else self.split
         return f"{self.scheme}, {many} clients, {split}, {self.public} public rows, seed {self.seed}"
 
     def stream(self, purpose: str) -> Generator:
@@ -129,8 +129,10 @@ def _split(
     groups = len(dataset.groups)
     if not isinstance(request.scheme, Natural):
         return split_clients(owned, labels, groups, request.split, request.stream(request.split))
+    y = np.concatenate([dataset.y_train, dataset.y_test])
     each = [
-        split_site(i, rows, labels, groups, request.split, request.seed) for i, rows in zip(clients, owned, strict=True)
+        split_site(i, rows, y[rows], dataset, request.split, request.seed)
+        for i, rows in zip(clients, owned, strict=True)
     ]
     return ClientSplits(*(tuple(getattr(own, part)[0] for own in each) for part in ("train", "val", "test")))
 

@@ -15,10 +15,10 @@ a folder of .csv or .parquet files      one table for each owner, whose name is 
 
 Options may follow a file: ``table.csv?label=diagnosis&owner=hospital``. For tables, ``ignore=id,name`` leaves columns
 out, and ``schema=heart.yaml`` declares kinds of columns (`atoll.data.tables.schema`). ``classes=benign,malignant`` (or
-``classes=0-9``) fixes the order of the classes, which is otherwise the sorted order of the training labels. Sites that
-train together on their own files need this option if one of them lacks a class. Paths are looked up as written, then in
-the data folder. A data set of the catalogue is read from ``<name>.npz`` in the data folder if the file exists (``:`` is
-written as ``_``; for imdb also ``imdb.parquet``), otherwise from its official files, which are downloaded if missing.
+``classes=0-9``) fixes the order of the classes, which is otherwise the sorted order of the training labels. Paths are
+looked up as written, then in the data folder. A data set of the catalogue is read from ``<name>.npz`` in the data folder
+if the file exists (``:`` is written as ``_``; for imdb also ``imdb.parquet``), otherwise from its official files, which
+are downloaded if missing.
 
 ``--task`` says what the labels are, if not classes: ``table.csv?label=fever,cough`` names several label columns, and
 ``novel.txt?tokens=bytes&length=64`` the tokens of a text and the length of a window.

@@ -69,18 +69,20 @@ def split_clients(rows: Sequence[Array], labels: Array, num_classes: int, split:
     return ClientSplits(pick(~for_test & ~for_val), pick(for_val), pick(for_test))
 
 
-def split_site(name: str, rows: Array, labels: Array, num_classes: int, split: str, seed: int) -> ClientSplits:
+def split_site(name: str, rows: Array, y: Array, dataset: Dataset, split: str, seed: int) -> ClientSplits:
     """Split the rows of one owner by itself, the same way in a simulation and at a site.
 
     Args:
         name: name of the owner.
         rows: its row indices.
-        labels: labels of all rows.
-        num_classes: number of classes.
+        y: the labels of these rows.
+        dataset: says what the labels are. Labels of other owners have no effect.
         split: name of the split.
         seed: seed of the run.
     """
-    return split_clients((rows,), labels, num_classes, split, stream(seed, "site", name, split))
+    groups, count = dataset.own_groups(y)
+    made = split_clients((np.arange(len(rows)),), groups, count, split, stream(seed, "site", name, split))
+    return ClientSplits(*((rows[part[0]],) for part in (made.train, made.val, made.test)))
 
 
 def held_out(counts: Array, split: str, rng: Generator) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ import numpy as np
 from ..core.problems import Classes, Labels, NextToken, Numbers, Problem
 from ..errors import AtollError, unknown
 from .dataset import Array
+from .tables.labels import class_order
 
 
 class Targets(NamedTuple):
@@ -77,7 +78,8 @@ def _classes(raw: RawTargets) -> Targets:
     train, test = plain(f"{raw.data!r}, training labels", raw.train), plain(f"{raw.data!r}, test labels", raw.test)
     if raw.names is not None:
         return Targets(_indices(raw.data, train), _indices(raw.data, test), raw.names, Classes(len(raw.names)))
-    names = tuple(raw.order) if raw.order is not None else tuple(str(label) for label in np.unique(train))
+    found = sorted({str(label) for label in np.unique(train)}, key=class_order)
+    names = tuple(raw.order) if raw.order is not None else tuple(found)
     train, test = (_number(raw.data, part, y, names) for part, y in (("training", train), ("test", test)))
     return Targets(train, test, names, Classes(len(names)))
 

@@ -1,7 +1,8 @@
-"""Let sites with raw tables agree on columns and statistics before a run, and prepare their rows by the agreement.
+"""Let sites agree on columns, classes and statistics before a run, and prepare their rows by the agreement.
 
 The description of a site names its columns. The server compares them, asks each site for its `ColumnStatistics` if the
-rules of the run need any, adds them up, and announces columns and sum with the run.
+rules of the run need any, adds them up, and announces columns and sum with the run. The sum also has the names of
+classes, if sites have different ones, and the sums of targets, if labels are numbers.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +17,7 @@ from ..core.payloads import field_types
 from ..data.dataset import Array, Dataset
 from ..data.federated_dataset import FederatedDataset
 from ..data.tables.columns import CATEGORY, KINDS, Column, recode
+from ..data.tables.labels import find_names_fault
 from ..data.tables.preparation import Preparation, fit
 from ..data.tables.statistics import (
     COMMON,
@@ -35,7 +37,7 @@ class TableAgreement(NamedTuple):
     """What sites have agreed on.
 
     Args:
-        columns: the columns of all sites.
+        columns: the columns of all sites; none if rows are no raw tables.
         agreed: the sum of their statistics; None if they had nothing to agree on.
         sent: what each site sent; known to the server alone.
     """
@@ -165,13 +167,25 @@ def _statistics_to_json(statistics: ColumnStatistics) -> dict[str, Any]:
 
 
 def _statistics_from_json(values: Mapping[str, Any]) -> ColumnStatistics:
+    if (values["target_total"] is None) != (values["target_squares"] is None):
+        raise ValueError("sums of targets without their squares")
     return ColumnStatistics(
         rows=int(values["rows"]),
         known=_tensor(values["known"], torch.int64),
         total=_tensor(values["total"], torch.float64),
         squares=_tensor(values["squares"], torch.float64),
         vocabulary=str(values["vocabulary"]),
+        class_names=_names(values["class_names"]),
+        target_rows=int(values["target_rows"]),
+        target_total=_tensor(values["target_total"], torch.float64),
+        target_squares=_tensor(values["target_squares"], torch.float64),
     )
+
+
+def _names(text: object) -> str:
+    if fault := find_names_fault(str(text), asked=True):
+        raise ValueError(fault)
+    return str(text)
 
 
 def _tensor(values: list[float] | None, kind: torch.dtype) -> Tensor | None:

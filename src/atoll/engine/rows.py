@@ -13,8 +13,9 @@ from ..data.federated_dataset import PARTS, FederatedDataset, Part
 from ..data.loading import load
 from ..data.seeding import stream
 from ..data.subset import sample_public_rows
+from ..data.tables.agreed_labels import with_target_unit
 from ..data.tables.columns import recode
-from ..data.tables.federated import Preparations, fit_clients, with_target_units
+from ..data.tables.federated import Preparations, fit_clients
 from ..data.transforms import Transform
 from ..errors import AtollError
 
@@ -26,14 +27,14 @@ def prepare_tables(config: Config, federation: FederatedDataset) -> tuple[Federa
         AtollError: an option excludes what clients would have to send or to share.
     """
     options = config.table_options
-    preparations = fit_clients(federation, options)
+    preparations = fit_clients(federation, options, names=config.dp is None)
     check_table_privacy(config, bool(preparations.sent))
     if config.global_test and preparations and preparations.common is None:
         raise AtollError(
             "--global-test gives the test rows of all clients to each model, and with --standardise site or --missing "
             "site clients prepare rows differently. Leave it out, or use --standardise all and --missing all."
         )
-    return with_target_units(federation, options), preparations
+    return with_target_unit(federation, preparations.agreed), preparations
 
 
 def check_table_privacy(config: Config, sends: bool) -> None:
@@ -41,8 +42,9 @@ def check_table_privacy(config: Config, sends: bool) -> None:
     if config.dp is not None and sends:
         raise AtollError(
             f"--standardise {config.standardise} with --missing {config.table_options.missing}: clients would send "
-            "sums and categories of their columns, which --dp does not cover, because columns have no known bounds. "
-            "Use --standardise site or no with --missing site, and declare categories in a schema file."
+            "sums of their columns and targets, categories or names of classes, which --dp does not cover, because "
+            "columns have no known bounds. Use --standardise site with --missing site, for numbers to predict "
+            "--standardise no, and declare categories and classes in a schema file."
         )
 
 

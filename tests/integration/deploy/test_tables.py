@@ -13,7 +13,7 @@ from support.local_sites import Wire, book
 
 from atoll.config import Config
 from atoll.core.serialization import decode, encode
-from atoll.data.tables.statistics import ColumnStatistics
+from atoll.data.tables.statistics import ColumnStatistics, StatisticsRequest, TableOptions
 from atoll.deploy.export_sites import export_sites
 from atoll.deploy.server.job import DeploymentJob
 from atoll.deploy.server.run import run_deployment
@@ -135,7 +135,9 @@ def test_no_statistics_leave_a_site_with_a_privacy_budget(dp: str | None, tmp_pa
     line = sites(tmp_path, write_folder(tmp_path / "data"), privacy=budget)
     columns = read_site(tmp_path / "north").rows.data.columns
 
-    reply = line.sites["north"](pack(ask_statistics(Config(dp=dp), columns)))
+    asked = ask_statistics(Config(dp=dp), StatisticsRequest(columns, TableOptions()))
+
+    reply = line.sites["north"](pack(asked))
 
     assert unpack(reply).code == "statistics"
 

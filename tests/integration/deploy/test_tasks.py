@@ -33,14 +33,15 @@ def rows(folder: Path, task: str) -> str:
 
 
 def options(folder: Path, task: str) -> dict[str, Any]:
-    return {**SHORT, "data": rows(folder, task), "task": task, "standardise": "no", "models": ("mlp",)}
+    return {**SHORT, "data": rows(folder, task), "task": task, "models": ("mlp",)}
 
 
 @pytest.mark.promise("Between machines", "Runs on several labels and on numbers equal the simulated ones, to the bit.")
 @pytest.mark.parametrize("task", ["multilabel", "regression"])
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
-def test_run_between_sites_equals_the_simulation(task: str, method: str, tmp_path: Path) -> None:
-    changes = options(tmp_path, task)
+@pytest.mark.parametrize("standardise", ["all", "no"])
+def test_run_between_sites_equals_the_simulation(task: str, method: str, standardise: str, tmp_path: Path) -> None:
+    changes = options(tmp_path, task) | {"standardise": standardise}
     sites = Sites(tmp_path / "sites", small_runs.setup(method, **changes))
 
     result, expected = sites.run(), small_runs.run(method, **changes)

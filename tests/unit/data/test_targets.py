@@ -11,7 +11,8 @@ from atoll.data.federate import federate
 from atoll.data.federated_dataset import FederatedDataset
 from atoll.data.loading import load
 from atoll.data.subset import keep_rows
-from atoll.data.tables.federated import with_target_units
+from atoll.data.tables.agreed_labels import with_target_unit
+from atoll.data.tables.federated import fit_clients
 from atoll.data.tables.statistics import TableOptions
 from atoll.errors import AtollError
 
@@ -41,8 +42,9 @@ def test_numbers_of_a_table_get_the_unit_of_the_training_rows(table: str) -> Non
     one = FederatedDataset(data, ("a",), (rows[0],), (rows[1],), (rows[2],), np.arange(0), (), "")
 
     assert data.y_train.tolist() == [[10.0], [20.0], [30.0], [40.0]]
-    assert with_target_units(one, TableOptions()).dataset.problem == Numbers(1, (20.0,), (10.0,))
-    assert with_target_units(one, TableOptions("no")).dataset.problem == Numbers(1)
+    for rules, unit in ((TableOptions(), Numbers(1, (20.0,), (10.0,))), (TableOptions("no"), Numbers(1))):
+        made = fit_clients(one, rules)
+        assert with_target_unit(one, made.agreed).dataset.problem == unit
 
 
 def test_label_with_a_comma_in_its_name_is_one_column(tmp_path: Path) -> None:

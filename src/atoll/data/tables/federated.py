@@ -5,14 +5,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from ...core.problems import Numbers
 from ...errors import AtollError
 from ...typing import ClientId
-from ..dataset import Array
+from ..dataset import Array, Dataset
 from ..federated_dataset import FederatedDataset
+from .labels import class_order, frequent_names, names_to_text, sum_targets
 from .preparation import Preparation, fit, from_json
-from .statistics import NO, ColumnStatistics, TableOptions, add_up, is_agreement_needed, measure, to_send
+from .statistics import (
+    NO,
+    ColumnStatistics,
+    StatisticsRequest,
+    TableOptions,
+    add_up,
+    is_agreement_needed,
+    measure,
+    to_send,
+)
 
 PREPARATION = "preparation.json"  # in the directory of a run
 EVERY = "all clients"  # entry of a preparation that all clients share
@@ -133,40 +144,74 @@ def read_preparations(values: Mapping[str, Any], clients: Sequence[ClientId]) ->
         raise AtollError(f"{PREPARATION} is damaged ({reason!r}). Repeat the run.") from reason
 
 
-def fit_clients(federation: FederatedDataset, options: TableOptions) -> Preparations:
+def fit_clients(federation: FederatedDataset, options: TableOptions, names: bool = True) -> Preparations:
     """Fit the preparation of every client of a simulation. Clients compute and send what sites would.
 
     Args:
         federation: the clients and their data.
         options: the rules of the run.
+        names: whether clients whose tables have different classes send the names of their classes.
     """
     columns = federation.dataset.columns
-    if not columns:
-        return Preparations()
-    rows = {i: federation.rows(own) for i, own in zip(federation.clients, federation.train, strict=True)}
+    rows = (
+        {i: federation.rows(own) for i, own in zip(federation.clients, federation.train, strict=True)}
+        if columns
+        else {}
+    )
     gaps = any(
         column.is_number and np.isnan(x[:, at]).any() for at, column in enumerate(columns) for x in rows.values()
     )
+    request = StatisticsRequest(
+        columns,
+        options,
+        class_names=names and bool(columns) and _have_different_classes(federation),
+        targets=count_targets(federation.dataset, options),
+    )
     sent: dict[ClientId, ColumnStatistics] = {}
     agreed = None
-    if is_agreement_needed(columns, gaps, options):
-        sent = {i: to_send(x, columns, options) for i, x in rows.items()}
+    if is_agreement_needed(columns, gaps, options) or request.class_names or request.targets:
+        sent = {i: measure_client(federation, at, request) for at, i in enumerate(federation.clients)}
         agreed = add_up(list(sent.values()))
     by_client = {i: fit(columns, agreed, measure(x, columns), options) for i, x in rows.items()}
     return Preparations(by_client, sent, agreed, options.own_columns)
 
 
-def with_target_units(federation: FederatedDataset, options: TableOptions) -> FederatedDataset:
-    """Return the federation with targets that are numbers in units of the training rows: mean 0, deviation 1.
+def count_targets(data: Dataset, options: TableOptions) -> int:
+    """Return the number of targets that get a common unit; 0 if labels are no numbers, or keep the unit of the file."""
+    is_scaled = data.standardise_targets and options.standardise != NO
+    return data.problem.outputs if isinstance(data.problem, Numbers) and is_scaled else 0
 
-    All clients have one unit, because scores are compared over clients.
+
+def measure_client(federation: FederatedDataset, at: int, request: StatisticsRequest) -> ColumnStatistics:
+    """Measure what the client at a position sends: statistics of its columns and of its labels.
+
+    Names of classes are those of all its rows, because a class of a test row is a class too; sums are over training
+    rows. Names and sums of fewer than ``options.least`` rows are left out.
     """
-    data = federation.dataset
-    if not data.standardise_targets or options.standardise == NO:
-        return federation
-    assert isinstance(data.problem, Numbers)
-    y = federation.labels(np.concatenate(federation.train)).astype(np.float64)
-    spread = y.std(axis=0)
-    scale = np.where(spread > 0, spread, 1.0)
-    problem = Numbers(data.problem.count, tuple(y.mean(axis=0).tolist()), tuple(scale.tolist()))
-    return replace(federation, dataset=replace(data, problem=problem))
+    least = request.options.least
+    train = federation.train[at]
+    sent = to_send(federation.rows(train), request.columns, request.options)
+    if request.class_names:
+        names = frequent_names(federation.dataset.classes, federation.labels(_owned(federation, at)), least)
+        sent = replace(sent, class_names=names_to_text(sorted(names, key=class_order)))
+    if not request.targets:
+        return sent
+    counted = train if len(train) >= least else train[:0]
+    total, squares = sum_targets(federation.labels(counted))
+    return replace(
+        sent,
+        target_rows=len(counted),
+        target_total=torch.tensor(total, dtype=torch.float64),
+        target_squares=torch.tensor(squares, dtype=torch.float64),
+    )
+
+
+def _have_different_classes(federation: FederatedDataset) -> bool:
+    if not federation.dataset.open_classes:
+        return False
+    everybody = [_owned(federation, at) for at in range(len(federation.clients))]
+    return len({frozenset(federation.labels(rows).tolist()) for rows in everybody}) > 1
+
+
+def _owned(federation: FederatedDataset, at: int) -> Array:
+    return np.concatenate([federation.train[at], federation.val[at], federation.test[at]])

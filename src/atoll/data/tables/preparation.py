@@ -12,6 +12,7 @@ import numpy as np
 from ...errors import AtollError
 from ..dataset import Array
 from .columns import TEXT, Column, recode
+from .labels import deviation
 from .statistics import (
     ALL,
     INDICATOR,
@@ -22,8 +23,6 @@ from .statistics import (
     find_own_columns,
     read_vocabulary,
 )
-
-EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -171,13 +170,10 @@ class _Moments:
         return self._total[at] / self._known[at] if self._known and self._known[at] else None
 
     def deviation(self, at: int) -> float:
-        """Return the deviation over known cells, as scikit-learn does: 1 where it is 0 but for rounding."""
-        mean, count = self.mean(at), self._known[at] if self._known else 0
-        if mean is None or not self._squares:
+        """Return the deviation over known cells; 1 if there are none."""
+        if not self._squares or not self._known[at]:
             return 1.0
-        variance = max(0.0, self._squares[at] / count - mean * mean)
-        rounding = 4 * EPSILON * self._squares[at] / count  # Squares are rounded once each, and sums once.
-        return float(np.sqrt(variance)) if variance > rounding else 1.0
+        return deviation(self._total[at], self._squares[at], self._known[at])
 
 
 def _fit_number(

@@ -1,23 +1,24 @@
 """Measure columns of training rows, and add up what several sites have measured.
 
 What sites must agree on before they can train together is one payload: of each column the number of cells with a value,
-their sum and the sum of their squares, and the categories with their numbers of rows. The server adds the payloads up
-and sends the sum back.
+their sum and the sum of their squares, and the categories with their numbers of rows; the names of classes, if sites
+have different ones; and sums of the targets, if labels are numbers. The server adds the payloads up and sends the sum
+back.
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...core.payloads import Role, about, payload
-from ...errors import AtollError
 from ..dataset import Array
 from .columns import FIRST_WORD, TEXT, Column
+from .labels import join_names
 
 SITE, ALL, NO = "site", "all", "no"
 STANDARDISE = (ALL, SITE, NO)
@@ -27,7 +28,6 @@ COMMON, OWN = "common", "own"
 COLUMNS = (COMMON, OWN)
 FILLED = 0.5  # share of cells with a value from which on a client has a column of its own
 MOST_WORDS = 10_000 - FIRST_WORD  # words of a vocabulary, so that an embedding of 10,000 rows fits
-MOST_LEVELS = 100_000  # categories of a site that the server reads
 TOLERANCE = 1e-9  # relative, of sums of squares
 
 Vocabulary = dict[str, dict[str, int]]  # number of rows, or of occurrences of words, by column and level
@@ -61,6 +61,22 @@ class TableOptions(NamedTuple):
         return self.standardise == ALL or self.missing in (ALL, INDICATOR)
 
 
+class StatisticsRequest(NamedTuple):
+    """What sites are asked for.
+
+    Args:
+        columns: the columns of all sites; none if rows are no raw tables.
+        options: the rules of the run.
+        class_names: whether the names of classes are asked for, because sites have different ones.
+        targets: number of targets whose sums are asked for; 0 if targets keep the unit of the files.
+    """
+
+    columns: tuple[Column, ...]
+    options: TableOptions
+    class_names: bool = False
+    targets: int = 0
+
+
 @payload
 class ColumnStatistics:
     """Statistics of the training rows of a site, or of several together."""
@@ -70,6 +86,13 @@ class ColumnStatistics:
     total: Tensor | None = about("sum of the values of each column of numbers", role=Role.OTHER)
     squares: Tensor | None = about("sum of their squares", role=Role.OTHER)
     vocabulary: str = about("categories or words of each column with their counts, as JSON", role=Role.OTHER)
+    class_names: str = about("names of the classes, as JSON; none if sites have the same", role=Role.OTHER)
+    target_rows: int = about("training rows behind the sums of targets", role=Role.COUNT)
+    target_total: Tensor | None = about("sum of each target that is a number", role=Role.OTHER)
+    target_squares: Tensor | None = about("sum of its squares", role=Role.OTHER)
+
+
+NO_LABELS: dict[str, Any] = {"class_names": "[]", "target_rows": 0, "target_total": None, "target_squares": None}
 
 
 def is_agreement_needed(columns: Sequence[Column], gaps: bool, options: TableOptions) -> bool:
@@ -87,7 +110,7 @@ def is_agreement_needed(columns: Sequence[Column], gaps: bool, options: TableOpt
 
 def measure(x: Array, columns: Sequence[Column]) -> ColumnStatistics:
     """Measure all statistics of raw rows, for use on the same machine."""
-    known = np.array([len(x)]) if _is_text(columns) else (~np.isnan(x)).sum(0)
+    known = np.array([len(x)] if _is_text(columns) else [(~np.isnan(x[:, at])).sum() for at in range(len(columns))])
     total, squares = np.zeros(len(columns)), np.zeros(len(columns))
     vocabulary: Vocabulary = {}
     for at, column in enumerate(columns):
@@ -103,13 +126,14 @@ def measure(x: Array, columns: Sequence[Column]) -> ColumnStatistics:
         total=torch.from_numpy(total),
         squares=torch.from_numpy(squares),
         vocabulary=_to_text(vocabulary),
+        **NO_LABELS,
     )
 
 
 def nothing_measured(columns: Sequence[Column]) -> ColumnStatistics:
     """Return the statistics of no rows."""
     zero = torch.zeros(len(columns), dtype=torch.float64)
-    return ColumnStatistics(rows=0, known=zero.long(), total=zero, squares=zero, vocabulary=_to_text({}))
+    return ColumnStatistics(rows=0, known=zero.long(), total=zero, squares=zero, vocabulary=_to_text({}), **NO_LABELS)
 
 
 def find_own_columns(own: ColumnStatistics, columns: Sequence[Column]) -> tuple[bool, ...]:
@@ -133,7 +157,7 @@ def find_own_columns(own: ColumnStatistics, columns: Sequence[Column]) -> tuple[
 
 
 def to_send(x: Array, columns: Sequence[Column], options: TableOptions) -> ColumnStatistics:
-    """Measure what a site sends: what the rules of the run need, without numbers of fewer than ``least`` rows."""
+    """Measure what a site sends of its columns: what the rules need, without numbers of fewer than ``least`` rows."""
     whole = measure(x, columns)
     assert whole.known is not None
     assert whole.total is not None
@@ -152,6 +176,7 @@ def to_send(x: Array, columns: Sequence[Column], options: TableOptions) -> Colum
         total=torch.where(enough, whole.total, zero) if sums else None,
         squares=torch.where(enough, whole.squares, zero) if deviations else None,
         vocabulary=_to_text(vocabulary),
+        **NO_LABELS,
     )
 
 
@@ -169,6 +194,10 @@ def add_up(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
         total=_sum([part.total for part in parts]),
         squares=_sum([part.squares for part in parts]),
         vocabulary=_to_text(vocabulary),
+        class_names=join_names(part.class_names for part in parts),
+        target_rows=sum(part.target_rows for part in parts),
+        target_total=_sum([part.target_total for part in parts]),
+        target_squares=_sum([part.target_squares for part in parts]),
     )
 
 
@@ -176,59 +205,6 @@ def read_vocabulary(statistics: ColumnStatistics) -> Vocabulary:
     """Return the categories or words of each column with their counts."""
     made: Vocabulary = json.loads(statistics.vocabulary)
     return made
-
-
-def check_statistics(
-    where: str, found: ColumnStatistics, columns: Sequence[Column], rows: int, options: TableOptions
-) -> None:
-    """Check statistics that another machine sent.
-
-    Args:
-        where: the sender, for messages.
-        found: what arrived.
-        columns: the columns of the run.
-        rows: number of training rows that the sender has announced.
-        options: the rules of the run.
-
-    Raises:
-        AtollError: a number is impossible.
-    """
-    if fault := _find_fault(found, columns, rows, options):
-        raise AtollError(f"{where} sent statistics of columns that cannot be: {fault}. Install the same version there.")
-
-
-def _find_fault(found: ColumnStatistics, columns: Sequence[Column], rows: int, options: TableOptions) -> str | None:
-    present = [value is not None for value in (found.known, found.total, found.squares)]
-    if present != [options.needs_sums, options.needs_sums, options.standardise == ALL]:
-        return "other fields than the run needs"
-    if found.rows != rows:
-        return f"{found.rows} rows, but {rows} were announced"
-    for value, kind in ((found.known, torch.int64), (found.total, torch.float64), (found.squares, torch.float64)):
-        if value is not None and (value.dtype != kind or tuple(value.shape) != (len(columns),)):
-            return f"{str(value.dtype)[6:]} of shape {list(value.shape)}"
-        if value is not None and value.is_floating_point() and not bool(value.isfinite().all()):
-            return "NaN or infinity"
-    if found.known is not None and not bool(((found.known >= 0) & (found.known <= rows)).all()):
-        return "more cells than rows"
-    if found.total is not None and found.squares is not None and found.known is not None:
-        bound = found.known * found.squares * (1 + TOLERANCE) + TOLERANCE
-        if bool((found.squares < 0).any()) or bool((found.total.square() > bound).any()):
-            return "a sum that is larger than its squares allow"
-    return _find_vocabulary_fault(found, columns)
-
-
-def _find_vocabulary_fault(found: ColumnStatistics, columns: Sequence[Column]) -> str | None:
-    try:
-        vocabulary = json.loads(found.vocabulary)
-        levels = [(level, count) for own in vocabulary.values() for level, count in own.items()]
-    except (ValueError, AttributeError, RecursionError):
-        return "categories that cannot be read"
-    wanted = {column.name for column in columns if not column.is_number and not column.fixed}
-    if set(vocabulary) != wanted:
-        return "categories of other columns"
-    if len(levels) > MOST_LEVELS or not all(type(count) is int and 0 < count < 2**53 for _, count in levels):
-        return "impossible counts of categories"
-    return None
 
 
 def _counts(x: Array, column: Column) -> dict[str, int]:

@@ -21,6 +21,7 @@ from ...core.problems import PROBLEMS, Classes, Problem
 from ...core.traits import Need
 from ...data.dataset import Dataset, Kind
 from ...data.federated_dataset import FederatedDataset
+from ...data.tables.agreed_labels import class_names, target_unit
 from ...data.tables.federated import Preparations
 from ...data.tables.preparation import Preparation
 from ...data.tables.statistics import SITE, TableOptions
@@ -77,6 +78,7 @@ class SiteDescription(NamedTuple):
     task: str  # what the labels are
     classes: int  # their number, or that of label columns
     labels: str
+    open_classes: bool  # whether the classes are those of the site's rows, so that sites may agree on the names of all
     model: str
     public: str | None
     columns: list[list[object]]  # name, kind and declared levels of each column of a raw table
@@ -120,6 +122,7 @@ def read_description(site: ClientId, values: Json) -> SiteDescription:
             and description.dtype in DTYPES
             and description.task in TASKS
             and type(description.gaps) is bool
+            and type(description.open_classes) is bool
             and all(type(name) is str for name in description.has)
             and len(columns_from_json(description.columns)) in (0, 1, *description.shape[:1])
         )
@@ -148,6 +151,8 @@ def compare(descriptions: Sequence[SiteDescription]) -> None:
         for name, remedy in _COMMON.items():
             if name == "shape" and first.columns and description.columns:
                 continue  # Columns are compared by their names.
+            if name in ("classes", "labels") and first.open_classes and description.open_classes:
+                continue  # Sites agree on the names of all classes.
             a, b = getattr(first, name), getattr(description, name)
             if a != b:
                 raise AtollError(
@@ -234,7 +239,7 @@ def _site_preparations(
     descriptions: Sequence[SiteDescription], tables: TableAgreement | None, options: TableOptions
 ) -> dict[ClientId, Preparation]:
     """Return the preparation of each site, as far as the server knows it; empty if rows are no raw tables."""
-    if tables is None:
+    if tables is None or not tables.columns:
         return {}
     own = options.own_columns
     return {d.site: tables.preparation(options, d.has if own else None) for d in descriptions}
@@ -336,12 +341,16 @@ def _check_public(descriptions: Sequence[SiteDescription], public: PublicRows | 
 
 def _blank(name: str, description: SiteDescription, tables: TableAgreement | None) -> Dataset:
     """Return a data set of one row of zeros with the form of the sites' rows."""
-    unlike = tables is not None and description.kind == "table"
-    shape = (len(tables.columns),) if tables is not None and unlike else tuple(description.shape)
-    problem = PROBLEMS[description.task](description.classes)  # type: ignore[call-arg]
+    raw = tables is not None and tables.columns and description.kind == "table"
+    shape = (len(tables.columns),) if tables is not None and raw else tuple(description.shape)
+    agreed = None if tables is None else tables.agreed
+    names = () if agreed is None else class_names(agreed)
+    names = names or tuple(str(c) for c in range(description.classes))
+    problem = PROBLEMS[description.task](len(names))  # type: ignore[call-arg]
+    if agreed is not None and agreed.target_total is not None:
+        problem = target_unit(agreed)
     x, y = np.zeros((1, *shape), description.dtype), np.zeros_like(problem.blank_labels(1).numpy())
-    kind, names = cast(Kind, description.kind), tuple(str(c) for c in range(description.classes))
-    return Dataset(name, kind, x, y, x[:0], y[:0], names, problem=problem)
+    return Dataset(name, cast(Kind, description.kind), x, y, x[:0], y[:0], names, problem=problem)
 
 
 def _placeholder_rows(row: torch.Tensor, problem: Problem, sizes: Sequence[int]) -> ClientRows:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ...config import Config
-from ...data.tables.statistics import add_up, is_agreement_needed
+from ...data.tables.statistics import add_up
 from ...engine.build import build_experiment
 from ...engine.experiment import Watch
 from ...engine.result import Result
@@ -29,7 +29,7 @@ from ..transport.requests import SiteRequests
 from .environment import Sites
 from .handshake import SiteDescription, announcement, build_remote_setup, compare, hello, read_description
 from .job import DeploymentJob
-from .table_handshake import agreed_columns, ask_statistics, read_statistics
+from .table_handshake import agreed_columns, ask_statistics, read_statistics, statistics_request
 
 DEPLOYMENT, EVENTS = "deployment.json", "events.jsonl"
 LINGER = 60.0  # seconds for the app of a killed server to release the run directory
@@ -167,20 +167,19 @@ class _Run:
     def _agree(
         self, config: Config, descriptions: Sequence[SiteDescription], known: Json | None
     ) -> TableAgreement | None:
-        """Let sites with raw tables agree on columns and statistics; a resumed run keeps the first agreement."""
+        """Let sites agree on columns, classes and statistics; a resumed run keeps the first agreement."""
         if known:
             return None if known["tables"] is None else read_agreement(known["tables"])
         options = config.table_options
         columns = agreed_columns(descriptions, options)
-        if columns is None:
-            return None
-        if not is_agreement_needed(columns, any(description.gaps for description in descriptions), options):
-            return TableAgreement(columns, None, {})
+        compare(descriptions)
+        request = statistics_request(descriptions, columns, options)
+        if request is None:
+            return TableAgreement(columns, None, {}) if columns else None
         check_table_privacy(config, sends=True)
-        request = ask_statistics(config, columns)
         rows = {description.site: description.rows[0] for description in descriptions}
-        replies = self._start(dict.fromkeys(rows, request), first=True)
-        sent = {site: read_statistics(site, reply, columns, rows[site], options) for site, reply in replies}
+        replies = self._start(dict.fromkeys(rows, ask_statistics(config, request)), first=True)
+        sent = {site: read_statistics(site, reply, request, rows[site]) for site, reply in replies}
         return TableAgreement(columns, add_up(list(sent.values())), {site: sent[site] for site in rows})
 
     def _announce(self, setup: Setup, run: str, tables: TableAgreement | None, first: bool) -> None:

@@ -1,12 +1,14 @@
-"""Ask sites with raw tables for the statistics of their columns, and check the answers."""
+"""Ask sites for the statistics of their columns and labels that they must agree on, and check the answers."""
 
 from collections.abc import Sequence
 
 from ..._version import __version__
 from ...config import Config
+from ...core.problems import Numbers
 from ...core.serialization import WireError, decode
 from ...data.tables.columns import Column, merge_columns
-from ...data.tables.statistics import ColumnStatistics, TableOptions, check_statistics
+from ...data.tables.statistics import NO, ColumnStatistics, StatisticsRequest, TableOptions, is_agreement_needed
+from ...data.tables.statistics_checks import check_statistics
 from ...errors import AtollError
 from ...typing import ClientId
 from ..table_agreement import columns_from_json, columns_to_json
@@ -14,8 +16,8 @@ from ..transport.protocol import VERSION, Frame
 from .handshake import SiteDescription
 
 
-def agreed_columns(descriptions: Sequence[SiteDescription], options: TableOptions) -> tuple[Column, ...] | None:
-    """Return the columns of all sites; None if rows are no raw tables.
+def agreed_columns(descriptions: Sequence[SiteDescription], options: TableOptions) -> tuple[Column, ...]:
+    """Return the columns of all sites; none if rows are no raw tables.
 
     Args:
         descriptions: the descriptions of the sites.
@@ -26,7 +28,7 @@ def agreed_columns(descriptions: Sequence[SiteDescription], options: TableOption
     """
     raw = [description for description in descriptions if description.columns]
     if not raw:
-        return None
+        return ()
     if len(raw) < len(descriptions):
         other = next(description for description in descriptions if not description.columns)
         raise AtollError(
@@ -37,23 +39,39 @@ def agreed_columns(descriptions: Sequence[SiteDescription], options: TableOption
     return merge_columns([(f"Site {d.site!r}", columns_from_json(d.columns)) for d in descriptions], unlike)
 
 
-def ask_statistics(config: Config, columns: Sequence[Column]) -> Frame:
-    """Return the request for statistics of columns."""
+def statistics_request(
+    descriptions: Sequence[SiteDescription], columns: Sequence[Column], options: TableOptions
+) -> StatisticsRequest | None:
+    """Return what the sites must be asked for; None if they have nothing to agree on.
+
+    Args:
+        descriptions: the descriptions of the sites, which were compared.
+        columns: the columns of all sites; none if rows are no raw tables.
+        options: the rules of the run.
+    """
+    first = descriptions[0]
+    names = first.open_classes and len({description.labels for description in descriptions}) > 1
+    targets = first.classes if first.task == Numbers.task and options.standardise != NO else 0
+    gaps = any(description.gaps for description in descriptions)
+    if not (names or targets or is_agreement_needed(columns, gaps, options)):
+        return None
+    return StatisticsRequest(tuple(columns), options, names, targets)
+
+
+def ask_statistics(config: Config, request: StatisticsRequest) -> Frame:
+    """Return the request for statistics of columns and labels."""
     head = {"version": __version__, "protocol": VERSION, "config": config.to_dict()}
-    return Frame("statistics", head | {"columns": columns_to_json(columns)})
+    return Frame("statistics", head | {"columns": columns_to_json(request.columns), "class_names": request.class_names})
 
 
-def read_statistics(
-    site: ClientId, reply: Frame, columns: Sequence[Column], rows: int, options: TableOptions
-) -> ColumnStatistics:
+def read_statistics(site: ClientId, reply: Frame, request: StatisticsRequest, rows: int) -> ColumnStatistics:
     """Return the statistics that a site sent.
 
     Args:
         site: the site.
         reply: its reply.
-        columns: the columns of all sites.
+        request: what it was asked for.
         rows: number of training rows in the site's description.
-        options: the rules of the run.
 
     Raises:
         AtollError: the reply is malformed, or its numbers are impossible.
@@ -64,5 +82,5 @@ def read_statistics(
         raise AtollError(
             f"Site {site!r} sent no statistics of columns: {reason}. Install the same version there."
         ) from reason
-    check_statistics(f"Site {site!r}", found, columns, rows, options)
+    check_statistics(f"Site {site!r}", found, request, rows)
     return found

@@ -1,11 +1,12 @@
-"""Send the statistics of a site's columns, as far as the site's rules admit."""
+"""Send the statistics of a site's columns and labels, as far as the site's rules admit."""
 
 import json
 from hashlib import sha256
 
 from ...config import Config
 from ...core.serialization import encode
-from ...data.tables.statistics import to_send
+from ...data.tables.federated import count_targets, measure_client
+from ...data.tables.statistics import StatisticsRequest
 from ...errors import AtollError
 from ...utils.files import to_json, write_whole
 from ...utils.parsing import Json
@@ -22,7 +23,7 @@ def release_statistics(site: SiteConfig, config: Config, head: Json) -> Frame:
     Args:
         site: the site.
         config: the configuration of the run.
-        head: the request, which names the columns of all sites.
+        head: the request, which names the columns of all sites, and says whether names of classes are needed.
 
     Raises:
         Refusal: the site's rules keep statistics at the site, or the columns are others.
@@ -37,9 +38,11 @@ def release_statistics(site: SiteConfig, config: Config, head: Json) -> Frame:
         raise Refusal("request", str(reason)) from reason
     except AtollError as reason:
         raise Refusal("data", str(reason)) from reason
-    columns = federation.dataset.columns
-    _count(site, [config.seed, config.split, *options, columns_to_json(columns)])
-    return Frame("statistics", {}, encode(to_send(federation.rows(federation.train[0]), columns, options)))
+    data = federation.dataset
+    names = bool(head.get("class_names")) and data.open_classes
+    request = StatisticsRequest(data.columns, options, names, count_targets(data, options))
+    _count(site, [config.seed, config.split, *options, columns_to_json(data.columns), names])
+    return Frame("statistics", {}, encode(measure_client(federation, 0, request)))
 
 
 def _count(site: SiteConfig, request: list[object]) -> None:

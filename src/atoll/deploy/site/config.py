@@ -115,6 +115,7 @@ class SiteConfig:
             "task": data.problem.task,
             "classes": data.problem.outputs,
             "labels": words_digest(data.classes),
+            "open_classes": data.open_classes,
             "model": self.architecture,
             "public": public_digest(self.public_rows),
             "columns": columns_to_json(data.columns),
@@ -177,8 +178,7 @@ class SiteData:
         data = self.data
         check(config.split, data)
         everything = np.arange(len(data.y_train))
-        groups = data.group_numbers(data.y_train)
-        parts = split_site(name, everything, groups, len(data.groups), config.split, config.seed)
+        parts = split_site(name, everything, data.y_train, data, config.split, config.seed)
         return parts.train[0], parts.val[0], parts.test[0]
 
 

@@ -23,6 +23,7 @@ from ...core.task import Round
 from ...core.traits import Need
 from ...data.dataset import Array
 from ...data.federated_dataset import FederatedDataset
+from ...data.tables.agreed_labels import UnnamedClass, with_class_names, with_target_unit
 from ...data.tables.federated import Preparations
 from ...data.tables.preparation import fit
 from ...data.tables.statistics import measure
@@ -96,9 +97,10 @@ class Participation:
     def _pool(self, method: AnyMethod) -> ClientPool:
         """Build the pool with this site alone. A method that shares the smallest model needs all architectures."""
         site, config = self.site, self.config
-        data, name = site.rows.data, site.name
-        transform = preset(config.transform, config.data, data.shape)
-        self.federation, self.preparations = self._prepared(site.federation(config))
+        name = site.name
+        self.federation, self.preparations = self._prepared(self._labelled(site.federation(config)))
+        data = self.federation.dataset
+        transform = preset(config.transform, config.data, site.rows.data.shape)
         rows = build_row_splits(self.federation, transform, preparations=self.preparations)
         shared = Need.SHARED_MODEL in traits_of(method).needs and not config.shared_model
         roster = self.roster if shared else {name: site.architecture}
@@ -120,6 +122,16 @@ class Participation:
             public=None if site.public_rows is None else transform.prepare(self._public_rows(site.public_rows)),
             augment=transform.augmentation,
         )
+
+    def _labelled(self, federation: FederatedDataset) -> FederatedDataset:
+        """Return the site's rows with the classes and the unit of targets that sites agreed on."""
+        agreed = None if self._agreement is None else self._agreement.agreed
+        try:
+            return with_target_unit(with_class_names(federation, agreed), agreed)
+        except UnnamedClass as reason:
+            raise Refusal("classes", str(reason)) from reason
+        except AtollError as reason:
+            raise Refusal("request", str(reason)) from reason
 
     def _prepared(self, federation: FederatedDataset) -> tuple[FederatedDataset, Preparations]:
         """Return the site's rows with the columns that sites agreed on, and their preparation."""

@@ -43,7 +43,7 @@ class SitePrivacyRules(NamedTuple):
             return ["Privacy rules are off: whatever a method declares to send leaves the site."]
         return [
             f"Statistics of a class leave the site only if it has at least {self.min_class_count} rows there; sums of "
-            f"a column and names of categories only if {self.min_class_count} training rows have them.",
+            f"columns and targets and names of categories and classes only if {self.min_class_count} rows have them.",
             f"In place of covariances of features: {self.cov_source or 'as strict as the method can be'}.",
             "What a method does not declare does not leave the site.",
         ]

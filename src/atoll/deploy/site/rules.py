@@ -102,9 +102,10 @@ class SiteRules:
             f"A model has at most {self.weights:,} weights.",
             f"All runs together store at most {self.disk_gb} GB here.",
             f"Scores leave the site {shown[self.scores]}.",
-            f"Sums and categories of columns leave the site for at most {self.statistics} divisions of its rows."
+            "Sums and categories of columns, sums of targets, and names of classes that not all sites have leave the "
+            f"site for at most {self.statistics} divisions of its rows."
             if self.statistics
-            else "Sums and categories of columns do not leave the site.",
+            else "Sums and categories of columns, sums of targets and names of classes do not leave the site.",
         ]
 
 

@@ -42,7 +42,7 @@ def check_unchanged(begun: Json, again: Json) -> None:
 def _lasting(document: Json) -> Json:
     """Return the entries of an announcement that stay the same through a run."""
     config = {name: v for name, v in dict(document["config"]).items() if name in TOLD and name != "rounds"}
-    return {"config": config, "models": document["models"], "expect": document["expect"]}
+    return {"config": config} | {name: document.get(name) for name in ("models", "expect", "tables")}
 
 
 def load_method(config: Config, site: SiteConfig) -> AnyMethod:

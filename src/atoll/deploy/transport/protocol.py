@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...errors import AtollError
 from ...utils.parsing import Json
 
-VERSION = 3
+VERSION = 4
 MOST_HEAD = 1 << 20
 MOST_BODY = 1 << 32
 _MAGIC = b"ATL1"
@@ -33,6 +33,10 @@ CODES = {
     "contract": "has the method with other settings, other payloads or other code. Install the same version everywhere",
     "model": "has a model of another form than the server expects",
     "data": "has rows of another form than the federation",
+    "classes": (
+        "has rows of a class that no site has named, because too few rows have it. List all classes at every site, "
+        "such as 'rows.csv?classes=a,b,c'"
+    ),
     "public": "has no public rows, or other ones than the server. Copy the server's file there",
     "run": "does not know the run",
     "state": "lacks the state that the run needs, or the state was changed there",
@@ -48,8 +52,9 @@ CODES = {
         "does not admit this by its own rules, which `atoll deploy rules` shows there. The log there says which rule"
     ),
     "statistics": (
-        "keeps sums and categories of its columns to itself, by its own rules. Start the run with --standardise site "
-        "or no and --missing site, and declare categories in a schema file"
+        "keeps sums and categories of its columns, names of classes and sums of targets to itself, by its own rules. "
+        "Start the run with --standardise site and --missing site, or --standardise no for numbers to predict, and "
+        "declare categories and classes in a schema file"
     ),
     "budget": "has spent the privacy budget of this run",
     "failed": "failed in its part of the method. The log there says why",
