@@ -1,33 +1,68 @@
-"""What SCD's spectral term costs beside the training step it joins: a ResNet-18, batches of 64, one thread.
+"""What SCD's spectral term costs, in one thread: beside its transforms, beside a training step, and with ``reg_every``.
 
-``spectrum.*`` is the time of a gradient of the term over that of a training step, for a teacher whose spectrum is
-known: low frequencies or all of them, over the whole vector or layer by layer.
+``spectrum.over_transforms_1e6`` is the time of a gradient of the term over that of the two transforms that it needs,
+for a network of linear layers with a million weights and a teacher whose spectrum is known. ``spectrum.low_vector`` and
+the like are the time of such a gradient over that of a training step of a ResNet-18 with batches of 64: low frequencies
+or all of them, over the whole vector or layer by layer. ``spectrum.reg_every_R`` is the time of training the personal
+model of the million weights, one epoch of 32 batches of 32, over that with the term in every step;
+``spectrum.reg_every_R_moves`` how far the weights end from those, over the way that they went.
 """
+
+from typing import Any
 
 import torch
 
 from atoll import models
 from atoll.core.batch import Batch
+from atoll.core.client import Client
 from atoll.core.losses import objective
 from atoll.core.model import Model
 from atoll.core.optim.base import gradient
+from atoll.core.optim.sgd import SGD
+from atoll.core.params import sqnorm, sub
+from atoll.core.payloads import Params
 from atoll.core.prng import key, normal, randint
+from atoll.core.problems import Classes
+from atoll.core.task import Round
+from atoll.methods._fourier import make_transform, next_smooth_length
 from atoll.methods._spectrum import spectral_distance
+from atoll.methods.fedavg import Global, Update
+from atoll.methods.local import State
+from atoll.methods.scd import SCD
 
 from .timing import Work, interleaved
 
 TERMS = {"low_vector": (0.4, "vector"), "all_vector": (1.0, "vector"), "all_layer": (1.0, "layer")}
+COLUMNS, CLASSES = 64, 10
 
 
 def figures(quick: bool) -> dict[str, float]:
+    return _beside_transforms(quick) | _beside_steps(quick) | _every(quick)
+
+
+def _beside_transforms(quick: bool) -> dict[str, float]:
+    student = _linear(quick).init()
+    of = spectral_distance(_nearby(student), list(student))
+    batch = _batch(1, (COLUMNS,))
+    length = next_smooth_length(sum(v.numel() for v in student.values()))
+    transform = make_transform(length, torch.float32, torch.device("cpu"))
+    vector = normal(key("vector"), length)
+    waves = transform(vector)
+    works: dict[str, Work] = {
+        "term": lambda: gradient(lambda p, b: of(p), student, batch),
+        "there": lambda: transform(vector),
+        "back": lambda: transform.back(waves),
+    }
+    times = interleaved(works, 1 if quick else 21)
+    return {"spectrum.over_transforms_1e6": times["term"] / (times["there"] + times["back"])}
+
+
+def _beside_steps(quick: bool) -> dict[str, float]:
     name, rows, repeats = ("lenet", 4, 1) if quick else ("resnet18", 64, 5)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Model(models.build(name, (3, 32, 32), 10), name)
+    model = _model(name, (3, 32, 32))
     student = model.init()
-    names = [name for name, _ in model.net.named_parameters()]
-    teacher = {name: student[name] + 0.01 * normal(key(name), *student[name].shape) for name in names}
-    batch = Batch(normal(key("x"), rows, 3, 32, 32), randint(key("y"), 10, rows), torch.ones(rows), key("noise"), {})
+    names = model.weight_names
+    teacher, batch = _nearby(student), _batch(rows, (3, 32, 32))
 
     def term(tau: float, scope: str) -> Work:
         apart = spectral_distance(teacher, names, tau=tau, scope=scope)
@@ -36,3 +71,45 @@ def figures(quick: bool) -> dict[str, float]:
     works = {"step": lambda: gradient(objective(model), student, batch)}
     times = interleaved(works | {name: term(*how) for name, how in TERMS.items()}, repeats)
     return {f"spectrum.{name}": times[name] / times["step"] for name in TERMS}
+
+
+def _every(quick: bool) -> dict[str, float]:
+    model, rows = _linear(quick), 128 if quick else 1024
+    batch, start = _batch(rows, (COLUMNS,)), model.init()
+    client = Client(batch.x, batch.y, torch.tensor(rows), model, Classes(CLASSES))
+    teacher = _nearby(start)
+
+    def train(every: int) -> Params:
+        method = SCD(personal_optim=SGD(epochs=1), reg_every=every)
+        up = Update(teacher, client.n, {})
+        return method.after_upload(Global(start, {}), up, State(start), client, Round(0), key(0)).params
+
+    works: dict[str, Any] = {str(every): (lambda every=every: train(every)) for every in (1, 2, 4)}
+    times, ends = interleaved(works, 1 if quick else 5), {name: work() for name, work in works.items()}
+    found: dict[str, float] = {}
+    for name in ("2", "4"):
+        moved = sqnorm(sub(ends[name], ends["1"])) / sqnorm(sub(ends["1"], start))
+        found |= {
+            f"spectrum.reg_every_{name}": times[name] / times["1"],
+            f"spectrum.reg_every_{name}_moves": float(moved.sqrt()),
+        }
+    return found
+
+
+def _linear(quick: bool) -> Model:
+    return _model("mlp", (COLUMNS,), hidden=(40, 18) if quick else (4000, 180))
+
+
+def _model(name: str, shape: tuple[int, ...], **more: Any) -> Model:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Model(models.build(name, shape, CLASSES, **more), name)
+
+
+def _nearby(params: Params) -> Params:
+    return {name: v + 0.01 * normal(key(name), *v.shape) for name, v in params.items()}
+
+
+def _batch(rows: int, shape: tuple[int, ...]) -> Batch:
+    x, y = normal(key("x"), rows, *shape), randint(key("y"), CLASSES, rows)
+    return Batch(x, y, torch.ones(rows), key("noise"), {})

@@ -25,7 +25,19 @@ OWN = {
         f"{what}.clients_{n}" for what in ("rss_mb", "seconds_per_round", "seconds_first_round") for n in (20, 40)
     }
     | {"idle_kb_per_client", "scale.same_digest"},
-    "spectrum": {f"spectrum.{name}" for name in ("low_vector", "all_vector", "all_layer")},
+    "spectrum": {
+        f"spectrum.{name}"
+        for name in (
+            "over_transforms_1e6",
+            "low_vector",
+            "all_vector",
+            "all_layer",
+            "reg_every_2",
+            "reg_every_4",
+            "reg_every_2_moves",
+            "reg_every_4_moves",
+        )
+    },
     "peak": {"peak.gemm_gflops_per_thread"}
     | {f"peak_share.{work}" for work in ("W1s_B10", "W1s_B64", "W1_B10", "W1_B64", "W2_B64", "W3")},
 }

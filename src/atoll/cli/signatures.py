@@ -1,7 +1,7 @@
 """Check a command line, explain it and complete it without importing what the command needs.
 
 Options and help texts of all commands are in ``signatures.json``, made from the commands themselves. A command is
-imported, with torch, when its options and the names of methods have been checked.
+imported, with torch, when its options and the names of methods and data sets have been checked.
 """
 
 import json
@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 
 from ..methods._names import ALL, check_name, method_names
 from ..utils.parsing import Json
+from .data_names import check_data_name
 
 FILE = Path(__file__).with_name("signatures.json")
 COMPLETED = ("data", "models")  # options whose values are completed by stored names
@@ -95,6 +96,8 @@ class LightCommand(GroupedHelp):
                 given = light.params[str(parameter.name)]
                 for text in given if isinstance(given, tuple) else filter(None, [given]):
                     check_name(text)
+        if isinstance(data := light.params.get("data"), str):
+            check_data_name(data, light.params.get("data_dir"), _stored()["names"]["data"])
         real = self._load()
         real.context_settings.setdefault("help_option_names", self.context_settings.get("help_option_names"))
         return real.make_context(info_name, args, parent, **extra)

@@ -1,185 +1,193 @@
 """Measure how far the spectra of two models are apart; a spectrum is the magnitudes of the weights' Fourier transform.
 
-Memory, not arithmetic, limits a transform of ten million weights. So the transform is done in two steps on a matrix
-whose rows and columns fit into the cache. Its bins come out in another order, which does not change sums over bins.
+A student differs little from its teacher, so a difference of their spectra would consist of rounding errors. But the
+transform is linear: that of the difference of the weights is exact. With z and c the transforms of student and teacher
+and s and t their magnitudes, s^2 - t^2 is the real part of (z - c) times the conjugate of (z + c). That over s + t is
+s - t, and the logarithm of s / t is log1p((s - t) / t).
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from ..core import Params
+from ._fourier import Transform, count_bins, make_transform, next_smooth_length
 
 EPSILON = 1e-8  # Added (squared) to squared magnitudes: no logarithm of 0, and a root that is smooth at 0.
-KEPT = 8  # transforms that are kept: one for each architecture, or for each layer of a small one
-MAX_ROWS = 512  # Enough rows to make each row of the matrix short.
+PIECE = 2**15  # numbers that are added in single precision
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Divergences of magnitudes s from a teacher's magnitudes t: the value and its gradient by s. ``times`` is the number of
-# bins that each entry stands for; ``mass`` is the sum of the teacher's magnitudes over all bins.
+# Divergences of magnitudes s from a teacher's magnitudes t, by sums over bins in double precision.
 
 
-def kl_sum1(s: Tensor, t: Tensor, times: Tensor, mass: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """Return sum_k p_k log(p_k / q_k), p and q being the spectra divided by their sums, and its gradient."""
-    ratio, weighted = (s / t).log(), times * s
-    own = _sum64(weighted)
-    mean = _sum64(weighted * ratio) / own
-    return mean - (own / mass).log(), times * (ratio - mean.to(s.dtype)) / own.to(s.dtype)
+class Sums(NamedTuple):
+    """Sums over bins that all divergences are made of."""
+
+    mass: Tensor  # of t
+    gain: Tensor  # of s - t
+    score: Tensor  # of s log(s / t)
+    bins: int
 
 
-def gen_kl(s: Tensor, t: Tensor, times: Tensor, mass: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """Return mean_k s_k log(s_k / t_k) - s_k + t_k, and its gradient."""
-    ratio = (s / t).log()
-    return _sum64(times * (s * ratio - s + t)) / bins, times * ratio / bins
+class Divergence(NamedTuple):
+    """A value, and the two numbers of its gradient by s, which is scale * (log(s / t) + shift)."""
+
+    value: Tensor
+    shift: Tensor
+    scale: Tensor
 
 
-def raw(s: Tensor, t: Tensor, times: Tensor, mass: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """Return sum_k s_k log(s_k / t_k), which is least at s = t / e and not at s = t, and its gradient."""
-    ratio = (s / t).log()
-    return _sum64(times * s * ratio), times * (ratio + 1)
+def kl_sum1(of: Sums) -> Divergence:
+    """Return sum_k p_k log(p_k / q_k), p and q being the spectra divided by their sums."""
+    own = of.mass + of.gain
+    mean = of.score / own
+    return Divergence(mean - (of.gain / of.mass).log1p(), -mean, 1 / own)
 
 
-DIVERGENCES = {"kl_sum1": kl_sum1, "gen_kl": gen_kl, "raw": raw}
+def gen_kl(of: Sums) -> Divergence:
+    """Return mean_k s_k log(s_k / t_k) - s_k + t_k."""
+    one = torch.ones_like(of.score)
+    return Divergence((of.score - of.gain) / of.bins, 0 * one, one / of.bins)
+
+
+def raw(of: Sums) -> Divergence:
+    """Return sum_k s_k log(s_k / t_k), which is least at s = t / e and not at s = t."""
+    one = torch.ones_like(of.score)
+    return Divergence(of.score, one, one)
+
+
+DIVERGENCES: dict[str, Callable[[Sums], Divergence]] = {"kl_sum1": kl_sum1, "gen_kl": gen_kl, "raw": raw}
 SCOPES = ("vector", "layer")
 PADS = ("exact", "smooth")
 
-
-def _sum64(v: Tensor) -> Tensor:
-    return v.sum(dtype=torch.float64)
-
-
-class _WithSlope(Function):
-    """A divergence whose gradient is computed together with its value."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(s: Tensor, t: Tensor, times: Tensor, mass: Tensor, score: Callable[..., Any]) -> tuple[Tensor, Tensor]:
-        value, slope = score(s, t, times, mass)
-        return value.to(s.dtype), slope
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, by: Tensor, _: Any) -> tuple[Tensor, None, None, None, None]:
-        (slope,) = ctx.saved_tensors
-        return by * slope, None, None, None, None
-
-
 # ---------------------------------------------------------------------------------------------------------------------
-# Transforms
+# Models. A dimension for clients may come first in all tensors.
 
 
 @dataclass(frozen=True, eq=False)
-class Transform:
-    """Fourier transform of real vectors of ``rows * columns`` entries.
+class Layout:
+    """The places of tensors in one vector with its padding, the transforms of its parts, and the bins that count."""
 
-    Row ``i`` and column ``j`` of the result are bin ``i + rows * j``. The rows in the upper half are left out: they
-    mirror those in the lower half. The first row and the middle row have no mirror image among the others; each
-    contains the mirror images of its own bins.
-    """
+    shapes: list[torch.Size]
+    starts: list[int]  # of the tensors in the vector
+    gaps: list[slice]  # padding
+    transforms: list[Transform]
+    times: Tensor  # [entries], the bins that each entry stands for
+    weight: Tensor  # [entries], the same for entries to which an inverse transform adds their mirror images
+    bins: int
+    divergence: Callable[[Sums], Divergence]
 
-    rows: int
-    columns: int
-    twiddle: Tensor  # [rows // 2 + 1, columns], exp(-2 pi sqrt(-1) i j / length)
-    lone: Tensor  # [rows // 2 + 1, 1], 1 for the rows without mirror image, 0 for the others
-
-    def __call__(self, v: Tensor) -> Tensor:
-        inner = torch.fft.rfft(v.reshape(self.rows, self.columns), dim=-2) * self.twiddle
-        out: Tensor = torch.fft.fft(inner, dim=-1)
+    def vector(self, params: Sequence[Tensor], minus: Tensor | None = None) -> Tensor:
+        """Return params as a vector, or their difference from a vector."""
+        clients = params[0].shape[: params[0].ndim - len(self.shapes[0])]
+        out = self.times.new_empty(*clients, sum(t.length for t in self.transforms))
+        others = [None] * len(params) if minus is None else self.places(minus)
+        for place, v, other in zip(self.places(out), params, others, strict=True):
+            place.copy_(v) if other is None else torch.sub(v, other, out=place)
+        for gap in self.gaps:
+            out[..., gap] = 0
         return out
 
-    def back(self, y: Tensor) -> Tensor:
-        """Return the inverse transform, without division by the length."""
-        inner = torch.fft.ifft(y, dim=-1, norm="forward") * self.twiddle.conj()
-        out: Tensor = torch.fft.irfft(inner, n=self.rows, dim=-2, norm="forward").reshape(-1)
-        return out
+    def places(self, vector: Tensor) -> list[Tensor]:
+        """Return the views of a vector that are the tensors."""
+        each = zip(self.starts, self.shapes, strict=True)
+        return [vector[..., at : at + shape.numel()].view(*vector.shape[:-1], *shape) for at, shape in each]
 
-    def bins(self) -> Tensor:
-        """Return the bin of each entry."""
-        row, column = (torch.arange(n, device=self.twiddle.device) for n in self.twiddle.shape)
-        return row[:, None] + self.rows * column
+    def transform(self, vector: Tensor) -> Tensor:
+        """Return the transforms of all parts, real and imaginary part of each entry."""
+        parts = vector.split([t.length for t in self.transforms], -1)
+        return torch.view_as_real(_join([t(part).flatten(-2) for t, part in zip(self.transforms, parts, strict=True)]))
 
-
-@lru_cache(maxsize=KEPT)
-def make_transform(length: int, dtype: torch.dtype, device: torch.device | None = None) -> Transform:
-    """Return the transform of vectors of ``length`` entries, fast if ``length`` has no large factor.
-
-    Clients of one architecture have the same transform, which takes longer to make than to use.
-    """
-    rows = max(r for r in range(1, MAX_ROWS + 1) if length % r == 0)
-    column, row = torch.arange(length // rows, device=device), torch.arange(rows // 2 + 1, device=device)
-    angle = (column[:, None] * row).double() * (-2 * math.pi / length)
-    twiddle = torch.polar(torch.ones_like(angle), angle).to(dtype.to_complex())
-    lone = ((row == 0) | (2 * row == rows)).to(dtype)[:, None]
-    return Transform(rows, len(column), twiddle.T, lone)  # Column-major in memory, like the result of rfft.
+    def back(self, waves: Tensor) -> Tensor:
+        """Return the vector of complex entries."""
+        parts = waves.split([t.twiddle.numel() for t in self.transforms], -1)
+        each = zip(self.transforms, parts, strict=True)
+        return _join([t.back(part.unflatten(-1, t.twiddle.mT.shape)) for t, part in each])
 
 
-@lru_cache(maxsize=KEPT)
-def count_bins(transform: Transform, first: int) -> Tensor:
-    """Return how many of the ``first`` bins each entry stands for; two entries of one bin count half each."""
-    bins = transform.bins()
-    inside = (bins < first).to(transform.lone.dtype) + (-bins % (transform.rows * transform.columns) < first)
-    return inside / (1 + transform.lone)
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def next_smooth_length(n: int) -> int:
-    """Return the smallest length from ``n`` on without prime factors above 5."""
-    while True:
-        rest = n
-        for prime in (2, 3, 5):
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1:
-            return n
-        n += 1
+def _sum_pairs(pairs: Tensor) -> Tensor:
+    """Return the sum of each real and imaginary part."""
+    return pairs[..., 0] + pairs[..., 1]
 
 
-class _Magnitudes(Function):
-    """sqrt(|z|^2 + EPSILON^2) of a transform z.
+def _magnitudes(z: Tensor) -> Tensor:
+    return _sum_pairs(z * z).add_(EPSILON**2).sqrt_()
 
-    The gradient takes one inverse transform, half as long as the complex one that torch would take.
-    """
 
-    generate_vmap_rule = True
+def _sum64(v: Tensor) -> Tensor:
+    """Return the sum of the last dimension in double precision, up to rounding errors that cancel each other."""
+    return torch.stack([piece.sum(-1) for piece in v.split(PIECE, -1)]).sum(0, dtype=torch.float64)
+
+
+class _Teacher(Function):
+    """The vector of a teacher, its transform, its magnitudes, and their sum over all bins that count."""
 
     @staticmethod
-    def forward(v: Tensor, transform: Transform) -> tuple[Tensor, Tensor]:
-        z = transform(v)
-        return z.real.square().add_(z.imag.square()).add_(EPSILON**2).sqrt_(), z
+    def forward(layout: Layout, *params: Tensor) -> tuple[Tensor, ...]:
+        vector = layout.vector(params)
+        c = layout.transform(vector)
+        t = _magnitudes(c)
+        return vector, c, t, _sum64(layout.times * t)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Transform], output: tuple[Tensor, Tensor]) -> None:
-        ctx.transform = inputs[1]
-        ctx.mark_non_differentiable(output[1])
+    def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], layout: Layout, *tensors: Tensor) -> tuple[Any, Any]:
+        return _Teacher.apply(layout, *_stacked(info, in_dims[1:], tensors)), (0, 0, 0, 0)  # type: ignore[no-untyped-call]
+
+
+class _Distance(Function):
+    """A divergence of a student from its teacher, computed together with its gradient by the student's vector."""
+
+    @staticmethod
+    def forward(
+        layout: Layout, vector: Tensor, c: Tensor, t: Tensor, mass: Tensor, *params: Tensor
+    ) -> tuple[Tensor, ...]:
+        z = layout.transform(layout.vector(params, vector))
+        apart = _sum_pairs(torch.add(z, c, alpha=2).mul_(z))  # s^2 - t^2
+        z += c
+        s = _magnitudes(z)
+        gain = apart.div_(s + t)  # s - t
+        ratio = (gain / t).clamp_(min=torch.finfo(t.dtype).eps / 2 - 1).log1p_()
+        score = (layout.times * s).mul_(ratio)
+        sums = Sums(mass, _sum64(gain.mul_(layout.times)), _sum64(score), layout.bins)
+        value, shift, scale = layout.divergence(sums)
+        slope = ratio.add_(shift.to(t.dtype)[..., None]).mul_(layout.weight).div_(s)
+        waves = torch.view_as_complex(z).mul_(slope)
+        return value.to(t.dtype), layout.back(waves), scale.to(t.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+        ctx.layout = inputs[0]
+        ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*output)
+        ctx.save_for_backward(*output[1:])
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor, _: Any) -> tuple[Tensor, None]:
-        s, z = ctx.saved_tensors
-        waves = (slope / s).mul_((1 + ctx.transform.lone) / 2) * z  # The inverse adds the mirror images.
-        return ctx.transform.back(waves), None
+    def backward(ctx: Any, by: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        gradient, scale = ctx.saved_tensors
+        return None, None, None, None, None, *ctx.layout.places((by * scale)[..., None] * gradient)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], layout: Layout, *tensors: Tensor) -> tuple[Any, Any]:
+        return _Distance.apply(layout, *_stacked(info, in_dims[1:], tensors)), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
-def magnitudes(v: Tensor, transform: Transform) -> Tensor:
-    """Return the spectrum of a vector, in the order of the transform."""
-    s: Tensor = _Magnitudes.apply(v, transform)[0]  # type: ignore[no-untyped-call]
-    return s
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Models
+def _stacked(info: Any, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors with clients first."""
+    each = zip(tensors, dims, strict=True)
+    return [v.expand(info.batch_size, *v.shape) if at is None else v.movedim(at, 0) for v, at in each]
 
 
 def spectral_distance(
@@ -200,28 +208,29 @@ def spectral_distance(
         scope: ``"vector"`` transforms all weights at once, ``"layer"`` each tensor by itself.
         pad: ``"smooth"`` pads with zeros to a length that is fast to transform; ``"exact"`` does not pad.
     """
-    pieces = [list(names)] if scope == "vector" else [[name] for name in names]
-    some = teacher[names[0]]
-    sizes = [sum(teacher[name].numel() for name in piece) for piece in pieces]
-    lengths = [next_smooth_length(size) for size in sizes] if pad == "smooth" else sizes
-    fill = [some.new_zeros(length - size) for length, size in zip(lengths, sizes, strict=True)]
-    transforms = [make_transform(length, some.dtype, some.device) for length in lengths]
-    firsts = [math.ceil(round(tau * length, 6)) for length in lengths]  # Rounded first, because 0.07 * 100 is above 7.
-    times = torch.cat([count_bins(t, first).flatten() for t, first in zip(transforms, firsts, strict=True)])
-    score = partial(DIVERGENCES[divergence], bins=sum(firsts))
-
-    def spectrum(params: Params) -> Tensor:
-        parts = []
-        for piece, zeros, t in zip(pieces, fill, transforms, strict=True):
-            vector = torch.cat([*(params[name].reshape(-1) for name in piece), zeros])
-            parts.append(magnitudes(vector, t).flatten())
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    reference = spectrum(teacher)
-    mass = _sum64(times * reference)
+    layout = _layout([teacher[name] for name in names], divergence, tau, scope, pad)
+    known = _Teacher.apply(layout, *(teacher[name] for name in names))  # type: ignore[no-untyped-call]
 
     def of(student: Params) -> Tensor:
-        value: Tensor = _WithSlope.apply(spectrum(student), reference, times, mass, score)[0]  # type: ignore[no-untyped-call]
+        value: Tensor = _Distance.apply(layout, *known, *(student[name] for name in names))[0]  # type: ignore[no-untyped-call]
         return value
 
     return of
+
+
+def _layout(tensors: Sequence[Tensor], divergence: str, tau: float, scope: str, pad: str) -> Layout:
+    parts = [list(tensors)] if scope == "vector" else [[v] for v in tensors]
+    starts, gaps, transforms, at = [], [], [], 0
+    for part in parts:
+        sizes = [v.numel() for v in part]
+        starts += [at + sum(sizes[:i]) for i in range(len(sizes))]
+        length = next_smooth_length(sum(sizes)) if pad == "smooth" else sum(sizes)
+        transforms.append(make_transform(length, part[0].dtype, part[0].device))
+        gaps.append(slice(at + sum(sizes), at + length))
+        at += length
+    firsts = [math.ceil(round(tau * t.length, 6)) for t in transforms]  # Rounded first, because 0.07 * 100 is above 7.
+    counts = [count_bins(t, first) for t, first in zip(transforms, firsts, strict=True)]
+    weights = [times * (1 + t.lone) / 2 for times, t in zip(counts, transforms, strict=True)]
+    times, weight = (_join([v.flatten() for v in each]) for each in (counts, weights))
+    shapes = [v.shape for v in tensors]
+    return Layout(shapes, starts, gaps, transforms, times, weight, sum(firsts), DIVERGENCES[divergence])

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
-from scipy import stats
 
 from ..storage.run_reader import Run, value
 from .groups import Group
@@ -87,7 +86,7 @@ def _gains(group: Group, alone: Group) -> OwnerGains | None:
         dict(sorted(means.items(), key=lambda item: item[1])),
         float(low),
         float(high),
-        float(stats.wilcoxon(found).pvalue) if found.any() else 1.0,
+        _signed_rank_p(found) if found.any() else 1.0,
         float(np.mean(up)),
     )
 
@@ -120,3 +119,10 @@ def describe_gains(gains: OwnerGains, percent: bool) -> str:
 def format_p(p: float) -> str:
     """Return a p-value with two digits, or its bound if it is very small."""
     return "below 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def _signed_rank_p(gains: np.ndarray) -> float:
+    """Return the p-value of Wilcoxon's signed-rank test."""
+    from scipy import stats  # takes a second to import, which a run does without until it is finished
+
+    return float(stats.wilcoxon(gains).pvalue)

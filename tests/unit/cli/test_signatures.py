@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ import pytest
 
 from atoll import cli, models
 from atoll.cli import signatures
+from atoll.cli.data_names import check_data_name
 from atoll.cli.deploy import load_run
 from atoll.data.catalogue import KNOWN
 from atoll.data.natural_sets import NATURAL
@@ -85,6 +87,7 @@ def test_help_imports_nothing_heavy(name: str) -> None:
         ("run fedavgg", "Unknown method 'fedavgg'. Did you mean 'fedavg'?"),
         ("compare fedavg fedprx:no+dw", "Unknown method 'fedprx'. Did you mean 'fedprox'?"),
         ("methods fedavgg", "Unknown method 'fedavgg'. Did you mean 'fedavg'?"),
+        ("run fedavg --data digitz", "Unknown data set 'digitz'. Did you mean 'digits'?"),
         ("run fedavg --rouns 3", "No such option '--rouns'"),
         ("run fedavg --rounds many", "Invalid value for '--rounds'"),
         ("sweep", "Missing argument 'METHOD'"),
@@ -120,6 +123,20 @@ def test_completion_imports_nothing_heavy(typed: str, found: str) -> None:
 @pytest.mark.parametrize("text", ["all", "mine.py", "some/folder", "fedavg:no-such+dw", "."])
 def test_files_variants_and_all_are_no_unknown_methods(text: str) -> None:
     check_name(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["digits", "emnist", "emnist:letters", "mnist@0-4", "hf:some/set", "a.csv", "mine", "kept"]
+)
+def test_known_names_and_files_are_no_unknown_data_sets(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "kept.npz").touch()
+
+    check_data_name(name, str(tmp_path / "folder"), ["digits", "emnist:letters"])
 
 
 def test_help_lists_common_options_and_help_all_the_others(atoll: Callable[..., Any]) -> None:
