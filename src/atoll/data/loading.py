@@ -16,9 +16,9 @@ a folder of .csv or .parquet files      one table for each owner, whose name is 
 Options may follow a file: ``table.csv?label=diagnosis&owner=hospital``. For tables, ``ignore=id,name`` leaves columns
 out, and ``schema=heart.yaml`` declares kinds of columns (`atoll.data.tables.schema`). ``classes=benign,malignant`` (or
 ``classes=0-9``) fixes the order of the classes, which is otherwise the sorted order of the training labels. Paths are
-looked up as written, then in the data folder. A data set of the catalogue is read from ``<name>.npz`` in the data folder
-if the file exists (``:`` is written as ``_``; for imdb also ``imdb.parquet``), otherwise from its official files, which
-are downloaded if missing.
+looked up as written, then in the data folder. A data set of the catalogue is read from ``<name>.npz`` in the data
+folder if the file exists (``:`` is written as ``_``; for imdb also ``imdb.parquet``), otherwise from its official
+files, which are downloaded if missing.
 
 ``--task`` says what the labels are, if not classes: ``table.csv?label=fever,cough`` names several label columns, and
 ``novel.txt?tokens=bytes&length=64`` the tokens of a text and the length of a window.
@@ -44,7 +44,8 @@ from .readers.binary import client_parts, npz_parts
 from .readers.huggingface import hub_parts
 from .readers.images import SIZE, folder_parts
 from .readers.plain_text import TOKENS, WINDOW, window_parts
-from .readers.tables import SUFFIXES, TableRequest, table_parts
+from .readers.table_join import TableRequest
+from .readers.tables import SUFFIXES, table_parts
 from .tables.schema import Schema, read_schema
 
 WHERE = "The data set"
@@ -196,7 +197,9 @@ def _load_known(known: CatalogueEntry, request: _Request, folder: Path) -> Datas
     if local is None:
         parts = known.read([fetch(file, folder) for file in known.files], size or SIZE, request.labels)
     else:
-        parts = table_parts(local) if local.suffix == ".parquet" else npz_parts(local)
+        numbers = tuple(str(label) for label in range(known.info.classes))
+        table = local.suffix == ".parquet"
+        parts = table_parts(local, TableRequest(classes=numbers)) if table else npz_parts(local)
     parts = parts if known.names is None else parts._replace(classes=known.names)
     data = assemble(request.text, parts, task=request.task)
     if data.shape != shape:
@@ -270,6 +273,7 @@ def _read_table(path: Path, request: _Request) -> RawDataset:
             Schema() if schema is None else read_schema(schema),
             one_label=request.task in (None, Classes.task),
             unlike=request.unlike,
+            classes=tuple(request.order() or ()),
         ),
     )
 

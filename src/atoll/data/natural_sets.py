@@ -19,7 +19,8 @@ from .arrays import RawDataset, RawSplit
 from .catalogue import DatasetInfo
 from .readers.binary import reading
 from .readers.pickles import read_pickled_dict
-from .readers.tables import TableRequest, read_table, table_parts
+from .readers.table_join import TableRequest
+from .readers.tables import read_table, table_parts
 from .tables.columns import NUMBER, Column
 from .tables.schema import read_schema
 

@@ -14,7 +14,8 @@ from ..errors import AtollError
 from .arrays import RawDataset, RawSplit, assemble
 from .dataset import Array, Dataset
 from .readers.huggingface import has_media, split_parts
-from .readers.tables import TableRequest, read_table
+from .readers.table_join import TableRequest
+from .readers.tables import read_table
 
 FORMS = (
     "a name or a path; (X, y) or (X_train, y_train, X_test, y_test); a data frame; a data set of torch or Hugging "

@@ -13,8 +13,18 @@ from ..errors import AtollError
 
 
 def load_data(config: Config) -> Dataset:
-    """Load the data set of a configuration."""
-    return load(config.data, config.data_dir, config.task, unlike_columns=config.columns == OWN)
+    """Load the data set of a configuration.
+
+    Raises:
+        AtollError: the data set cannot be read, or all of its rows have the same class.
+    """
+    data = load(config.data, config.data_dir, config.task, unlike_columns=config.columns == OWN)
+    if data.num_classes == 1 and data.open_classes:
+        raise AtollError(
+            f"All rows of data set {data.name!r} have the label {data.classes[0]!r}: there is nothing to tell apart. "
+            "Choose another label, for a table with '?label='."
+        )
+    return data
 
 
 def check_task(data: Dataset, config: Config) -> Dataset:

@@ -159,6 +159,23 @@ def test_class_of_too_few_rows_is_not_named_and_the_run_says_so(tmp_path: Path) 
     assert "rare" not in str(tables)
 
 
+def test_classes_that_sites_spell_differently_are_refused_with_both_sites(tmp_path: Path) -> None:
+    data = write_classes(tmp_path / "data")
+    (data / "west.csv").write_text((data / "west.csv").read_text().replace("ill", "Ill"))
+
+    with pytest.raises(AtollError, match=r"Site 'west' has the class 'Ill' and site 'north' 'ill', .* capitals"):
+        deploy(tmp_path, sites(tmp_path, data, "outcome"))
+
+
+def test_server_notes_which_classes_each_site_named(tmp_path: Path) -> None:
+    deploy(tmp_path, sites(tmp_path, write_classes(tmp_path / "data"), "outcome"))
+
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    assert (
+        "Classes of all sites: 2, 10, ill, well. Named by north: ill, well; south: 2, well; west: 2, 10, ill." in events
+    )
+
+
 @pytest.mark.parametrize("declared", [True, False])
 def test_site_that_lists_its_classes_needs_the_others_to_list_the_same(declared: bool, tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data")

@@ -117,7 +117,7 @@ FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "unknown compression": (lambda folder: patched_npz(folder, 8, 97), "compression"),
     "truncated npz": (truncated_npz, "zip"),
     "tokens of 2^40": (tokens_npz, "token id 1099511627776 is too large"),
-    "latin-1 names": (latin_csv, "utf-8"),
+    "latin-1 names": (latin_csv, "UTF-8"),
     "latin-1 values": (latin_values, "UTF-8"),
     "damaged parquet": (damaged_parquet, "Cannot read"),
     "pipe as npz": (lambda folder: pipe(folder, "a.npz"), "pipe"),

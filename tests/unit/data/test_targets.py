@@ -74,7 +74,7 @@ def test_text_labels_are_refused_as_numbers(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("x,y\n1,red\n2,blue\n")
 
-    with pytest.raises(AtollError, match=r"such as 'red'\. Give a number for each row"):
+    with pytest.raises(AtollError, match=r"t\.csv line 2: the label 'red' in column 'y' is no number"):
         load(str(path), task="regression")
 
 

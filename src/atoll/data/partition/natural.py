@@ -25,9 +25,14 @@ class Natural:
         unique, which, sizes = np.unique(pool.owners.astype(str), return_inverse=True, return_counts=True)
         names: list[str] = unique.tolist()
         able = np.flatnonzero(sizes >= MIN_ROWS)
-        if not len(able) or (clients is not None and not 1 <= clients <= len(able)):
+        if not len(able):
             raise AtollError(
-                f"Partition 'natural' with {clients or 'all'} clients: {len(able)} owners have at least {MIN_ROWS} "
+                f"Partition 'natural': none of the {len(names)} owners has {MIN_ROWS} rows, and one is needed to train "
+                "and one to test. Choose another column of owners, or another partition, such as dirichlet:0.5."
+            )
+        if clients is not None and not 1 <= clients <= len(able):
+            raise AtollError(
+                f"Partition 'natural' with {clients} clients: {len(able)} owners have at least {MIN_ROWS} "
                 f"rows. Use from 1 to {len(able)} clients, or leave the number out to take all of them."
             )
         kept = able[np.argsort(-sizes[able], kind="stable")][:clients].tolist()

@@ -1,6 +1,6 @@
 """Find the label columns of a table, and the rows that have a label."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +8,11 @@ import pyarrow as pa
 
 from ...errors import AtollError, unknown
 from ..dataset import Array
-from ..tables.cells import place
+from ..tables.cells import FEW, LARGEST
+from ..tables.csv_text import place
+from ..tables.labels import class_order, find_respelled
+
+LABELS = ("label", "y")  # names of the label column that need not be given
 
 
 def labelled_rows(path: Path, table: pa.Table, labels: Sequence[str]) -> tuple[Array, list[str]]:
@@ -27,8 +31,8 @@ def labelled_rows(path: Path, table: pa.Table, labels: Sequence[str]) -> tuple[A
 
 
 def check_classes(path: Path, name: str, y: Array, rows: Array) -> None:
-    """Raise an AtollError if a label is a number with a fraction."""
-    wrong: Array = np.flatnonzero(y != np.floor(y)) if y.dtype.kind == "f" else np.arange(0)
+    """Raise an AtollError if a label is a number with a fraction, or infinite."""
+    wrong: Array = np.flatnonzero((y != np.floor(y)) | np.isinf(y)) if y.dtype.kind == "f" else np.arange(0)
     if len(wrong):
         raise AtollError(
             f"{place(path, int(rows[wrong[0]]))}: the label {y[wrong[0]]} in column {name!r} is no class. Give "
@@ -60,7 +64,63 @@ def label_columns(path: Path, table: pa.Table, label: str | None, one_label: boo
 
 def default_label(path: Path, table: pa.Table, owner: str | None) -> str:
     left = [name for name in table.column_names if name not in (owner, "split")]
-    found = [name for name in ("label", "y") if name in left] or left[-1:]
+    found = [name for name in LABELS if name in left] or left[-1:]
     if not found:
         raise AtollError(f"{path} has no column for the label. Add one, or choose one with '?label='.")
     return found[0]
+
+
+def check_targets(path: Path, table: pa.Table, names: Sequence[str]) -> None:
+    """Raise an AtollError if a cell of a label column is no number that models can compute with."""
+    for name in names:
+        for row, cell in enumerate(table.column(name).to_pylist()):
+            if cell is not None and (not isinstance(cell, float | int) or abs(cell) > LARGEST):
+                raise AtollError(
+                    f"{place(path, row)}: the label {cell!r} in column {name!r} is no number to predict. Correct the "
+                    "cell, with a point in numbers such as 1.5, or leave out --task if labels are classes."
+                )
+
+
+def check_owners(path: Path, name: str, owners: Array) -> None:
+    """Raise an AtollError if owners are numbers with a fraction."""
+    wrong: Array = np.flatnonzero(owners != np.floor(owners)) if owners.dtype.kind == "f" else np.arange(0)
+    if len(wrong):
+        raise AtollError(
+            f"{place(path, int(wrong[0]))}: column {name!r} holds {owners[wrong[0]]}, which is no name of an owner. "
+            "Choose another column with '?owner='."
+        )
+
+
+def check_known_labels(find: Callable[[int], str], y: Array, train: Array, classes: Sequence[str]) -> None:
+    """Check the labels of all files together, if they are classes.
+
+    Args:
+        find: returns the place of a row in its file.
+        y: the labels.
+        train: mask of the training rows.
+        classes: names of the classes, if the user lists them.
+
+    Raises:
+        AtollError: a test row has a label that no training row has, a label is not listed, labels differ in their
+            spelling alone, or there are nearly as many as rows.
+    """
+    known = set(classes) or {str(label) for label in np.unique(y[train])}
+    different, first = np.unique(y, return_index=True)
+    rows = dict(sorted(zip(map(str, different), first.tolist(), strict=True), key=lambda found: found[1]))
+    for label, row in rows.items():
+        if label not in known:
+            names = ", ".join(sorted(known, key=class_order)[:FEW])
+            raise AtollError(
+                f"{find(row)}: the label {label!r} is not one of the {len(known)} classes ({names}). Correct or remove "
+                "the row, or list all classes with '?classes='."
+            )
+    if not classes and (pair := find_respelled(rows)):
+        raise AtollError(
+            f"{find(rows[pair[1]])}: the label {pair[1]!r} differs from {pair[0]!r} in capitals or spaces alone. Write "
+            "both alike, or list all classes with '?classes='."
+        )
+    if FEW < len(known) > len(y) / 2 and not classes:
+        raise AtollError(
+            f"{find(0)}: the label column has {len(known)} different values in {len(y)} rows, so they are no classes. "
+            "Choose another column with '?label=', or predict numbers with --task regression."
+        )

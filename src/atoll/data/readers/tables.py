@@ -9,60 +9,33 @@ its training rows (`atoll.data.tables.preparation`).
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from ...errors import AtollError
-from ..arrays import RawDataset, RawSplit
+from ..arrays import RawDataset
 from ..dataset import Array
-from ..tables.cells import Cells, describe, place, read_arrow, read_cells
-from ..tables.columns import TEXT, Column, merge_columns, recode
-from ..tables.schema import DECLARED, IGNORE, Schema, level_text
-from ..targets import plain
+from ..tables.cells import Cells, describe, read_arrow, read_cells
+from ..tables.columns import TEXT, Column, recode
+from ..tables.csv_text import place
+from ..tables.schema import DECLARED, IGNORE, Schema
 from . import text
 from .binary import reading
-from .table_labels import check_classes, chosen_column, default_label, label_columns, labelled_rows
+from .table_join import TableFile, TableRequest, check_label_names, join_files
+from .table_labels import (
+    LABELS,
+    check_classes,
+    check_owners,
+    check_targets,
+    chosen_column,
+    default_label,
+    label_columns,
+    labelled_rows,
+)
 
 SUFFIXES = (".csv", ".parquet")
-
-
-@dataclass(frozen=True)
-class TableRequest:
-    """What to read from a table.
-
-    Args:
-        label: name of the label column, or names of several columns, with commas between them.
-        owner: name of the column with the owner of each row.
-        ignore: columns that are left out.
-        schema: what the user declares about columns.
-        one_label: whether labels are classes, in one column.
-        unlike: whether the files of a folder may have unlike columns.
-    """
-
-    label: str | None = None
-    owner: str | None = None
-    ignore: tuple[str, ...] = ()
-    schema: Schema = Schema()
-    one_label: bool = True
-    unlike: bool = False
-
-
-@dataclass(frozen=True)
-class _File:
-    """The content of one file."""
-
-    path: Path
-    x: Array  # raw rows, or texts
-    columns: tuple[Column, ...]  # none of texts
-    y: Array
-    owners: Array | None
-    train: Array  # mask
-    rows: Array  # positions of the rows in the file
-    names: tuple[str, ...]  # of label columns
-    notes: tuple[str, ...]
 
 
 def table_parts(path: Path, request: TableRequest = TableRequest()) -> RawDataset:
@@ -73,20 +46,21 @@ def table_parts(path: Path, request: TableRequest = TableRequest()) -> RawDatase
         request: which columns are what.
     """
     if not path.is_dir():
-        return _parts([_read(path, request)], request)
+        return join_files([_read(path, request)], request)
     paths = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
     files = [_read(file, request) for file in paths]
+    check_label_names(files)
     if any(file.owners is not None for file in files):
         raise AtollError(
             f"{path} has one file for each owner, and {files[0].path.name} has a column of owners besides. Remove the "
             "column, leave out '?owner=', or put all rows into one file."
         )
-    return _parts(files, request, [file.path.stem for file in files])
+    return join_files(files, request, [file.path.stem for file in files])
 
 
 def read_table(path: Path, table: pa.Table, request: TableRequest) -> RawDataset:
     """Return the rows of a table that was read already; ``path`` is for messages."""
-    return _parts([_take(path, table, request)], request)
+    return join_files([_take(path, table, request)], request)
 
 
 def read_rows(path: Path, columns: Sequence[Column], lacking: Collection[str] = ()) -> Array:
@@ -116,63 +90,11 @@ def read_rows(path: Path, columns: Sequence[Column], lacking: Collection[str] = 
     return recode(*_stack(path, cells), columns, str(path), lacking)
 
 
-def _parts(files: Sequence[_File], request: TableRequest, owners: Sequence[str] = ()) -> RawDataset:
-    """Join the rows of files; ``owners`` are those of the files, if rows do not name them."""
-    train = np.concatenate([file.train for file in files])
-    named = [np.full(len(file.y), owner) for file, owner in zip(files, owners, strict=True)] if owners else []
-    owner = np.concatenate(named) if named else files[0].owners
-    y = _join_labels(files, request)
-    x, columns = _join_rows(files, request.unlike)
-    notes = [f"{file.path.name}: {note}" if len(files) > 1 else note for file in files for note in file.notes]
-    classes = tuple(request.schema.classes) or None if request.one_label else files[0].names
-    return RawDataset(
-        RawSplit(x[train], y[train], None if owner is None else owner[train]),
-        RawSplit(x[~train], y[~train], None if owner is None else owner[~train]),
-        classes=classes,
-        columns=columns,
-        notes=tuple(notes),
-    )
-
-
-def _join_rows(files: Sequence[_File], unlike: bool) -> tuple[Array, tuple[Column, ...]]:
-    if not files[0].columns:
-        (x,), column = text.encode([words for file in files for words in file.x.tolist()])
-        return x, (column,)
-    columns = merge_columns([(str(file.path), file.columns) for file in files], unlike)
-    names = [column.name for column in columns]
-    parts = [recode(file.x, file.columns, columns, str(file.path), lacking=names if unlike else ()) for file in files]
-    return np.concatenate(parts), columns
-
-
-def _join_labels(files: Sequence[_File], request: TableRequest) -> Array:
-    parts = [file.y for file in files]
-    if request.one_label and request.schema.classes:
-        return np.concatenate([_number_labels(file, request.schema) for file in files])
-    if not request.one_label or len(files) == 1:
-        return np.concatenate(parts)
-    whole = [plain(f"{file.path}, labels", y) for file, y in zip(files, parts, strict=True)]
-    same = len({y.dtype.kind for y in whole}) == 1
-    return np.concatenate(whole if same else [y.astype(str) for y in whole])
-
-
-def _number_labels(file: _File, schema: Schema) -> Array:
-    """Return the number of the class that the schema gives to each label."""
-    number = {label: at for at, labels in enumerate(schema.classes.values()) for label in labels}
-    found = [level_text(label) for label in file.y.tolist()]
-    for row, label in zip(file.rows.tolist(), found, strict=True):
-        if label not in number:
-            raise AtollError(
-                f"{place(file.path, row)}: the label is {label!r}, which no class of the schema has. Correct the cell, "
-                "or add the label under 'classes'."
-            )
-    return np.array([number[label] for label in found], dtype=np.int64)
-
-
-def _read(path: Path, request: TableRequest) -> _File:
+def _read(path: Path, request: TableRequest) -> TableFile:
     return _take(path, _table(path, request), request)
 
 
-def _take(path: Path, table: pa.Table, request: TableRequest) -> _File:
+def _take(path: Path, table: pa.Table, request: TableRequest) -> TableFile:
     """Take rows, labels and owners from a table."""
     schema = request.schema
     owner = chosen_column(path, table, request.owner or schema.owner) or (
@@ -180,8 +102,12 @@ def _take(path: Path, table: pa.Table, request: TableRequest) -> _File:
     )
     label = request.label or schema.label
     labels = label_columns(path, table, label, request.one_label) or [default_label(path, table, owner)]
-    kept, notes = labelled_rows(path, table, labels)
     left_out = {name for name, kind in schema.kinds.items() if kind == IGNORE} | set(request.ignore)
+    for name in (*labels, *([owner] if owner else [])):
+        if name in left_out or [*labels, owner].count(name) > 1:
+            raise AtollError(f"{path}: column {name!r} cannot be two of label, owner and ignored. Choose one of them.")
+    kept, notes = labelled_rows(path, table, labels)
+    notes += [] if label or labels[0] in LABELS else [f"Taken as label, as the last column: {labels[0]}."]
     notes += [f"Left out: {', '.join(sorted(left_out))}."] if left_out else []
     rest = [name for name in table.column_names if name not in (*labels, owner, "split", *left_out)]
     columns: tuple[Column, ...]
@@ -191,11 +117,15 @@ def _take(path: Path, table: pa.Table, request: TableRequest) -> _File:
         cells = [read_cells(path, table, name, schema) for name in rest]
         x, columns = _stack(path, cells)
         notes += describe(cells)
+    if not request.one_label:
+        check_targets(path, table, labels)
     wanted = [_values(path, table.filter(pa.array(kept)), name) for name in labels]
     if request.one_label and not schema.classes:
         check_classes(path, labels[0], wanted[0], np.flatnonzero(kept))
     owners = _values(path, table, owner) if owner else None
-    return _File(
+    if owner and owners is not None:
+        check_owners(path, owner, owners)
+    return TableFile(
         path,
         x[kept],
         columns,
@@ -224,9 +154,15 @@ def _table(path: Path, request: TableRequest, least: int = 2) -> pa.Table:
         raise AtollError(f"{path} has several columns called {twice[0]!r}: rename them.")
     for name in names if path.suffix == ".csv" else ():
         if pa.types.is_binary(table.schema.field(name).type):  # Arrow reads text that is not UTF-8 as bytes.
-            raise AtollError(f"{path}: column {name!r} is not UTF-8 text. Save the file with the encoding UTF-8.")
+            row = next(row for row, cell in enumerate(table.column(name).to_pylist()) if not _is_utf8(cell))
+            raise AtollError(
+                f"{place(path, row)}: column {name!r} is not UTF-8 text. Save the file with the encoding UTF-8."
+            )
     if len(names) < least or not table.num_rows:
-        raise AtollError(f"{path} has {len(names)} columns and {table.num_rows} rows, but needs data and a label.")
+        raise AtollError(
+            f"{path} has {len(names)} columns and {table.num_rows} rows, but needs a column of data, a label and rows. "
+            "Complete the file, or remove it."
+        )
     for name in (*request.schema.kinds, *request.ignore):
         chosen_column(path, table, name)
     return table
@@ -239,8 +175,17 @@ def _training_rows(path: Path, table: pa.Table) -> Array:
     split = _values(path, table, "split")
     wrong = sorted({str(value) for value in split} - {"train", "test"})
     if wrong:
-        raise AtollError(f"{path}: column 'split' holds {wrong[0]!r}. Write 'train' or 'test'.")
+        row = int(np.flatnonzero(split.astype(str) == wrong[0])[0])
+        raise AtollError(f"{place(path, row)}: column 'split' holds {wrong[0]!r}. Write 'train' or 'test'.")
     return np.asarray(split == "train")
+
+
+def _is_utf8(cell: bytes | None) -> bool:
+    try:
+        (cell or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_text(table: pa.Table, name: str) -> bool:

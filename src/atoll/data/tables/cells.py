@@ -13,13 +13,15 @@ import pyarrow.parquet
 from ...errors import AtollError
 from ..dataset import Array
 from .columns import CATEGORY, DATE, EMPTY, NUMBER, Column
+from .csv_text import check_text, place, uneven_line
+from .notations import is_date, is_number, remedy
 from .schema import Schema, level_text
 
 EMPTY_TEXTS = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "-")
 MOST_CATEGORIES = 50  # more different texts than this, in more than a quarter of the rows, are no categories
-FEW_NUMBERS = 10  # different numbers, at most, that may be codes of categories
+FEW = 10  # different texts that may be categories in any case, and different numbers that may be codes of categories
+LARGEST = float(np.finfo(np.float32).max)  # that models can compute with
 DAY = 86_400_000_000  # microseconds
-EXAMPLES = 3
 
 
 class Cells(NamedTuple):
@@ -40,30 +42,25 @@ def read_arrow(path: Path, schema: Schema) -> pa.Table:
     """Read a file. Texts that mean an empty cell are empty; cells of declared categories stay texts.
 
     Raises:
-        AtollError: a line has more or fewer cells than the first one.
+        AtollError: the file is no CSV in UTF-8 with commas, or a line has more or fewer cells than the first one.
     """
     if path.suffix != ".csv":
         return _read_texts(pa.parquet.read_table(path), schema)
-    wrong: list[pa.csv.InvalidRow] = []
-
-    def note_row(row: pa.csv.InvalidRow) -> str:
-        wrong.append(row)
-        return "error"
-
+    check_text(path)
     try:
-        return pa.csv.read_csv(
-            path,
-            pa.csv.ReadOptions(use_threads=False),  # Only one thread knows the numbers of lines.
-            pa.csv.ParseOptions(invalid_row_handler=note_row),
-            _conversion(schema),
-        )
+        return _read_csv(path, schema)
     except pa.ArrowInvalid:
-        if not wrong:
-            raise
-    row = wrong[0]
-    raise AtollError(
-        f"{path} line {row.number}: {row.actual_columns} cells, where the first line has {row.expected_columns}. "
-        "Correct the line, and put cells with commas into quotation marks."
+        if (error := uneven_line(path)) is not None:
+            raise error from None
+        raise
+
+
+def _read_csv(source: Path | pa.BufferReader, schema: Schema) -> pa.Table:
+    return pa.csv.read_csv(
+        source,
+        pa.csv.ReadOptions(use_threads=False),
+        pa.csv.ParseOptions(newlines_in_values=True),
+        _conversion(schema),
     )
 
 
@@ -82,20 +79,10 @@ def _read_texts(table: pa.Table, schema: Schema) -> pa.Table:
         return table
     written = pa.BufferOutputStream()
     pa.csv.write_csv(table.select(names), written)
-    read = pa.csv.read_csv(
-        pa.BufferReader(written.getvalue()),
-        pa.csv.ReadOptions(use_threads=False),
-        pa.csv.ParseOptions(newlines_in_values=True),
-        _conversion(schema),
-    )
+    read = _read_csv(pa.BufferReader(written.getvalue()), schema)
     for name in names:
         table = table.set_column(table.column_names.index(name), name, read.column(name))
     return table
-
-
-def place(path: Path, row: int) -> str:
-    """Return the place of a row in a file, for messages: the line of a CSV, whose first line has the names."""
-    return f"{path} line {row + 2}" if path.suffix == ".csv" else f"{path} row {row + 1}"
 
 
 def read_cells(path: Path, table: pa.Table, name: str, schema: Schema) -> Cells:
@@ -120,10 +107,12 @@ def read_cells(path: Path, table: pa.Table, name: str, schema: Schema) -> Cells:
     if kind == CATEGORY:
         return _categories(path, name, column, schema, declared)
     values = _dates(path, name, column) if kind == DATE else _numbers(path, name, column)
-    wrong = np.flatnonzero(np.isinf(values))
+    wrong = np.flatnonzero(np.abs(values) > LARGEST)
     if len(wrong):
+        number = values[wrong[0]]
+        held = "infinity" if np.isinf(number) else f"{number:g}, which is too large to compute with"
         raise AtollError(
-            f"{place(path, int(wrong[0]))}: column {name!r} holds infinity. Correct the cell, or leave it empty."
+            f"{place(path, int(wrong[0]))}: column {name!r} holds {held}. Correct the cell, or leave it empty."
         )
     return Cells(Column(name, kind), values, declared)
 
@@ -144,40 +133,34 @@ def _infer(path: Path, name: str, column: pa.ChunkedArray) -> str:
             f"'?ignore={name}'."
         )
     _check_numbers(path, name, column)
-    different = pa.compute.count_distinct(column).as_py()
-    if different > MOST_CATEGORIES and different > len(column) / 4:
+    different, rows = pa.compute.count_distinct(column).as_py(), len(column) - column.null_count
+    if different > FEW and (different > rows / 2 or (different > MOST_CATEGORIES and different > rows / 4)):
         row, text = _first_text(column)
         raise AtollError(
-            f"{place(path, row)}: column {name!r} has {different} different texts in {len(column)} rows, such as "
-            f"{text!r}, so it is no category. Leave it out with '?ignore={name}', or declare it in a schema file."
+            f"{place(path, row)}: column {name!r} has {different} different texts in {rows} rows, such as {text!r}, so "
+            f"it is no category. {remedy(text)}Leave it out with '?ignore={name}', or declare it in a schema file."
         )
     return CATEGORY
 
 
 def _check_numbers(path: Path, name: str, column: pa.ChunkedArray) -> None:
-    """Refuse a column of numbers with a few cells that are none: a mistake must not make it a category in silence."""
-    cells = [str(cell) for cell in column.to_pylist() if cell is not None]
-    numbers = [text for text in cells if _is_number(text)]
-    if len(set(numbers)) > FEW_NUMBERS and len(numbers) >= 0.9 * len(cells):
-        row, text = _first_text(column)
-        raise AtollError(
-            f"{place(path, row)}: column {name!r} holds {text!r} among numbers. Correct the cell, list the text under "
-            "'missing' in a schema file, or declare the column as category there."
-        )
+    """Refuse a column of numbers or dates with other cells: a mistake must not make it a category in silence."""
+    cells = [(row, str(cell)) for row, cell in enumerate(column.to_pylist()) if cell is not None]
+    for kind, test in {"numbers": is_number, "dates": is_date}.items():
+        found = {text for _, text in cells if test(text)}
+        others = [(row, text) for row, text in cells if text not in found]
+        if len(found) > FEW and 0 < len(others) <= len(cells) / 2:
+            row, text = others[0]
+            raise AtollError(
+                f"{place(path, row)}: column {name!r} holds {text!r} among {kind}. Correct the cell, list the text "
+                "under 'missing' in a schema file, or declare the column as category there."
+            )
 
 
 def _first_text(column: pa.ChunkedArray) -> tuple[int, str]:
     """Return the first cell with a value that is no number, or the first with a value."""
     cells = [(row, str(cell)) for row, cell in enumerate(column.to_pylist()) if cell is not None]
-    return next(((row, text) for row, text in cells if not _is_number(text)), cells[0])
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return next(((row, text) for row, text in cells if not is_number(text)), cells[0])
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -232,8 +215,16 @@ def describe(cells: Sequence[Cells]) -> list[str]:
         if names:
             title = {EMPTY: "Columns without a value"}.get(kind, f"Inferred as {kind}")
             notes.append(f"{title}: {', '.join(names)}.")
+    constant = [cell.column.name for cell in cells if _is_constant(cell.values)]
+    if constant:
+        notes.append(f"Columns with the same value in all rows: {', '.join(constant)}.")
     empty = {cell.column.name: int(np.isnan(cell.values).sum()) for cell in cells}
     gaps = [f"{name} {count}" for name, count in empty.items() if count]
     if gaps:
         notes.append(f"Empty cells, which are filled (--missing): {', '.join(gaps)}.")
     return notes
+
+
+def _is_constant(values: Array) -> bool:
+    known = values[~np.isnan(values)]
+    return len(known) > 1 and bool((known == known[0]).all())

@@ -42,6 +42,16 @@ def frequent_names(classes: Sequence[str], y: Labels, least: int) -> list[str]:
     return [name for name, count in zip(classes, counts.tolist(), strict=True) if count >= max(1, least)]
 
 
+def find_respelled(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return two names that differ in capitals or spaces alone, or None."""
+    spelled: dict[str, str] = {}
+    for name in names:
+        other = spelled.setdefault(name.strip().casefold(), name)
+        if other != name:
+            return other, name
+    return None
+
+
 def join_names(parts: Iterable[str]) -> str:
     """Return the names of all sites in their order, as JSON; ``parts`` are those of each site, as JSON."""
     return names_to_text(sorted({name for part in parts for name in json.loads(part)}, key=class_order))

@@ -29,7 +29,7 @@ from ..transport.requests import SiteRequests
 from .environment import Sites
 from .handshake import SiteDescription, announcement, build_remote_setup, compare, hello, read_description
 from .job import DeploymentJob
-from .table_handshake import agreed_columns, ask_statistics, read_statistics, statistics_request
+from .table_handshake import agreed_columns, ask_statistics, describe_classes, read_statistics, statistics_request
 
 DEPLOYMENT, EVENTS = "deployment.json", "events.jsonl"
 LINGER = 60.0  # seconds for the app of a killed server to release the run directory
@@ -51,7 +51,7 @@ def run_deployment(
         log = _event_log(run_dir.path)
         try:
             requests = SiteRequests(transport, job.timeouts, partial(log, "note"), clock)
-            result = _Run(job, run_dir, requests).play(watch or (lambda t, line: None))
+            result = _Run(job, run_dir, requests, log).play(watch or (lambda t, line: None))
         except AtollError as reason:
             log("error", str(reason))
             raise
@@ -90,10 +90,11 @@ def _event_log(folder: Path) -> Callable[[str, str], None]:
 class _Run:
     """A deployed run, from the handshake with the sites to the end."""
 
-    def __init__(self, job: DeploymentJob, run_dir: RunDir, caller: SiteRequests):
+    def __init__(self, job: DeploymentJob, run_dir: RunDir, caller: SiteRequests, log: Callable[[str, str], None]):
         self.job = job
         self.run_dir = run_dir
         self.caller = caller
+        self.log = log
         self.public = read_public(job.public) if job.public else None
 
     def play(self, watch: Watch) -> Result:
@@ -180,7 +181,10 @@ class _Run:
         rows = {description.site: description.rows[0] for description in descriptions}
         replies = self._start(dict.fromkeys(rows, ask_statistics(config, request)), first=True)
         sent = {site: read_statistics(site, reply, request, rows[site]) for site, reply in replies}
-        return TableAgreement(columns, add_up(list(sent.values())), {site: sent[site] for site in rows})
+        agreed, ordered = add_up(list(sent.values())), {site: sent[site] for site in rows}
+        if request.class_names:
+            self.log("note", describe_classes(ordered, agreed))
+        return TableAgreement(columns, agreed, ordered)
 
     def _announce(self, setup: Setup, run: str, tables: TableAgreement | None, first: bool) -> None:
         """Announce a new run to all sites. In a resumed run, a site that does not know the run gets it on request."""

@@ -1,12 +1,14 @@
 """Ask sites for the statistics of their columns and labels that they must agree on, and check the answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..._version import __version__
 from ...config import Config
 from ...core.problems import Numbers
 from ...core.serialization import WireError, decode
+from ...data.tables.agreed_labels import class_names
 from ...data.tables.columns import Column, merge_columns
+from ...data.tables.labels import find_respelled
 from ...data.tables.statistics import NO, ColumnStatistics, StatisticsRequest, TableOptions, is_agreement_needed
 from ...data.tables.statistics_checks import check_statistics
 from ...errors import AtollError
@@ -56,6 +58,22 @@ def statistics_request(
     if not (names or targets or is_agreement_needed(columns, gaps, options)):
         return None
     return StatisticsRequest(tuple(columns), options, names, targets)
+
+
+def describe_classes(sent: Mapping[ClientId, ColumnStatistics], agreed: ColumnStatistics) -> str:
+    """Return a sentence on the classes that sites agreed on, and which of them each site named.
+
+    Raises:
+        AtollError: two names differ in their spelling alone.
+    """
+    if pair := find_respelled(class_names(agreed)):
+        who = [next(site for site, own in sent.items() if name in class_names(own)) for name in pair]
+        raise AtollError(
+            f"Site {who[0]!r} has the class {pair[0]!r} and site {who[1]!r} {pair[1]!r}, which differ in capitals or "
+            "spaces alone. Write both alike."
+        )
+    own = "; ".join(f"{site}: {', '.join(class_names(each)) or 'none'}" for site, each in sent.items())
+    return f"Classes of all sites: {', '.join(class_names(agreed))}. Named by {own}."
 
 
 def ask_statistics(config: Config, request: StatisticsRequest) -> Frame:

@@ -32,7 +32,7 @@ EVEN = make_pool(*[100] * 10)
             3,
             r"2 owners have at least 2 rows. Use from 1 to 2",
         ),
-        ("natural", make_pool(2, 2, owners=np.array(list("abcd"))), None, r"0 owners have at least 2 rows"),
+        ("natural", make_pool(2, 2, owners=np.array(list("abcd"))), None, r"none of the 4 owners has 2 rows"),
     ],
 )
 def test_impossible_partition_is_refused_with_an_alternative(spec, rows, clients, message):

@@ -136,7 +136,7 @@ def test_owners_of_the_data_are_the_clients_unless_a_partition_is_named(tmp_path
 
 
 def test_categories_of_no_training_row_are_noted(tmp_path: Path) -> None:
-    lines = [f"{i},c{i},{i % 2}" for i in range(40)]
+    lines = [f"{i},c{i if i < 10 else 0},{i % 2}" for i in range(40)]
     path = table(tmp_path, "x,odd,y\n" + "\n".join(lines) + "\n")
 
     (note,) = [note for note in build_setup(Config(data=path, clients=2)).notes if "Categories" in note]

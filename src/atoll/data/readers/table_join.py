@@ -1,0 +1,142 @@
+"""Join the tables of one or several files: columns, classes and owners."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import AtollError
+from ..arrays import RawDataset, RawSplit
+from ..dataset import Array
+from ..tables.columns import Column, merge_columns, recode
+from ..tables.csv_text import place
+from ..tables.schema import Schema, level_text
+from ..targets import plain
+from . import text
+from .table_labels import check_known_labels
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """What to read from a table.
+
+    Args:
+        label: name of the label column, or names of several columns, with commas between them.
+        owner: name of the column with the owner of each row.
+        ignore: columns that are left out.
+        schema: what the user declares about columns.
+        one_label: whether labels are classes, in one column.
+        unlike: whether the files of a folder may have unlike columns.
+        classes: names of the classes, if the user lists them.
+    """
+
+    label: str | None = None
+    owner: str | None = None
+    ignore: tuple[str, ...] = ()
+    schema: Schema = Schema()
+    one_label: bool = True
+    unlike: bool = False
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """The content of one file."""
+
+    path: Path
+    x: Array  # raw rows, or texts
+    columns: tuple[Column, ...]  # none of texts
+    y: Array
+    owners: Array | None
+    train: Array  # mask
+    rows: Array  # positions of the rows in the file
+    names: tuple[str, ...]  # of label columns
+    notes: tuple[str, ...]
+
+
+def join_files(files: Sequence[TableFile], request: TableRequest, owners: Sequence[str] = ()) -> RawDataset:
+    """Join the rows of files; ``owners`` are those of the files, if rows do not name them."""
+    train = np.concatenate([file.train for file in files])
+    named = [np.full(len(file.y), owner) for file, owner in zip(files, owners, strict=True)] if owners else []
+    owner = np.concatenate(named) if named else files[0].owners
+    y = _join_labels(files, request)
+    if request.one_label and not request.schema.classes and train.any():
+        check_known_labels(partial(_place, files), plain(f"{files[0].path}, labels", y), train, request.classes)
+    x, columns = _join_rows(files, request.unlike)
+    notes = [f"{file.path.name}: {note}" if len(files) > 1 else note for file in files for note in file.notes]
+    classes = tuple(request.schema.classes) or None if request.one_label else files[0].names
+    return RawDataset(
+        RawSplit(x[train], y[train], None if owner is None else owner[train]),
+        RawSplit(x[~train], y[~train], None if owner is None else owner[~train]),
+        classes=classes,
+        columns=columns,
+        notes=tuple(notes),
+    )
+
+
+def _join_rows(files: Sequence[TableFile], unlike: bool) -> tuple[Array, tuple[Column, ...]]:
+    if not files[0].columns:
+        (x,), column = text.encode([words for file in files for words in file.x.tolist()])
+        return x, (column,)
+    columns = merge_columns([(str(file.path), file.columns) for file in files], unlike)
+    names = [column.name for column in columns]
+    parts = [recode(file.x, file.columns, columns, str(file.path), lacking=names if unlike else ()) for file in files]
+    return np.concatenate(parts), columns
+
+
+def _join_labels(files: Sequence[TableFile], request: TableRequest) -> Array:
+    parts = [file.y for file in files]
+    if request.one_label and request.schema.classes:
+        return np.concatenate([_number_labels(file, request.schema) for file in files])
+    if not request.one_label or len(files) == 1:
+        return np.concatenate(parts)
+    whole = [plain(f"{file.path}, labels", y) for file, y in zip(files, parts, strict=True)]
+    same = len({y.dtype.kind for y in whole}) == 1
+    if not same:
+        _check_common_labels(files, whole)
+    return np.concatenate(whole if same else [y.astype(str) for y in whole])
+
+
+def check_label_names(files: Sequence[TableFile]) -> None:
+    """Refuse files whose labels are in columns of unlike names."""
+    for file in files[1:]:
+        if file.names != files[0].names:
+            raise AtollError(
+                f"The label of {file.path} is {', '.join(file.names)} and that of {files[0].path} is "
+                f"{', '.join(files[0].names)}. Name the columns alike, or choose the label with '?label='."
+            )
+
+
+def _check_common_labels(files: Sequence[TableFile], labels: Sequence[Array]) -> None:
+    """Refuse a file of numbers as labels where others have names, if it has no label in common with any other."""
+    sets = [set(y.astype(str).tolist()) for y in labels]
+    for at, (file, own) in enumerate(zip(files, sets, strict=True)):
+        if not any(own & other for other in sets[:at] + sets[at + 1 :]):
+            raise AtollError(
+                f"{file.path}: the labels {', '.join(sorted(own)[:5])} are in no other file, and other files have "
+                "labels of another kind. Write labels alike, or list all classes with '?classes='."
+            )
+
+
+def _number_labels(file: TableFile, schema: Schema) -> Array:
+    """Return the number of the class that the schema gives to each label."""
+    number = {label: at for at, labels in enumerate(schema.classes.values()) for label in labels}
+    found = [level_text(label) for label in file.y.tolist()]
+    for row, label in zip(file.rows.tolist(), found, strict=True):
+        if label not in number:
+            raise AtollError(
+                f"{place(file.path, row)}: the label is {label!r}, which no class of the schema has. Correct the cell, "
+                "or add the label under 'classes'."
+            )
+    return np.array([number[label] for label in found], dtype=np.int64)
+
+
+def _place(files: Sequence[TableFile], at: int) -> str:
+    """Return the place of a row, given its position in the rows of all files."""
+    for file in files:
+        if at < len(file.rows):
+            return place(file.path, int(file.rows[at]))
+        at -= len(file.rows)
+    raise IndexError(at)
