@@ -2,10 +2,11 @@
 
 A federation as users have it, with gate, TLS and keys, all of it on this machine: digits, FedAvg, one epoch, an MLP as
 wide as the payload asks for. For each number of sites and each payload, prints the median seconds of a round after the
-first and where they go. Then prints what processes take while nothing happens. A table goes to build/sites.json, which
-is written again after each measurement; one that fails is noted there, and the others go on.
+first and where they go. Then prints the processor time of processes while nothing happens. A table goes to
+build/sites.json, which is written again after each measurement; one that fails is noted there, and the others go on.
 
-    python -m benchmarks.sites --sites 3 --payloads 0.01 --rounds 4 --idle 10    # small: a minute or two
+    python -m benchmarks.sites --sites 3 --payloads 0.01 --rounds 4 --idle 0    # small: a minute or two
+    python -m benchmarks.sites --sites "" --idle 60    # idle processes alone, also on a busy machine: nine minutes
 """
 
 import argparse
@@ -26,7 +27,7 @@ from typing import Any
 
 PATIENCE = 300.0  # seconds for a process to say that it is ready
 BYTES_PER_UNIT = 300  # an MLP on 64 pixels has 75 weights of 4 bytes for each unit of its layer
-WARM = 270.0  # seconds until a site asks for work as seldom as it ever does
+WARM = 420.0  # seconds until a site asks for work as seldom as it ever does
 SITE_GB = 0.8  # memory of the processes of a site with a tiny model
 COPIES = 10  # of the model, in all processes of a site
 STEPS = ("pull", "worker", "push")  # of a site, as its connection logs them
@@ -188,7 +189,7 @@ def _memory_mb(process: int) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sites")
-    parser.add_argument("--sites", default="3,10,30", help="numbers of sites")
+    parser.add_argument("--sites", default="3,10,30", help="numbers of sites; empty for none")
     parser.add_argument("--payloads", default="0.01,1,100", help="megabytes that each site gets and sends")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument(
@@ -196,7 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     given = parser.parse_args(arguments)
     print(f"load when it began: {os.getloadavg()[0]:.1f}; processors: {os.cpu_count()}")
-    numbers, payloads = map(int, given.sites.split(",")), [float(p) for p in given.payloads.split(",")]
+    numbers = [int(number) for number in given.sites.split(",") if number]
+    payloads = [float(p) for p in given.payloads.split(",")]
     found: dict[str, Any] = {"rounds": [], "idle": {}}
     for sites, payload in product(numbers, payloads):
         found["rounds"] += attempt(sites, payload, given.rounds)

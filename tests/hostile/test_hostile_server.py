@@ -204,6 +204,16 @@ def test_second_begin_of_a_run_with_other_options_is_refused(change: dict[str, A
     assert victim.begin().kind == "ready"
 
 
+def test_second_begin_of_a_run_with_other_classes_and_columns_is_refused(tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    assert victim.begin().kind == "ready"
+    head = victim.first("begin").head
+
+    again = victim.ask(Frame("begin", head | {"tables": {"columns": [], "agreed": None}}))
+
+    assert again.code == "rules"
+
+
 def test_spent_budget_stays_spent_after_a_second_begin(tmp_path: Path) -> None:
     victim = Victim(tmp_path, dp="8")
     victim.begin()

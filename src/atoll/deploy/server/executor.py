@@ -17,7 +17,7 @@ from ..flower_adapter.tasks import Tasks, app_hash
 from ..transport.flower import write_app
 
 PAUSE = 0.3  # seconds between two requests for tasks, while a job is new
-IDLE_PAUSE = 5.0
+IDLE_PAUSE = 30.0  # without a new job file
 NEW = 60.0  # seconds for which a job is new
 MOST_PAUSE = 5.0  # after requests that failed
 JOBS = "ATOLL_JOBS"  # variable with the folder of job files, for the server app

@@ -33,7 +33,7 @@ from .table_handshake import agreed_columns, ask_statistics, describe_classes, r
 
 DEPLOYMENT, EVENTS = "deployment.json", "events.jsonl"
 LINGER = 60.0  # seconds for the app of a killed server to release the run directory
-GATHER = 10.0  # seconds that a resumed run waits for its sites at the start
+GATHER = 20.0  # seconds that a resumed run waits for its sites at the start; idle sites ask every 8
 
 
 def run_deployment(
