@@ -32,7 +32,6 @@ REASONS = {
     "inference/newcomers.py": "one plan and its set-up",
     "methods/fedpd.py": "three ablations that are methods of their own in the paper",
     "report/figures/metrics.py": "all figures that need metrics alone",
-    "report/table.py": "one table with its columns, cells and tests",
     "simulation/costs.py": "one count of operations, by kinds of layers",
     "storage/run_dir.py": "one folder: lock, check, write",
     "storage/run_reader.py": "one folder, read with all that can be wrong in it",

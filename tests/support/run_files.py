@@ -37,6 +37,7 @@ def make_run(
     seed: int = 0,
     by_val: float | None = 0.7,
     generic: float | None = None,
+    source: str = "server",  # of the generic model
     accuracies: tuple[float, ...] = ACCURACIES,
     validation: tuple[float | None, ...] = VALIDATION,
     sent: tuple[int, int] = (1000, 500),  # up and down, all clients, one round
@@ -64,7 +65,7 @@ def make_run(
         "status": "finished",
         "personal": selected(accuracies[-1], max(accuracies), by_val, 0.25),
         "personal_pre": selected(0.1, 0.1, 0.1),
-        "generic": None if generic is None else selected(generic, generic, generic),
+        "generic": None if generic is None else {"source": source, **selected(generic, generic, generic)},
         "bytes": {"up": 3000, "down": 1500, "per_client_round": {"up": 1_500_000, "down": 20_400}},
         "flops": {"clients": 12.34e12, "server": 1e9},
         "seconds": 75.24,
@@ -72,7 +73,8 @@ def make_run(
         "version": "0.1.0",
     }
     (path / "summary.json").write_text(json.dumps(said | summary))
-    server = None if generic is None else {"global": {"accuracy": generic, "val": generic}, "local": {"accuracy": 0.1}}
+    scores = {"global": {"accuracy": generic, "val": generic}, "local": {"accuracy": 0.1}}
+    server = None if generic is None else {"source": source, **scores}
     lines = [
         {
             "round": t,

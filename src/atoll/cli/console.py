@@ -152,4 +152,6 @@ def _score(line: RoundMetrics) -> str:
         return "withheld" if value is None else criterion_named(score).named(value)  # null in files, if no site tells
 
     personal = f"personal {shown(post[score])}"
-    return f"{personal}  generic {shown(generic['global'][score])}" if generic else personal
+    if not generic:
+        return personal
+    return f"{personal}  generic {'~' if generic['source'] == 'average' else ''}{shown(generic['global'][score])}"

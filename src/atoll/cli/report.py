@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from ..report import figures, html, sheets, speedup, table
+from ..report import figures, html, sheets, speedup, table, table_export
 from ..report.checklist import reproducibility_checklist
 from ..report.figures.base import by_case
 from ..report.groups import split_by_problem
@@ -61,10 +61,11 @@ def report(
 ) -> None:
     """Compare runs: print the table and write one self-contained HTML report.
 
-    RUN is a run directory, or a directory of runs. Exported tables show for each method whether it differs from
-    the best one, by a paired test over clients and seeds. Figures are written as PNG and SVG: those of the report, and
-    those of --figure, some of which load the models of the runs. With --ranks, the runs of several data sets are
-    ranked together: mean ranks, Friedman's test, and Nemenyi's critical difference as a figure.
+    RUN is a run directory, or a directory of runs. In the report and in exported tables, p is the p-value of the
+    difference between a method and the best one: a paired t-test over the means of seeds, corrected by Holm. Figures
+    are written as PNG and SVG: those of the report, and those of --figure, some of which load the models of the runs.
+    With --ranks, the runs of several data sets are ranked together: mean ranks, Friedman's test, and Nemenyi's
+    critical difference as a figure.
     """
     requests = [figures.parse_request(kind) for kind in (*kinds, *(["ranks"] if ranks else []))]
     for path in files:
@@ -76,7 +77,7 @@ def report(
     if checklist:
         click.echo(reproducibility_checklist(loaded))
         return
-    exported = {path: table.sheet(loaded, columns.split(",") if columns else ()) for path in files}
+    exported = {path: table_export.sheet(loaded, columns.split(",") if columns else ()) for path in files}
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
     for comparable in split_by_problem(loaded):
         print_table(console(), table.rows(comparable))

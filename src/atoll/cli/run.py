@@ -19,6 +19,7 @@ from ..methods import _registry
 from ..methods._factory import make, split_variant
 from ..report import table
 from ..report.groups import groups
+from ..report.majority import warn_of_single_classes
 from ..report.owners import compare_with_alone, describe_gains
 from ..report.terminal_table import print_table
 from ..storage import run_reader
@@ -177,8 +178,10 @@ def _launch(
     except KeyboardInterrupt as stopped:
         click.echo(f"Interrupted. {_how_to_continue(root)}", err=True)
         raise click.exceptions.Exit(stopped.code if isinstance(stopped, Stopped) else 130) from None
-    for note in notes:
+    for note in dict.fromkeys(notes):  # Once for all methods and seeds.
         click.echo(f"Note: {note}", err=True)
+    for warning in warn_of_single_classes(finished):
+        click.echo(f"Warning: {warning}", err=True)
     if as_json:
         summaries = [dict(r.summary) for r in finished]
         click.echo(to_json(summaries[0] if single else summaries, indent=1))

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import AtollError
 from ..report import style
+from ..report.table import AVERAGED
 from ..utils.files import to_json
 from .artifacts import contents
 from .class_matrices import matrices
@@ -48,7 +49,7 @@ def make_app(index: RunIndex, port: int, token: str) -> ASGIApp:
     routes = [
         Route("/", lambda request: _tagged(request, *files["index.html"])),
         Route("/page/{name}", lambda request: _file(request, files)),
-        Route("/api/runs", _api(lambda request: {"root": str(index.root), "runs": index.rows()})),
+        Route("/api/runs", _api(lambda request: {"root": str(index.root), "runs": index.rows(), "averaged": AVERAGED})),
         Route("/api/runs/{id}", _api(lambda request: _detail(index, request.path_params["id"]))),
         Route("/api/runs/{id}/contents", _api(lambda request: _contents(index, request.path_params["id"]))),
         Route("/api/compare", _api(lambda request: _comparison(index, request.query_params.get("ids", "")))),

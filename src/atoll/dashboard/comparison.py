@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ..core.criterion import ACCURACY
 from ..errors import AtollError
 from ..report.groups import SETTING, Group, groups, settings
-from ..report.table import AVERAGED, METRIC, cell, columns, leaders, row
+from ..report.table import AVERAGED, METRIC, P_VALUE, WITHOUT_MODEL, Column, Row, cell, columns, leaders, rows
 from ..storage.run_reader import Run, value
 from ..storage.tolerant_reader import PartialRun
 from .detail import SCORES, Curves, curves
@@ -21,12 +21,19 @@ def compare(chosen: Mapping[str, PartialRun]) -> dict[str, object]:
     runs = [seen.run for seen in chosen.values()]
     ids = {id(seen.run): identity for identity, seen in chosen.items()}
     found = groups(runs)
-    table = [row(group) for group in found]
+    everything = rows(runs)
+    table = [line for line in everything if line.is_method]
     shown = [column for column in columns(table) if not column.field.startswith(METRIC)]
     best = {column.field: leaders(table, column) for column in shown}
     return {
         "criterion": criterion(runs[0]) if runs else None,
-        "notes": _notes(runs) + ([AVERAGED] if any(r.averaged for r in table) else []),
+        "warnings": _warnings(runs),
+        "notes": _notes(everything, shown),
+        "baseline": [
+            {"name": line.name, "seeds": len(line.seeds), "cells": [cell(line, column) for column in shown]}
+            for line in everything
+            if not line.is_method
+        ],
         "columns": [{"title": column.title, "family": column.family} for column in shown],
         "groups": [
             {
@@ -34,6 +41,7 @@ def compare(chosen: Mapping[str, PartialRun]) -> dict[str, object]:
                 "seeds": list(group.seeds),
                 "runs": [ids[id(run)] for run in group.runs],
                 "remark": line.remark,
+                "averaged": line.averaged,
                 "cells": [cell(line, column) for column in shown],
                 "leads": [group.name in best[column.field] for column in shown],
                 "curves": _curves(group),
@@ -44,7 +52,16 @@ def compare(chosen: Mapping[str, PartialRun]) -> dict[str, object]:
     }
 
 
-def _notes(runs: Sequence[Run]) -> list[str]:
+def _notes(table: Sequence[Row], shown: Sequence[Column]) -> list[str]:
+    """Return what marks, columns and rows of the table mean, as far as it has them."""
+    return [
+        *([f"{AVERAGED}."] if any(line.averaged for line in table) else []),
+        *([f"{P_VALUE}."] if any(column.field == "p" for column in shown) else []),
+        *([f"{WITHOUT_MODEL}."] if not table[-1].is_method else []),
+    ]
+
+
+def _warnings(runs: Sequence[Run]) -> list[str]:
     if len(settings(runs)) < 2:
         return []
     differ = [name for name in ("task", *SETTING) if len({str(run.summary.get(name)) for run in runs}) > 1]

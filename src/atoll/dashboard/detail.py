@@ -56,7 +56,7 @@ def _facts(run: Run) -> dict[str, object]:
         "chosen_round": value(run.summary, "personal.best_by_val_round"),
         "worst_decile": value(run.summary, "personal.worst_decile"),
         "generic": value(run.summary, "generic.best_by_val"),
-        "averaged": (run.summary["generic"] or {}).get("source") == "average",
+        "averaged": run.averaged,
         "each_up": value(run.summary, "bytes.per_client_round.up"),
         "each_down": value(run.summary, "bytes.per_client_round.down"),
         "flops": value(run.summary, "flops.clients"),

@@ -66,7 +66,8 @@ class Result:
     def __repr__(self) -> str:
         s, personal, generic = self.summary, self.summary["personal"], self.summary["generic"]
         score = self.setup.pool.problem.criterion.named
-        both = f", generic {score(generic['best_by_val'])}" if generic else ""
+        mark = "~" if generic and generic["source"] == "average" else ""
+        both = f", generic {mark}{score(generic['best_by_val'])}" if generic else ""
         return (
             f"<Result {s['label']} on {s['data']}: personal {score(personal['best_by_val'])}{both} "
             f"after {s['rounds']} rounds, {s['clients']} clients>"

@@ -31,6 +31,14 @@ def check_round_options(method: AnyMethod, config: Config, devices: Devices, poo
     check_stopping(config, pool)
 
 
+def describe_cohorts(config: Config, clients: int) -> tuple[str, ...]:
+    """Return a note if the share of clients in a round rounds to no client."""
+    if round(config.rate * clients) > 0:
+        return ()
+    share = f"--rate {config.rate:g} of {clients} client{'s' * (clients > 1)}"
+    return (f"{share} rounds to none, so one client takes part in each round.",)
+
+
 def _check_schedule(method: AnyMethod, config: Config, devices: Devices, clients: int) -> None:
     buffer = read_schedule(config.schedule).buffer
     if buffer is None:

@@ -36,7 +36,7 @@ from . import compatibility
 from .execution import choose_backend, resolve_device
 from .model_factory import ModelFactory, build_proxy_model, from_modules
 from .problem_options import check_targets, check_task, load_data, load_user_metrics
-from .round_options import check_round_options
+from .round_options import check_round_options, describe_cohorts
 from .rows import build_row_splits, load_public_rows, prepare_tables
 from .training_options import resolve_training
 
@@ -138,7 +138,7 @@ def build_setup(
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
     neighbours = read_topology(config.topology, pool.ids)
-    notes += preparations.notes(federation)
+    notes += (*preparations.notes(federation), *describe_cohorts(config, len(pool.ids)))
     return Setup(config, method, federation, pool, devices, newcomers, preparations, neighbours, notes)
 
 

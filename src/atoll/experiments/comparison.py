@@ -14,6 +14,7 @@ from ..config.option_types import RunOptions
 from ..engine.experiment import Watch
 from ..engine.python_parts import Methods, Metrics, Networks, PythonParts, read_parts
 from ..report import table
+from ..report.groups import groups
 from ..storage import run_reader
 from ..storage.group_dir import check_free_for_group
 from ..storage.run_reader import Run
@@ -35,7 +36,7 @@ class Comparison:
 
     @property
     def rows(self) -> list[table.Row]:
-        return table.rows(self.runs)
+        return table.method_rows(groups(self.runs))
 
     def __repr__(self) -> str:
         rows = self.rows
@@ -46,7 +47,7 @@ class Comparison:
         return f"<Comparison on {data}: {count(len(rows), 'method')}, {count(seeds, 'seed')}; {rows[0].name} {lead}>"
 
     def _repr_html_(self) -> str:
-        rows = self.rows
+        rows = table.rows(self.runs)
         shown = [column for column in table.columns(rows) if column.printed]
         cells = [[row.name, len(row.seeds), *(table.cell(row, column) for column in shown)] for row in rows]
         return html(repr(self)[1:-1], ("method", "n", *(column.short for column in shown)), cells)
@@ -163,7 +164,7 @@ def _flatten(row: table.Row) -> dict[str, object]:
     flat: dict[str, object] = {"method": row.name, "seeds": len(row.seeds), "remark": row.remark}
     for column in table.COLUMNS:
         entry = getattr(row, column.field)
-        score = column.family in (table.PERSONAL, table.GENERIC)
+        score = column.field != "p" and column.family in (table.PERSONAL, table.GENERIC)
         scale = row.criterion.scale if score else 1.0
         flat[column.field] = entry.mean / scale if isinstance(entry, Stat) else entry
         if score:

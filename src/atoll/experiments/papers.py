@@ -129,6 +129,9 @@ def read_recipe(name: str, folder: Path | None = None) -> Recipe:
     """
     root = folder or recipes_dir()
     if name not in list_recipes(root):
+        own = [recipe for recipe in list_recipes(root) if recipe.startswith(f"{name.partition('/')[0]}/")]
+        if own:
+            raise AtollError(f"Unknown recipe {name!r}. Recipes of this paper: {', '.join(own)}.")
         raise unknown("recipe", name, list_recipes(root))
     path = root / f"{name}.yaml"
     try:

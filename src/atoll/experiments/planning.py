@@ -9,9 +9,9 @@ from ..data.dataset import Dataset
 from ..engine.problem_options import load_data
 from ..engine.python_parts import PythonParts, all_settings
 from ..engine.setup import build_setup, check_fit
-from ..errors import AtollError, unknown
+from ..errors import AtollError
 from ..methods import _registry
-from ..methods._factory import make, settings_of, split_variant
+from ..methods._factory import make, settings_of, split_variant, unknown_setting
 
 MAX_NAME = 60  # Characters of a method or data set in the name of a directory.
 PUBLIC_PER_CLASS, PUBLIC_SHARE = 100, 0.1  # Upper limits of public rows in a comparison of all methods.
@@ -102,7 +102,7 @@ def _check_settings_used(entries: Sequence[Config], settings: Mapping[str, objec
     for key in settings:
         if key not in used:
             names = ", ".join(dict.fromkeys(config.method for config in entries))
-            raise unknown(f"setting of {names}", key, {f for config in entries for f in _setting_names(config.method)})
+            raise unknown_setting(names, key, [make(config.method) for config in entries])
 
 
 def assign_directories(configs: Sequence[Config], root: Path) -> list[Config]:

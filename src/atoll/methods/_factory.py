@@ -105,7 +105,7 @@ def _set(target: Any, path: str, value: Any, where: str) -> Any:
     hints = get_type_hints(type(target))
     known = {f.name for f in fields(target)}
     if name not in known:
-        raise unknown(f"setting of {where}", name, known)
+        raise unknown_setting(where, name, [target])
     if rest:
         inner = getattr(target, name)
         if not is_dataclass(inner):
@@ -116,6 +116,25 @@ def _set(target: Any, path: str, value: Any, where: str) -> Any:
     else:
         value = convert(value, hints[name], f"{where}.{name}")
     return replace(target, **{name: value})
+
+
+def unknown_setting(where: str, name: str, owners: Sequence[Any]) -> AtollError:
+    """Return the error for a setting that none of ``owners`` has, with the nearest name or all that they have.
+
+    Args:
+        where: the owners, such as ``"fedavg"``.
+        name: the setting that was given.
+        owners: methods, regularisers or optimisers.
+    """
+    known = list(dict.fromkeys(s.name for owner in owners for s in settings_of(owner)))
+    nested = [other for other in known if other.endswith(f".{name}")]
+    if nested:
+        return AtollError(f"Unknown setting of {where} {name!r}. Did you mean {' or '.join(map(repr, nested))}?")
+    message = str(unknown(f"setting of {where}", name, known))
+    terms = [term for term, cls in _registry.regularisers().items() if name in {s.name for s in settings_of(cls())}]
+    if terms and any(isinstance(owner, TakesRegularisers) for owner in owners):
+        message += f" Regularisers with a setting {name}: {', '.join(terms)}; write --with {terms[0]}:{name}=VALUE."
+    return AtollError(message)
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:

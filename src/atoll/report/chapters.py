@@ -10,7 +10,7 @@ from .figures import losses, metrics
 from .figures.base import title
 from .figures.gains import gains
 from .groups import Group, groups
-from .majority import describe_majority
+from .headline import headline
 from .owners import compare_with_alone, describe_gains
 from .wording import count, count_range
 
@@ -42,7 +42,7 @@ class Chapter:
 def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
     """Build the chapter of comparable runs; ``prefix`` keeps ids in its figures unique on the page."""
     found = groups(runs)
-    rows = [table.row(group) for group in found]
+    rows = table.method_rows(found)
     names, extra = _extra(found)
     shares = {runs[0].problem.format_of(name).percent for name in names}
     shown = {("", group.name): group.runs for group in found}
@@ -51,11 +51,11 @@ def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
         title=title(runs[0].summary),
         score=runs[0].criterion,
         columns=table.columns(rows),
-        about=_about(found) + describe_majority(runs[0]),
+        about=_about(found),
         owners=[describe_gains(one, runs[0].criterion.percent) for one in compared],
-        headline=_headline(rows),
+        headline=headline(found, rows),
         cards=_cards(rows),
-        rows=rows,
+        rows=table.rows(runs),
         leaders={column.field: table.leaders(rows, column) for column in table.columns(rows)},
         extra=extra,
         extra_columns=[_extra_title(runs[0], name, shares) for name in names],
@@ -86,37 +86,17 @@ def _about(found: Sequence[Group]) -> str:
     )
 
 
-def _headline(rows: Sequence[table.Row]) -> str:
-    """Name the best method, its lead, and whether the lead exceeds the spread over seeds."""
-    ranked = [row for row in rows if row.best_by_val]
-    if not ranked or not (first := ranked[0].best_by_val):
-        return f"No run has an {rows[0].criterion.title} chosen by validation yet."
-    form = ranked[0].criterion
-    if form.percent:
-        reached = f"{ranked[0].name} reaches {table.format_score(first, form)} % personal {form.title}"
-    else:
-        reached = f"{ranked[0].name} reaches a personal {form.title} of {table.format_score(first, form)}"
-    if len(ranked) == 1 or not (second := ranked[1].best_by_val):
-        return f"{reached}."
-    gap = abs(float(form.digits(first.mean)) - float(form.digits(second.mean)))  # of the numbers in the table
-    spread = max(first.std or 0.0, second.std or 0.0)
-    doubt = ", less than the spread over seeds" if gap < spread else ""
-    if first.std is None or second.std is None:
-        doubt = ", on a single seed"
-    lead = f"{gap:.2f} points ahead of" if form.percent else f"{gap:.4g} {form.better} than"
-    return f"{reached}, {lead} {ranked[1].name}{doubt}."
-
-
 def _cards(rows: Sequence[table.Row]) -> list[tuple[str, str, str]]:
     """Return the best value of each main quantity, and the method that reached it."""
     lead, form = rows[0], rows[0].criterion
     unit = " %" if form.percent else ""
     cards = [(f"Personal {form.title}", f"{table.format_score(lead.best_by_val, form)}{unit}", lead.name)]
+    shown = {column.field: column for column in table.COLUMNS}
     for quantity, field in (("Worst decile of clients", "worst_decile"), ("Generic model", "generic")):
-        known = [(stat, row.name) for row in rows if (stat := getattr(row, field))]
+        known = [(row, stat) for row in rows if (stat := getattr(row, field))]
         if known:
-            stat, name = form.best(known, lambda pair: pair[0].mean)
-            cards.append((quantity, f"{table.format_score(stat, form)}{unit}", name))
+            best, _ = form.best(known, lambda pair: pair[1].mean)
+            cards.append((quantity, f"{table.cell(best, shown[field])}{unit}", best.name))
     up, down = table.quantity(lead.mb_up), table.quantity(lead.mb_down)
     return [
         *cards,

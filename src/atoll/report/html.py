@@ -17,6 +17,7 @@ from ..storage.run_reader import FILES, Run, find, load
 from . import pictures, style, table
 from .chapters import make_chapter
 from .figures.base import FigureSpec
+from .figures.metrics import scored_round
 from .groups import Group, groups, settings
 from .notes import run_notes
 from .partitions import partition_sections
@@ -67,6 +68,9 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
         figures=_draw_own(figures),
         chapters=chapters,
         averaged=table.AVERAGED,
+        p_value=table.P_VALUE,
+        without_model=table.WITHOUT_MODEL,
+        scored_round=scored_round(runs),
         count_families=lambda columns: Counter(column.family for column in columns),
         cell=table.cell,
         state=_state(runs),

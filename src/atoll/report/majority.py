@@ -1,5 +1,9 @@
 """Judge scores by what is reached without a model: naming each client's most frequent class."""
 
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from ..core.problems import Classes
@@ -7,8 +11,15 @@ from ..storage.run_reader import Run
 from .wording import count
 
 
-def majority_accuracy(run: Run) -> float | None:
-    """Return the mean accuracy over clients of naming the class that is most frequent in the client's training rows.
+class MajorityScores(NamedTuple):
+    """Accuracies that are reached without a model, over clients: their mean, and the mean of the worst tenth."""
+
+    mean: float
+    worst_decile: float
+
+
+def majority_scores(run: Run) -> MajorityScores | None:
+    """Return the accuracy of naming, for each client, the class that is most frequent in its training rows.
 
     None for other problems than classes, and for runs whose sites do not tell their rows.
     """
@@ -21,27 +32,23 @@ def majority_accuracy(run: Run) -> float | None:
         return None
     named = train[tested].argmax(1)
     right = np.take_along_axis(test[tested], named[:, None], axis=1)[:, 0]
-    return float(np.mean(right / test[tested].sum(1)))
+    reached = np.sort(right / test[tested].sum(1))
+    return MajorityScores(float(reached.mean()), float(reached[: math.ceil(0.1 * len(reached))].mean()))
 
 
-def describe_majority(run: Run) -> str:
-    """Return a sentence on the accuracy of naming the most frequent class; empty if it is not known."""
-    reached = majority_accuracy(run)
-    return "" if reached is None else f" Naming each client's most frequent class reaches {100 * reached:.2f} %."
-
-
-def warn_of_single_classes(run: Run) -> list[str]:
-    """Return a sentence if test rows of clients are all of one class."""
-    counts = _counts(run)
-    if counts is None:
-        return []
-    classes = (counts[1] > 0).sum(1)
-    single, tested = int((classes == 1).sum()), int((classes > 0).sum())
+def warn_of_single_classes(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence if test rows of clients are all of one class; a division of the rows counts once."""
+    divisions = {run.holdings["name"]: run for run in runs}
+    known = [counts[1] for run in divisions.values() if (counts := _counts(run)) is not None]
+    classes = [int(n) for test in known for n in (test > 0).sum(1) if n]
+    single = classes.count(1)
     if not single:
         return []
+    over = f" over {len(known)} divisions of the rows" if len(known) > 1 else ""
     return [
-        f"{single} of {count(tested, 'client')} {'has' if single == 1 else 'have'} test rows of one class only, where "
-        "accuracy cannot tell a model from a constant. Look at balanced accuracy and AUROC (`atoll scores RUN`)."
+        f"{single} of {count(len(classes), 'client')}{over} {'has' if single == 1 else 'have'} test rows of one class "
+        "only, where accuracy cannot tell a model from a constant. Look at balanced accuracy and AUROC "
+        "(`atoll scores RUN`)."
     ]
 
 

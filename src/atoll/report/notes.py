@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from ..storage.run_reader import Run
+from .figures.base import title
+from .groups import settings
 from .majority import warn_of_single_classes
 from .partitions import group_by_partition, partition_title
 from .wording import count
@@ -16,7 +18,11 @@ def run_notes(runs: Sequence[Run]) -> list[str]:
         *_unfinished(runs),
         *_rejected(runs),
         *_partition_notes(runs),
-        *_single_classes(runs),
+        *(
+            f"{title(members[0].summary)}: {note}"
+            for members in settings(runs)
+            for note in warn_of_single_classes(members)
+        ),
         *_privacy_statements(runs),
     ]
 
@@ -47,14 +53,6 @@ def _partition_notes(runs: Sequence[Run]) -> list[str]:
         f"{partition_title(members)}: {note}"
         for members in group_by_partition(runs)
         for note in members[0].holdings["notes"]
-    ]
-
-
-def _single_classes(runs: Sequence[Run]) -> list[str]:
-    return [
-        f"{partition_title(members)}: {sentence}"
-        for members in group_by_partition(runs)
-        for sentence in warn_of_single_classes(members[0])
     ]
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
+from scipy import stats
 
 from ..storage.run_reader import Run, value
 from .groups import Group
@@ -68,7 +69,7 @@ def _gains(group: Group, alone: Group) -> OwnerGains | None:
     gaps: dict[str, list[float]] = defaultdict(list)
     for run in group.runs:
         if run.seed in others:
-            mine, other = _client_scores(run), _client_scores(others[run.seed])
+            mine, other = run.client_scores(), others[run.seed].client_scores()
             for i in mine.keys() & other.keys():
                 gaps[_owner(run, i)].append(mine[i] - other[i])
     if not gaps:
@@ -89,14 +90,6 @@ def _gains(group: Group, alone: Group) -> OwnerGains | None:
         _signed_rank_p(found) if found.any() else 1.0,
         float(np.mean(up)),
     )
-
-
-def _client_scores(run: Run) -> dict[str, float]:
-    """Return the score of each client in the round that validation selected, otherwise in the last round."""
-    chosen = run.summary["personal"].get("best_by_val_round", run.summary["rounds"])
-    rows = run.clients.filter(pc.equal(run.clients["round"], chosen)).to_pylist()
-    name = run.criterion.name
-    return {str(row["client"]): row[name] for row in rows if row[name] == row[name]}
 
 
 def _owner(run: Run, client: str) -> str:

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 
 from ..clients.evaluation import reserved_names
 from ..core.criterion import ACCURACY, Criterion
-from ..errors import unknown
 from ..storage.run_reader import Run, value
-from ..utils.stats import Stat
-from .groups import Group, criterion_of, groups
+from ..utils.stats import Stat, spread
+from .groups import Group, groups, settings
+from .majority import majority_scores
 from .seed_statistics import holm, paired_difference
-from .sheets import Sheet
 
 NONE = "–"
+MAJORITY = "majority"
+P_VALUE = "p: two-sided paired t-test over the means of seeds against the first row, corrected by Holm"
+WITHOUT_MODEL = f"{MAJORITY}: naming for each client the class that is most frequent in its training rows"
 AVERAGED = "~ the average of the personal models: the method has no generic one"
 
 
@@ -25,21 +27,23 @@ class Row:
 
     name: str
     seeds: tuple[int, ...]
-    remark: str  # empty if every run finished and no client was poisoned
-    best_by_val: Stat | None
-    final: Stat | None
-    best: Stat | None
-    worst_decile: Stat | None
-    generic: Stat | None
-    averaged: bool  # the generic model is the average of the personal ones
-    mb_up: float | None  # for one client and round; 1 MB is 1,000,000 bytes
-    mb_down: float | None
-    gflops: float | None  # all clients, whole run
-    simulated: float | None  # seconds between the devices of the simulated clock
-    seconds: float | None
+    remark: str = ""  # empty if every run finished and no client was poisoned
+    best_by_val: Stat | None = None
+    p: float | None = None  # of a paired t-test over seeds against the first row, corrected by Holm
+    final: Stat | None = None
+    best: Stat | None = None
+    worst_decile: Stat | None = None
+    generic: Stat | None = None
+    averaged: bool = False  # the generic model is the average of the personal ones
+    mb_up: float | None = None  # for one client and round; 1 MB is 1,000,000 bytes
+    mb_down: float | None = None
+    gflops: float | None = None  # all clients, whole run
+    simulated: float | None = None  # seconds between the devices of the simulated clock
+    seconds: float | None = None
     own: dict[str, Stat | None] = field(default_factory=dict)  # the user's metrics, in their own units
     criterion: Criterion = ACCURACY
     divisions: int = 1  # different divisions of the rows among clients and parts
+    is_method: bool = True  # False for the score without a model
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ OWN, METRIC = "Own metrics, of the round chosen by validation", "own."
 MB, COST = "MB per client and round", "Whole run"
 COLUMNS = (
     Column("best_by_val", "best by validation", "by val", PERSONAL),
+    Column("p", "p", "p", PERSONAL, printed=False),
     Column("final", "final", "final", PERSONAL, 2),
     Column("best", "best", "best", PERSONAL, 4),
     Column("worst_decile", "worst decile", "worst 10%", PERSONAL, 1),
@@ -74,17 +79,52 @@ COLUMNS = (
 )
 
 
-def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Return all columns, including one for each metric that the user added."""
+def columns(rows: Sequence[Row], untested: bool = False) -> tuple[Column, ...]:
+    """Return all columns, including one for each metric that the user added.
+
+    Args:
+        rows: the rows of the table.
+        untested: keep the column of p-values if there are none, as with one seed.
+    """
     names = dict.fromkeys(name for row in rows for name in row.own)
+    tested = untested or any(row.p is not None for row in rows)
     score = rows[0].criterion if rows else ACCURACY
-    titled = (replace(c, family=c.family.format(title=score.title, unit=score.unit)) for c in COLUMNS)
+    titled = (
+        replace(c, family=c.family.format(title=score.title, unit=score.unit))
+        for c in COLUMNS
+        if c.field != "p" or tested
+    )
     return (*titled, *(Column(f"{METRIC}{name}", name, name, OWN, 7) for name in names))
 
 
 def rows(runs: Iterable[Run]) -> list[Row]:
-    """Return a row for each group of runs, the best first."""
-    return [row(group) for group in groups(runs)]
+    """Return a row for each method, the best first, and last what naming each client's most frequent class reaches."""
+    runs = list(runs)
+    return [*method_rows(groups(runs)), *_majority_row(runs)]
+
+
+def method_rows(found: Sequence[Group]) -> list[Row]:
+    """Return a row for each group of runs, with the p-value of its difference from the first group."""
+    by_seed = [_by_seed(group) for group in found]
+    tests = [paired_difference(by_seed[0], other) for other in by_seed[1:]]
+    corrected = iter(holm([test.p for test in tests if test is not None]))
+    p_values = [None, *(None if test is None else next(corrected) for test in tests)]
+    return [replace(row(group), p=p) for group, p in zip(found, p_values, strict=True)]
+
+
+def _by_seed(group: Group) -> dict[int, float]:
+    chosen = ((run.seed, value(run.summary, "personal.best_by_val")) for run in group.runs)
+    return {seed: score for seed, score in chosen if score is not None}
+
+
+def _majority_row(runs: Sequence[Run]) -> list[Row]:
+    """Return the row of the majority class, a mean over seeds; none if runs differ in their data, or do not tell it."""
+    by_seed = {run.seed: majority_scores(run) for run in runs}
+    known = [found for found in by_seed.values() if found is not None]
+    if not known or len(known) < len(by_seed) or len(settings(runs)) > 1:
+        return []
+    mean, worst = (spread([100 * score for score in scores]) for scores in zip(*known, strict=True))
+    return [Row(MAJORITY, tuple(sorted(by_seed)), best_by_val=mean, worst_decile=worst, is_method=False)]
 
 
 def row(group: Group) -> Row:
@@ -98,7 +138,7 @@ def row(group: Group) -> Row:
         best=score(group, "personal.best"),
         worst_decile=score(group, "personal.worst_decile"),
         generic=score(group, "generic.best_by_val"),
-        averaged=any((run.summary["generic"] or {}).get("source") == "average" for run in group.runs),
+        averaged=any(run.averaged for run in group.runs),
         mb_up=_cost(group, "bytes.per_client_round.up", 1e6),
         mb_down=_cost(group, "bytes.per_client_round.down", 1e6),
         gflops=_cost(group, "flops.clients", 1e9),
@@ -155,6 +195,8 @@ def cell(row: Row, column: Column, sign: str = " ± ") -> str:
     if column.field.startswith(METRIC):
         return _measure(row.own.get(column.field.removeprefix(METRIC)), sign)
     entry: Stat | float | None = getattr(row, column.field)
+    if column.field == "p":
+        return NONE if row.p is None else f"{row.p:.2g}"
     if not isinstance(entry, Stat):
         return quantity(entry)
     return ("~" if column.field == "generic" and row.averaged else "") + format_score(entry, row.criterion, sign)
@@ -204,52 +246,3 @@ def leaders(rows: Sequence[Row], column: Column) -> set[str]:
     form = rows[0].criterion
     top = form.digits(form.best(entries.values(), lambda stat: stat.mean).mean)
     return {name for name, stat in entries.items() if form.digits(stat.mean) == top}
-
-
-P_VALUE = "p"  # the column of paired tests in exported tables
-
-
-def sheet(runs: Iterable[Run], chosen: Sequence[str] = ()) -> Sheet:
-    """Return columns as text for a file, with a paired t-test of each method against the best one, over seeds.
-
-    Args:
-        runs: the runs.
-        chosen: names of columns, such as ``best_by_val``, in their order, under short headings; none: all columns.
-
-    Raises:
-        AtollError: there is no such column.
-    """
-    runs = list(runs)
-    criterion_of(runs)
-    found = groups(runs)
-    made = [row(group) for group in found]
-    title = (
-        f"means over seeds ± standard deviation; p: paired t-test against {found[0].name} over seeds, corrected by Holm"
-    )
-    shown = columns(made)
-    made_cells = [
-        {"seeds": str(len(r.seeds)), **{c.field: cell(r, c) for c in shown}, P_VALUE: versus}
-        for r, versus in zip(made, ["", *_p_values(found)], strict=True)
-    ]
-    headings = {"seeds": "seeds", **{c.field: f"{c.family}: {c.title}" for c in shown}, P_VALUE: P_VALUE}
-    if chosen:
-        headings |= {c.field: c.short for c in shown}
-    for name in chosen:
-        if name not in headings:
-            raise unknown("column", name, headings)
-    names = list(chosen) or list(headings)
-    lines = [[r.name, *(cells[name] for name in names)] for r, cells in zip(made, made_cells, strict=True)]
-    return Sheet(title, ["method", *(headings[name] for name in names)], lines)
-
-
-def _p_values(found: Sequence[Group]) -> list[str]:
-    """Return the p-value of every method but the first, against the first; none from fewer than two common seeds."""
-    scores = [_by_seed(group) for group in found]
-    tests = [paired_difference(scores[0], other) for other in scores[1:]]
-    corrected = iter(holm([test.p for test in tests if test is not None]))
-    return [NONE if test is None else f"{next(corrected):.2g}" for test in tests]
-
-
-def _by_seed(group: Group) -> dict[int, float]:
-    chosen = ((run.seed, value(run.summary, "personal.best_by_val")) for run in group.runs)
-    return {seed: score for seed, score in chosen if score is not None}

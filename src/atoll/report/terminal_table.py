@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from ..core.criterion import ACCURACY
-from .table import AVERAGED, Column, Row, cell, columns, leaders
+from .table import AVERAGED, WITHOUT_MODEL, Column, Row, cell, columns, leaders
 
 NAME = 14  # letters of a method's name before it folds
 
@@ -31,6 +31,8 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
             console.print(f"[yellow]*[/] {escape(row.name)}: {escape(row.remark)}", highlight=False)
     if any(row.averaged for row in rows) and any(c.field == "generic" for c in shown):
         console.print(AVERAGED, style="dim", highlight=False)
+    if any(not row.is_method for row in rows):
+        console.print(WITHOUT_MODEL, style="dim", highlight=False)
     if left_out:
         console.print(f"Not shown at this width: {', '.join(c.short for c in left_out)}.", style="dim", highlight=False)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from ..core.criterion import Criterion
@@ -113,6 +114,27 @@ class Run:
     def criterion(self) -> Criterion:
         """Return the score that selects rounds and ranks methods."""
         return self.problem.criterion
+
+    @property
+    def averaged(self) -> bool:
+        """Return True if the generic model is the average of the personal models, because the server has none."""
+        return (self.summary["generic"] or {}).get("source") == "average"
+
+    @property
+    def scored_round(self) -> int | None:
+        """Return the round whose scores of clients are shown: the one chosen by validation, otherwise the last.
+
+        A run that was interrupted may lack the scores of the chosen round.
+        """
+        rounds = pc.unique(self.clients["round"]).to_pylist()
+        chosen = value(self.summary, "personal.best_by_val_round")
+        return int(chosen) if chosen is not None and chosen in rounds else max(rounds, default=None)
+
+    def client_scores(self) -> dict[str, float]:
+        """Return the score of each client that has test rows, in ``scored_round``."""
+        shown = self.clients.filter(pc.equal(self.clients["round"], self.scored_round))
+        pairs = zip(shown["client"].to_pylist(), shown[self.criterion.name].to_pylist(), strict=True)
+        return {str(client): score for client, score in pairs if score is not None and math.isfinite(score)}
 
     @property
     def planned(self) -> int:

@@ -22,7 +22,7 @@ from atoll.data.loading import load
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.methods._factory import make
-from atoll.report import pictures, table
+from atoll.report import pictures, table, table_export
 from atoll.storage import run_reader
 
 SHORT: dict[str, Any] = {"clients": 3, "rounds": 1, "rows": 300, "epochs": 1}
@@ -191,7 +191,7 @@ def test_a_metric_of_a_file_is_in_tables_summary_and_report(
     page = (here / "r" / "report.html").read_text()
     assert f"{sum(each) / 3:.4g}" in page
     assert "<th>calibration</th>" in page
-    sheet = table.sheet([run_reader.load(here / "r")])
+    sheet = table_export.sheet([run_reader.load(here / "r")])
     assert sheet.rows[0][sheet.columns.index(f"{table.OWN}: calibration")] == f"{sum(each) / 3:.4g}"
 
 

@@ -34,6 +34,13 @@ def test_log_lines_tell_round_score_and_time_left(clock: list[float], capsys: py
     ]
 
 
+def test_average_of_personal_models_is_marked() -> None:
+    generic = {"source": "average", "global": {"accuracy": 0.7437}}
+
+    assert console._score(LINE | {"generic": generic}) == "personal 93.50%  generic ~74.37%"
+    assert console._score(LINE | {"generic": generic | {"source": "server"}}) == "personal 93.50%  generic 74.37%"
+
+
 def test_no_lines_with_quiet_or_in_short_runs(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     with quiet(), console.progress(True) as bars:
         assert console.follow(bars, "fedavg", 3) is console.silent

@@ -358,7 +358,20 @@ def test_comparison_groups_seeds_and_reports_their_spread(tmp_path: Path) -> Non
     assert first["leads"][0]
     assert first["curves"]["accuracy"]["personal"]["mean"] == pytest.approx([0.5, 0.7, 0.6])
     assert first["bytes"] == {1: 1500, 2: 3000, 3: 4500}
-    assert found["notes"] == []
+    assert found["warnings"] == []
+    assert [line["name"] for line in found["baseline"]] == ["majority"]
+    assert found["notes"][0].startswith("p: two-sided paired t-test")
+
+
+def test_averages_of_personal_models_are_marked(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "fedavg", generic=0.5)
+    make_run(tmp_path / "b", "local", generic=0.4, source="average")
+
+    found = compare(chosen(tmp_path))
+
+    assert {group["name"]: group["averaged"] for group in found["groups"]} == {"fedavg": False, "local": True}
+    assert found["notes"][0].startswith("~ the average of the personal models")
+    assert [row_of(tmp_path, name)["averaged"] for name in ("a", "b")] == [False, True]
 
 
 def test_bands_reach_from_the_lowest_seed_to_the_highest_over_the_rounds_that_all_have_reached(tmp_path: Path) -> None:
@@ -374,7 +387,7 @@ def test_bands_reach_from_the_lowest_seed_to_the_highest_over_the_rounds_that_al
 def test_runs_in_different_settings_are_compared_with_a_warning(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     make_run(tmp_path / "b", data="cifar10")
-    assert "differ in data" in compare(chosen(tmp_path))["notes"][0]
+    assert "differ in data" in compare(chosen(tmp_path))["warnings"][0]
 
 
 def test_running_run_can_be_compared(tmp_path: Path) -> None:

@@ -369,3 +369,8 @@ def test_paper_command_lists_all_recipes() -> None:
     shown = CliRunner().invoke(main, ["paper", "--json"])
     assert [r["name"] for r in json.loads(shown.stdout)] == RECIPES
     assert CliRunner().invoke(main, ["paper", "show", "scd/table4"]).exit_code == 0
+
+
+def test_unknown_item_of_a_paper_lists_the_recipes_of_that_paper() -> None:
+    with pytest.raises(AtollError, match=r"Unknown recipe 'dcpfl/table9'\. Recipes of this paper: .*dcpfl/table1, "):
+        papers.read_recipe("dcpfl/table9")

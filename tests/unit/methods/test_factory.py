@@ -122,6 +122,7 @@ def test_convert_gives_value_of_the_requested_type(value: Any, kind: Any, read: 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"lr": 1}, "Unknown setting of dcpfl 'lr'. Did you mean 'optim.lr' or 'calibrate.lr'?"),
         ({"lma": 1}, "Unknown setting of dcpfl 'lma'. Did you mean 'lam'?"),
         ({"zzz": 1}, "Known: "),
         ({"lam": "much"}, "Setting dcpfl.lam must be a number, not 'much'"),
@@ -150,6 +151,13 @@ def test_convert_gives_value_of_the_requested_type(value: Any, kind: Any, read: 
 )
 def test_wrong_settings_are_refused_with_the_reason(settings: dict[str, Any], message: str) -> None:
     assert message in said("dcpfl", settings)
+
+
+def test_unknown_setting_lists_nested_settings_and_regularisers_that_have_it() -> None:
+    text = said("fedavg", {"mu": 1})
+
+    assert "Known: optim, optim.batch_size, optim.clip, optim.epochs, optim.lr" in text
+    assert "--with dw:mu=VALUE" in text
 
 
 @pytest.mark.parametrize("text", ["lam", "=1", "", "lam:1"])

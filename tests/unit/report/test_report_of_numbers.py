@@ -17,7 +17,7 @@ from atoll.engine.build import run_experiment
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.experiments.trials import best_trial, document, trial_of
-from atoll.report import figures, html, speedup, table
+from atoll.report import figures, html, speedup, table, table_export
 from atoll.report.figures import metrics
 from atoll.report.figures.base import by_case
 from atoll.report.terminal_table import print_table
@@ -104,7 +104,7 @@ def test_figures_of_classes_and_mixed_problems_are_refused(runs: list[Run], tmp_
         figures.make_figures([figures.parse_request("moduli")], by_case(runs))
     other = replace(runs[0], summary={**runs[0].summary, "task": "multilabel"})
     with pytest.raises(AtollError, match="cannot be compared: their tasks are regression, multilabel"):
-        table.sheet([runs[0], other])
+        table_export.sheet([runs[0], other])
 
 
 def test_speedup_reaches_a_target_from_above(runs: list[Run]) -> None:

@@ -69,26 +69,27 @@ export class Comparison {
     const spent = axis === "bytes";
     const score = this.found.criterion;
     const show = asPercent(name, score) ? (v) => percent(v, 1) : (v) => number(v);
+    const named = (group) => (kind === "generic" && group.averaged ? `~ ${group.name}` : group.name);
     const series = groups.map((group, index) => ({ group, index })).filter(({ group, index }) => group.curves[name]?.[kind] && !this.hidden.has(index))
       .map(({ group, index }) => {
         const { rounds, mean, low, high } = group.curves[name][kind];
-        return { name: group.name, index, x: spent ? rounds.map((t) => group.bytes[t]) : rounds, y: mean, low, high };
+        return { name: named(group), index, x: spent ? rounds.map((t) => group.bytes[t]) : rounds, y: mean, low, high };
       }).filter((one) => !spent || one.x.some((n) => n > 0));
     return [
       lines({ series, label: `${measure(name)} of ${series.length} methods`, xTitle: spent ? "bytes, up and down, all clients" : "round", yTitle: measure(name), showX: spent ? bytes : String, showY: show, tickY: asPercent(name, score) ? tick : show, log: spent, height: 360 }),
       h("ul", { class: "legend" }, groups.map((group, index) => h("li", {}, h("button", {
         type: "button", class: "plain", "aria-pressed": String(!this.hidden.has(index)), title: "Show or hide",
         onclick: () => { if (!this.hidden.delete(index)) this.hidden.add(index); this.draw(); },
-      }, swatch(index), group.name, h("small", {}, group.seeds.length > 1 ? ` ${group.seeds.length} seeds` : ` seed ${group.seeds[0]}`))))),
+      }, swatch(index), named(group), h("small", {}, group.seeds.length > 1 ? ` ${group.seeds.length} seeds` : ` seed ${group.seeds[0]}`))))),
       groups.some((group) => group.seeds.length > 1) ? h("p", { class: "muted" }, "Lines are means over seeds; bands reach from the lowest seed to the highest.") : null,
     ].filter(Boolean);
   }
 }
 
-function drawTable({ groups, columns, notes }) {
+function drawTable({ groups, columns, baseline, warnings, notes }) {
   const families = columns.reduce((all, c) => (all.at(-1)?.name === c.family ? (all.at(-1).span++, all) : [...all, { name: c.family, span: 1 }]), []);
   return [
-    notes.map((note) => h("p", { class: note.startsWith("~") ? "muted" : "problem" }, note)),
+    warnings.map((warning) => h("p", { class: "problem" }, warning)),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Metrics side by side" }, h("table", { class: "metrics" },
       h("thead", {},
         h("tr", {}, h("th", { scope: "col", rowspan: 2 }, "Method"), h("th", { scope: "col", rowspan: 2, class: "number" }, "Seeds"), families.map((f) => h("th", { colspan: f.span, class: "family" }, f.name))),
@@ -97,7 +98,8 @@ function drawTable({ groups, columns, notes }) {
         h("th", { scope: "row" }, swatch(index), group.runs.length === 1 ? h("a", { href: `#/run/${group.runs[0]}` }, group.name) : group.name, group.remark ? h("small", {}, group.remark) : null,
           group.runs.length > 1 ? h("small", {}, group.runs.map((id, i) => [i ? ", " : "seed ", h("a", { href: `#/run/${id}` }, `${group.seeds[i]}`)])) : null),
         h("td", { class: "number" }, `${group.seeds.length}`),
-        group.cells.map((cell, i) => h("td", { class: group.leads[i] ? "number lead" : "number" }, cell))))))),
-    h("p", { class: "muted" }, "Means over seeds ± standard deviation. The best of each column is bold."),
+        group.cells.map((cell, i) => h("td", { class: group.leads[i] ? "number lead" : "number" }, cell)))),
+        baseline.map((line) => h("tr", {}, h("th", { scope: "row" }, line.name), h("td", { class: "number" }, `${line.seeds}`), line.cells.map((cell) => h("td", { class: "number" }, cell))))))),
+    ["Means over seeds ± standard deviation. The best of each column is bold.", ...notes].map((note) => h("p", { class: "muted" }, note)),
   ].flat();
 }

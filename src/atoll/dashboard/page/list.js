@@ -20,6 +20,8 @@ const COLUMNS = [
 // Kept while the page is open, whatever is looked at in between.
 export const state = { text: "", method: "", status: "", sort: "status", up: true, most: AT_ONCE, chosen: new Set(), opened: null };
 
+const genericScore = (run) => `generic ${run.averaged ? "~" : ""}${inUnit(run.criterion)(run.generic)}`;
+
 export function chip(status) {
   const [sign, word] = STATUS[status] ?? ["?", status];
   return h("span", { class: `chip ${status}` }, h("span", { class: "sign", "aria-hidden": "true" }, sign), word);
@@ -69,6 +71,7 @@ export class List {
   async refresh() {
     const answer = await ask("/api/runs");
     this.runs = answer.runs;
+    this.averaged = answer.averaged;
     const here = new Set(this.runs.map((run) => run.id));
     for (const id of state.chosen) if (!here.has(id)) state.chosen.delete(id);
     this.draw();
@@ -132,7 +135,7 @@ export class List {
         h("button", { type: "button", class: "plain", onclick: () => this.sort(c.key) }, c.title, arrow(c)))));
     const more = found > rows.length && h("button", { type: "button", onclick: () => { state.most += AT_ONCE; this.draw(); } }, `Show more of ${found.toLocaleString("en-GB")}`);
     const shown = found === all ? count(all, "run") : `${found.toLocaleString("en-GB")} of ${count(all, "run")}`;
-    return [h("table", { class: "runs" }, h("thead", {}, head), h("tbody", {}, rows.map((run) => this.row(run)))), h("p", { class: "muted" }, shown), more].filter(Boolean);
+    return [h("table", { class: "runs" }, h("thead", {}, head), h("tbody", {}, rows.map((run) => this.row(run)))), h("p", { class: "muted" }, shown, rows.some((run) => run.averaged) ? `. ${this.averaged}.` : ""), more].filter(Boolean);
   }
 
   row(run) {
@@ -147,7 +150,7 @@ export class List {
       h("td", { class: "number wide-only" }, run.clients ?? "–"),
       cell("Rounds", true, run.done === null ? "–" : run.done === run.planned ? `${run.done}` : `${run.done} / ${run.planned}`, run.status === "running" ? progress(run) : null),
       cell("Status", false, chip(run.status)),
-      cell("Score", true, titled(run.criterion, run.score), run.generic === null ? null : h("small", { class: "wide-only" }, `generic ${inUnit(run.criterion)(run.generic)}`)),
+      cell("Score", true, titled(run.criterion, run.score), run.generic === null ? null : h("small", { class: "wide-only" }, genericScore(run))),
       cell("Bytes", true, bytes(run.up === null ? null : run.up + run.down), run.up === null ? null : h("small", { class: "wide-only" }, `↑\u00a0${bytes(run.up)} ↓\u00a0${bytes(run.down)}`)),
       cell("Time", true, duration(run.seconds), run.left ? small(`${duration(run.left)} left`) : null));
   }

@@ -8,6 +8,7 @@ import { asPercent, bytes, count, duration, inUnit, measure, number, percent, ti
 
 const SLOWLY = 8000; // milliseconds between looks at what is large
 const KINDS = { personal: ["personal models", null], before: ["personal, before training", "2 3"], generic: ["generic model", "6 4"], honest: ["honest clients", "9 3 2 3"], training: ["training", "1 3"] };
+const AVERAGE = "~ average of personal models";
 const CAUSES = { silent: "never answered", unreached: "was not reached", late: "came too late" };
 
 const card = (title, value, ...more) => h("div", { class: "card" }, h("span", { class: "muted" }, title), h("b", {}, value), more);
@@ -94,7 +95,7 @@ export class Run {
         card(`Personal ${row.criterion?.title ?? "accuracy"}, latest`, show(facts.now ?? facts.final)),
         card(facts.chosen_round ? `Chosen by validation, round ${facts.chosen_round}` : "Chosen by validation", show(facts.chosen)),
         card("Worst decile of clients", show(facts.worst_decile)),
-        facts.generic === null ? null : card(facts.averaged ? "Average of personal models" : "Generic model", show(facts.generic)),
+        facts.generic === null ? null : card(facts.averaged ? AVERAGE : "Generic model", show(facts.generic)),
         card("Bytes, all clients", `↑\u00a0${bytes(row.up)} ↓\u00a0${bytes(row.down)}`),
         !row.left ? card("Time", duration(row.seconds)) : card("Time, and left", `${duration(row.seconds)} + ${duration(row.left)}`),
         counts.dropped ? card("Answers that did not come", `${counts.dropped}`) : null,
@@ -122,7 +123,7 @@ export class Run {
     const score = this.row.criterion;
     const show = asPercent(chosen, score) ? (v) => percent(v, 1) : (v) => number(v);
     const series = Object.entries(KINDS).filter(([kind]) => measures[chosen][kind])
-      .map(([kind, [name, dash]], index) => ({ name, dash, index, x: rounds, y: measures[chosen][kind] }));
+      .map(([kind, [name, dash]], index) => ({ name: kind === "generic" && this.row.averaged ? AVERAGE : name, dash, index, x: rounds, y: measures[chosen][kind] }));
     const last = series.map((one) => `${one.name} ${show(one.y.findLast((v) => v !== null))}`).join(", ");
     return [
       lines({ series, label: `${measure(chosen)} by round; last: ${last}`, xTitle: "round", yTitle: chosen === "loss" ? "loss" : `test ${measure(chosen)}`.replace("test val", `validation ${score?.title ?? "accuracy"}`), showX: String, showY: show, tickY: asPercent(chosen, score) ? tick : show }),

@@ -24,7 +24,8 @@ from ..wording import size
 from .base import FigureSpec, RunsByCase, cases, panel
 
 WHOSE = ("both", "personal", "generic", "global")
-SOLID = {"personal": "solid", "generic": "dashed"}
+DASHES = {"personal": "solid", "generic": "dashed", "average": "dashdot"}
+KINDS = {"solid": "personal models", "dashed": "generic model", "dashdot": "~ average of personal models"}
 
 
 class Trace(NamedTuple):
@@ -72,7 +73,7 @@ def curves(shown: RunsByCase, whose: str = "both") -> list[FigureSpec]:
         for case in cases(shown)
     ]
     score, dashes = criterion(shown), {line.dash for p in panels for line in p.lines}
-    kinds = {dash: kind for kind, dash in SOLID.items()} if "dashed" in dashes else {}
+    kinds = {dash: words for dash, words in KINDS.items() if dash in dashes} if dashes - {"solid"} else {}
     draw = partial(lines_of, panels, Axis("round", whole=True), up_axis("test {}", score), kinds)
     caption = f"{score.heading} by round; bands reach from the lowest seed to the highest."
     return [FigureSpec("curves", caption, draw)]
@@ -98,27 +99,30 @@ def _curve(name: str, runs: Sequence[Run], whose: str) -> list[Line]:
     if whose == "global":
         own = found["generic"] if len(found["generic"].rounds) else trace(runs, "personal.post.global")
         return [Line(name, own.rounds.tolist(), own.values)]
-    wanted = found if whose == "both" else {whose: found[whose]}
-    return [Line(name, t.rounds.tolist(), t.values, SOLID[kind]) for kind, t in wanted.items() if len(t.rounds)]
+    if any(run.averaged for run in runs):
+        found["average"] = found.pop("generic")
+    wanted = {kind: t for kind, t in found.items() if whose == "both" or (kind == "personal") == (whose == "personal")}
+    return [Line(name, t.rounds.tolist(), t.values, DASHES[kind]) for kind, t in wanted.items() if len(t.rounds)]
 
 
 def boxes(shown: RunsByCase) -> list[FigureSpec]:
-    """Make a box plot of the scores of single clients, all seeds together."""
+    """Make a box plot of the scores of single clients, all seeds together, in the round of the table."""
     found = [
-        plots.Box(panel(shown, case), name, np.concatenate([_final(run) for run in runs]))
+        plots.Box(panel(shown, case), name, np.array([v for run in runs for v in run.client_scores().values()], float))
         for (case, name), runs in shown.items()
     ]
-    score = criterion(shown)
-    draw = partial(plots.boxes, found, up_axis("test {} of a client in the last round", score))
-    caption = f"{score.heading} by client: quartiles, whiskers to 1.5 box lengths, a diamond at the mean."
+    score, chosen = criterion(shown), scored_round([run for runs in shown.values() for run in runs])
+    draw = partial(plots.boxes, found, up_axis(f"test {{}} of a client {chosen}", score))
+    caption = f"{score.heading} by client {chosen}: quartiles, whiskers to 1.5 box lengths, a diamond at the mean."
     return [FigureSpec("boxes", caption, draw)]
 
 
-def _final(run: Run) -> Array:
-    rounds: Array = run.clients["round"].to_numpy()
-    scores: Array = run.clients[run.criterion.name].to_numpy().astype(float)
-    last = scores[rounds == rounds.max()] if len(rounds) else scores
-    return last[np.isfinite(last)]
+def scored_round(runs: Sequence[Run]) -> str:
+    """Return which round the scores of clients are of, in words."""
+    by_validation = [value(run.summary, "personal.best_by_val_round") == run.scored_round for run in runs]
+    if all(by_validation):
+        return "in the round chosen by validation"
+    return "in the round chosen by validation, or the last one" if any(by_validation) else "in the last round"
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------

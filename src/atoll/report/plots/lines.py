@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from ..style import MUTED, WIDE, ArtistStyle, colour, styled
 from .axes import Array, entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, look, percent, short
 
-DASHES: ArtistStyle = {"solid": "-", "dashed": (0, (4, 2)), "dotted": ":"}
+DASHES: ArtistStyle = {"solid": "-", "dashed": (0, (4, 2)), "dashdot": (0, (6, 2, 1, 2)), "dotted": ":"}
 FEW = 8  # points of which each is marked, and has a tick of its own
 
 
