@@ -275,14 +275,19 @@ class ModelStore:
         """
         layouts: list[Mapping[str, str]] = []
         entries: dict[int, Json] = {}  # of each model, which clients may share
+        shared: dict[int, str] = {}  # the objects of payloads in memory, such as a download of many clients
+
+        def put_once(part: Payload) -> str:
+            if id(part) not in shared:
+                shared[id(part)] = put(part)
+            return shared[id(part)]
 
         def entry(i: ClientId, model: MeasuredModel) -> Json:
-            if id(model) in entries:
-                return entries[id(model)]
             if model.objects is None:
                 parts = None if model.is_in_store else self._load(i, model)
+                store = put if model.payloads is None else put_once
                 model.objects = (
-                    (states[i],) if parts is None else tuple(None if part is None else put(part) for part in parts)
+                    (states[i],) if parts is None else tuple(None if part is None else store(part) for part in parts)
                 )
                 _remove(model.files or ())
                 model.files = None
@@ -293,10 +298,10 @@ class ModelStore:
             return entries[id(model)]
 
         for i, model in self._last.items():
-            entry(i, model)["last"].append(i)
+            (entries.get(id(model)) or entry(i, model))["last"].append(i)
         for i, best in self._best.items():
             if best is not None:
-                entry(i, best)["best"].append(i)
+                (entries.get(id(best)) or entry(i, best))["best"].append(i)
         if self._folder is not None:
             with suppress(OSError):
                 self._folder.rmdir()  # if it is empty

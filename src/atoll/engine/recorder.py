@@ -179,7 +179,7 @@ class RunRecorder:
         earlier = environment_file.read_sessions(folder) if done else []
         self._run_dir.write_json(environment_file.NAME, {"sessions": [*earlier, session]})
         self._run_dir.write_config(self._config, self._holdings.get("notes", ()))
-        self._run_dir.write_json("holdings.json", self._holdings)
+        self._run_dir.write_json("holdings.json", self._holdings, indent=None)
         if self._preparations:
             self._run_dir.write_json(PREPARATION, self._preparations.to_json())
         self._run_dir.write_metrics(lines)

@@ -13,6 +13,7 @@ from ..clients.tasks import Dropped, Rejection, RoundLog, Start
 from ..simulation.clock import Clock
 from ..storage.metrics import MissedAnswer, NonFiniteState, PersonalScores, RejectedUpload, RoundMetrics
 from ..typing import ClientId
+from ..utils.files import without_nan
 from ..utils.undo import UndoDict
 
 
@@ -123,8 +124,9 @@ class RunState:
 
     def to_json(self) -> dict[str, Any]:
         """Return all values but the table rows, which a checkpoint stores as Parquet."""
-        names = ("status", "rejected", "dropped", "not_finite", "strikes", "participations", "lines")
+        names = ("status", "rejected", "dropped", "not_finite", "strikes", "participations")
         plain = {name: getattr(self, name) for name in names}
+        plain["lines"] = [without_nan(line) for line in self.lines]  # A NaN left makes the encoder begin again.
         plain |= {"before": self.before.to_json(), "after": self.after.to_json()}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         working = {i: start._asdict() for i, start in self.working.items()}

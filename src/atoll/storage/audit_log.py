@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, NamedTuple
+from weakref import finalize
 
 from ..errors import AtollError
 from ..typing import ClientId
@@ -56,13 +57,14 @@ class AuditLog:
     def __init__(self, path: Path, mark: Mark = Mark()):
         self.path = path
         self._mark = mark
-        with path.open("a+b") as file:
-            if not _leads_to(file, mark):
-                raise AuditError(
-                    f"Cannot continue {str(path)!r}: it does not hold the {mark.records} records that the checkpoint "
-                    "contains. Restore the file from a copy, or start again with --force, which replaces the run."
-                )
-            file.truncate(mark.size)
+        self._file = path.open("a+b", buffering=0)  # stays open: opening it takes longer than writing a record
+        finalize(self, self._file.close)
+        if not _leads_to(self._file, mark):
+            raise AuditError(
+                f"Cannot continue {str(path)!r}: it does not hold the {mark.records} records that the checkpoint "
+                "contains. Restore the file from a copy, or start again with --force, which replaces the run."
+            )
+        self._file.truncate(mark.size)
 
     def add(
         self,
@@ -80,10 +82,13 @@ class AuditLog:
         record = Record(
             at.records + 1, round, exchange, staleness, client, nbytes, digest, verdict, field, reason, at.head
         )
-        line = line_of(record)
-        with self.path.open("ab") as file:
-            file.write(line)
-        self._mark = Mark(record.seq, at.size + len(line), hash_of(record))
+        body = _body(record)
+        head = sha256(body).hexdigest()
+        line = _line(body, head)
+        rest = memoryview(line)
+        while rest:  # A full disk takes a part of it before it raises.
+            rest = rest[self._file.write(rest) :]
+        self._mark = Mark(record.seq, at.size + len(line), head)
         return record
 
     def mark(self) -> Mark:
@@ -92,8 +97,7 @@ class AuditLog:
 
     def sync(self) -> None:
         """Flush the log to disk."""
-        with self.path.open("ab") as file:
-            os.fsync(file.fileno())
+        os.fsync(self._file.fileno())
 
 
 def hash_of(record: Record) -> str:
@@ -103,7 +107,11 @@ def hash_of(record: Record) -> str:
 
 def line_of(record: Record) -> bytes:
     """Return the canonical line of a record."""
-    return _body(record)[:-1] + b',"hash":"%s"}\n' % hash_of(record).encode()
+    return _line(_body(record), hash_of(record))
+
+
+def _line(body: bytes, head: str) -> bytes:
+    return body[:-1] + b',"hash":"%s"}\n' % head.encode()
 
 
 def _body(record: Record) -> bytes:

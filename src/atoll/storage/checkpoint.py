@@ -18,7 +18,7 @@ from ..core.payloads import Payload
 from ..core.serialization import OWN, WireError, decode, encode
 from ..errors import AtollError
 from ..typing import ClientId
-from ..utils.files import make_folder, sync_folder, to_json, write, write_whole
+from ..utils.files import make_folder, sync_folder, to_json, write
 from ..utils.parsing import Json
 
 KEEP = 2
@@ -74,7 +74,8 @@ class Checkpoints:
         path = self._objects / name
         if not path.exists() or path.read_bytes() != data:
             make_folder(self._objects)
-            write_whole(path, data)
+            # In place: no checkpoint names an object before it is whole, and an incomplete one is written again.
+            write(path, data, os.O_TRUNC, sync=True)
         if self._stored is not None:
             self._stored.add(name)
         return name

@@ -153,9 +153,9 @@ class RunDir:
         """Delete a file of the run, if it exists."""
         (self.path / name).unlink(missing_ok=True)
 
-    def write_json(self, name: str, value: object) -> None:
-        """Write a file of JSON."""
-        write_whole(self.path / name, (to_json(value, indent=1) + "\n").encode())
+    def write_json(self, name: str, value: object, indent: int | None = 1) -> None:
+        """Write a file of JSON; without ``indent`` on one line, which is ten times as fast for thousands of clients."""
+        write_whole(self.path / name, (to_json(value, indent) + "\n").encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write a file."""

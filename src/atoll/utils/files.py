@@ -83,14 +83,15 @@ def to_json(value: object, indent: int | None = None) -> str:
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:  # there is a NaN or an infinity somewhere
-        return json.dumps(_plain(value), indent=indent, allow_nan=False)
+        return json.dumps(without_nan(value), indent=indent, allow_nan=False)
 
 
-def _plain(value: object) -> object:
+def without_nan(value: object) -> object:
+    """Return a value of JSON with null in place of NaN and infinity."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): without_nan(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [without_nan(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

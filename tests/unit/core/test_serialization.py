@@ -13,8 +13,9 @@ from safetensors.torch import save
 from support.payloads import Flagged, Mixed, Table, mixed, table
 
 from atoll.core.payloads import Nothing, equal
-from atoll.core.serialization import WireError, decode, digest, encode, schema
+from atoll.core.serialization import SENDABLE, WireError, decode, digest, encode, schema
 from atoll.errors import AtollError
+from atoll.methods.local import State
 
 TABLE = table(torch.tensor([4.0, 0.0, 1.0]), 2)
 DATA = encode(TABLE)
@@ -53,6 +54,23 @@ def test_equal_payloads_give_equal_bytes() -> None:
     strided = {n: v.T.contiguous().T if v.ndim == 2 else v for n, v in p.params.items()}
     assert not strided["b.weight"].is_contiguous()
     assert encode(Mixed(strided, p.square, None, "warm", 3, 0.5, True)) == encode(p)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bytes_are_those_of_safetensors(seed: int) -> None:
+    """Of tensors of all types and of odd names and shapes, in the order of names."""
+    made = torch.Generator().manual_seed(seed)
+
+    def pick(options: Any) -> Any:
+        return options[int(torch.randint(len(options), (), generator=made))]
+
+    names = sorted(f'\xfc"{n}\\.w' for n in torch.randperm(40, generator=made)[:9].tolist())
+    kinds, shapes = sorted(SENDABLE, key=str), [(), (0,), (3,), (2, 5), (1, 2, 3)]
+    params = {name: torch.randint(0, 2, pick(shapes), generator=made).to(pick(kinds)) for name in names}
+    data = encode(State(params))
+
+    text = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    assert data == bytes(save({f"params/{name}": v for name, v in params.items()}, text))
 
 
 def test_digest_is_that_of_the_bytes_and_sees_every_bit() -> None:
