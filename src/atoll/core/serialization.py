@@ -70,7 +70,7 @@ def _container(tensors: Params, text: str) -> bytes:
         v = tensors[name]
         start, end = end, end + v.nbytes
         header[name] = {"dtype": _NAMES[v.dtype], "shape": list(v.shape), "data_offsets": [start, end]}
-        data.append(v.reshape(-1).view(torch.uint8).numpy())
+        data.append(v.reshape(-1).view(torch.uint8).numpy().data)
     head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     head += b" " * (-len(head) % 8)
     return b"".join([len(head).to_bytes(8, "little"), head, *data])
