@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from ..storage.run_reader import Run, value
 from .groups import Group
@@ -115,5 +114,6 @@ def format_p(p: float) -> str:
 
 def _signed_rank_p(gains: np.ndarray) -> float:
     """Return the p-value of Wilcoxon's signed-rank test."""
+    from scipy import stats  # takes a second to import, which a run does without until it is finished
 
     return float(stats.wilcoxon(gains).pvalue)
