@@ -28,7 +28,7 @@ from typing import Any
 PATIENCE = 300.0  # seconds for a process to say that it is ready
 BYTES_PER_UNIT = 300  # an MLP on 64 pixels has 75 weights of 4 bytes for each unit of its layer
 WARM = 420.0  # seconds until a site asks for work as seldom as it ever does
-SITE_GB = 0.8  # memory of the processes of a site with a tiny model
+SITE_GB = 0.4  # memory of the processes of a site with a tiny model, without what processes share
 COPIES = 10  # of the model, in all processes of a site
 STEPS = ("pull", "worker", "push")  # of a site, as its connection logs them
 _LINE = re.compile(r"answered: pull ([\d.]+) s, worker ([\d.]+) s, push ([\d.]+) s")
