@@ -14,7 +14,6 @@ from .engine.python_parts import Metrics, Networks, all_settings, read_parts
 from .engine.result import Result
 from .engine.setup import Setup
 from .storage import run_reader
-from .storage.metrics import RoundMetrics
 from .storage.run_dir import RunDir
 from .storage.run_reader import Run
 from .utils.notebook import notebook_bars
@@ -97,20 +96,9 @@ def run_setup(setup: Setup, *, resume: bool = False, force: bool = False, watch:
         notes: list[str] = []
         tracking = loggers.Tracking(config, run_dir.path, notes.append)
         try:
-            result = run_experiment(setup, run_dir, _both(tracking.watch, watch))
+            result = run_experiment(setup, run_dir, watch, tracking.log)
         finally:
             tracking.close()
         run = run_reader.load(run_dir.path)
         html.write_runs([run], run_dir.path / "report.html")
     return Finished(replace(result, notes=[*result.notes, *notes]), run)
-
-
-def _both(first: Watch, second: Watch | None) -> Watch:
-    """Call two watches, of which the second may be missing."""
-
-    def watch(done: int, line: RoundMetrics | None) -> None:
-        first(done, line)
-        if second is not None:
-            second(done, line)
-
-    return watch

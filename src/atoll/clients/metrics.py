@@ -6,10 +6,8 @@ sensitivity=0.3              sensitivity, or specificity, where a probability of
 """
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from torch import Tensor
@@ -17,6 +15,7 @@ from torch import Tensor
 from ..core.decision_scores import AT_POINT, SCORES, at_point
 from ..errors import AtollError, unknown
 from ..utils.parsing import refusal
+from ..utils.plugins import load_plugins
 from ..utils.user_code import entry
 
 Metric = Callable[[Tensor, Tensor], float]  # (logits [N, C], labels [N]) of one client's test rows, N > 0
@@ -95,10 +94,4 @@ def _read_point(text: str, point: str) -> float:
 @cache
 def load_installed_metrics() -> Mapping[str, Metric]:
     """Load the metrics of installed packages. Warns about a metric that cannot be loaded, and leaves it out."""
-    found: dict[str, Metric] = {}
-    for point in entry_points(group="atoll.metrics"):
-        try:
-            found[point.name] = point.load()
-        except Exception as reason:  # An installed package may raise anything.
-            warnings.warn(f"atoll.metrics {point.name!r} ({point.value}) was left out: {reason}", stacklevel=2)
-    return found
+    return load_plugins("atoll.metrics")

@@ -32,7 +32,7 @@ from .decentralised import DecentralisedRunner
 from .ending import Ending
 from .environment import BackendInputs, Environment, Simulation
 from .evaluator import Evaluator
-from .experiment import Experiment, Watch
+from .experiment import EvaluationLog, Experiment, Watch
 from .metrics_writer import MetricsWriter
 from .recorder import NullRecorder, Recorder, RunRecorder
 from .result import Result
@@ -42,7 +42,9 @@ from .round_runner import RoundRunner
 from .setup import Setup, build_faults
 
 
-def run_experiment(setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None) -> Result:
+def run_experiment(
+    setup: Setup, run_dir: RunDir | None = None, watch: Watch | None = None, log: EvaluationLog | None = None
+) -> Result:
     """Run an experiment to the end, from the latest checkpoint if the directory has one.
 
     An interrupted run saves the last whole round and raises KeyboardInterrupt.
@@ -51,13 +53,14 @@ def run_experiment(setup: Setup, run_dir: RunDir | None = None, watch: Watch | N
         setup: a run that is ready to start.
         run_dir: directory for the files of the run; None writes nothing.
         watch: called after every round, with its number and its metrics (None if it was not evaluated).
+        log: called after every evaluation, with its metrics and the scores of all clients.
 
     Returns:
         Scores, models and notes of the run.
     """
     device = on_device(setup.config.device)
     with plain_torch(), one_thread(), kept_memory(), spared_objects(), device, stoppable():
-        return build_experiment(setup, run_dir).run(watch or (lambda t, line: None))
+        return build_experiment(setup, run_dir).run(watch or (lambda t, line: None), log)
 
 
 def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: Environment | None = None) -> Experiment:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from ..clients.run_stores import RunStores
 from ..privacy.policy import Privacy
 from ..storage.metrics import RoundMetrics
@@ -22,6 +24,7 @@ from .setup import Setup
 from .summary import describe_incidents, run_digest, summarise
 
 Watch = Callable[[int, RoundMetrics | None], None]  # called after every round, with metrics if it was evaluated
+EvaluationLog = Callable[[RoundMetrics, pa.Table], None]  # called with the metrics and the scores of all clients
 
 
 @dataclass(eq=False)
@@ -60,13 +63,14 @@ class Experiment:
     def __post_init__(self) -> None:
         self.progress = Progress(self.rounds.first_server(self.evaluator.first_server()))
 
-    def run(self, watch: Watch) -> Result:
+    def run(self, watch: Watch, log: EvaluationLog | None = None) -> Result:
         """Run the experiment to the end, from the latest checkpoint if there is one.
 
         An interrupted run saves the last whole round and raises KeyboardInterrupt.
 
         Args:
             watch: called after every round, with its number and its metrics (None if it was not evaluated).
+            log: called after every evaluation, with its metrics and the scores of all clients.
         """
         try:
             self.resume()
@@ -75,6 +79,8 @@ class Experiment:
             self.accounting.prepare()
             while self.ending.is_running(self.progress.run_state):
                 line = self._run_round()
+                if log is not None and line is not None:
+                    log(line, self.progress.run_state.rows[-1])
                 watch(self.progress.run_state.round, line)
             self.ending.close(self.progress.run_state)
             return self._finish()

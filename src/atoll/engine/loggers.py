@@ -2,18 +2,20 @@
 
 import importlib.util
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from ..config import Config
 from ..errors import AtollError, unknown
 from ..storage.metrics import RoundMetrics
+from ..utils.plugins import load_plugins
 
 PROJECT = "atoll"
+MOST_CLIENTS = 200  # clients with series of their own; trackers become slow with thousands of them
 
 
 class Tracker(Protocol):
@@ -99,13 +101,7 @@ TRACKERS: dict[str, tuple[Callable[[Config, Path], Tracker], str, str]] = {
 @cache
 def installed_trackers() -> Mapping[str, Callable[[Config, Path], Tracker]]:
     """Load the trackers of installed packages. Warns about a tracker that cannot be loaded, and leaves it out."""
-    found: dict[str, Callable[[Config, Path], Tracker]] = {}
-    for point in entry_points(group="atoll.trackers"):
-        try:
-            found[point.name] = point.load()
-        except Exception as reason:  # An installed package may raise anything.
-            warnings.warn(f"atoll.trackers {point.name!r} ({point.value}) was left out: {reason}", stacklevel=2)
-    return found
+    return load_plugins("atoll.trackers")
 
 
 def check(names: Sequence[str]) -> None:
@@ -139,12 +135,18 @@ class Tracking:
         make = installed_trackers().get(name) or TRACKERS[name][0]
         self._trackers[name] = make(config, folder)
 
-    def watch(self, done: int, line: RoundMetrics | None) -> None:
-        """Log a round, if it was evaluated."""
-        if line is not None:
-            numbers = flatten_metrics(line)
-            for name, tracker in list(self._trackers.items()):
-                self._attempt(name, partial(tracker.line, line["round"], numbers))
+    def log(self, line: RoundMetrics, clients: pa.Table) -> None:
+        """Log an evaluated round: its metrics, and the scores of each client if there are at most 200 of them.
+
+        Args:
+            line: the line of metrics.jsonl.
+            clients: the scores of the round, one row for each client.
+        """
+        numbers = flatten_metrics(line)
+        if len(clients) <= MOST_CLIENTS:
+            numbers |= flatten_clients(clients)
+        for name, tracker in list(self._trackers.items()):
+            self._attempt(name, partial(tracker.line, line["round"], numbers))
 
     def close(self) -> None:
         """Close all trackers."""
@@ -169,4 +171,13 @@ def flatten_metrics(line: Mapping[str, Any], prefix: str = "") -> dict[str, floa
             found |= flatten_metrics(entry, f"{prefix}{name}/")
         elif isinstance(entry, int | float) and not isinstance(entry, bool) and entry == entry:
             found[prefix + name] = float(entry)
+    return found
+
+
+def flatten_clients(clients: pa.Table) -> dict[str, float]:
+    """Collect the scores of clients under names such as ``client/north/accuracy``."""
+    found: dict[str, float] = {}
+    for row in clients.to_pylist():
+        scores = {name: entry for name, entry in row.items() if isinstance(entry, float)}
+        found |= flatten_metrics(scores, f"client/{row['client']}/")
     return found

@@ -9,11 +9,9 @@ import inspect
 import pkgutil
 import re
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,6 +19,7 @@ from typing import Any, NamedTuple
 from .. import methods as package
 from ..core import Method, Regulariser, check_functions, contract
 from ..errors import AtollError, unknown
+from ..utils.plugins import load_plugins
 from ..utils.user_code import imported
 
 MethodType = type[Method[Any, Any, Any, Any]]
@@ -99,20 +98,15 @@ def _modules() -> Iterator[tuple[str, ModuleType]]:
 
 
 def _added(group: str, base: type) -> dict[str, Any]:
-    """Load the classes that other packages register in ``group``; warn about those that fail, and leave them out."""
-    found = {}
-    for point in entry_points(group=group):
-        try:
-            cls: Any = point.load()
-            if base not in getattr(cls, "__mro__", ()):
-                raise TypeError(f"it is not a {base.__name__}")
-            if base is Method:
-                _check_form(cls, f"{point.name}: {cls.__name__}")
-        except Exception as reason:  # Code of other packages may raise anything.
-            warnings.warn(f"{group} {point.name!r} ({point.value}) was left out: {reason}", stacklevel=2)
-        else:
-            found[point.name] = cls
-    return found
+    """Load the classes that other packages register in ``group``."""
+
+    def check(name: str, cls: Any) -> None:
+        if base not in getattr(cls, "__mro__", ()):
+            raise TypeError(f"it is not a {base.__name__}")
+        if base is Method:
+            _check_form(cls, f"{name}: {cls.__name__}")
+
+    return load_plugins(group, check)
 
 
 def _defined(module: ModuleType, base: type) -> list[type[Any]]:

@@ -11,6 +11,7 @@ from atoll.api import run
 from atoll.config import Config
 from atoll.engine import loggers
 from atoll.errors import AtollError
+from atoll.utils import plugins
 
 SHORT: dict[str, Any] = {"rows": 300, "clients": 3, "rounds": 2, "epochs": 1, "models": "mlp:hidden=16"}
 heard: list[Any] = []
@@ -53,6 +54,25 @@ def test_tracker_receives_every_evaluated_round(tmp_path: Path, without_report: 
     assert heard[1][2]["personal/post/accuracy"] == result.history[0]["personal"]["post"]["accuracy"]
 
 
+def test_tracker_receives_the_series_of_each_client(tmp_path: Path, without_report: None) -> None:
+    result = run("fedavg", out=tmp_path / "run", track=["listener"], **SHORT)
+
+    lines = [event[2] for event in heard if event[0] == "line"]
+    last = {row["client"]: row["accuracy"] for row in result.clients if row["round"] == 2}
+    assert {i: lines[1][f"client/{i}/accuracy"] for i in last} == last
+    assert len(last) == 3
+
+
+def test_thousands_of_clients_have_no_series(
+    tmp_path: Path, without_report: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loggers, "MOST_CLIENTS", 2)
+    run("fedavg", out=tmp_path / "run", track=["listener"], **SHORT)
+
+    assert "personal/post/accuracy" in heard[1][2]
+    assert not [name for name in heard[1][2] if name.startswith("client/")]
+
+
 def test_failing_tracker_does_not_stop_run(tmp_path: Path, without_report: None) -> None:
     plain = run("fedavg", out=tmp_path / "plain", **SHORT)
     result = run("fedavg", out=tmp_path / "run", track=["broken", "stillborn", "listener"], **SHORT)
@@ -85,7 +105,7 @@ def test_tracker_of_an_installed_package_is_used(
     tmp_path: Path, without_report: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = EntryPoint("mine", f"{__name__}:Listener", "atoll.trackers")
-    monkeypatch.setattr(loggers, "entry_points", lambda group: [point] if group == "atoll.trackers" else [])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == "atoll.trackers" else [])
     loggers.installed_trackers.cache_clear()
 
     run("fedavg", out=tmp_path / "run", track=["mine"], **SHORT)
