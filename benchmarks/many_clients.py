@@ -2,15 +2,19 @@
 
 FedAvg by vmap with 10 clients in a round, an MLP 64-32-10 on digits that are drawn with replacement and disturbed, 23
 rows a client (W3). ``growth.registered_clients_N`` is the time of a round with N clients over that with 100, evaluation
-every 20 rounds; ``growth.eval_window`` that of a round with a single evaluation at the end over that with one every 20
-rounds. A time is the median of the rounds without evaluation: processor seconds, in turns, each in a new process.
-``evaluation.ms_per_1000_clients`` is what an evaluated round takes beyond that at the largest N.
+every 20 rounds; ``growth.eval_window`` that of a round of 1,000 with a single evaluation at the end over that with one
+every 20 rounds, for 10,000 clients. A time is the median of the rounds without evaluation: processor seconds, in turns,
+each in a new process. ``evaluation.ms_per_1000_clients`` is what an evaluated round takes beyond that at the largest N,
+``files.ms_per_round_N`` what a round takes longer in a run that writes a directory: the mean of rounds of all kinds,
+with checkpoints every 5 rounds and evaluation every 20, without the first 20.
 """
 
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -25,7 +29,9 @@ from atoll.data.dataset import Dataset
 from atoll.engine.build import run_experiment
 from atoll.engine.setup import build_setup
 from atoll.storage.metrics import RoundMetrics
+from atoll.storage.run_dir import RunDir
 
+CLIENTS = (100, 1_000, 10_000, 100_000)
 ROWS, SAMPLED, NOISE = 23, 10, 24
 BLOCK = 2**16  # rows that are drawn at a time
 
@@ -37,24 +43,34 @@ class Trial:
     clients: int
     rounds: int = 100
     eval_every: int = 20
+    files: bool = False  # whether the run writes a directory
 
 
 @dataclass(frozen=True)
 class Measured:
     plain: float  # median seconds of the rounds without evaluation, without the first
     evaluated: float  # median seconds of the evaluated rounds after the first of these
+    mean: float  # mean seconds of the rounds after the first evaluation
 
 
 def figures(quick: bool) -> dict[str, float]:
-    numbers, rounds, turns = ((20, 40), 8, 1) if quick else ((100, 1_000, 10_000, 100_000), 100, 3)
+    numbers: tuple[int, ...] = (20, 40) if quick else CLIENTS
+    rounds, turns = (8, 1) if quick else (100, 3)
     every = 2 if quick else 20
     trials = {f"growth.registered_clients_{n}": Trial(n, rounds, every) for n in numbers}
-    trials["growth.eval_window"] = Trial(numbers[-2], 2 * rounds, 2 * rounds)
+    window = 2 * rounds if quick else 1_000
+    trials["growth.eval_window"] = Trial(numbers[-2], window, window)
+    written = numbers[-1:] if quick else numbers[1:3]
+    trials |= {f"files.ms_per_round_{n}": Trial(n, rounds, every, files=True) for n in written}
     run = measure if quick else apart
     found = [{name: run(trial) for name, trial in trials.items()} for _ in range(turns)]
 
     def ratio(name: str, over: str) -> float:
         return median(turn[name].plain / turn[over].plain for turn in found)
+
+    def files(n: int) -> float:
+        name, plain = f"files.ms_per_round_{n}", f"growth.registered_clients_{n}"
+        return 1e3 * median(max(turn[name].mean - turn[plain].mean, 1e-9) for turn in found)
 
     first, last = (f"growth.registered_clients_{n}" for n in (numbers[0], numbers[-1]))
     same = f"growth.registered_clients_{numbers[-2]}"
@@ -62,6 +78,7 @@ def figures(quick: bool) -> dict[str, float]:
     return {
         **{f"growth.registered_clients_{n}": ratio(f"growth.registered_clients_{n}", first) for n in numbers[1:]},
         "growth.eval_window": ratio("growth.eval_window", same),
+        **{f"files.ms_per_round_{n}": files(n) for n in written},
         "evaluation.ms_per_1000_clients": 1e6 * beyond / numbers[-1],
     }
 
@@ -92,8 +109,16 @@ def measure(trial: Trial) -> Measured:
         (plain if line is None else evaluated).append(now - last)
         last = now
 
-    run_experiment(setup, None, watch)
-    return Measured(median(plain[1:]), median(evaluated[1:] or evaluated))
+    with ExitStack() as stack:
+        run_dir = None
+        if trial.files:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            run_dir = stack.enter_context(RunDir(Path(folder) / "run"))
+        run_experiment(setup, run_dir, watch)
+    later = sum(plain[trial.eval_every - 1 :]) + sum(evaluated[1:])
+    return Measured(
+        median(plain[1:]), median(evaluated[1:] or evaluated), later / max(trial.rounds - trial.eval_every, 1)
+    )
 
 
 def disturbed_digits(clients: int) -> Dataset:

@@ -10,10 +10,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from . import plot
 from .targets import target
 
 DOCS = Path(__file__).parents[1] / "docs"
 MEASURED, PAGE = DOCS / "measured" / "bench.json", DOCS / "explanation-performance.md"
+PICTURE = DOCS / "pictures" / "cost.svg"
 PLACE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
 
 
@@ -21,6 +23,7 @@ def write(figures: Mapping[str, float]) -> None:
     """Keep the figures with what they were measured on, and put them into the page."""
     text = json.dumps(_machine() | {"figures": figures}, indent=1)
     MEASURED.write_text(text + "\n", encoding="utf-8")
+    plot.draw(figures, PICTURE)
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
@@ -39,6 +42,8 @@ def table(measured: Mapping[str, Any]) -> str:
         "| --- | --- | --- |",
     ]
     lines += [f"| `{name}` | {number(value)} | {_told(name, value)} |" for name, value in m["figures"].items()]
+    if plot.measured(m["figures"]):
+        lines += ["", f"![Cost of a round as clients, features, classes and weights grow](pictures/{PICTURE.name})"]
     return "\n".join(lines) + "\n"
 
 

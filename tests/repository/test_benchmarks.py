@@ -8,7 +8,7 @@ import pytest
 from support.paths import ROOT
 
 from benchmarks import __main__ as harness
-from benchmarks import overhead, page, scale, timing
+from benchmarks import many_clients, method_cost, overhead, page, plot, scale, timing
 from benchmarks.targets import Target, target
 
 OWN = {
@@ -18,7 +18,12 @@ OWN = {
         f"startup.{what}_seconds"
         for what in ("help", "typo", "completion", "first_round_digits", "first_round_beyond_torch")
     },
-    "many_clients": {"growth.registered_clients_40", "growth.eval_window", "evaluation.ms_per_1000_clients"},
+    "many_clients": {
+        "growth.registered_clients_40",
+        "growth.eval_window",
+        "files.ms_per_round_40",
+        "evaluation.ms_per_1000_clients",
+    },
     "method_cost": {"cost.dcpfl_8x4", "peak_mb.dcpfl_8x4"},
     "overhead": {f"overhead.{name}" for name in overhead.QUICK},
     "scale": {
@@ -149,3 +154,28 @@ def test_scale_trial_in_a_new_process_gives_same_digest(monkeypatch: pytest.Monk
     there, here = scale.apart(scale.QUICK), scale.measure(scale.QUICK)
     assert here.weights == 172  # 16 * 8 + 8 + 8 * 4 + 4
     assert (there.weights, there.digest) == (here.weights, here.digest)
+
+
+def test_plot_shows_what_was_measured_and_nothing_else(tmp_path: Path) -> None:
+    """Two sizes of clients beside the one that is 1 by definition, and one of SCD; no panel of DC-PFL."""
+    figures = {"growth.registered_clients_1000": 1.1, "growth.registered_clients_10000": 1.2, "cost.scd_1e6": 9.0}
+
+    drawn = {panel.across: lines for panel, lines in plot.measured(figures)}
+    plot.draw(figures, tmp_path / "cost.svg")
+    plot.draw({}, tmp_path / "nothing.svg")
+
+    assert drawn == {
+        "registered clients": {"FedAvg": [(100, 1.0), (1_000, 1.1), (10_000, 1.2)]},
+        "weights": {"SCD": [(1e6, 9.0)]},
+    }
+    assert "<svg" in (tmp_path / "cost.svg").read_text()
+    assert not (tmp_path / "nothing.svg").exists()
+
+
+def test_plot_draws_figures_that_benchmarks_give() -> None:
+    """The names in the panels are those of full benchmarks."""
+    named = {figure for panel in plot.PANELS for line in panel.lines.values() for _, figure in line}
+
+    costs = {f"cost.{name}" for name in method_cost.SIZES}
+    clients = {f"growth.registered_clients_{n}" for n in many_clients.CLIENTS[1:]}
+    assert named <= costs | clients

@@ -65,7 +65,8 @@ def _container(tensors: Params, text: str) -> bytes:
     """
     ordered = sorted(tensors, key=lambda name: _ORDER[tensors[name].dtype])  # a stable sort: names stay in order
     header: dict[str, Any] = {"__metadata__": {_HEADER: text}}
-    data, end = [], 0
+    data: list[Any] = []
+    end = 0
     for name in ordered:
         v = tensors[name]
         start, end = end, end + v.nbytes

@@ -27,7 +27,6 @@ class Transform:
     rows: int
     columns: int
     twiddle: Tensor  # [columns, rows // 2 + 1], exp(-2 pi sqrt(-1) i j / length)
-    untwiddle: Tensor  # the conjugate
     lone: Tensor  # [rows // 2 + 1, 1], 1 for the rows without mirror image, 0 for the others
 
     @property
@@ -36,15 +35,20 @@ class Transform:
 
     def __call__(self, v: Tensor) -> Tensor:
         """Return the transform of each vector, ``[..., rows // 2 + 1, columns]``."""
-        # Transposing first takes less time than a transform of columns, which jumps through memory.
-        columns = v.unflatten(-1, (self.rows, self.columns)).mT.contiguous()
-        out: Tensor = torch.fft.fft(torch.fft.rfft(columns).mul_(self.twiddle), dim=-2).mT
+        # Transposing first takes less time than a transform of columns, which jumps through memory. No name is given to
+        # the copy, so that it is freed before the next one is made.
+        inner = torch.fft.rfft(v.unflatten(-1, (self.rows, self.columns)).mT.contiguous()).mul_(self.twiddle)
+        out: Tensor = torch.fft.fft(inner, dim=-2).mT
         return out
 
     def back(self, y: Tensor) -> Tensor:
         """Return the inverse transform of each ``[..., rows // 2 + 1, columns]``, without division by the length."""
-        inner = torch.fft.ifft(y, norm="forward").mT.contiguous().mul_(self.untwiddle)
-        out: Tensor = torch.fft.irfft(inner, n=self.rows, norm="forward").mT.flatten(-2)
+        inner = torch.fft.ifft(y, norm="forward").mT.contiguous()
+        # The product with the conjugate, which is not kept: it would take as much memory as a model.
+        inner = inner.conj_physical_().mul_(self.twiddle).conj_physical_()
+        columns = torch.fft.irfft(inner, n=self.rows, norm="forward")
+        del inner
+        out: Tensor = columns.mT.flatten(-2)
         return out
 
     def bins(self) -> Tensor:
@@ -64,7 +68,7 @@ def make_transform(length: int, dtype: torch.dtype, device: torch.device | None 
     angle = (column[:, None] * row).double() * (-2 * math.pi / length)
     twiddle = torch.polar(torch.ones_like(angle), angle).to(dtype.to_complex())
     lone = ((row == 0) | (2 * row == rows)).to(dtype)[:, None]
-    return Transform(rows, len(column), twiddle, twiddle.conj().resolve_conj(), lone)
+    return Transform(rows, len(column), twiddle, lone)
 
 
 @lru_cache(maxsize=KEPT)

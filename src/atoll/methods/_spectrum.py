@@ -9,6 +9,7 @@ s - t, and the logarithm of s / t is log1p((s - t) / t).
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -82,12 +83,11 @@ class Layout:
     bins: int
     divergence: Callable[[Sums], Divergence]
 
-    def vector(self, params: Sequence[Tensor], minus: Tensor | None = None) -> Tensor:
-        """Return params as a vector, or their difference from a vector."""
+    def vector(self, params: Sequence[Tensor], others: Sequence[Tensor] = ()) -> Tensor:
+        """Return params as a vector, or what they differ by from others."""
         clients = params[0].shape[: params[0].ndim - len(self.shapes[0])]
         out = self.times.new_empty(*clients, sum(t.length for t in self.transforms))
-        others = [None] * len(params) if minus is None else self.places(minus)
-        for place, v, other in zip(self.places(out), params, others, strict=True):
+        for place, v, other in zip_longest(self.places(out), params, others):
             place.copy_(v) if other is None else torch.sub(v, other, out=place)
         for gap in self.gaps:
             out[..., gap] = 0
@@ -129,14 +129,13 @@ def _sum64(v: Tensor) -> Tensor:
 
 
 class _Teacher(Function):
-    """The vector of a teacher, its transform, its magnitudes, and their sum over all bins that count."""
+    """The transform of a teacher, its magnitudes, and their sum over all bins that count."""
 
     @staticmethod
     def forward(layout: Layout, *params: Tensor) -> tuple[Tensor, ...]:
-        vector = layout.vector(params)
-        c = layout.transform(vector)
+        c = layout.transform(layout.vector(params))
         t = _magnitudes(c)
-        return vector, c, t, _sum64(layout.times * t)
+        return c, t, _sum64(layout.times * t)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
@@ -144,17 +143,16 @@ class _Teacher(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], layout: Layout, *tensors: Tensor) -> tuple[Any, Any]:
-        return _Teacher.apply(layout, *_stacked(info, in_dims[1:], tensors)), (0, 0, 0, 0)  # type: ignore[no-untyped-call]
+        return _Teacher.apply(layout, *_stacked(info, in_dims[1:], tensors)), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
 class _Distance(Function):
     """A divergence of a student from its teacher, computed together with its gradient by the student's vector."""
 
     @staticmethod
-    def forward(
-        layout: Layout, vector: Tensor, c: Tensor, t: Tensor, mass: Tensor, *params: Tensor
-    ) -> tuple[Tensor, ...]:
-        z = layout.transform(layout.vector(params, vector))
+    def forward(layout: Layout, c: Tensor, t: Tensor, mass: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        teacher, student = tensors[: len(layout.shapes)], tensors[len(layout.shapes) :]
+        z = layout.transform(layout.vector(student, teacher))
         apart = _sum_pairs(torch.add(z, c, alpha=2).mul_(z))  # s^2 - t^2
         z += c
         s = _magnitudes(z)
@@ -177,7 +175,8 @@ class _Distance(Function):
     @staticmethod
     def backward(ctx: Any, by: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         gradient, scale = ctx.saved_tensors
-        return None, None, None, None, None, *ctx.layout.places((by * scale)[..., None] * gradient)
+        fixed = [None] * (4 + len(ctx.layout.shapes))
+        return *fixed, *ctx.layout.places((by * scale)[..., None] * gradient)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], layout: Layout, *tensors: Tensor) -> tuple[Any, Any]:
@@ -209,10 +208,11 @@ def spectral_distance(
         pad: ``"smooth"`` pads with zeros to a length that is fast to transform; ``"exact"`` does not pad.
     """
     layout = _layout([teacher[name] for name in names], divergence, tau, scope, pad)
-    known = _Teacher.apply(layout, *(teacher[name] for name in names))  # type: ignore[no-untyped-call]
+    weights = [teacher[name].detach() for name in names]
+    known = _Teacher.apply(layout, *weights)  # type: ignore[no-untyped-call]
 
     def of(student: Params) -> Tensor:
-        value: Tensor = _Distance.apply(layout, *known, *(student[name] for name in names))[0]  # type: ignore[no-untyped-call]
+        value: Tensor = _Distance.apply(layout, *known, *weights, *(student[name] for name in names))[0]  # type: ignore[no-untyped-call]
         return value
 
     return of
