@@ -1,5 +1,6 @@
 """Build one line of the list of runs."""
 
+from ..storage.environment_file import read_sessions
 from ..storage.run_reader import Run, value
 from ..storage.tolerant_reader import PartialRun
 
@@ -17,6 +18,7 @@ def row(identity: str, name: str, seen: PartialRun) -> dict[str, object]:
         "models": [str(model) for model in summary["models"]],
         "clients": summary["clients"],
         "seed": run.seed,
+        "began": began(run),
         "done": done,
         "planned": planned,
         "status": seen.status,
@@ -39,6 +41,7 @@ def damaged_row(identity: str, name: str, problem: str) -> dict[str, object]:
         "partition",
         "clients",
         "seed",
+        "began",
         "done",
         "planned",
         "score",
@@ -58,6 +61,13 @@ def damaged_row(identity: str, name: str, problem: str) -> dict[str, object]:
         "problems": [problem],
     }
     return known | dict.fromkeys((*unknown, "left"))
+
+
+def began(run: Run) -> str | None:
+    """Return the date of the first session of a run, as ISO 8601 in UTC; None if it was not recorded."""
+    sessions = read_sessions(run.path)
+    date = sessions[0].get("date") if sessions else None
+    return date if isinstance(date, str) else None
 
 
 def criterion(run: Run) -> dict[str, object]:

@@ -37,6 +37,8 @@ COLOURS = {
     "series-6": ("#4d4d4d", "#c4c8ce"),
 }
 SERIES = [light for name, (light, _) in COLOURS.items() if name.startswith("series")]
+# Classes are often ten, and points are too small to be told apart by their marks: three more colours.
+CLASSES = [*SERIES, "#6a3d9a", "#8c510a", "#a6c034"]
 # Two lines of one colour differ in their mark; five and seven share no factor, so 35 lines are all different.
 MARKS = ("o", "s", "^", "D", "v")
 
@@ -82,6 +84,11 @@ def colour(i: int) -> str:
 def mark(i: int) -> str:
     """Return the marker of the i-th series."""
     return MARKS[i % len(MARKS)]
+
+
+def class_look(c: int) -> ArtistStyle:
+    """Return colour and marker of the c-th class; fifty classes look different, ten differ in their colours."""
+    return {"color": CLASSES[c % len(CLASSES)], "marker": mark(c + c // len(CLASSES))}
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:

@@ -5,10 +5,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..errors import AtollError
+from ..utils.files import read_ordinary
 from ..utils.machine import command_line, describe_machine, find_differences
 from ..utils.parsing import Json
 
 NAME = "environment.json"
+LARGEST = 2**24  # bytes, far more than any valid file has
 
 
 def describe_session(data: Mapping[str, object], settings: Mapping[str, object], first_round: int) -> Json:
@@ -33,8 +36,8 @@ def describe_session(data: Mapping[str, object], settings: Mapping[str, object],
 def read_sessions(folder: Path) -> list[Json]:
     """Return the sessions of a run, the first one first; none if the file is missing or damaged."""
     try:
-        return [dict(session) for session in json.loads((folder / NAME).read_bytes())["sessions"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [dict(session) for session in json.loads(read_ordinary(folder / NAME, LARGEST))["sessions"]]
+    except (AtollError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 

@@ -318,9 +318,9 @@ def test_help_does_not_import_torch() -> None:
 
 @pytest.mark.usefixtures("without_report")
 def test_rate_of_no_client_and_test_rows_of_one_class_are_told(atoll: Callable[..., Any]) -> None:
-    words = ["--clients", "4", "--rounds", "1", "--partition", "pathological:1", "--rate", "0.01", "--seeds", "0,1"]
+    words = ["--clients", "10", "--rounds", "1", "--partition", "pathological:1", "--rate", "0.01", "--seeds", "0,1"]
 
     stderr = atoll("run", "local", *words).stderr
 
-    assert stderr.count("Note: --rate 0.01 of 4 clients rounds to none, so one client takes part in each round.") == 1
-    assert "Warning: 8 of 8 clients over 2 divisions of the rows have test rows of one class only" in stderr
+    assert stderr.count("Note: --rate 0.01 of 10 clients rounds to none, so one client takes part in each round.") == 1
+    assert "Warning: 20 of 20 clients over 2 divisions of the rows have test rows of one class only" in stderr

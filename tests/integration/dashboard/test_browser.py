@@ -140,14 +140,20 @@ def test_runs_are_filtered_sorted_and_compared(visit: Visit) -> None:
     assert visit.shown() == ["diverged"]
     visit.select("Status").select_option("")
     visit.select("Method").select_option("fedavg")
+    assert visit.shown() == ["few/"]  # three seeds in one row
+    page.get_by_role("button", name="Seeds of fedavg").click()
+    assert len(visit.shown()) == 1 + 3
+    page.get_by_label("Group seeds").uncheck()
     assert len(visit.shown()) == 3
+    page.get_by_label("Group seeds").check()
     visit.select("Method").select_option("")
     visit.picture("list")
-    for box in page.get_by_label(re.compile("^Choose few/")).all():
+    for box in page.get_by_label(re.compile("^Choose 3 seeds")).all():
         box.check()
     page.get_by_role("link", name="Compare").click()
     page.locator(".metrics tbody tr").first.wait_for()
-    assert page.locator(".metrics tbody tr").count() == 2
+    assert page.locator(".metrics tbody tr:not(.baseline)").count() == 2
+    assert page.locator(".metrics tbody tr.baseline").inner_text().startswith("majority")
     assert "91.00 ± 1.00" in page.locator(".metrics tbody tr").first.inner_text()
     assert page.locator("polyline").count() == 2
     assert page.locator("polygon").count() == 1  # seeds of fedavg do not differ
@@ -160,12 +166,40 @@ def test_runs_are_filtered_sorted_and_compared(visit: Visit) -> None:
     visit.picture("compare")
 
 
+def test_order_and_columns_are_kept_over_a_reload(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Bytes", exact=True).uncheck()
+    heads = page.locator("table.runs thead th")
+    if page.viewport_size["width"] > 760:
+        page.get_by_role("button", name="Run", exact=True).click()
+    else:
+        visit.select("Sort by").select_option("name")
+    before = visit.shown()
+    page.reload()
+    page.wait_for_selector("table.runs tbody tr")
+    assert visit.shown() == before
+    texts = heads.all_text_contents()
+    assert not [text for text in texts if "Bytes" in text]
+    assert [text for text in texts if text.startswith("Run") and text.endswith("↑")]
+    assert [text for text in texts if text.startswith("Began")]
+
+
+def test_no_tile_stands_alone(visit: Visit) -> None:
+    page = visit.page
+    page.locator("table.runs a", has_text="feddw").click()
+    page.locator("#config h2").wait_for()
+    tops = [box["y"] for card in page.locator("#head .card").all() if (box := card.bounding_box())]
+    assert len(tops) > 4
+    assert tops.count(max(tops)) > 1 or len(tops) == 1
+
+
 def test_one_run_shows_who_holds_what_what_travels_and_what_the_server_knows(visit: Visit) -> None:
     page = visit.page
     page.locator("table.runs a", has_text="feddw").click()
     page.locator("#heat svg").nth(1).wait_for()
     assert "0.90" in page.locator("#heat title").all_text_contents()[0]
-    assert page.locator("#holdings circle").count() == 7  # 4 clients by 2 classes, and one of them holds none
+    assert page.locator("#holdings circle").count() == 8  # 4 clients by 2 classes, and every one holds some
     assert "w_k, the model after local training" in page.locator("#contract").inner_text()
     page.locator("#config summary").click()
     assert "feddw" in page.locator("#config pre").inner_text()
@@ -191,10 +225,11 @@ def test_the_keyboard_is_enough(visit: Visit) -> None:
         keys.press(key)
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     keys.press("c")
-    page.locator(".metrics tbody tr").wait_for()
+    page.locator(".metrics tbody tr:not(.baseline)").wait_for()
     page.locator("svg[role=img]").first.focus()
     keys.press("ArrowRight")
     assert "round 1" in page.locator(".tip").inner_text()
+    assert page.locator(".tip div").first.bounding_box()["height"] < 30  # one line: swatch, name and value
     keys.press("Escape")
     page.locator("table.runs tbody tr").first.wait_for()
     assert page.get_by_label("Filter").input_value() == "few dcpfl"

@@ -84,6 +84,16 @@ def test_finished_run_is_listed_with_its_summary(tmp_path: Path) -> None:
     assert {name: row[name] for name in expected} == expected
 
 
+def test_list_has_the_date_of_the_first_session(tmp_path: Path) -> None:
+    sessions = [{"date": "2026-02-03T04:05:06Z"}, {"date": "2026-03-03T04:05:06Z"}]
+    path = make_run(tmp_path / "a")
+    (path / "environment.json").write_text(json.dumps({"sessions": sessions}))
+    os.mkfifo(make_run(tmp_path / "b") / "environment.json")  # reading it would wait for ever
+
+    assert row_of(tmp_path, "a")["began"] == "2026-02-03T04:05:06Z"
+    assert row_of(tmp_path, "b")["began"] is None
+
+
 def test_an_unfinished_run_is_running_while_it_is_locked_and_interrupted_afterwards(tmp_path: Path) -> None:
     """Three of twelve rounds took three seconds, so nine are left. Best by validation is round 2, with 0.7."""
     path, catalogue = unfinished(tmp_path / "a"), RunIndex(tmp_path)

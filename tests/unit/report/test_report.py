@@ -468,6 +468,21 @@ def test_thirty_five_methods_look_different() -> None:
     assert len({(style.colour(i), style.mark(i)) for i in range(35)}) == 35
 
 
+def test_ten_classes_have_ten_colours_that_are_far_apart_and_the_legend_says_what_they_are() -> None:
+    """Distances in red, green and blue, each from 0 to 255; the nearest two of the palette are over 60 apart."""
+    colours = [matplotlib.colors.to_rgb(style.class_look(c)["color"]) for c in range(10)]
+    nearest = min(math.dist(a, b) for i, a in enumerate(colours) for b in colours[:i])
+    assert 255 * nearest > 60
+    assert len({tuple(style.class_look(c).values()) for c in range(50)}) == 50
+
+    xy = np.random.default_rng(0).normal(size=(10, 2))
+    fig = plots.points([plots.Cloud("a", "", xy, np.arange(10))], [f"class {c}" for c in range(10)])
+
+    assert fig.legends[0].get_title().get_text() == "class"
+    shown = {matplotlib.colors.to_rgb(line.get_color()) for line in fig.axes[0].lines}
+    assert len(shown) == 10
+
+
 def test_drawing_does_not_change_matplotlib_settings(tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
     style.inline_svg(figures.draw("curves", [load(make_run(tmp_path / "r"))]))

@@ -99,7 +99,7 @@ function drawTable({ groups, columns, baseline, warnings, notes }) {
           group.runs.length > 1 ? h("small", {}, group.runs.map((id, i) => [i ? ", " : "seed ", h("a", { href: `#/run/${id}` }, `${group.seeds[i]}`)])) : null),
         h("td", { class: "number" }, `${group.seeds.length}`),
         group.cells.map((cell, i) => h("td", { class: group.leads[i] ? "number lead" : "number" }, cell)))),
-        baseline.map((line) => h("tr", {}, h("th", { scope: "row" }, line.name), h("td", { class: "number" }, `${line.seeds}`), line.cells.map((cell) => h("td", { class: "number" }, cell))))))),
+        baseline.map((line) => h("tr", { class: "baseline" }, h("th", { scope: "row" }, line.name), h("td", { class: "number" }, `${line.seeds}`), line.cells.map((cell) => h("td", { class: "number" }, cell))))))),
     ["Means over seeds ± standard deviation. The best of each column is bold.", ...notes].map((note) => h("p", { class: "muted" }, note)),
   ].flat();
 }

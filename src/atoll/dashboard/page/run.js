@@ -12,6 +12,17 @@ const AVERAGE = "~ average of personal models";
 const CAUSES = { silent: "never answered", unreached: "was not reached", late: "came too late" };
 
 const card = (title, value, ...more) => h("div", { class: "card" }, h("span", { class: "muted" }, title), h("b", {}, value), more);
+
+// Tiles in rows of about equal length, so that none stands alone.
+function tiles(...cards) {
+  const box = h("div", { class: "cards" }, cards);
+  new ResizeObserver(() => {
+    const most = Math.max(1, Math.floor((box.clientWidth + 10) / 185));
+    box.style.gridTemplateColumns = `repeat(${Math.ceil(box.children.length / Math.ceil(box.children.length / most))}, 1fr)`;
+  }).observe(box);
+  return box;
+}
+
 const digest = (text) => (text ? h("code", { title: text }, text.slice(0, 12)) : "–");
 
 export class Run {
@@ -90,7 +101,7 @@ export class Run {
       h("h1", {}, row.method || row.name, " ", chip(row.status)),
       h("p", { class: "muted" }, [row.name, row.data, row.partition, row.clients && count(row.clients, "client"), [...new Set(row.models)].join(", "), row.seed === null ? "" : `seed ${row.seed}`].filter(Boolean).join(" · ")),
       row.problems.map((problem) => h("p", { class: "problem", role: "alert" }, problem)),
-      h("div", { class: "cards" },
+      tiles(
         card("Rounds", rounds, row.status === "running" ? progress(row) : null),
         card(`Personal ${row.criterion?.title ?? "accuracy"}, latest`, show(facts.now ?? facts.final)),
         card(facts.chosen_round ? `Chosen by validation, round ${facts.chosen_round}` : "Chosen by validation", show(facts.chosen)),

@@ -28,6 +28,9 @@ export function duration(seconds) {
   return hours < 48 ? `${hours}${GAP}h${GAP}${minutes % 60}${GAP}min` : `${Math.round(hours / 24)}${GAP}d`;
 }
 
+// The local time, to the minute; sorts of texts in UTC are sorts by time.
+export const date = (text) => (text ? new Date(text).toLocaleString("sv-SE", { dateStyle: "short", timeStyle: "short" }) : NONE);
+
 export const count = (n, noun) => `${known(n) ? n.toLocaleString("en-GB") : NONE} ${noun}${n === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
 export const number = (x, places = 3) => (known(x) ? String(Number(x.toPrecision(places))) : NONE);
 export const measure = (name) => name.replaceAll("_", " ");

@@ -93,12 +93,19 @@ def handle(i: int, name: str, **changes: Any) -> Line2D:
     return Line2D([], [], **shown | changes)
 
 
-def legend(fig: Figure, entries: Sequence[Line2D], width: float, spacing: float = 0.5) -> None:
+def legend(fig: Figure, entries: Sequence[Line2D], width: float, spacing: float = 0.5, title: str = "") -> None:
     """Draw the legend, at the right of a wide figure or below a narrow one; ``spacing`` is in letters."""
     if not entries:
         return
+    heading = title or None
     if is_wide(width):
-        fig.legend(handles=entries, loc="outside right upper", ncols=1 + len(entries) // 20, labelspacing=spacing)
+        fig.legend(
+            handles=entries,
+            loc="outside right upper",
+            ncols=1 + len(entries) // 20,
+            labelspacing=spacing,
+            title=heading,
+        )
     else:
         fig.legend(
             handles=entries,
@@ -106,6 +113,7 @@ def legend(fig: Figure, entries: Sequence[Line2D], width: float, spacing: float 
             ncols=_legend_columns([str(entry.get_label()) for entry in entries]),
             columnspacing=1.2,
             labelspacing=spacing,
+            title=heading,
         )
 
 

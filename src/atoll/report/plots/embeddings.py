@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import INK, PAPER, WIDE, ArtistStyle, colour, mark, styled
+from ..style import INK, PAPER, WIDE, class_look, styled
 from .axes import Array, Labels, entitle, grid, handle, legend, legend_height, short
 
-MOST = 35  # classes that look different
+MOST = 50  # classes that look different
 LONE = 7.8  # inches: a single map is no wider, as it is about half as high
 
 
@@ -32,29 +32,24 @@ def points(clouds: Sequence[Cloud], classes: Sequence[str], width: float = WIDE)
     names = [classes[c] for c in held]
     if len(clouds) == 1:
         width = min(width, LONE)
-    fig, axes = grid(len(clouds), width, 4.4 if len(clouds) < 3 else 3.5, legend_height(names, width))
+    fig, axes = grid(len(clouds), width, 4.4 if len(clouds) < 3 else 3.5, legend_height([*names, "class"], width))
     for ax, cloud in zip(axes, clouds, strict=True):
         _cloud(ax, cloud, classes)
         entitle(ax, cloud.title)
-    entries = [handle(c, classes[c], linestyle="") for c in held[:MOST]]
+    entries = [handle(c, classes[c], linestyle="", **class_look(c)) for c in held[:MOST]]
     if any(cloud.heads is not None for cloud in clouds):
         entries.append(handle(0, "weight vector", linestyle="", color=INK, marker="X", markersize=8))
-    legend(fig, entries, width)
+    legend(fig, entries, width, title="class")
     return fig
 
 
 def _cloud(ax: Axes, cloud: Cloud, classes: Sequence[str]) -> None:
     for c in np.unique(cloud.labels):
         x, y = cloud.xy[cloud.labels == c].T
-        face: ArtistStyle = {
-            "color": colour(int(c)),
-            "marker": mark(int(c)),
-            "markeredgecolor": PAPER,
-            "markeredgewidth": 0.3,
-        }
+        face = class_look(int(c)) | {"markeredgecolor": PAPER, "markeredgewidth": 0.3}
         ax.plot(x, y, linestyle="", markersize=4, alpha=0.8, **face)
         if cloud.heads is not None:
-            _head(ax, cloud.heads[int(c)], colour(int(c)), classes[int(c)])
+            _head(ax, cloud.heads[int(c)], class_look(int(c))["color"], classes[int(c)])
     ax.set_xticks([])
     ax.set_yticks([])
     ax.grid(visible=False)
