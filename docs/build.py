@@ -608,9 +608,9 @@ def results_page() -> str:
             "average of the personal ones) on everybody's test rows ([how results are "
             "measured](explanation-evaluation.md)). Scales are those of a two-core machine, far below the "
             "papers'; differences smaller than the spread over seeds mean nothing. Tables made with `--rows` come from "
-            "an earlier version, in which that option cut the test rows as well. Tables are from before the defaults "
-            "of Ditto, pFedMe, SCAFFOLD, FedTGP, KT-pFL, FedHeNN, MOON, FedProx, FedHKD and FedMD changed, and before "
-            "operations were counted by the rows worked on.",
+            "an earlier version, in which that option cut the test rows as well. All tables but that of "
+            "the digits are from before the defaults of Ditto, FedDW, FedDF, FedHeNN, FedHKD, FedMD, FedProx, FedTGP, "
+            "KT-pFL, MOON, pFedMe, SCAFFOLD and SCD changed, and before operations were counted by the rows worked on.",
             "## The five claims",
             "Each paper's main claim, decided by an experiment that was declared before it ran "
             "([how](how-to-papers.md#decide-a-claim)). A verdict is about that setting, which is smaller than the "
