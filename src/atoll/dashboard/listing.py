@@ -1,5 +1,8 @@
 """Build one line of the list of runs."""
 
+from hashlib import sha256
+
+from ..report.groups import identify
 from ..storage.environment_file import read_sessions
 from ..storage.run_reader import Run, value
 from ..storage.tolerant_reader import PartialRun
@@ -18,6 +21,7 @@ def row(identity: str, name: str, seen: PartialRun) -> dict[str, object]:
         "models": [str(model) for model in summary["models"]],
         "clients": summary["clients"],
         "seed": run.seed,
+        "alike": sha256(identify(run).encode()).hexdigest()[:16],  # runs that differ in their seeds alone
         "began": began(run),
         "done": done,
         "planned": planned,
@@ -41,6 +45,7 @@ def damaged_row(identity: str, name: str, problem: str) -> dict[str, object]:
         "partition",
         "clients",
         "seed",
+        "alike",
         "began",
         "done",
         "planned",

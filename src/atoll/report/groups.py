@@ -45,7 +45,7 @@ def groups(runs: Iterable[Run]) -> list[Group]:
     alike: dict[tuple[str, str, int], list[Run]] = defaultdict(list)
     repeats: dict[tuple[str, str, int], int] = defaultdict(int)
     for run in sorted(runs, key=lambda r: (r.seed, str(r.path))):
-        identity = json.dumps(_identity(run), sort_keys=True, default=str)
+        identity = identify(run)
         repeat = repeats[run.label, identity, run.seed]  # the same seed again is no further seed
         repeats[run.label, identity, run.seed] += 1
         alike[run.label, identity, repeat].append(run)
@@ -84,6 +84,11 @@ def criterion_of(runs: Iterable[Run]) -> Criterion:
 def _rank(group: Group) -> tuple[bool, float, str]:
     stat = group.stat("personal.best_by_val") or group.stat("personal.final")
     return stat is None, group.criterion.rank(stat.mean) if stat else 0.0, group.name
+
+
+def identify(run: Run) -> str:
+    """Return a text that is the same for runs that differ in their seeds alone."""
+    return json.dumps([run.label, _identity(run)], sort_keys=True, default=str)
 
 
 def _identity(run: Run) -> dict[str, object]:

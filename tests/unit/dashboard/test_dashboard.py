@@ -84,6 +84,16 @@ def test_finished_run_is_listed_with_its_summary(tmp_path: Path) -> None:
     assert {name: row[name] for name in expected} == expected
 
 
+def test_runs_are_alike_if_their_seeds_alone_differ(tmp_path: Path) -> None:
+    for name, seed, lr in (("a", 0, 0.1), ("b", 1, 0.1), ("c", 1, 0.2)):
+        make_run(tmp_path / name, seed=seed, config={"seed": seed, "lr": lr})
+
+    a, b, c = (row_of(tmp_path, name)["alike"] for name in "abc")
+
+    assert a == b
+    assert a != c
+
+
 def test_list_has_the_date_of_the_first_session(tmp_path: Path) -> None:
     sessions = [{"date": "2026-02-03T04:05:06Z"}, {"date": "2026-03-03T04:05:06Z"}]
     path = make_run(tmp_path / "a")

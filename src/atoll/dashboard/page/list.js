@@ -62,7 +62,10 @@ function gather(runs) {
   const alike = new Map();
   for (const run of runs) {
     const folder = run.name.slice(0, run.name.lastIndexOf("/") + 1);
-    const key = run.status === "damaged" ? run.id : JSON.stringify([folder, run.method, run.data, run.partition, run.clients, run.planned, run.models]);
+    const again = (n) => JSON.stringify([folder, run.alike, n]);
+    let n = 0; // the same seed again is no further seed
+    while (alike.get(again(n))?.some((other) => other.seed === run.seed)) n += 1;
+    const key = run.status === "damaged" ? run.id : again(n);
     alike.set(key, [...(alike.get(key) ?? []), run]);
   }
   return [...alike].map(([key, members]) => ({ key, members }));
