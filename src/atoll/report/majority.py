@@ -54,7 +54,7 @@ def warn_of_single_classes(runs: Sequence[Run]) -> list[str]:
 
 def _counts(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
     """Return training and test rows by client and class; None if they are not known."""
-    if run.problem is not Classes or len(run.holdings["classes"]) < 2:
+    if run.problem is not Classes or len(run.holdings.get("classes", ())) < 2:
         return None
     try:
         train, test = (np.asarray(run.holdings[part], dtype=float) for part in ("train", "test"))
