@@ -160,7 +160,7 @@ def test_runs_are_filtered_sorted_and_compared(visit: Visit) -> None:
     visit.select("Against").select_option("bytes")
     page.get_by_text("bytes, up and down, all clients").wait_for()
     page.get_by_title("Show or hide").first.click()
-    assert page.locator("polyline").count() == 1
+    visit.until(lambda: page.locator("polyline").count() == 1)
     page.get_by_title("Show or hide").first.click()
     assert visit.fits()
     visit.picture("compare")
