@@ -609,3 +609,14 @@ def test_edited_run_files_are_read_or_refused(
                 run_reader.load(finished)
     finally:
         (finished / name).write_bytes(whole)
+
+
+def test_name_of_a_column_that_is_no_text_is_refused(finished: Path) -> None:
+    file = finished / "clients.parquet"
+    whole = file.read_bytes()
+    try:
+        file.write_bytes(whole.replace(b"accuracy", b"\x80ccuracy"))
+        with pytest.raises(AtollError, match="is damaged"):
+            run_reader.load(finished)
+    finally:
+        file.write_bytes(whole)

@@ -69,7 +69,11 @@ class RunDir:
                 f"The run directory {str(self.path)!r} is in use by another run{holder}. "
                 "Wait for it, or choose another --out."
             ) from None
-        self._sign()
+        try:
+            self._sign()
+        except BaseException:  # such as Ctrl-C: nobody else would release the lock before the process ends
+            self.let_go()
+            raise
         _held.add(self)
         return self
 

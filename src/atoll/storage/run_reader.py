@@ -256,9 +256,10 @@ def _clients(file: Path, score: str) -> pyarrow.Table:
         raise AtollError(f"{file} is missing. {_again(file)}")
     try:
         table = pyarrow.parquet.read_table(file)
-    except (pyarrow.ArrowException, OSError) as e:
+        names = table.column_names
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as e:  # the last for the name of a column
         raise AtollError(f"{file} is damaged: it is not a Parquet table ({e}). {_again(file)}") from None
-    if lost := [name for name in client_columns(score) if name not in table.column_names]:
+    if lost := [name for name in client_columns(score) if name not in names]:
         raise AtollError(f"{file} is damaged: it has no column {lost[0]!r}. {_again(file)}")
     return table
 
