@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +9,18 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from support.false_statistics import with_false_statistics
 from support.hospital_tables import HOSPITALS
 from support.local_sites import Wire, book
 
 from atoll.analysis.audit import audit_statistics
 from atoll.config import Config
 from atoll.core.problems import Numbers
-from atoll.core.serialization import decode, encode
-from atoll.data.tables.statistics import ColumnStatistics
 from atoll.deploy.server.job import DeploymentJob
 from atoll.deploy.server.run import run_deployment
 from atoll.deploy.site.config import read_site
 from atoll.deploy.site.models import open_site
 from atoll.deploy.site.worker import local
-from atoll.deploy.transport.protocol import pack, unpack
 from atoll.engine.build import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import Setup, build_setup
@@ -206,7 +203,7 @@ def test_site_that_lists_its_classes_needs_the_others_to_list_the_same(declared:
 )
 def test_impossible_labels_are_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
     line = sites(tmp_path, write_classes(tmp_path / "data"), "outcome")
-    line.sites["south"] = _lying(line.sites["south"], change)
+    line.sites["south"] = with_false_statistics(line.sites["south"], change)
 
     with pytest.raises(AtollError, match=f"Site 'south' sent statistics of columns that cannot be.*{said}"):
         deploy(tmp_path, line)
@@ -260,18 +257,7 @@ def test_site_that_keeps_sums_to_itself_runs_with_the_unit_of_the_files(tmp_path
 )
 def test_impossible_sums_of_targets_are_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
     line = sites(tmp_path, write_numbers(tmp_path / "data"), "price", task="regression")
-    line.sites["south"] = _lying(line.sites["south"], change)
+    line.sites["south"] = with_false_statistics(line.sites["south"], change)
 
     with pytest.raises(AtollError, match=said):
         deploy(tmp_path, line)
-
-
-def _lying(honest: Callable[[bytes], bytes], change: dict[str, Any]) -> Callable[[bytes], bytes]:
-    def lie(data: bytes) -> bytes:
-        reply = unpack(honest(data))
-        if reply.kind != "statistics":
-            return pack(reply)
-        false: ColumnStatistics = replace(decode(ColumnStatistics, reply.body), **change)
-        return pack(reply._replace(body=encode(false)))
-
-    return lie

@@ -1,19 +1,18 @@
 """Raw tables at sites: the bits of the simulation, what leaves a site, and what its rules keep there."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from support.false_statistics import with_false_statistics
 from support.hospital_tables import HOSPITALS, write_folder, write_table, write_unlike
 from support.local_sites import Wire, book
 
 from atoll.config import Config
-from atoll.core.serialization import decode, encode
-from atoll.data.tables.statistics import ColumnStatistics, StatisticsRequest, TableOptions
+from atoll.data.tables.statistics import StatisticsRequest, TableOptions
 from atoll.deploy.export_sites import export_sites
 from atoll.deploy.server.job import DeploymentJob
 from atoll.deploy.server.run import run_deployment
@@ -178,16 +177,8 @@ def test_statistics_of_ever_new_divisions_are_refused(tmp_path: Path) -> None:
 )
 def test_impossible_statistics_are_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
     line = sites(tmp_path, write_folder(tmp_path / "data"))
-    honest = line.sites["south"]
+    line.sites["south"] = with_false_statistics(line.sites["south"], change)
 
-    def lie(data: bytes) -> bytes:
-        reply = unpack(honest(data))
-        if reply.kind != "statistics":
-            return pack(reply)
-        false: ColumnStatistics = replace(decode(ColumnStatistics, reply.body), **change)
-        return pack(reply._replace(body=encode(false)))
-
-    line.sites["south"] = lie
     with pytest.raises(AtollError, match=f"Site 'south' sent statistics of columns that cannot be.*{said}"):
         deploy(tmp_path, line)
 
