@@ -55,7 +55,7 @@ def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
         owners=[describe_gains(one, runs[0].criterion.percent) for one in compared],
         headline=headline(found, rows),
         cards=_cards(rows),
-        rows=table.rows(runs),
+        rows=[*rows, *table.majority_row(runs)],
         leaders={column.field: table.leaders(rows, column) for column in table.columns(rows)},
         extra=extra,
         extra_columns=[_extra_title(runs[0], name, shares) for name in names],

@@ -100,7 +100,7 @@ def columns(rows: Sequence[Row], untested: bool = False) -> tuple[Column, ...]:
 def rows(runs: Iterable[Run]) -> list[Row]:
     """Return a row for each method, the best first, and last what naming each client's most frequent class reaches."""
     runs = list(runs)
-    return [*method_rows(groups(runs)), *_majority_row(runs)]
+    return [*method_rows(groups(runs)), *majority_row(runs)]
 
 
 def method_rows(found: Sequence[Group]) -> list[Row]:
@@ -117,7 +117,7 @@ def _by_seed(group: Group) -> dict[int, float]:
     return {seed: score for seed, score in chosen if score is not None}
 
 
-def _majority_row(runs: Sequence[Run]) -> list[Row]:
+def majority_row(runs: Sequence[Run]) -> list[Row]:
     """Return the row of the majority class, a mean over seeds; none if runs differ in their data, or do not tell it."""
     by_seed = {run.seed: majority_scores(run) for run in runs}
     known = [found for found in by_seed.values() if found is not None]
