@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from ..errors import AtollError
 from .batch import Batch, Step
 from .functional_network import FunctionalNetwork
-from .layers import noise
+from .layers import Linear, noise
 from .params import BUFFERS, weights
 from .payloads import Params
 from .prng import Key, seed_of
+from .vmap.linear_chain import ChainLayer, find_chain
 
 BatchNorm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 Predictor = Callable[[Tensor], Tensor]
@@ -65,6 +66,11 @@ class Model:
         net = self.net if k is None else _drawn_anew(self.net, k)
         params = {name: v.clone() for name, v in net.named_parameters()}
         return params | {BUFFERS + name: v.clone() for name, v in net.named_buffers()}
+
+    @cached_property
+    def linear_chain(self) -> tuple[ChainLayer, ...] | None:
+        """The layers of a network of linear layers in a row; None for all other networks."""
+        return find_chain(self.net, Linear) if type(self) is Model else None
 
     @cached_property
     def weight_names(self) -> tuple[str, ...]:

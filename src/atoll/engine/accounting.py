@@ -8,6 +8,7 @@ from ..privacy.policy import Privacy
 from ..simulation.clock import Stamp
 from ..simulation.costs import Costs, count_batches, count_operations, measure_seconds
 from ..simulation.timing import RoundTimer
+from ..typing import ClientId
 from .cohort import Cohorts
 from .resume import Progress
 from .run_state import RunState
@@ -61,13 +62,20 @@ class Accounting:
     def count(self, log: RoundLog, progress: Progress) -> dict[str, Stamp]:
         """Add a round to the totals, advance the clocks, and return the times at which its models are ready."""
         run_state = progress.run_state
-        costs, work = self.operations._replace(done=run_state.participations), self.next_work(run_state)
+        costs, work = self.operations, self.next_work(run_state)
+        spent = self._spent(costs._replace(done=run_state.participations), log)
         worked = [i for i in log.cohort if not self._cohorts.faults.absence(log.version(i), i)]
-        client_flops = sum(round(sum(costs.of(self._setup.pool, i, log.budgets.get(i)))) for i in worked)
-        run_state.add(log, client_flops, 0 if log.is_empty else self._servers * costs.server)
+        run_state.add(
+            log, sum(round(sum(spent[i])) for i in worked), 0 if log.is_empty else self._servers * costs.server
+        )
         progress.changed |= set(log.accepted)
         self._privacy.count(log.accepted)
-        run_state.totals.local_seconds += self._timer.local_seconds(log, work)
-        stamps = self._timer.stamps(log, work, run_state.clocks)
+        times = self._timer.times(log, spent if self.work is costs else self._spent(work, log))
+        run_state.totals.local_seconds += sum(spent.local for spent in times.values())
+        stamps = self._timer.stamps(log, times, work.server, run_state.clocks)
         run_state.count_participations(log.accepted)
         return stamps
+
+    def _spent(self, costs: Costs, log: RoundLog) -> dict[ClientId, tuple[float, float]]:
+        """Return the costs of the clients of a round, before and after their uploads."""
+        return {i: costs.of(self._setup.pool, i, log.budgets.get(i)) for i in log.cohort}

@@ -67,24 +67,37 @@ class RoundTimer:
 
         return RoundFaults(absence, is_late, partial(self._faults.tamper, constraints=self._constraints))
 
-    def stamps(self, log: RoundLog, costs: Costs, clocks: dict[str, Clock]) -> dict[str, Stamp]:
-        """Advance the clocks by a round, and return the times at which its models are ready by each clock."""
+    def times(self, log: RoundLog, spent: Mapping[ClientId, tuple[float, float]]) -> dict[ClientId, Times]:
+        """Return how long the work of each client took that answered in a round.
+
+        Args:
+            log: record of the round.
+            spent: the work of each client of the round, before and after its upload.
+        """
         missed = {dropped.client for dropped in log.dropped}
-        present = [i for i in log.cohort if i not in missed]
-        times = {
-            i: self.of(log.version(i), i, costs, log.up.get(i, 0), log.down[i], log.budgets.get(i)) for i in present
+        return {
+            i: self._times(log.version(i), i, Work(*spent[i], log.up.get(i, 0), log.down[i]))
+            for i in log.cohort
+            if i not in missed
         }
-        aggregation = self._devices.aggregation(0 if log.is_empty else costs.server)
-        limit = self._deadline if missed else None
+
+    def stamps(
+        self, log: RoundLog, times: Mapping[ClientId, Times], server: float, clocks: Mapping[str, Clock]
+    ) -> dict[str, Stamp]:
+        """Advance the clocks by a round, and return the times at which its models are ready by each clock.
+
+        Args:
+            log: record of the round.
+            times: durations of the clients that answered.
+            server: the server's work.
+            clocks: clocks by name.
+        """
+        aggregation = self._devices.aggregation(0 if log.is_empty else server)
+        limit = self._deadline if log.dropped else None
         return {
             name: clock.round(times, aggregation, limit, {i: start.sent[name] for i, start in log.starts.items()})
             for name, clock in clocks.items()
         }
-
-    def local_seconds(self, log: RoundLog, costs: Costs) -> float:
-        """Return the simulated seconds that the clients of a round worked before their uploads, in all."""
-        missed = {dropped.client for dropped in log.dropped}
-        return sum(self.of(log.version(i), i, costs, 0, 0).local for i in log.cohort if i not in missed)
 
     def arrival(self, i: ClientId, start: Start, costs: Costs, name: str, clock: Clock) -> float:
         """Return the time at which the upload of a client at work arrives, with the bytes of a dry run.
@@ -124,5 +137,7 @@ class RoundTimer:
 
     def of(self, t: int, i: ClientId, costs: Costs, up: int, down: int, budget: int | None = None) -> Times:
         """Return how long the work of client ``i`` takes in round ``t``, with ``budget`` batches after the upload."""
-        work = Work(*costs.of(self._pool, i, budget), up, down)
+        return self._times(t, i, Work(*costs.of(self._pool, i, budget), up, down))
+
+    def _times(self, t: int, i: ClientId, work: Work) -> Times:
         return self._faults.delay(self._devices.times(work, i, self._seed), t, i)

@@ -13,8 +13,10 @@ from atoll.errors import AtollError
 from atoll.inference.models import open_run
 from benchmarks.digests import COMMON
 
-# A rate that falls apart after some rounds, so that validation chooses an early one.
-UNSTEADY: dict[str, Any] = {**COMMON, "rounds": 6, "eval_every": 1, "lr": 0.5, "backend": "loop"}
+# A rate that rises until training falls apart, so that validation chooses an early round on any machine.
+UNSTEADY: dict[str, Any] = {
+    **COMMON, "rounds": 6, "eval_every": 1, "lr": 3.0, "settings": {"optim.schedule": "warmup:6"}, "backend": "loop",
+}  # fmt: skip
 
 
 def accuracy(result: Result, predictor: Any) -> float:

@@ -53,7 +53,9 @@ def test_upload_after_the_deadline_is_late(pool: ClientPool) -> None:
 
 def test_server_waits_for_the_slowest_client_and_aggregates(pool: ClientPool) -> None:
     log = RoundLog(0, ["0", "1"], up={"0": 10, "1": 10}, down={"0": 20, "1": 20}, accepted=["0", "1"])
-    stamps = timer(pool).stamps(log, costs(pool), {"waiting": Clock(overlap=False)})
+    work = costs(pool)
+    times = timer(pool).times(log, {i: work.of(pool, i) for i in log.cohort})
+    stamps = timer(pool).stamps(log, times, work.server, {"waiting": Clock(overlap=False)})
 
     most = max(len(pool.client(i).y) for i in ("0", "1"))
     assert stamps["waiting"].generic == pytest.approx(0.3 * most + 4.0 + 8.0 / 4.0)
@@ -83,5 +85,6 @@ def test_budget_is_the_number_of_batches_before_the_next_download(
     assert budgets == {"0": 6, "1": 3}
     log = RoundLog(0, ["0", "1"], {"0": 100, "1": 100}, {"0": 400, "1": 400}, accepted=["0", "1"], budgets=budgets)
     clock = Clock(overlap=True)
-    assert timer.stamps(log, work, {"wait_free": clock})["wait_free"] == (17.0, 20.0)
+    times = timer.times(log, {i: work.of(pool, i, budget) for i, budget in budgets.items()})
+    assert timer.stamps(log, times, work.server, {"wait_free": clock})["wait_free"] == (17.0, 20.0)
     assert clock.free == {"0": 20.0, "1": 20.0}  # 7 + 1 + 6 * 2 and 13 + 1 + 3 * 2: nobody waits for personal training

@@ -26,7 +26,7 @@ from ..optim.training_loss import record_loss
 from ..params import weights, zeros
 from ..payloads import Params
 from ..prng import Key
-from . import functorch
+from . import functorch, linear_chain
 from .functorch import current_clients
 from .operations import all_clients_have_rows, all_within, copies, norms, on_stacked, take
 
@@ -86,6 +86,9 @@ def _masked_update(
 def slope(loss: "Loss", params: Params, batch: Batch) -> tuple[Params, Params, Tensor]:
     """Return each client's gradient with respect to the weights, its new running statistics and its loss."""
     moving = weights(params)
+    chain = getattr(loss, "linear_chain", None)
+    if chain is not None and (found := linear_chain.slope(chain, moving, batch)) is not None:
+        return found[0], {}, found[1]
     fixed = {name: v for name, v in params.items() if name not in moving}
 
     def with_stats(w: Params) -> tuple[Tensor, tuple[Params, Tensor]]:
