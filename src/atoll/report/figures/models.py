@@ -15,11 +15,11 @@ from ...inference.adaptation import adapt
 from ...inference.models import open_run
 from ...inference.scoring import score_clients
 from .. import plots
-from ..plots.lines import Axis, Line, Panel
+from ..plots.lines import Axis, Line, LineChart, Panel
 from ..sheets import Sheet
 from ..table import NONE
-from .base import FigureSpec, RunsByCase, pair, panel
-from .metrics import criterion, lines_of, plain, up_axis
+from .base import FigureSpec, RunsByCase, line_figure, pair, panel
+from .metrics import criterion, plain, up_axis
 
 
 def _check_classes(shown: RunsByCase, figure: str) -> None:
@@ -128,11 +128,11 @@ def newcomers(
     by_class = all(run.problem is Classes for runs in shown.values() for run in runs)
     counted = "rows of each class" if by_class else "rows"
     heads = ["case", "method", *(f"{name} {'of each class' if by_class else 'rows'}" for name in names)]
-    numbers = Sheet(f"{score.heading} of newcomers{score.unit}", heads, sheet_rows)
+    numbers = Sheet(f"{score.heading} of new clients{score.unit}", heads, sheet_rows)
     across = Axis(f"training {counted}", names=names)
     kept = [Panel(title, lines) for title, lines in panels.items()]
-    draw = partial(lines_of, kept, across, up_axis("test {} of newcomers", score), {})
-    return [FigureSpec("newcomers", "Clients that come after the run, by how many rows they have.", draw, numbers)]
+    chart = LineChart(kept, across, up_axis("test {} of new clients", score))
+    return [line_figure("newcomers", "New clients, by how many rows they have.", chart, numbers)]
 
 
 def images(shown: RunsByCase, clients: int = 2, rows: int = 8) -> list[FigureSpec]:
