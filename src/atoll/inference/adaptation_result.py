@@ -128,9 +128,11 @@ class Adaptation:
 
     def plot(self) -> "Figure":
         """Draw the score by number of rows of each class."""
-        from ..report.plots import few_shot  # imported here because matplotlib is slow to import
+        from ..report.plots import axes, few_shot  # imported here because matplotlib is slow to import
 
-        return few_shot.curve(self.curve(), self.criterion, self.rows_title)
+        drawn = few_shot.curve(self.curve(), self.criterion, self.rows_title)
+        axes.entitle_figure(drawn, f"{self.criterion.heading} of new clients by {self.rows_title}")
+        return drawn
 
     def cells(self) -> list[list[str]]:
         """Return the curve as text: rows of each class, rows, and one column for each kind of model."""
