@@ -61,6 +61,10 @@ def test_unknown_option_of_every_command_gets_one_line(words: tuple[str, ...], r
     assert "--help` lists what can be given." in said
 
 
+def test_resume_without_a_folder_asks_for_the_folder(refused: Any) -> None:
+    assert "--resume needs the folder of a run" in refused("run", "--resume")
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [("--settings", "--set"), ("--terms", "--with"), ("--lerning-rate", "--lr"), ("--optimizer", "--optimiser")],
