@@ -128,11 +128,9 @@ class Adaptation:
 
     def plot(self) -> "Figure":
         """Draw the score by number of rows of each class."""
-        from ..report.plots import axes, few_shot  # imported here because matplotlib is slow to import
+        from ..report.plots import few_shot  # imported here because matplotlib is slow to import
 
-        drawn = few_shot.curve(self.curve(), self.criterion, self.rows_title)
-        axes.entitle_figure(drawn, f"{self.criterion.heading} of new clients by {self.rows_title}")
-        return drawn
+        return few_shot.curve(self.curve(), self.criterion, self.rows_title)
 
     def cells(self) -> list[list[str]]:
         """Return the curve as text: rows of each class, rows, and one column for each kind of model."""
