@@ -163,7 +163,7 @@ def boundaries_table() -> str:
 
 def newcomers_table() -> str:
     """What a client that comes after the run receives from each method, by the fields of its message."""
-    head = ("method", "what a newcomer receives", "what it does", "server model")
+    head = ("method", "what a new client receives", "what it does", "server model")
     return table(head, (_newcomer_row(name, cls()) for name, cls in _registry.methods().items()))
 
 
@@ -333,9 +333,9 @@ def methods_page() -> str:
         [
             "# Methods",
             NOTE,
-            "`atoll methods` prints this list, and `atoll methods METHOD` what the page of a method says. *Unlike "
-            "models* says whether clients may have different architectures, *server model* whether the server has a "
-            "model of its own that can be measured. How the families differ: [Families of "
+            "`atoll methods` prints this list, and `atoll methods METHOD` what the page of a method says. "
+            "*Heterogeneous models* says whether clients may have different architectures, *server model* whether the "
+            "server has a model of its own that can be measured. How the families differ: [Families of "
             "methods](explanation-methods.md).",
             table(
                 ("method", "source", "family", "heterogeneous models", "server model", "needs", "variants"),
@@ -604,7 +604,7 @@ def results_page() -> str:
             "[measured](measured). Settings are the defaults unless the command says otherwise, and nothing was "
             "tuned. Accuracies are in percent, means over clients and then over seeds, ± the standard deviation "
             "over three seeds. *By val* is the test accuracy of the round with the best validation accuracy, "
-            "*worst tenth* that of the worst clients in that round, *generic* the server's model (`~`: the "
+            "*worst 10 %* that of the worst clients in that round, *generic* the server's model (`~`: the "
             "average of the personal ones) on everybody's test rows ([how results are "
             "measured](explanation-evaluation.md)). Scales are those of a two-core machine, far below the "
             "papers'; differences smaller than the spread over seeds mean nothing. Tables made with `--rows` come from "
@@ -651,7 +651,7 @@ def _result(name: str, experiment: dict[str, str]) -> Iterator[str]:
     yield f"## {experiment['title']}"
     yield experiment["setting"]
     yield f"<!-- not run: it takes minutes to hours -->\n```\n{found['command']}\n```"
-    head = ("method", "by val", "final", "best", "worst tenth", "generic", "MB up", "MB down", "GFLOPs")
+    head = ("method", "by val", "final", "best", "worst 10 %", "generic", "MB up", "MB down", "GFLOPs")
     yield table(head, map(_result_row, found["rows"]))
     yield experiment.get("remark", "")
 
@@ -676,7 +676,7 @@ def _measured(name: str) -> Iterator[str]:
             "Personal accuracy in percent, chosen by validation, mean and standard deviation over seeds; the "
             "meaning and the settings of each line: [Results](../results.md)."
         )
-        yield table(("experiment", "run as", "accuracy", "Local", "seeds above Local", "worst tenth", "generic"), rows)
+        yield table(("experiment", "run as", "accuracy", "Local", "seeds above Local", "worst 10 %", "generic"), rows)
 
 
 def _experiments() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -21,6 +21,10 @@ LINK = re.compile(r"(?<!!)(\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
 EQUATION = re.compile(r"^\$\$\n(.+?)\n\$\$$", re.MULTILINE | re.DOTALL)
 SYMBOL = re.compile(r"\$([^$\n]+)\$")
 PICTURE = re.compile(r"!\[[^\]]*\]\(([^):]+)\)")
+TABLE = re.compile(r"^\|.*\|\n\|[ |:-]+\|\n(?:\|.*\|(?:\n|\Z))+", re.MULTILINE)
+NUMBER = re.compile(
+    r"[*~≤<±+\s-]*\d[\d,.]*(?:\s*±\s*[\d.]+)?(?:\s*(?:%|[kMGT]?B|s|ms|×|points?))?\**|[-–]?"
+)  # or nothing
 SHOWN = {".py": "python", ".json": "json", ".yaml": "yaml", ".toml": "toml", ".csv": "text", ".md": "markdown"}
 PUBLISHED = {".md", ".svg", ".png", ".css", ".js", ".ipynb"}
 NOT_PUBLISHED = {"measured", "longer", "equations"}
@@ -79,7 +83,8 @@ def page_of_site(markdown: str, here: str) -> str:
 
     if here.startswith("methods/"):
         markdown = with_mathml(markdown)
-    return "\n".join(_table_row(line) for line in LINK.sub(moved, markdown).split("\n"))
+    lines = "\n".join(_table_row(line) for line in LINK.sub(moved, markdown).split("\n"))
+    return TABLE.sub(lambda found: _align_numbers(found[0]), lines)
 
 
 def _inline_toml(value: Any) -> str:
@@ -120,6 +125,18 @@ def _table_row(line: str) -> str:
     if not line.startswith("|"):
         return line
     return re.sub(r"`[^`]*`", lambda code: code[0].replace("\\|", "|"), line)
+
+
+def _align_numbers(table: str) -> str:
+    """Align the columns of a table that hold numbers at the right, unless the page says how they are aligned."""
+    head, rule, *rows = table.rstrip("\n").split("\n")
+    cells = [re.split(r"(?<!\\)\|", row)[1:-1] for row in rows]
+    columns = [[cell.strip() for cell in column] for column in zip(*cells, strict=False)]
+    marks = rule.strip("|").split("|")
+    for i, column in enumerate(columns[: len(marks)]):
+        if marks[i].strip() == "---" and any(column) and all(NUMBER.fullmatch(cell) for cell in column):
+            marks[i] = " ---: "
+    return "\n".join([head, f"|{'|'.join(marks)}|", *rows]) + "\n" * table.endswith("\n")
 
 
 def _sources(src_uri: str) -> Iterator[Path]:

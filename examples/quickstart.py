@@ -10,7 +10,7 @@ SETTING = {"data": "digits", "clients": 10, "partition": "pathological:3", "roun
 results = {method: atoll.run(method, **SETTING) for method in ("local", "fedavg", "fedproto")}
 for method, result in results.items():
     personal = result.summary["personal"]
-    print(f"{method:9} personal accuracy {personal['best_by_val']:.1%}, worst tenth {personal['worst_decile']:.1%}")
+    print(f"{method:9} personal accuracy {personal['best_by_val']:.1%}, worst 10 % {personal['worst_decile']:.1%}")
 
 # A result holds the models: here client 3's own, asked about the first rows of its own test set.
 result = results["fedproto"]

@@ -395,6 +395,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Reader]:
     return {page: Reader(page) for page in (config.parent / "site").rglob("*.html")}
 
 
+def test_the_site_aligns_columns_of_numbers_at_the_right_and_words_at_the_left() -> None:
+    rows = "| `a` | 96.4 ± 1.7 | 12 kB | 3 of 4 |\n| `b` | – | 0 | x |\n"
+    page = f"| method | by val | bytes | note |\n| --- | --- | --- | --- |\n{rows}"
+
+    shown = script("site").page_of_site(page, "results.md")
+
+    assert shown.split("\n")[1] == "| --- | ---: | ---: | --- |"
+
+
 def test_the_site_has_every_page(site: dict[Path, Reader]) -> None:
     names = {page.name for page in site}
     assert {page.with_suffix(".html").name for page in PAGES if page.name != "README.md"} <= names

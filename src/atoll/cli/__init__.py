@@ -60,6 +60,10 @@ def load(name: str) -> click.Command:
     return command
 
 
+# Words that Python or other frameworks have for an option.
+OTHER_WORDS = {"--settings": "--set", "--terms": "--with", "--learning-rate": "--lr", "--dataset": "--data"}
+
+
 class Commands(click.Group):
     """Group that imports commands when needed, suggests similar names, and shows errors without a traceback."""
 
@@ -143,7 +147,18 @@ def in_one_line(mistake: click.UsageError) -> click.ClickException:
     if isinstance(mistake, click.exceptions.NoArgsIsHelpError):
         return mistake  # Its message is the help text.
     where = mistake.ctx.command_path if mistake.ctx else "atoll"
-    return Mistake(f"{mistake.format_message().rstrip('.')}. `{where} --help` lists what can be given.")
+    said = _no_such_option(mistake) if isinstance(mistake, click.NoSuchOption) else mistake.format_message()
+    end = "" if said.endswith("?") else "."
+    return Mistake(f"{said.rstrip('.')}{end} `{where} --help` lists what can be given.")
+
+
+def _no_such_option(mistake: click.NoSuchOption) -> str:
+    """Return what is wrong with an option's name, with the option that was probably meant."""
+    names = [name for param in mistake.ctx.command.params for name in param.opts] if mistake.ctx else []
+    words = {**{name: name for name in names}, **{word: name for word, name in OTHER_WORDS.items() if name in names}}
+    near = get_close_matches(mistake.option_name, words, n=1)
+    hint = f" Did you mean {words[near[0]]!r}?" if near else ""
+    return f"No such option {mistake.option_name!r}.{hint}"
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -60,7 +60,7 @@ def adapt(
 
 def _table(made: Adaptation) -> Table:
     count = len(made.models.clients)
-    table = Table(box=None, pad_edge=False, title=f"{made.label}: {count} newcomer{'s' * (count > 1)}")
+    table = Table(box=None, pad_edge=False, title=f"{made.label}: {count} new client{'s' * (count > 1)}")
     for title in (made.rows_title, "rows", *KINDS):
         table.add_column(title, justify="right")
     for row in made.cells():

@@ -64,7 +64,7 @@ def partition_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a partition."""
     options = (
         click.option("--task", help="What the labels are: classes, multilabel, regression or next-token."),
-        click.option("--partition", default="auto", show_default=True, help="Division of the rows among clients."),
+        click.option("--partition", default="auto", show_default=True, help="Partition of the rows among clients."),
         click.option(
             "--clients",
             type=click.IntRange(1),

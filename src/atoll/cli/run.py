@@ -47,7 +47,7 @@ def shared_options(command: F) -> F:
         click.option(
             "--splits",
             type=click.IntRange(1),
-            help="Repeat with N divisions of the rows, one for each of the seeds 0 to N - 1.",
+            help="Repeat with N splits of the rows, one for each of the seeds 0 to N - 1.",
         ),
     ):
         command = option(command)
@@ -84,6 +84,8 @@ def run(
         if resume:
             values = {**read_yaml(Path(resume) / CONFIG), **values, "out": resume}
         name = method or values.get("method")
+        if name is None and resume is not None:
+            raise AtollError("--resume needs the folder of a run to continue: `atoll run --resume runs/fedavg-digits`.")
         if name is None:
             raise AtollError("No method is given. Name one, such as `atoll run fedavg`; `atoll methods` lists them.")
         planned = plan_configs([str(name)], values, numbers)
@@ -229,7 +231,7 @@ def _check_place(config: Config, resume: bool) -> None:
 def read_seeds(text: str | None, splits: int | None, seed: object = None) -> list[int]:
     """Read the values of ``--seeds`` and ``--splits``; without any the list is empty.
 
-    Every seed divides the rows anew, so that N divisions are N seeds.
+    Every seed splits the rows anew, so that N splits are N seeds.
 
     Args:
         text: the value of ``--seeds``.

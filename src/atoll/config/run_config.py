@@ -81,7 +81,7 @@ class Config:
     )
     partition: str = option(
         AUTO,
-        "division of the rows among clients: iid, quantity:BETA, pathological:K, shards:K, dirichlet:BETA, "
+        "partition of the rows among clients: iid, quantity:BETA, pathological:K, shards:K, dirichlet:BETA, "
         "classes:K:BETA, natural, or file:PATH; auto: natural "
         f"if the data name owners, otherwise {DEFAULT}",
         group=DATA,
@@ -95,7 +95,7 @@ class Config:
     )
     split: str = option(
         "client_811",
-        "division of a client's rows into training, validation and test rows, about 8 : 1 : 1 by default",
+        "split of a client's rows into training, validation and test rows, about 8 : 1 : 1 by default",
         group=DATA,
     )
     public: int = option(

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .. import report
 from ..errors import AtollError
 from ..report import style
 from ..report.table import AVERAGED
@@ -115,8 +116,9 @@ def _tagged(request: Request, body: bytes, kind: str) -> Response:
 
 def _files() -> dict[str, tuple[bytes, str]]:
     """Return every file that may be served, by name, with its media type."""
-    folder = resources.files(__package__) / "page"
-    found = {f.name: (f.read_bytes(), KINDS[f.name.rpartition(".")[2]]) for f in folder.iterdir()}
+    folders = [resources.files(package) / "page" for package in (__package__, report.__name__)]
+    shown = [f for folder in folders for f in folder.iterdir()]
+    found = {f.name: (f.read_bytes(), KINDS[f.name.rpartition(".")[2]]) for f in shown}
     return found | {"colours.css": (_colours().encode(), "text/css")}
 
 

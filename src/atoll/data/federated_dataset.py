@@ -64,7 +64,8 @@ class FederatedDataset:
         from ..report import plots  # drawing takes long to import
 
         data = self.dataset
-        return plots.holdings(self.counts().tolist(), self.clients, data.groups, group=data.problem.group)
+        title = f"Training rows of {self.name}"
+        return plots.holdings(self.counts().tolist(), self.clients, data.groups, title=title, group=data.problem.group)
 
     def holdings(self) -> dict[str, object]:
         """Return the number of rows of each class by client and part, as in holdings.json."""

@@ -22,7 +22,12 @@ Metrics = str | Metric | Sequence[str | Metric]
 # Options that a method given as an object would ignore.
 _OF_METHODS = ("settings", "terms", "optimiser", "lr", "lr_schedule", "epochs", "steps", "batch_size")
 # Options of the command line that have another name in Python, where `with` is a word of the language.
-_OTHER_NAMES = {"set": "settings={'lam': 0.5}", "with_": "terms=['dw:mu=0.1']", "learning_rate": "lr=0.01"}
+# The command line says --set and --with; in Python, "with" is a keyword and "set" a type.
+_OTHER_NAMES = {
+    **dict.fromkeys(("set", "set_"), "settings={'lam': 0.5}"),
+    **dict.fromkeys(("with", "with_", "regularisers"), "terms=['dw:mu=0.1']"),
+    **dict.fromkeys(("learning_rate", "local_lr"), "lr=0.01"),
+}
 
 
 @dataclass(frozen=True)

@@ -120,9 +120,13 @@ class Sweep:
         """Return ``to_table`` as a pandas data frame."""
         return dataframe(self.to_table())
 
-    def plot(self, kind: str = "curves") -> "Figure":
-        """Draw a figure of all runs; see ``Comparison.plot``."""
-        return self.comparison.plot(kind)
+    def plot(self, kind: str = "settings") -> "Figure":
+        """Draw validation and test scores against the settings (``settings``), or all runs as ``Comparison.plot``."""
+        if kind != "settings":
+            return self.comparison.plot(kind)
+        from .sweep_figure import draw_settings  # takes long to import
+
+        return draw_settings(self.tried, self.model)
 
     def write(self, root: Path) -> None:
         """Write report.html, sweep.json and sweep.csv."""

@@ -156,7 +156,7 @@ class KTpFL(Method[Server, State, Payload, Payload]):
     def why_closed(self) -> str | None:
         return (
             "the server learns how much each client of the run takes from each other one, and teaches by what these "
-            "predict in the round: of a newcomer it has learnt nothing, and predictions are not kept"
+            "predict in the round: of a new client it has learnt nothing, and predictions are not kept"
         )
 
     def reduces_to(self) -> str | None:

@@ -14,7 +14,7 @@ from ..core.problems import Classes
 from ..errors import AtollError
 from ..storage.environment_file import read_sessions
 from ..storage.run_reader import FILES, Run, find, load
-from . import pictures, style, table
+from . import interactive, pictures, style, table
 from .chapters import make_chapter
 from .figures.base import FigureSpec
 from .figures.metrics import scored_round
@@ -65,6 +65,10 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
     return environment.get_template("report.html.j2").render(
         heading=_heading(runs),
         words=_words(runs),
+        script=interactive.script(),
+        script_source=interactive.script_source(),
+        stylesheet=interactive.stylesheet(),
+        table_rows=interactive.embed_rows([(chapter.title, chapter.rows) for chapter in chapters]),
         figures=_draw_own(figures),
         chapters=chapters,
         averaged=table.AVERAGED,
@@ -103,7 +107,7 @@ def _words(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _draw_own(figures: Sequence[FigureSpec]) -> list[tuple[str, pictures.Picture, Sheet | None]]:
-    return [(f.caption, pictures.draw_picture(f.draw, f"own{i}"), f.numbers) for i, f in enumerate(figures) if f.inline]
+    return [(f.caption, pictures.draw_spec([f], f"own{i}"), f.numbers) for i, f in enumerate(figures) if f.inline]
 
 
 def _heading(runs: Sequence[Run]) -> str:

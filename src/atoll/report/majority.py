@@ -12,7 +12,7 @@ from .wording import count
 
 
 class MajorityScores(NamedTuple):
-    """Accuracies that are reached without a model, over clients: their mean, and the mean of the worst tenth."""
+    """Accuracies that are reached without a model, over clients: their mean, and the mean of the worst 10 %."""
 
     mean: float
     worst_decile: float
@@ -37,14 +37,14 @@ def majority_scores(run: Run) -> MajorityScores | None:
 
 
 def warn_of_single_classes(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence if test rows of clients are all of one class; a division of the rows counts once."""
+    """Return a sentence if test rows of clients are all of one class; a split of the rows counts once."""
     divisions = {run.holdings["name"]: run for run in runs}
     known = [counts[1] for run in divisions.values() if (counts := _counts(run)) is not None]
     classes = [int(n) for test in known for n in (test > 0).sum(1) if n]
     single = classes.count(1)
     if not single:
         return []
-    over = f" over {len(known)} divisions of the rows" if len(known) > 1 else ""
+    over = f" over {len(known)} splits of the rows" if len(known) > 1 else ""
     return [
         f"{single} of {count(len(classes), 'client')}{over} {'has' if single == 1 else 'have'} test rows of one class "
         "only, where accuracy cannot tell a model from a constant. Look at balanced accuracy and AUROC "

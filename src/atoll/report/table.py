@@ -42,7 +42,7 @@ class Row:
     seconds: float | None = None
     own: dict[str, Stat | None] = field(default_factory=dict)  # the user's metrics, in their own units
     criterion: Criterion = ACCURACY
-    divisions: int = 1  # different divisions of the rows among clients and parts
+    divisions: int = 1  # different splits of the rows among clients and parts
     is_method: bool = True  # False for the score without a model
 
 
@@ -151,7 +151,7 @@ def row(group: Group) -> Row:
 
 
 def count_divisions(runs: Iterable[Run]) -> int:
-    """Return the number of different divisions of the rows; runs that do not tell theirs count as one."""
+    """Return the number of different splits of the rows; runs that do not tell theirs count as one."""
     return len({run.holdings.get("name", "") for run in runs})
 
 

@@ -61,6 +61,20 @@ def test_unknown_option_of_every_command_gets_one_line(words: tuple[str, ...], r
     assert "--help` lists what can be given." in said
 
 
+def test_resume_without_a_folder_asks_for_the_folder(refused: Any) -> None:
+    assert "--resume needs the folder of a run" in refused("run", "--resume")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("--settings", "--set"), ("--terms", "--with"), ("--lerning-rate", "--lr"), ("--optimizer", "--optimiser")],
+)
+def test_names_of_python_and_other_spellings_lead_to_the_option(given: str, meant: str, refused: Any) -> None:
+    said = refused("run", "fedavg", given, "x")
+
+    assert f"No such option '{given}'. Did you mean '{meant}'?" in said
+
+
 @pytest.mark.parametrize(
     "words",
     [

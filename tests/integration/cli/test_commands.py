@@ -323,4 +323,4 @@ def test_rate_of_no_client_and_test_rows_of_one_class_are_told(atoll: Callable[.
     stderr = atoll("run", "local", *words).stderr
 
     assert stderr.count("Note: --rate 0.01 of 10 clients rounds to none, so one client takes part in each round.") == 1
-    assert "Warning: 20 of 20 clients over 2 divisions of the rows have test rows of one class only" in stderr
+    assert "Warning: 20 of 20 clients over 2 splits of the rows have test rows of one class only" in stderr

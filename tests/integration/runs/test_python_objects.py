@@ -221,6 +221,7 @@ def test_personal_model_of_an_unknown_client_names_the_known_ones() -> None:
         ({"rouds": 2}, "Unknown option 'rouds'. Did you mean 'rounds'?"),
         ({"lam": 2}, "'lam' is a setting of ditto, not an option of runs: write settings={'lam': 2}."),
         ({"set": {"lam": 2}}, "In Python, write settings={'lam': 0.5}."),
+        ({"with": ["proximal"]}, "In Python, write terms=['dw:mu=0.1']."),
     ],
 )
 def test_unknown_option_says_what_to_write(option: dict[str, Any], says: str) -> None:

@@ -108,7 +108,7 @@ def test_weighted_and_unweighted_means_match_hand_computed_values() -> None:
     assert found["accuracy"] == pytest.approx(0.65)
 
 
-@pytest.mark.promise("Results", "`worst_decile` is the mean of the worst tenth of the clients.")
+@pytest.mark.promise("Results", "`worst_decile` is the mean of the worst 10 % of the clients.")
 @pytest.mark.parametrize(
     ("clients", "worst"), [(1, [0]), (10, [0]), (11, [0, 1]), (20, [0, 1]), (25, [0, 1, 2])]
 )  # a tenth, rounded up
@@ -218,7 +218,7 @@ def test_target_round_is_first_round_at_target_accuracy() -> None:
 
 
 def test_worst_clients_are_those_with_the_highest_error() -> None:
-    """Errors 1 and 9 over 1 and 3 rows: mean 5, by rows (1 + 27) / 4 = 7, the worst tenth is the client with 9."""
+    """Errors 1 and 9 over 1 and 3 rows: mean 5, by rows (1 + 27) / 4 = 7, the worst 10 % is the client with 9."""
     found = summarise_clients(to_columns([{"n": 1.0, "mse": 1.0}, {"n": 3.0, "mse": 9.0}]), Numbers())
 
     assert (found["mse"], found["weighted"], found["worst_decile"]) == (5.0, 7.0, 9.0)

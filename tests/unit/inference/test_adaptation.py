@@ -213,7 +213,7 @@ def test_run_without_held_out_clients_is_refused_with_a_remedy(tmp_path: Path) -
 def test_command_writes_scores_curve_and_models(host: tuple[Path, Result], atoll: Atoll, tmp_path: Path) -> None:
     folder = tmp_path / "later"
     shown = atoll("adapt", host[0], "--newcomers", "--shots", "2,5", "--repeats", "2", "--out", folder)
-    assert "fedavg: 2 newcomers" in shown.stdout
+    assert "fedavg: 2 new clients" in shown.stdout
     assert {"adapt.json", "adapt.csv", "adapt.png", "adapt.svg"} <= {path.name for path in folder.iterdir()}
     told = json.loads((folder / "adapt.json").read_text())
     assert [point["shots"] for point in told["curve"]] == ["2", "5"]

@@ -344,7 +344,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         draw_no_report(patch)
         for name, changes in {
             "dw": {"method": "fedavg", "terms": ("dw:mu=0",)}, "local": {"method": "local"},
-            "pfedes": {"method": "pfedes"}, "scd": {"method": "scd", "wait_free": True},
+            "pfedes": {"method": "pfedes"}, "scd": {"method": "scd", "wait_free": True, "rounds": 3},
         }.items():  # fmt: skip
             run_setup(build_setup(Config(**TINY | changes, out=str(root / name))))
     return {path.name: path for path in root.iterdir()}
@@ -526,3 +526,33 @@ def test_a_comparison_leaves_figures(tmp_path: Path, atoll: Any, monkeypatch: py
     words = ("--rows", 300, "--clients", 3, "--rounds", 1, "--epochs", 1, "--models", "mlp:hidden=8", "--quiet")
     atoll("compare", "local", "fedavg", *words, "--out", tmp_path / "c")
     assert {path.name for path in (tmp_path / "c" / "figures").iterdir()} == {"curves.svg", "holdings.svg"}
+
+
+def test_lengths_of_rounds_beside_the_timeline_give_the_speed_up_of_tables(ran: dict[str, Path]) -> None:
+    (made,) = models.timeline(shown_of(ran["scd"]), clients=4, rounds=3)
+
+    assert made.numbers is not None
+    waiting, wait_free = (float(row[-1]) for row in made.numbers.rows)
+    clock = load(ran["scd"]).summary["clock"]
+    assert waiting / wait_free == pytest.approx(clock["speedup"], rel=0.01)
+
+
+def test_shades_reach_from_the_smallest_to_the_largest_value_and_axes_have_names() -> None:
+    values = np.array([[0.15, 0.04], [0.06, 0.12]])
+
+    fig = plots.matrices([[plots.Matrix("soft labels", values)]], ["cat", "dog"])
+
+    first, bar = fig.axes
+    (mesh,) = first.collections
+    assert (mesh.norm.vmin, mesh.norm.vmax) == (0.04, 0.15)
+    assert (first.get_xlabel(), first.get_ylabel(), bar.get_ylabel()) == ("class", "true class", "probability")
+
+
+def test_both_colours_of_norms_stand_in_the_legend() -> None:
+    draw = plots.Draw("", np.array([0.7, 0.3]), np.array([0.6, 0.4]))
+
+    fig = plots.moduli([draw], ["cat", "dog"])
+
+    texts = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert texts == ["share and norm on opposite sides of the average", "both above or both below the average"]
+    assert "sum of norms" in fig.axes[1].get_ylabel()

@@ -25,7 +25,7 @@ def test_majority_accuracy_is_the_share_of_each_clients_most_frequent_class() ->
     # Client a names "no": 9 of 10 right. Client b names "yes": 1 of 4 right. The mean is 0.575.
     made = run([[8, 2], [1, 3]], [[9, 1], [3, 1]])
 
-    assert majority_scores(made) == (pytest.approx(0.575), pytest.approx(0.25))  # The worst tenth is client b.
+    assert majority_scores(made) == (pytest.approx(0.575), pytest.approx(0.25))  # The worst 10 % is client b.
 
 
 def test_clients_without_test_rows_do_not_count() -> None:
@@ -44,7 +44,7 @@ def test_divisions_of_the_rows_count_once() -> None:
 
     (sentence,) = warn_of_single_classes([first, first, second])
 
-    assert sentence.startswith("4 of 4 clients over 2 divisions of the rows have test rows of one class only")
+    assert sentence.startswith("4 of 4 clients over 2 splits of the rows have test rows of one class only")
 
 
 @pytest.mark.parametrize("counts", [None, [[None, None], [None, None]]])

@@ -41,7 +41,7 @@ def test_result_has_repr_html_and_figures(result: Result) -> None:
     assert f"<td>{result.history[-1]['personal']['post']['accuracy']:.4f}</td>" in shown
     assert shown.count("<tr>") == 2
     for kind in ("curves", "boxes", "holdings"):
-        assert isinstance(result.plot(kind), matplotlib.figure.Figure)
+        assert result.plot(kind).get_suptitle().endswith(": digits, dirichlet:0.5, 3 clients"), kind
     drawn: Any = result.plot().axes[0].get_lines()[0].get_ydata()
     assert list(drawn) == pytest.approx([100 * v for v in table["personal"].to_pylist()])
     with pytest.raises(AtollError, match=r"plot\(\) 'curve'"):
@@ -97,7 +97,15 @@ def test_sweep_selects_by_validation_accuracy(tmp_path: Path) -> None:
     assert made.best.val == max(row["val"] for row in table)
     assert repr(made).startswith(f"<Sweep over 2 points: best lr={made.best.point['lr']} (validation ")
     assert made._repr_html_().count("<tr>") == 3
-    assert isinstance(made.plot(), matplotlib.figure.Figure)
+    drawn = made.plot()
+    (axes,) = drawn.axes
+    assert drawn.get_suptitle() == "Accuracy against lr"
+    assert axes.get_xlabel() == "lr"
+    validation, test = axes.get_lines()
+    assert validation.get_xdata().tolist() == test.get_xdata().tolist() == [0.01, 0.1]
+    assert validation.get_ydata().tolist() == pytest.approx([100 * row["val"] for row in table])
+    assert test.get_ydata().tolist() == pytest.approx([100 * row["test"] for row in table])
+    assert made.plot("curves").axes[0].get_xlabel() == "round"
     with pytest.raises(AtollError, match="needs settings and their values"):
         run_sweep("fedavg", {})
     with pytest.raises(AtollError, match="model to choose by"):

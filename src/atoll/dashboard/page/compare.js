@@ -1,7 +1,8 @@
 // Several runs side by side: curves with their spread over seeds, and the table.
 
-import { lines, swatch } from "./charts.js";
+import { swatch } from "./axes.js";
 import { h, Part, select } from "./dom.js";
+import { lines } from "./lines.js";
 import { ask } from "./server.js";
 import { asPercent, bytes, measure, number, percent, tick } from "./words.js";
 
@@ -12,6 +13,7 @@ export class Comparison {
     this.ids = ids;
     this.chosen = { measure: "accuracy", kind: "personal", axis: "round" };
     this.hidden = new Set();
+    this.views = {}; // what is enlarged, by what is shown
     this.tools = new Part(h("div", { class: "row" }), (d) => this.drawTools(d));
     this.picture = new Part(h("section", {}), (found) => this.drawPicture(found));
     this.table = new Part(h("section", {}), (found) => drawTable(found));
@@ -76,7 +78,7 @@ export class Comparison {
         return { name: named(group), index, x: spent ? rounds.map((t) => group.bytes[t]) : rounds, y: mean, low, high };
       }).filter((one) => !spent || one.x.some((n) => n > 0));
     return [
-      lines({ series, label: `${measure(name)} of ${series.length} methods`, xTitle: spent ? "bytes, up and down, all clients" : "round", yTitle: measure(name), showX: spent ? bytes : String, showY: show, tickY: asPercent(name, score) ? tick : show, log: spent, height: 360 }),
+      lines({ series, label: `${measure(name)} of ${series.length} methods`, xTitle: spent ? "bytes, up and down, all clients" : "round", yTitle: measure(name), showX: spent ? bytes : String, showY: show, tickY: asPercent(name, score) ? tick : show, log: spent, height: 360, view: (this.views[`${name} ${kind} ${axis}`] ??= {}) }),
       h("ul", { class: "legend" }, groups.map((group, index) => h("li", {}, h("button", {
         type: "button", class: "plain", "aria-pressed": String(!this.hidden.has(index)), title: "Show or hide",
         onclick: () => { if (!this.hidden.delete(index)) this.hidden.add(index); this.draw(); },

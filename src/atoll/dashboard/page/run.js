@@ -1,7 +1,9 @@
 // One run: curves, clients, what travelled, what is kept.
 
-import { bars, bubbles, heat, lines, swatch } from "./charts.js";
+import { swatch } from "./axes.js";
+import { bars, bubbles, heat } from "./charts.js";
 import { h, Part, select, table } from "./dom.js";
+import { lines } from "./lines.js";
 import { chip, progress, state } from "./list.js";
 import { ask } from "./server.js";
 import { asPercent, bytes, count, duration, inUnit, measure, number, percent, tick } from "./words.js";
@@ -30,6 +32,7 @@ export class Run {
     this.id = state.opened = id;
     this.measure = null; // the score that ranks the run, until another one is chosen
     this.row = null;
+    this.views = {}; // what is enlarged, by measure
     this.parts = {
       head: (d) => this.head(d),
       measures: (d) => this.measures(d),
@@ -137,7 +140,7 @@ export class Run {
       .map(([kind, [name, dash]], index) => ({ name: kind === "generic" && this.row.averaged ? AVERAGE : name, dash, index, x: rounds, y: measures[chosen][kind] }));
     const last = series.map((one) => `${one.name} ${show(one.y.findLast((v) => v !== null))}`).join(", ");
     return [
-      lines({ series, label: `${measure(chosen)} by round; last: ${last}`, xTitle: "round", yTitle: chosen === "loss" ? "loss" : `test ${measure(chosen)}`.replace("test val", `validation ${score?.title ?? "accuracy"}`), showX: String, showY: show, tickY: asPercent(chosen, score) ? tick : show }),
+      lines({ series, label: `${measure(chosen)} by round; last: ${last}`, xTitle: "round", yTitle: chosen === "loss" ? "loss" : `test ${measure(chosen)}`.replace("test val", `validation ${score?.title ?? "accuracy"}`), showX: String, showY: show, tickY: asPercent(chosen, score) ? tick : show, view: (this.views[chosen] ??= {}) }),
       h("ul", { class: "legend" }, series.map((one) => h("li", {}, swatch(one.index, one.dash), one.name))),
     ];
   }

@@ -9,7 +9,7 @@
       weights: 50000000            # of one model
       disk_gb: 20                  # of everything that runs have stored here
       scores: rounded              # or exact, or off
-      statistics: 10               # of columns of tables: for how many different divisions of the rows; off: never
+      statistics: 10               # of columns of tables: for how many different splits of the rows; off: never
 
 What a server asks for beyond this gets the code `rules`, and the reason stays in the site's own log.
 """

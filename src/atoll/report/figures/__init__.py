@@ -1,6 +1,7 @@
 """Make figures of runs by name, as recipes and users request them, and write them as files."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +11,10 @@ from matplotlib.figure import Figure
 from ...errors import AtollError, unknown
 from ...storage.run_reader import Run
 from ...utils.parsing import parse_options
+from ..plots.axes import entitle_figure
 from ..style import WIDE, save
 from . import losses, metrics, models, rankings, sweeps
-from .base import FigureSpec, RunsByCase, by_case
+from .base import FigureSpec, RunsByCase, by_case, cases
 from .gains import gains
 
 KINDS: dict[str, Callable[..., list[FigureSpec]]] = {
@@ -82,8 +84,13 @@ def default_figures(shown: RunsByCase) -> list[FigureSpec]:
 
 
 def draw(figure: str, runs: Iterable[Run], width: float = WIDE) -> Figure:
-    """Draw the figure of a name, with settings as on the command line; the first one if there are several."""
-    return make_figures([parse_request(figure, "plot()")], by_case(runs))[0].draw(width)
+    """Draw the figure of a name with a title, with settings as on the command line; of several, the first one."""
+    shown = by_case(runs)
+    one = make_figures([parse_request(figure, "plot()")], shown)[0]
+    drawn = one.draw(width)
+    subject = re.split("[;:]", one.caption)[0].rstrip(".")  # what follows explains marks
+    entitle_figure(drawn, f"{subject}: {cases(shown)[0]}" if len(cases(shown)) == 1 else subject)
+    return drawn
 
 
 def write(drawn: Sequence[FigureSpec], folder: Path) -> list[Path]:

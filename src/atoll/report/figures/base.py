@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from ...storage.run_reader import Document, Run
 from ..groups import groups, settings
+from ..plots.lines import LineChart
 from ..sheets import Sheet
 
 RunsByCase = Mapping[tuple[str, str], Sequence[Run]]  # case and method: its seeds
@@ -20,6 +21,12 @@ class FigureSpec(NamedTuple):
     draw: Callable[[float], Figure]
     numbers: Sheet | None = None  # the numbers behind the figure
     inline: bool = True  # whether it can be part of a page; photographs cannot
+    lines: LineChart | None = None  # what a page can draw itself, with values under the pointer
+
+
+def line_figure(name: str, caption: str, chart: LineChart, numbers: Sheet | None = None) -> FigureSpec:
+    """Make a figure of lines, which pages show with their values under the pointer."""
+    return FigureSpec(name, caption, chart.draw, numbers, lines=chart)
 
 
 def by_case(runs: Iterable[Run]) -> RunsByCase:

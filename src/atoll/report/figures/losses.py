@@ -1,14 +1,13 @@
 """Make figures of losses by round: of training, and of models on test rows."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from ...core.problems import LOSS
 from ...errors import AtollError
 from ...storage.run_reader import Run
-from ..plots.lines import Axis, Line, Panel, Up
-from .base import FigureSpec, RunsByCase, cases, panel
-from .metrics import lines_of, trace
+from ..plots.lines import Axis, Line, LineChart, Panel, Up
+from .base import FigureSpec, RunsByCase, cases, line_figure, panel
+from .metrics import trace
 
 # Whose loss: where it stands in metrics.jsonl, and how its line is drawn.
 LOSSES = {
@@ -44,8 +43,8 @@ def losses(shown: RunsByCase, of: str | Sequence[str] = ("training", "test")) ->
     if not dashes:
         raise AtollError("These runs have no losses by round. Run them again with this version.")
     kinds = {LOSSES[one][1]: WORDS[one] for one in wanted if LOSSES[one][1] in dashes}
-    draw = partial(lines_of, panels, Axis("round", whole=True), Up("loss", percent=False), kinds)
-    return [FigureSpec("losses", "Loss by round; bands reach from the lowest seed to the highest.", draw)]
+    chart = LineChart(panels, Axis("round", whole=True), Up("loss", percent=False), kinds)
+    return [line_figure("losses", "Loss by round; bands reach from the lowest seed to the highest.", chart)]
 
 
 def has_losses(runs: Sequence[Run]) -> bool:

@@ -16,12 +16,11 @@ from ...storage.run_reader import Document, Run, value
 from .. import plots
 from ..groups import criterion_of
 from ..plots.axes import Array
-from ..plots.lines import Axis, Line, Panel, Up
+from ..plots.lines import Axis, Line, LineChart, Panel, Up
 from ..sheets import Sheet
 from ..speedup import CLOCKS, reaches
 from ..table import NONE
-from ..wording import size
-from .base import FigureSpec, RunsByCase, cases, panel
+from .base import FigureSpec, RunsByCase, cases, line_figure, panel
 
 WHOSE = ("both", "personal", "generic", "global")
 DASHES = {"personal": "solid", "generic": "dashed", "average": "dashdot"}
@@ -74,9 +73,9 @@ def curves(shown: RunsByCase, whose: str = "both") -> list[FigureSpec]:
     ]
     score, dashes = criterion(shown), {line.dash for p in panels for line in p.lines}
     kinds = {dash: words for dash, words in KINDS.items() if dash in dashes} if dashes - {"solid"} else {}
-    draw = partial(lines_of, panels, Axis("round", whole=True), up_axis("test {}", score), kinds)
+    chart = LineChart(panels, Axis("round", whole=True), up_axis("test {}", score), kinds)
     caption = f"{score.heading} by round; bands reach from the lowest seed to the highest."
-    return [FigureSpec("curves", caption, draw)]
+    return [line_figure("curves", caption, chart)]
 
 
 def criterion(shown: RunsByCase) -> Criterion:
@@ -87,10 +86,6 @@ def criterion(shown: RunsByCase) -> Criterion:
 def up_axis(words: str, score: Criterion) -> Up:
     """Return the vertical axis of a score; ``words`` has a place for its name."""
     return Up(words.format(score.title) + score.unit, score.percent)
-
-
-def lines_of(panels: Sequence[Panel], across: Axis, up: Up, kinds: dict[str, str], width: float) -> Figure:
-    return plots.lines(panels, across, up, kinds, width)
 
 
 def _curve(name: str, runs: Sequence[Run], whose: str) -> list[Line]:
@@ -135,10 +130,10 @@ def traffic(shown: RunsByCase) -> list[FigureSpec]:
         for case in cases(shown)
     ]
     kinds = {"dotted": "sends nothing"} if any(line.dash == "dotted" for p in panels for line in p.lines) else {}
-    across = Axis("bytes sent so far, up and down, all clients", log=True, form=size)
+    across = Axis("bytes sent so far, up and down, all clients", log=True, in_bytes=True)
     score = criterion(shown)
-    draw = partial(lines_of, panels, across, up_axis("personal {} so far", score), kinds)
-    return [FigureSpec("bytes", f"{score.heading} against bytes: after each round, all that was sent so far.", draw)]
+    caption = f"{score.heading} against bytes: after each round, all that was sent so far."
+    return [line_figure("bytes", caption, LineChart(panels, across, up_axis("personal {} so far", score), kinds))]
 
 
 def _spent(name: str, runs: Sequence[Run]) -> Line:
@@ -240,8 +235,9 @@ def arrivals(shown: RunsByCase, target: float | None = None, measure: str = "") 
     heads = ["case", "method", "rounds", "waiting, s", "wait-free, s", "speed-up"]
     numbers = None if goal is None else Sheet(f"Simulated seconds to {_goal(goal, score)}", heads, rows)
     kinds = {"solid": "wait-free", "dashed": "waiting"}
-    draw = partial(lines_of, panels, Axis("simulated seconds"), up_axis("personal {}", score), kinds)
-    return [FigureSpec("arrivals", f"{score.heading} against simulated time, with waiting and without.", draw, numbers)]
+    chart = LineChart(panels, Axis("simulated seconds"), up_axis("personal {}", score), kinds)
+    caption = f"{score.heading} against simulated time, with waiting and without."
+    return [line_figure("arrivals", caption, chart, numbers)]
 
 
 def _goal(goal: float, score: Criterion) -> str:

@@ -1,6 +1,7 @@
 """Make figures from the models or devices of runs: features, soft labels, weight vectors, images, timelines."""
 
 import math
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -8,18 +9,18 @@ import numpy as np
 from ...analysis import class_relations
 from ...analysis.embeddings import ROWS, embed, features, separation
 from ...analysis.proxy_images import proxy_images
-from ...analysis.timeline import simulate_run
+from ...analysis.timeline import Schedule, simulate_run
 from ...core.problems import Classes
 from ...errors import AtollError
 from ...inference.adaptation import adapt
 from ...inference.models import open_run
 from ...inference.scoring import score_clients
 from .. import plots
-from ..plots.lines import Axis, Line, Panel
+from ..plots.lines import Axis, Line, LineChart, Panel
 from ..sheets import Sheet
 from ..table import NONE
-from .base import FigureSpec, RunsByCase, pair, panel
-from .metrics import criterion, lines_of, plain, up_axis
+from .base import FigureSpec, RunsByCase, line_figure, pair, panel
+from .metrics import criterion, plain, up_axis
 
 
 def _check_classes(shown: RunsByCase, figure: str) -> None:
@@ -76,18 +77,23 @@ def _number(n: float) -> str:
 
 
 def relations(shown: RunsByCase) -> list[FigureSpec]:
-    """Make a figure of soft labels (SL) above class relations of the head (CR), of the first seed."""
+    """Make a figure of soft labels (SL) above class relations of the last layer (CR), of the first seed."""
     _check_classes(shown, "relations")
     groups, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
         run = open_run(runs[0].path)
         found = class_relations.relations(run)
         title = pair(shown, case, method)
-        groups.append([plots.Matrix(f"SL, {title}", found.soft), plots.Matrix(f"CR, {title}", found.weights)])
+        groups.append(
+            [plots.Matrix(f"soft labels, {title}", found.soft), plots.Matrix(f"last layer, {title}", found.weights)]
+        )
         sheet_rows.append([case, method, _number(found.distance), _number(found.correlation)])
         names = list(run.data.classes)
     numbers = Sheet("SL against CR", ["case", "method", "distance", "correlation off the diagonal"], sheet_rows)
-    caption = "Soft labels (SL) and class relations of the last layer (CR); row: true class."
+    caption = (
+        "Mean soft labels of each class (SL), above the relations between classes that the weights of the last layer "
+        "have (CR)."
+    )
     return [FigureSpec("relations", caption, partial(plots.matrices, groups, names), numbers)]
 
 
@@ -103,12 +109,10 @@ def moduli(shown: RunsByCase) -> list[FigureSpec]:
         sheet_rows.append([case, method, str(trend.draws), _number(trend.rho), str(trend.contrary)])
         names = list(opened[0].data.classes)
     columns = ["case", "method", "draws", "mean Spearman correlation", "draws with a positive one"]
-    caption = (
-        "Shares of classes against the lengths of their weight vectors; orange: both above, or both below average."
-    )
+    caption = "Shares of classes in the rows, and of the norms of their weight vectors in the sum of all norms."
     return [
         FigureSpec(
-            "moduli", caption, partial(plots.moduli, draws, names), Sheet("Shares and lengths", columns, sheet_rows)
+            "moduli", caption, partial(plots.moduli, draws, names), Sheet("Shares and norms", columns, sheet_rows)
         )
     ]
 
@@ -128,11 +132,11 @@ def newcomers(
     by_class = all(run.problem is Classes for runs in shown.values() for run in runs)
     counted = "rows of each class" if by_class else "rows"
     heads = ["case", "method", *(f"{name} {'of each class' if by_class else 'rows'}" for name in names)]
-    numbers = Sheet(f"{score.heading} of newcomers{score.unit}", heads, sheet_rows)
+    numbers = Sheet(f"{score.heading} of new clients{score.unit}", heads, sheet_rows)
     across = Axis(f"training {counted}", names=names)
     kept = [Panel(title, lines) for title, lines in panels.items()]
-    draw = partial(lines_of, kept, across, up_axis("test {} of newcomers", score), {})
-    return [FigureSpec("newcomers", "Clients that come after the run, by how many rows they have.", draw, numbers)]
+    chart = LineChart(kept, across, up_axis("test {} of new clients", score))
+    return [line_figure("newcomers", "New clients, by how many rows they have.", chart, numbers)]
 
 
 def images(shown: RunsByCase, clients: int = 2, rows: int = 8) -> list[FigureSpec]:
@@ -161,8 +165,20 @@ def timeline(shown: RunsByCase, clients: int = 4, rounds: int = 3) -> list[Figur
         ]
         ends = {way: schedule.ends for way, schedule in titled.items()}
         name = f"timeline-{plain(words)}" if len(shown) > 1 else "timeline"
-        made.append(FigureSpec(name, f"Rounds in simulated time: {words}.", partial(plots.timeline, bars, ends)))
+        draw = partial(plots.timeline, bars, ends)
+        made.append(FigureSpec(name, f"Rounds in simulated time: {words}.", draw, _ends_of_rounds(words, found)))
     return made
+
+
+def _ends_of_rounds(words: str, found: Mapping[str, Schedule]) -> Sheet:
+    """Return when each round ends, and the length of the last one, whose ratio is the speed-up of tables."""
+    rounds = len(next(iter(found.values())).ends)
+    columns = [words, *(f"round {n + 1}" for n in range(rounds)), "length of the last round"]
+    rows = []
+    for way, schedule in found.items():
+        length = schedule.ends[-1] - ([0.0, *schedule.ends][-2])
+        rows.append([way, *(f"{end:.4g}" for end in schedule.ends), f"{length:.4g}"])
+    return Sheet("Simulated seconds until the end of a round", columns, rows)
 
 
 def reliability(shown: RunsByCase) -> list[FigureSpec]:

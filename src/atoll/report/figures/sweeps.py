@@ -4,16 +4,15 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import AtollError
 from ...storage.run_reader import Run, value
-from ..plots.lines import Axis, Line, Panel
-from .base import FigureSpec, RunsByCase, cases
-from .metrics import criterion, lines_of, plain, up_axis
+from ..plots.lines import Axis, Line, LineChart, Panel
+from .base import FigureSpec, RunsByCase, cases, line_figure
+from .metrics import criterion, plain, up_axis
 
 
 class Place(NamedTuple):
@@ -91,8 +90,9 @@ def _swept(shown: RunsByCase, label: str, measure: str, log: bool | None, name: 
     across = Axis(label, log=wide if log is None else log, names=names, each=True)
     score = criterion(shown)
     up = up_axis("global {}" if measure.startswith("generic") else "personal {}", score)
-    draw = partial(lines_of, panels if len(panels) > 1 else [panels[0]._replace(title="")], across, up, {})
-    return FigureSpec(name, f"{score.heading} against {label}; bands reach from the lowest seed to the highest.", draw)
+    shown_panels = panels if len(panels) > 1 else [panels[0]._replace(title="")]
+    caption = f"{score.heading} against {label}; bands reach from the lowest seed to the highest."
+    return line_figure(name, caption, LineChart(shown_panels, across, up))
 
 
 def _swept_line(shown: RunsByCase, method: str, at: Mapping[str, float | None], measure: str) -> Line:

@@ -1,6 +1,7 @@
 """Common parts of figures: panels, names, legends, axes."""
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,6 +52,12 @@ def entitle(ax: Axes, title: str) -> None:
     """Write the name of a panel, shortened to the room there is; a single panel has no name."""
     if title:
         ax.set_title(short(title, _room(ax)), fontsize=9.5, color=INK, loc="left")
+
+
+def entitle_figure(fig: Figure, title: str) -> None:
+    """Write a title above a whole figure, in lines that fit its width."""
+    lines = textwrap.wrap(title, int(fig.get_figwidth() / LETTER))
+    fig.suptitle("\n".join(lines), fontsize=10.5, color=INK, x=0.01, ha="left")
 
 
 def _room(ax: Axes) -> int:

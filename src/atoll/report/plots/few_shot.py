@@ -28,6 +28,6 @@ def curve(points: Sequence["Point"], score: Criterion, rows_title: str, width: f
         ax.errorbar(at, means, yerr=bars, color=colour(i), marker=mark(i), linestyle=dashes, capsize=3, label=kind)
     ax.set_xticks(list(at), [point.name for point in points])
     ax.set_xlabel(f"training {rows_title}" if rows_title.endswith("class") else rows_title)
-    ax.set_ylabel(f"test {score.title} of newcomers{score.unit}")
+    ax.set_ylabel(f"test {score.title} of new clients{score.unit}")
     ax.legend()
     return fig

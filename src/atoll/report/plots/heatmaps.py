@@ -30,14 +30,22 @@ def matrices(groups: Sequence[Sequence[Matrix]], classes: Sequence[str], width: 
     fig = figure(width, len(table) * (min(step, 4.2) + 0.35) + 0.4)
     axes = fig.subplots(len(table), len(table[0]), squeeze=False)
     chosen = range(0, len(classes), -(-len(classes) // MOST))
-    norm = PowerNorm(0.5, 0.0, max(float(m.values.max()) for group in groups for m in group))
-    for places, row in zip(axes, table, strict=True):
+    norm = _shades(groups)
+    for down, (places, row) in enumerate(zip(axes, table, strict=True)):
         for at, (ax, matrix) in enumerate(zip(places, row, strict=True)):
             shown = _map(ax, matrix, [short(classes[c], 10) for c in chosen], list(chosen), norm, at == 0)
+            ax.set_xlabel("class" if down == len(table) - 1 or not across else "", fontsize=8.5)
+            ax.set_ylabel("true class" if at == 0 else "", fontsize=8.5)
     bar = fig.colorbar(shown, ax=axes, shrink=0.6 if len(table) > 1 else 0.9, aspect=30, pad=0.015)
-    bar.set_label("probability (shades by its square root)", fontsize=8.5)
+    bar.set_label("probability", fontsize=8.5)
     bar.outline.set_visible(False)
     return fig
+
+
+def _shades(groups: Sequence[Sequence[Matrix]]) -> PowerNorm:
+    """Return shades from the smallest to the largest value of all maps, finer among small ones."""
+    values = [m.values for group in groups for m in group]
+    return PowerNorm(0.5, min(float(v.min()) for v in values), max(float(v.max()) for v in values))
 
 
 def _map(ax: Axes, matrix: Matrix, names: list[str], chosen: list[int], norm: PowerNorm, first: bool) -> QuadMesh:

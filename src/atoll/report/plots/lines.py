@@ -1,17 +1,21 @@
 """Draw one quantity against another as lines, with the spread over seeds."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ..style import MUTED, WIDE, ArtistStyle, colour, styled
+from ..wording import size
 from .axes import Array, entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, look, percent, short
 
 DASHES: ArtistStyle = {"solid": "-", "dashed": (0, (4, 2)), "dashdot": (0, (6, 2, 1, 2)), "dotted": ":"}
+LINE, MARK = 1.9, 5.0  # points, the width of a line and of its markers
 FEW = 8  # points of which each is marked, and has a tick of its own
 
 
@@ -47,7 +51,24 @@ class Axis(NamedTuple):
     whole: bool = False  # whole numbers only
     names: Sequence[str] = ()  # what stands at 0, 1, 2, ... if these are no numbers
     each: bool = False  # a tick at each place where there is something
-    form: Callable[[float], str] | None = None  # of a tick on a logarithmic axis
+    in_bytes: bool = False  # the form of a tick on a logarithmic axis
+
+
+class LineChart(NamedTuple):
+    """Everything that a figure of lines shows, to be drawn here or by the script of a page."""
+
+    panels: Sequence[Panel]
+    across: Axis
+    up: Up
+    kinds: Mapping[str, str] = MappingProxyType({})  # what dashes mean
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all lines; the place of a name decides its colour."""
+        return list(dict.fromkeys(line.name for panel in self.panels for line in panel.lines))
+
+    def draw(self, width: float) -> Figure:
+        return lines(self.panels, self.across, self.up, self.kinds, width)
 
 
 @styled
@@ -71,8 +92,9 @@ def lines(
     for ax, panel in zip(axes, panels, strict=True):
         ax.set_xscale("log" if across.log else "linear")
         ax.margins(x=0.02)
-        for line in panel.lines:
-            _line(ax, names.index(line.name), line, up.scale)
+        for place, line in enumerate(panel.lines):
+            over = sum(_is_same(line, other) for other in panel.lines[place + 1 :])
+            _line(ax, names.index(line.name), line, up.scale, over)
         if panel.goal is not None:
             ax.axhline(up.scale * panel.goal, color=MUTED, linestyle=(0, (1, 2)), linewidth=1)
         _ticks(ax, across, panel, width)
@@ -97,14 +119,21 @@ def _height(panels: int, width: float) -> float:
     return 4.6 if panels == 1 else 3.0
 
 
-def _line(ax: Axes, i: int, line: Line, scale: float) -> None:
+def _is_same(line: Line, other: Line) -> bool:
+    """Return True if the means of two lines are drawn in the same place."""
+    return list(line.x) == list(other.x) and np.array_equal(line.y.mean(0), other.y.mean(0))
+
+
+def _line(ax: Axes, i: int, line: Line, scale: float, over: int) -> None:
+    """Draw a line; one that ``over`` equal lines will be drawn over is wider, so that it can be seen below them."""
     if not line.y.size:
         return
     mean = scale * line.y.mean(0)
     if not len(line.x):
         ax.axhline(float(mean[-1]), color=colour(i), linestyle=DASHES[line.dash])
         return
-    ax.plot(line.x, mean, linestyle=DASHES[line.dash], **look(i, len(line.x)))
+    wider: ArtistStyle = {"linewidth": LINE + 2.2 * over, "markersize": MARK + 3 * over} if over else {}
+    ax.plot(line.x, mean, linestyle=DASHES[line.dash], **look(i, len(line.x)), **wider)
     if len(line.y) > 1:
         ax.fill_between(line.x, scale * line.y.min(0), scale * line.y.max(0), color=colour(i), alpha=0.15, linewidth=0)
 
@@ -118,7 +147,7 @@ def _ticks(ax: Axes, across: Axis, panel: Panel, width: float) -> None:
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     elif across.log:
-        log_ticks(ax, 8 if is_wide(width) else 5, across.form)
+        log_ticks(ax, 8 if is_wide(width) else 5, size if across.in_bytes else None)
     elif across.whole:
         ax.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
 

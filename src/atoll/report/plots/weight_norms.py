@@ -6,13 +6,16 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from ..style import GRID, INK, MUTED, PAPER, SERIES, WIDE, figure, styled
-from .axes import Array, entitle, is_wide, short
+from ..style import GRID, INK, MUTED, NARROW, PAPER, SERIES, WIDE, figure, styled
+from .axes import Array, entitle, is_wide, legend, short
 
 SHOWN = 3  # draws whose classes are shown one by one
+OPPOSITE = "share and norm on opposite sides of the average"
+ALIKE = "both above or both below the average"
 AREA = 420.0  # square points, of the circle of the largest share
 
 
@@ -36,14 +39,19 @@ def moduli(draws: Sequence[Draw], classes: Sequence[str], width: float = WIDE) -
     panels = list(dict.fromkeys(draw.panel for draw in draws))
     wide = is_wide(width)
     down, across = (len(panels), 2) if wide else (2 * len(panels), 1)
-    fig = figure(width, down * (3.1 if wide else 2.9))
+    fig = figure(width, down * (3.1 if wide else 2.9) + 0.5)
     axes = fig.subplots(down, across, squeeze=False, width_ratios=(1.5, 1) if wide else None).ravel()
     for at, panel in enumerate(panels):
         own = [draw for draw in draws if draw.panel == panel]
         title = panel if len(panels) > 1 else ""
         _circles(axes[2 * at], own[:SHOWN], classes, title, 3 if wide else 2)
         _scatter(axes[2 * at + 1], own)
+    legend(fig, [_sign(SERIES[0], OPPOSITE), _sign(SERIES[1], ALIKE)], NARROW)  # below, in both widths
     return fig
+
+
+def _sign(shade: str, words: str) -> Line2D:
+    return Line2D([], [], linestyle="", marker="o", color=shade, label=words)
 
 
 def _circles(ax: Axes, draws: Sequence[Draw], classes: Sequence[str], title: str, digits: int) -> None:
@@ -65,7 +73,7 @@ def _circles(ax: Axes, draws: Sequence[Draw], classes: Sequence[str], title: str
     ax.set_xlim(-0.7, len(classes) - 0.3)
     ax.grid(visible=False)
     ax.tick_params(length=0)
-    ax.set_xlabel("class; circle: its share of the rows,\nnumber: its share of the sum of lengths", fontsize=8.5)
+    ax.set_xlabel("class; circle: its share of the rows,\nnumber: its share of the sum of norms", fontsize=8.5)
     entitle(ax, title)
 
 
@@ -83,6 +91,6 @@ def _scatter(ax: Axes, draws: Sequence[Draw]) -> None:
     ax.axvline(even, color=MUTED, linewidth=0.8)
     ax.grid(color=GRID)
     ax.set_xlabel("share of a class in the rows, %")
-    ax.set_ylabel("in the lengths, %")
+    ax.set_ylabel("share of its weight vector\nin the sum of norms, %")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
