@@ -21,7 +21,7 @@ PLACE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re.
 
 def write(figures: Mapping[str, float]) -> None:
     """Keep the figures with what they were measured on, and put them into the page."""
-    text = json.dumps(_machine() | {"figures": figures}, indent=1)
+    text = json.dumps(conditions() | {"figures": figures}, indent=1)
     MEASURED.write_text(text + "\n", encoding="utf-8")
     plot.draw(figures, PICTURE)
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
@@ -57,7 +57,8 @@ def _told(name: str, value: float) -> str:
     return "" if wanted is None else str(wanted) if wanted.met(value) else f"**missed**: {wanted}"
 
 
-def _machine() -> dict[str, Any]:
+def conditions() -> dict[str, Any]:
+    """Return what figures were measured on, and when."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "atoll": version("atoll"),

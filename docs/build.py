@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
+from statistics import median
 from typing import Any, get_type_hints
 
 import click
@@ -59,6 +60,7 @@ SYMBOLS = (
 NEW_CLIENTS = "how-to-new-clients.md"
 README = "../README.md"
 CODE_MAP = "explanation-code-map.md"
+DEPLOY = "how-to-deploy.md"
 SECURITY = "explanation-security.md"
 SOURCE = FOLDER.parent / "src" / "atoll"
 PACKAGES = (  # from bottom to top, as tests/unit/test_import_layers.py has them
@@ -83,6 +85,7 @@ def pages() -> dict[str, str]:
         NEW_CLIENTS: with_generated_part(NEW_CLIENTS, newcomers_table()),
         CODE_MAP: with_generated_part(CODE_MAP, modules_list()),
         SECURITY: with_generated_part(SECURITY, boundaries_table()),
+        DEPLOY: with_generated_part(DEPLOY, sites_table()),
     }
     return made | {f"methods/{name}.md": method_page(name) for name in _registry.methods()} | pictures()
 
@@ -156,6 +159,31 @@ def boundaries_table() -> str:
     found = json.loads((FOLDER / "measured" / "boundaries.json").read_text())
     rows = ([entry[name] for name in ("who", "what", "allowed", "got")] + [code(entry["test"])] for entry in found)
     return table(("who", "what", "allowed", "got", "test"), rows)
+
+
+def sites_table() -> str:
+    """Return what the last run of ``python -m benchmarks.sites`` measured: rounds between sites, and idle processes."""
+    found = json.loads((FOLDER / "measured" / "sites.json").read_text())
+    where = f"{found['processor']}, {found['cores']} cores, with a load of {found['load']} when it began"
+    where += " by other programs, which slow rounds down" * (found["load"] > 1)
+    rounds = (_sites_row(entry) for entry in found["rounds"])
+    idle = [
+        [str(e["sites"]), f"{e['server_percent']:.2f} %", f"{e['site_percent']:.2f} %", f"{e['connection_mb']:.0f} MB"]
+        for e in found["idle"]
+    ]
+    return "\n\n".join([
+        f"Measured on {found['date']} with Atoll {found['atoll']}: {where}.",
+        table(("sites", "payload", "seconds of a round", "pull", "worker", "push", "server and waiting"), rounds),
+        table(("idle sites", "server, of a core", "a site, of a core", "memory of a connection"), idle),
+    ])  # fmt: skip
+
+
+def _sites_row(entry: dict[str, Any]) -> list[str]:
+    head = [str(entry["sites"]), f"{entry['payload_mb']:g} MB"]
+    if "left_out" in entry:
+        return [*head, f"left out: {entry['left_out']}", "", "", "", ""]
+    total = median(entry["seconds"])
+    return [*head, f"{total:.2f}", *(f"{100 * seconds / total:.0f} %" for seconds in entry["steps"].values())]
 
 
 # -- newcomers --------------------------------------------------------------------------------------------------------

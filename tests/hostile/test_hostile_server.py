@@ -228,6 +228,15 @@ def test_spent_budget_stays_spent_after_a_second_begin(tmp_path: Path) -> None:
     assert reply.code == "budget"
 
 
+def test_budget_is_not_planned_anew_when_rounds_are_added_later(tmp_path: Path) -> None:
+    """Without ``dp_rounds`` the budget is planned for ``rounds``: with more of them, spent releases would cost less."""
+    victim = Victim(tmp_path, dp="8")
+    assert victim.begin(dp_rounds=None).kind == "ready"
+
+    assert victim.begin(dp_rounds=None, rounds=50).code == "rules"
+    assert victim.begin(dp_rounds=2, rounds=50).kind == "ready"  # the plan of the first announcement
+
+
 def limited(folder: Path, epsilon: float, **changes: Any) -> Victim:
     victim = Victim(folder, **changes)
     victim.sites.write("0", privacy={"dp": {"epsilon": epsilon, "delta": 1e-5, "per": "year"}})

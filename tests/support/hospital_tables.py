@@ -1,11 +1,20 @@
 """Raw tables of three hospitals: numbers, gaps, a date and categories, of which no hospital has all."""
 
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 
 HOSPITALS = ("north", "south", "west")
 COLOURS = {"north": ("red", "blue"), "south": ("blue", "green"), "west": ("red", "green", "grey")}
+DECLARED: dict[str, Any] = {
+    "age": {"min": 0, "max": 120},
+    "dose": {"min": 0, "max": 12},
+    "colour": ["red", "blue", "green", "grey"],
+    "seen": {"min": date(2010, 1, 1), "max": date(2024, 12, 31)},
+}
 HEAD = "age,dose,colour,seen,outcome"
 
 
@@ -30,6 +39,13 @@ def write_folder(folder: Path, **more: list[str]) -> Path:
         lines = [HEAD, *lines_of(hospital), *more.get(hospital, [])]
         (folder / f"{hospital}.csv").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def write_schema(path: Path, **columns: Any) -> Path:
+    """Write a schema with bounds and categories of all columns; None in ``columns`` leaves one out."""
+    declared = {name: value for name, value in (DECLARED | columns).items() if value is not None}
+    path.write_text(yaml.safe_dump({"classes": ["ill", "well"], "missing": ["?"], "columns": declared}))
+    return path
 
 
 def write_table(path: Path) -> Path:

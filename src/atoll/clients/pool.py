@@ -114,6 +114,7 @@ class ClientPool:
         global_test: whether personal models are also tested on the test rows of all clients.
         metrics: the user's own metrics, by name.
         remote: whether rows and states stay at the clients' sites, so that the rows here only have their form.
+        first_releases: noisy releases of each client before the first round, of the statistics of its table.
     """
 
     ids: tuple[ClientId, ...]
@@ -130,6 +131,7 @@ class ClientPool:
     global_test: bool = False
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     remote: bool = False
+    first_releases: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_position", {i: at for at, i in enumerate(self.ids)})
@@ -202,6 +204,7 @@ def build_pool(
     device: str = "cpu",
     global_test: bool = False,
     remote: bool = False,
+    first_releases: int = 0,
 ) -> ClientPool:
     """Build the clients of a run.
 
@@ -217,6 +220,7 @@ def build_pool(
         device: where rows and models are placed.
         global_test: whether personal models are also tested on the test rows of all clients.
         remote: whether rows and states stay at the clients' sites, so that ``rows`` has only their form.
+        first_releases: noisy releases of each client before the first round.
     """
     here = tuple(models if ids is None else ids)
     pool = ClientPool(
@@ -232,6 +236,7 @@ def build_pool(
         augment=augment,
         global_test=global_test,
         remote=remote,
+        first_releases=first_releases,
     )
     for model in (*pool.models.values(), *pool.server_models.values(), *([pool.proxy] if pool.proxy else [])):
         model.to(device)

@@ -364,7 +364,7 @@ class Config:
     def table_options(self) -> TableOptions:
         """Rules for the preparation of tables."""
         missing = self.missing or (SITE if self.standardise == SITE else ALL)
-        return TableOptions(self.standardise, missing, self.min_class_count, self.columns)
+        return TableOptions(self.standardise, missing, self.min_class_count, self.columns, self.dp is not None)
 
     @property
     def label(self) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from ..core.problems import Classes, NextToken, Numbers
 from ..errors import AtollError
 from .dataset import Array, Dataset, Kind
-from .tables.columns import TEXT, Column
+from .tables.columns import TEXT, Bounds, Column
 from .targets import RawTargets, plain, read_targets
 
 CHANNELS = (1, 3, 4)
@@ -32,6 +32,7 @@ class RawDataset(NamedTuple):
     channels_first: bool = False  # images are known to be [N, channels, H, W]
     task: str = Classes.task  # what the labels are, unless the user says something else
     columns: tuple[Column, ...] = ()  # of raw rows, which are prepared by statistics of training rows
+    target_bounds: tuple[Bounds | None, ...] = ()  # declared bounds of numbers to predict
     notes: tuple[str, ...] = ()  # what the reader inferred, left out or changed
 
 
@@ -73,6 +74,7 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, t
         owner_test=_owners(name, test.owner),
         problem=targets.problem,
         columns=parts.columns,
+        target_bounds=parts.target_bounds if isinstance(targets.problem, Numbers) else (),
         standardise_targets=isinstance(targets.problem, Numbers),
         notes=parts.notes,
         open_classes=isinstance(targets.problem, Classes) and parts.classes is None and order is None,

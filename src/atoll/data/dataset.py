@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..core.problems import Classes, NextToken, Numbers, Problem
 from ..errors import AtollError
-from .tables.columns import Column
+from .tables.columns import Bounds, Column
 
 Array = NDArray[Any]  # the element type depends on the content, such as uint8 for images
 Kind = Literal["image", "table", "text"]
@@ -36,6 +36,7 @@ class Dataset:
     owner_test: Array | None = None
     problem: Problem = Classes(0)  # what the labels are; the number of classes follows from their names
     columns: tuple[Column, ...] = ()  # of rows that are prepared by statistics of training rows; none: used as they are
+    target_bounds: tuple[Bounds | None, ...] = ()  # declared bounds of numbers to predict
     standardise_targets: bool = False  # whether a run gives targets that are numbers the unit of its training rows
     notes: tuple[str, ...] = ()  # what a reader inferred, left out or changed
     open_classes: bool = False  # whether the names of classes are those of the rows, so that sites must agree on them

@@ -10,14 +10,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ..core.payloads import field_types
 from ..data.dataset import Array, Dataset
 from ..data.federated_dataset import FederatedDataset
-from ..data.tables.columns import CATEGORY, KINDS, Column, recode
-from ..data.tables.labels import find_names_fault
+from ..data.tables.columns import CATEGORY, KINDS, Column, read_bounds, recode
 from ..data.tables.preparation import Preparation, fit
 from ..data.tables.statistics import (
     COMMON,
@@ -27,6 +23,7 @@ from ..data.tables.statistics import (
     measure,
     nothing_measured,
 )
+from ..data.tables.statistics_files import statistics_from_json, statistics_to_json
 from ..errors import AtollError
 from ..typing import ClientId
 
@@ -50,12 +47,12 @@ class TableAgreement(NamedTuple):
         """Return the agreement as plain values, for the announcement of a run: without what single sites sent."""
         return {
             "columns": columns_to_json(self.columns),
-            "agreed": None if self.agreed is None else _statistics_to_json(self.agreed),
+            "agreed": None if self.agreed is None else statistics_to_json(self.agreed),
         }
 
     def to_stored(self) -> dict[str, Any]:
         """Return the agreement as plain values, for the server's own files."""
-        return self.to_json() | {"sent": {i: _statistics_to_json(sent) for i, sent in self.sent.items()}}
+        return self.to_json() | {"sent": {i: statistics_to_json(sent) for i, sent in self.sent.items()}}
 
     def preparation(self, options: TableOptions, has: Collection[str] | None = None) -> Preparation:
         """Return the preparation as far as it follows from the agreement: without means of single sites.
@@ -80,16 +77,19 @@ def read_agreement(values: Mapping[str, Any]) -> TableAgreement:
         agreed, sent = values["agreed"], dict(values.get("sent", {}))
         return TableAgreement(
             columns_from_json(values["columns"]),
-            None if agreed is None else _statistics_from_json(agreed),
-            {str(i): _statistics_from_json(each) for i, each in sent.items()},
+            None if agreed is None else statistics_from_json(agreed),
+            {str(i): statistics_from_json(each) for i, each in sent.items()},
         )
     except (KeyError, TypeError, ValueError) as reason:
         raise AtollError(f"The columns that the server announces are malformed ({reason!r}).") from reason
 
 
 def columns_to_json(columns: Sequence[Column]) -> list[list[object]]:
-    """Return columns as plain values, with the levels that are declared and without those of a site's rows."""
-    return [[column.name, column.kind, list(column.levels) if column.fixed else None] for column in columns]
+    """Return columns as plain values, with levels and bounds that are declared and without levels of a site's rows."""
+    return [
+        [c.name, c.kind, list(c.levels) if c.fixed else None, None if c.bounds is None else list(c.bounds)]
+        for c in columns
+    ]
 
 
 def columns_from_json(values: object) -> tuple[Column, ...]:
@@ -101,11 +101,11 @@ def columns_from_json(values: object) -> tuple[Column, ...]:
     if not isinstance(values, list) or len(values) > MOST_COLUMNS:
         raise ValueError("columns are no list")
     made = []
-    for name, kind, levels in values:
+    for name, kind, levels, bounds in values:
         listed = levels is None or (kind == CATEGORY and all(isinstance(level, str) for level in levels))
         if not isinstance(name, str) or kind not in (*KINDS, "empty") or not listed:
             raise ValueError(f"a column is {name!r}, {kind!r}")
-        made.append(Column(name, kind, tuple(levels or ()), levels is not None))
+        made.append(Column(name, kind, tuple(levels or ()), levels is not None, read_bounds(bounds)))
     return tuple(made)
 
 
@@ -135,10 +135,13 @@ def with_agreed_columns(
         options: the rules of the run; with ``--columns own``, cells of a column that the site lacks are empty.
 
     Raises:
-        AtollError: a column is missing, or has another kind.
+        AtollError: a column is missing, or has another kind or other bounds.
     """
     data = federation.dataset
     own = {column.name: column for column in data.columns}
+    for column in wanted:
+        if column.name in own and own[column.name].bounds != column.bounds:
+            raise AtollError(f"The server names other bounds of column {column.name!r} than the site's schema.")
     columns = tuple(
         column if column.fixed or column.name not in own else replace(column, levels=own[column.name].levels)
         for column in wanted
@@ -159,34 +162,3 @@ def prepare_public(rows: Array, columns: Sequence[Column], preparation: Preparat
     if not columns:
         raise AtollError("Public rows have no named columns. Give them as a table with the columns of the sites.")
     return preparation.apply(rows, columns)
-
-
-def _statistics_to_json(statistics: ColumnStatistics) -> dict[str, Any]:
-    values = {name: getattr(statistics, name) for name in field_types(ColumnStatistics)}
-    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
-
-
-def _statistics_from_json(values: Mapping[str, Any]) -> ColumnStatistics:
-    if (values["target_total"] is None) != (values["target_squares"] is None):
-        raise ValueError("sums of targets without their squares")
-    return ColumnStatistics(
-        rows=int(values["rows"]),
-        known=_tensor(values["known"], torch.int64),
-        total=_tensor(values["total"], torch.float64),
-        squares=_tensor(values["squares"], torch.float64),
-        vocabulary=str(values["vocabulary"]),
-        class_names=_names(values["class_names"]),
-        target_rows=int(values["target_rows"]),
-        target_total=_tensor(values["target_total"], torch.float64),
-        target_squares=_tensor(values["target_squares"], torch.float64),
-    )
-
-
-def _names(text: object) -> str:
-    if fault := find_names_fault(str(text), asked=True):
-        raise ValueError(fault)
-    return str(text)
-
-
-def _tensor(values: list[float] | None, kind: torch.dtype) -> Tensor | None:
-    return None if values is None else torch.tensor(values, dtype=kind)

@@ -13,6 +13,7 @@ from ..config import Config
 from ..core.schema import UploadError
 from ..core.serialization import encode
 from ..core.task import Round
+from ..data.tables import statistics_files
 from ..data.tables.federated import PREPARATION, Preparations
 from ..simulation.clock import Stamp
 from ..storage import audit_log, environment_file
@@ -182,6 +183,9 @@ class RunRecorder:
         self._run_dir.write_json("holdings.json", self._holdings, indent=None)
         if self._preparations:
             self._run_dir.write_json(PREPARATION, self._preparations.to_json())
+        if self._preparations.noise:
+            kept = statistics_files.stored(self._preparations.noise, self._preparations.sent)
+            self._run_dir.write_json(statistics_files.NAME, kept)
         self._run_dir.write_metrics(lines)
         self._run_dir.remove("summary.json")  # only a run that has ended has a summary
         self._audit = AuditLog(self._run_dir.path / audit_log.NAME, self._audit_mark)

@@ -1,12 +1,14 @@
 """Prepare the rows of clients: tables by statistics of training rows, images by a transform, public rows."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from ..clients.pool import ClientRows, RowSplits
 from ..config import Config
+from ..core.method import AnyMethod
 from ..data.dataset import Array
 from ..data.feature_shift import read_shift
 from ..data.federated_dataset import PARTS, FederatedDataset, Part
@@ -15,20 +17,26 @@ from ..data.seeding import stream
 from ..data.subset import sample_public_rows
 from ..data.tables.agreed_labels import with_target_unit
 from ..data.tables.columns import recode
-from ..data.tables.federated import Preparations, fit_clients
+from ..data.tables.federated import Preparations, Privately, fit_clients
+from ..data.tables.statistics_files import key_of, read_stored
 from ..data.transforms import Transform
 from ..errors import AtollError
+from ..privacy.setup import table_noise
+from ..typing import ClientId
+from ..utils import secure_random
+from ..utils.secure_random import Normal
 
 
-def prepare_tables(config: Config, federation: FederatedDataset) -> tuple[FederatedDataset, Preparations]:
+def prepare_tables(
+    config: Config, method: AnyMethod, federation: FederatedDataset
+) -> tuple[FederatedDataset, Preparations]:
     """Fit the preparation of raw rows, and the unit of targets, on the training rows of clients.
 
     Raises:
         AtollError: an option excludes what clients would have to send or to share.
     """
-    options = config.table_options
-    preparations = fit_clients(federation, options, names=config.dp is None)
-    check_table_privacy(config, bool(preparations.sent))
+    privately = None if config.dp is None else _privately(config, method, federation)
+    preparations = fit_clients(federation, config.table_options, privately)
     if config.global_test and preparations and preparations.common is None:
         raise AtollError(
             "--global-test gives the test rows of all clients to each model, and with --standardise site or --missing "
@@ -37,15 +45,13 @@ def prepare_tables(config: Config, federation: FederatedDataset) -> tuple[Federa
     return with_target_unit(federation, preparations.agreed), preparations
 
 
-def check_table_privacy(config: Config, sends: bool) -> None:
-    """Raise an AtollError if clients would send statistics of columns under a privacy budget."""
-    if config.dp is not None and sends:
-        raise AtollError(
-            f"--standardise {config.standardise} with --missing {config.table_options.missing}: clients would send "
-            "sums of their columns and targets, categories or names of classes, which --dp does not cover, because "
-            "columns have no known bounds. Use --standardise site with --missing site, for numbers to predict "
-            "--standardise no, and declare categories and classes in a schema file."
-        )
+def _privately(config: Config, method: AnyMethod, federation: FederatedDataset) -> Privately:
+    def source(i: ClientId) -> Normal:
+        return secure_random.secure if config.dp_seed is None else secure_random.seeded(config.dp_seed, i, "tables")
+
+    noise = table_noise(config, method)
+    kept = read_stored(Path(config.out), key_of(federation, config.table_options, noise)) if config.out else None
+    return Privately(noise, source, kept)
 
 
 def load_public_rows(config: Config, federation: FederatedDataset) -> Array | None:

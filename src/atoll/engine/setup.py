@@ -118,7 +118,7 @@ def build_setup(
         federation = keep_rows(federation, config.rows, config.test_rows, stream(config.seed, "excerpt"))
     federation, newcomers = federation.split_off(config.newcomers) if config.newcomers else (federation, None)
     config = replace(config, device=resolve_device(config))
-    federation, preparations = prepare_tables(config, federation)
+    federation, preparations = prepare_tables(config, method, federation)
     data = federation.dataset
     pool = _pool(config, method, federation, preparations, nets)
     pool = replace(pool, metrics=load_user_metrics(config, data.problem, measures))
@@ -249,4 +249,5 @@ def _pool(
         augment=transform.augmentation,
         device=config.device,
         global_test=config.global_test,
+        first_releases=int(config.dp is not None and bool(preparations.sent)),
     )

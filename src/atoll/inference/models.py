@@ -4,6 +4,7 @@ import copy
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +275,8 @@ def open_run(path: Path | str, round: str | int = "best") -> SavedRun:
     folder = Path(path)
     if not (folder / "config.yaml").exists():
         raise AtollError(f"{str(folder)!r} holds no run: there is no config.yaml. Give the directory of a run.")
-    setup = build_setup(from_dict(read_yaml(folder / "config.yaml"), str(folder / "config.yaml")))
+    config = from_dict(read_yaml(folder / "config.yaml"), str(folder / "config.yaml"))
+    setup = build_setup(replace(config, out=str(folder)))  # The folder may have been moved.
     found = _checkpoints(folder, setup).load(lambda note: None)
     if found is None:
         raise AtollError(f"The run in {str(folder)!r} has no checkpoint yet. Wait for one, or finish it with --resume.")

@@ -9,7 +9,7 @@ from ..clients.pool import ClientPool
 from ..clients.tasks import ClientTask
 from ..core.client import Client
 from ..core.contract import contract, exchanges_of
-from ..core.method import AnyMethod, traits_of
+from ..core.method import AnyMethod
 from ..core.optim.base import no_training
 from ..core.payloads import Role
 from ..core.schema import constraints_at, constraints_of, field_of, tensors_of
@@ -29,7 +29,7 @@ from .disclosure import (
     totals,
 )
 from .options import PrivacyOptions
-from .setup import build_budget, build_gate, needs_row_gradients, releases_per_exchange
+from .setup import build_budget, build_gate, mechanism_of, releases_per_exchange
 from .statistics_mechanism import StatisticsMechanism
 from .update_mechanism import UpdateMechanism
 
@@ -66,9 +66,8 @@ class Privacy:
         self.kind: str | None = None
         self.budget: Budget | None = None
         if config.dp is not None:
-            statistics = "statistics" if traits_of(method).bounded_statistics else "updates"
-            self.kind = "training" if needs_row_gradients(method) else statistics
-            self.budget = build_budget(config, method)
+            self.kind = mechanism_of(method)
+            self.budget = build_budget(config, method, pool.first_releases)
         self._journal = Journal(folder if self.budget else None)
 
     # -- uploads ------------------------------------------------------------------------------------------------------
@@ -133,7 +132,8 @@ class Privacy:
         if stored:
             self._tally = Tally(*stored["tally"])
         if self.budget:
-            self.budget.made = max(stored["made"] if stored else 0, self._journal.made())
+            recorded = self._pool.first_releases + self._journal.made()
+            self.budget.made = max(stored["made"] if stored else 0, recorded)
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
@@ -180,6 +180,8 @@ class Privacy:
                 f"{noise}Differential privacy, epsilon {self.budget.spent:.4g} and delta {self.budget.delta:g} spent: "
                 f"{statements.SCOPES[self.kind]}; {statements.NOT_COVERED}."
             )
+            if self._pool.first_releases:
+                sentences.append(statements.TABLES)
         return sentences or [statements.AT_SITES if self._pool.remote else statements.OFF]
 
     def _gate_record(self) -> dict[str, object] | None:
@@ -202,6 +204,7 @@ class Privacy:
             "delta": self.budget.delta,
             "spent": self.budget.spent,
             "releases": self.budget.made,
+            "of_tables": self._pool.first_releases,
             "planned": self.budget.planned,
             "noise_multiplier": self.budget.multiplier,
             "clip": self._config.dp_clip,

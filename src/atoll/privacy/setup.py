@@ -12,6 +12,7 @@ from ..core.method import AnyMethod, traits_of
 from ..core.optim.base import no_training
 from ..core.optim.dpsgd import DPSGD
 from ..core.schema import constraints_of
+from ..data.tables.noisy_statistics import Noise
 from ..errors import AtollError
 from ..methods import _registry
 from .budget import Budget
@@ -54,7 +55,7 @@ def prepare(config: PrivacyOptions, method: AnyMethod, pool: ClientPool) -> tupl
         return method, pool
     kind = _mechanism(config, method, pool, private)
     if kind == "training":
-        noise = build_budget(config, method).multiplier
+        noise = build_budget(config, method, pool.first_releases).multiplier
         seed = -1 if config.dp_seed is None else config.dp_seed
         optim = replace(cast(Any, method).optim, noise=noise, clip=config.dp_clip, seed=seed)
         method = replace(cast(Any, method), optim=optim)
@@ -127,10 +128,29 @@ def _check_training(config: PrivacyOptions, method: AnyMethod, pool: ClientPool,
         )
 
 
-def build_budget(config: PrivacyOptions, method: AnyMethod) -> Budget:
-    """Build the budget of a run, planned for ``dp_rounds`` rounds or those of the run."""
+def build_budget(config: PrivacyOptions, method: AnyMethod, first: int = 0) -> Budget:
+    """Build the budget of a run, planned for ``dp_rounds`` rounds or those of the run.
+
+    Args:
+        config: the privacy options of the run.
+        method: the method of the run.
+        first: releases before the first round, which are made already: of the statistics of tables.
+    """
     goal = parse_target(str(config.dp))
-    return Budget(goal.epsilon, goal.delta, releases_per_round(method) * int(config.dp_rounds or config.rounds))
+    planned = first + releases_per_round(method) * int(config.dp_rounds or config.rounds)
+    return Budget(goal.epsilon, goal.delta, planned, made=first)
+
+
+def mechanism_of(method: AnyMethod) -> str:
+    """Return what gets noise: ``training`` steps, ``statistics`` of classes, or ``updates`` of whole clients."""
+    if needs_row_gradients(method):
+        return "training"
+    return "statistics" if traits_of(method).bounded_statistics else "updates"
+
+
+def table_noise(config: PrivacyOptions, method: AnyMethod) -> Noise:
+    """Return the noise on the statistics of tables, which are one release of the run's budget."""
+    return Noise(build_budget(config, method, first=1).multiplier, mechanism_of(method) == "updates")
 
 
 def needs_row_gradients(method: AnyMethod) -> bool:

@@ -15,6 +15,10 @@ SCOPES = {
         "number of its rows is not hidden"
     ),
 }
+TABLES = (
+    "One of these releases are the means and deviations of columns and targets that clients agreed on, with noise on "
+    "counts, sums and sums of squares by their declared bounds."
+)
 NOT_COVERED = "accuracies and other measurements in this record are of private rows and have no noise"
 SECURE = "secure source of the operating system: a run with it cannot be repeated"
 SEEDED = "not private: seeded noise"

@@ -10,7 +10,7 @@ import pytest
 from atoll.deploy import pki
 from atoll.deploy.flower_adapter.fleet import OPERATIONS
 from atoll.deploy.flower_adapter.site_connection import RunEnded
-from atoll.deploy.site import connection
+from atoll.deploy.site import connection, health
 from atoll.deploy.site.health import Health
 from atoll.deploy.transport.flower import unwrapped, wrapped
 from atoll.deploy.transport.protocol import Frame, call, pack, unpack
@@ -19,10 +19,11 @@ from atoll.deploy.transport.signatures import ReplySigner
 pytest.importorskip("flwr")
 
 
-@pytest.mark.parametrize(("idle", "pause"), [(0, 0.3), (15, 0.3), (50, 1.0), (100, 2.0), (250, 5.0), (9999, 8.0)])
+@pytest.mark.parametrize(("idle", "pause"), [(0, 0.3), (15, 0.3), (50, 1.0), (100, 2.0), (250, 5.0), (9999, 60.0)])
 def test_pause_grows_with_the_time_since_the_last_message(idle: float, pause: float) -> None:
-    """A fiftieth of the time, but at least 0.3 s and at most 8 s: 50 / 50 = 1."""
+    """A fiftieth of the time, but at least 0.3 s and at most 60 s: 50 / 50 = 1."""
     assert connection.pause_after(idle) == pause
+    assert pause < health.SILENCE
 
 
 def test_connection_loads_no_torch_and_needs_at_most_120_megabytes() -> None:

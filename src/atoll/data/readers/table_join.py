@@ -72,6 +72,7 @@ def join_files(files: Sequence[TableFile], request: TableRequest, owners: Sequen
         RawSplit(x[~train], y[~train], None if owner is None else owner[~train]),
         classes=classes,
         columns=columns,
+        target_bounds=() if request.one_label else tuple(request.schema.bounds.get(name) for name in files[0].names),
         notes=tuple(notes),
     )
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from ...errors import AtollError, unknown
 from ..dataset import Array
-from ..tables.cells import FEW, LARGEST
+from ..tables.cells import FEW
+from ..tables.columns import LARGEST
 from ..tables.csv_text import place
 from ..tables.labels import class_order, find_respelled
 

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from ...errors import AtollError
 from ..dataset import Array
-from .columns import CATEGORY, DATE, EMPTY, NUMBER, Column
+from .columns import CATEGORY, DATE, EMPTY, LARGEST, NUMBER, Column
 from .csv_text import check_text, place, uneven_line
 from .notations import is_date, is_number, remedy
 from .schema import Schema, level_text
@@ -20,7 +20,6 @@ from .schema import Schema, level_text
 EMPTY_TEXTS = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "-")
 MOST_CATEGORIES = 50  # more different texts than this, in more than a quarter of the rows, are no categories
 FEW = 10  # different texts that may be categories in any case, and different numbers that may be codes of categories
-LARGEST = float(np.finfo(np.float32).max)  # that models can compute with
 DAY = 86_400_000_000  # microseconds
 
 
@@ -114,7 +113,7 @@ def read_cells(path: Path, table: pa.Table, name: str, schema: Schema) -> Cells:
         raise AtollError(
             f"{place(path, int(wrong[0]))}: column {name!r} holds {held}. Correct the cell, or leave it empty."
         )
-    return Cells(Column(name, kind), values, declared)
+    return Cells(Column(name, kind, bounds=schema.bounds.get(name)), values, declared)
 
 
 def _infer(path: Path, name: str, column: pa.ChunkedArray) -> str:

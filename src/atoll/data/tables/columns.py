@@ -5,7 +5,7 @@ of a category in the levels of its column; an empty cell is NaN. Raw rows of tex
 padding, and 2 + i stands for word i of the levels.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,10 @@ Array = NDArray[Any]  # not imported from the module of data sets, which imports
 
 NUMBER, DATE, CATEGORY, TEXT, EMPTY = "number", "date", "category", "text", "empty"
 KINDS = (NUMBER, DATE, CATEGORY, TEXT)
+LARGEST = float(np.finfo(np.float32).max)  # that models can compute with
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+
+Bounds = tuple[float, float]  # the least and the largest number that is possible
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,14 @@ class Column:
         kind: ``number``, ``date``, ``category`` or ``text``; ``empty`` if no cell has a value and no kind is declared.
         levels: names that codes stand for: categories, or words.
         fixed: whether the levels are declared, so that sites need not agree on them.
+        bounds: declared bounds of numbers, or of dates as days since 1970; only differential privacy needs them.
     """
 
     name: str
     kind: str
     levels: tuple[str, ...] = ()
     fixed: bool = False
+    bounds: Bounds | None = None
 
     @property
     def is_number(self) -> bool:
@@ -80,7 +85,33 @@ def _merged(where: str, one: Column, other: Column) -> Column:
         raise AtollError(
             f"Column {one.name!r} has other categories in the schema of {where}. Use one schema everywhere."
         )
-    return replace(one, levels=tuple(sorted({*one.levels, *other.levels})))
+    if one.bounds != other.bounds:
+        raise AtollError(f"Column {one.name!r} has other bounds in the schema of {where}. Use one schema everywhere.")
+    return one if one.fixed else replace(one, levels=tuple(sorted({*one.levels, *other.levels})))
+
+
+def column_from_json(values: Mapping[str, Any]) -> Column:
+    """Return a column from the plain values of its fields."""
+    bounds = values.get("bounds")
+    return Column(
+        **{**values, "levels": tuple(values["levels"]), "bounds": bounds and (float(bounds[0]), float(bounds[1]))}
+    )
+
+
+def read_bounds(values: object) -> Bounds | None:
+    """Return bounds from plain values that another machine sent.
+
+    Raises:
+        ValueError: they are no two finite numbers in their order.
+    """
+    if values is None:
+        return None
+    if not isinstance(values, list) or len(values) != 2 or not all(type(v) in (int, float) for v in values):
+        raise ValueError("bounds are no two numbers")
+    low, high = float(values[0]), float(values[1])
+    if not -LARGEST <= low < high <= LARGEST:
+        raise ValueError(f"bounds are {low} and {high}")
+    return low, high
 
 
 def recode(

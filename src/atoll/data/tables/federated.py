@@ -1,8 +1,8 @@
 """Fit the preparation of rows for the clients of a federation, on their training rows, as sites do it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,9 +10,11 @@ import torch
 from ...core.problems import Numbers
 from ...errors import AtollError
 from ...typing import ClientId
+from ...utils.secure_random import Normal
 from ..dataset import Array, Dataset
 from ..federated_dataset import FederatedDataset
 from .labels import class_order, frequent_names, names_to_text, sum_targets
+from .noisy_statistics import Noise, add_up_noisy, check_declared, measure_noisily
 from .preparation import Preparation, fit, from_json
 from .statistics import (
     NO,
@@ -24,6 +26,7 @@ from .statistics import (
     measure,
     to_send,
 )
+from .statistics_files import key_of
 
 PREPARATION = "preparation.json"  # in the directory of a run
 EVERY = "all clients"  # entry of a preparation that all clients share
@@ -38,12 +41,14 @@ class Preparations:
         sent: what each client sent to agree on them; empty if nothing had to be agreed on.
         agreed: the sum of what was sent.
         own_columns: whether each client's model reads the columns that the client has, and no others.
+        noise: key of the file with what was sent, if it has noise and cannot be measured again.
     """
 
     by_client: Mapping[ClientId, Preparation] = field(default_factory=dict)
     sent: Mapping[ClientId, ColumnStatistics] = field(default_factory=dict)
     agreed: ColumnStatistics | None = None
     own_columns: bool = False
+    noise: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.by_client)
@@ -144,13 +149,29 @@ def read_preparations(values: Mapping[str, Any], clients: Sequence[ClientId]) ->
         raise AtollError(f"{PREPARATION} is damaged ({reason!r}). Repeat the run.") from reason
 
 
-def fit_clients(federation: FederatedDataset, options: TableOptions, names: bool = True) -> Preparations:
+class Privately(NamedTuple):
+    """Noise for the statistics of clients.
+
+    Args:
+        noise: how much of it is added, and what it hides.
+        source: returns the source of the noise of a client.
+        sent: what clients sent already, which is not sent again; None if they have not.
+    """
+
+    noise: Noise
+    source: Callable[[ClientId], Normal]
+    sent: Mapping[ClientId, ColumnStatistics] | None = None
+
+
+def fit_clients(
+    federation: FederatedDataset, options: TableOptions, privately: Privately | None = None
+) -> Preparations:
     """Fit the preparation of every client of a simulation. Clients compute and send what sites would.
 
     Args:
         federation: the clients and their data.
         options: the rules of the run.
-        names: whether clients whose tables have different classes send the names of their classes.
+        privately: the noise on what clients send; None for none.
     """
     columns = federation.dataset.columns
     rows = (
@@ -164,16 +185,41 @@ def fit_clients(federation: FederatedDataset, options: TableOptions, names: bool
     request = StatisticsRequest(
         columns,
         options,
-        class_names=names and bool(columns) and _have_different_classes(federation),
+        class_names=bool(columns) and _have_different_classes(federation),
         targets=count_targets(federation.dataset, options),
+        target_bounds=federation.dataset.target_bounds,
     )
     sent: dict[ClientId, ColumnStatistics] = {}
     agreed = None
     if is_agreement_needed(columns, gaps, options) or request.class_names or request.targets:
-        sent = {i: measure_client(federation, at, request) for at, i in enumerate(federation.clients)}
-        agreed = add_up(list(sent.values()))
+        sent, agreed = _agree(federation, request, privately)
     by_client = {i: fit(columns, agreed, measure(x, columns), options) for i, x in rows.items()}
-    return Preparations(by_client, sent, agreed, options.own_columns)
+    noise = key_of(federation, options, privately.noise) if privately and sent else ""
+    return Preparations(by_client, sent, agreed, options.own_columns, noise)
+
+
+def _agree(
+    federation: FederatedDataset, request: StatisticsRequest, privately: Privately | None
+) -> tuple[dict[ClientId, ColumnStatistics], ColumnStatistics]:
+    """Return what each client sends, and what they agree on."""
+    if privately is None:
+        sent = {i: measure_client(federation, at, request) for at, i in enumerate(federation.clients)}
+        return sent, add_up(list(sent.values()))
+    check_declared(request)
+    made = privately.sent or {
+        i: measure_client_noisily(federation, at, request, privately.noise, privately.source(i))
+        for at, i in enumerate(federation.clients)
+    }
+    sent = {i: made[i] for i in federation.clients}
+    return sent, add_up_noisy(list(sent.values()), request, privately.noise)
+
+
+def measure_client_noisily(
+    federation: FederatedDataset, at: int, request: StatisticsRequest, noise: Noise, normal: Normal
+) -> ColumnStatistics:
+    """Measure what the client at a position sends under differential privacy."""
+    train = federation.train[at]
+    return measure_noisily(federation.rows(train), federation.labels(train), request, noise, normal)
 
 
 def count_targets(data: Dataset, options: TableOptions) -> int:

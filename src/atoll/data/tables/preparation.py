@@ -188,7 +188,7 @@ def _fit_number(
         [alone.mean(at), agreed] if options.missing == SITE else [agreed, alone.mean(at) if shared is None else None]
     )
     fill = next((value for value in known if value is not None), mean)
-    indicator = options.missing == INDICATOR and shared is not None and shared.has_gaps(at)
+    indicator = _has_indicator(at, shared, options)
     scaled = centre is not None
     return ColumnPreparation(column.name, column.kind, mean, deviation, fill, indicator, is_scaled=scaled)
 
@@ -200,8 +200,13 @@ def _fit_levels(
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return ColumnPreparation(column.name, TEXT, levels=tuple(ranked[:MOST_WORDS]))
     levels = column.levels if column.fixed else tuple(sorted(counts))
-    indicator = options.missing == INDICATOR and shared is not None and shared.has_gaps(at)
+    indicator = _has_indicator(at, shared, options)
     return ColumnPreparation(column.name, column.kind, indicator=indicator, levels=levels)
+
+
+def _has_indicator(at: int, shared: _Moments | None, options: TableOptions) -> bool:
+    """Return True if an input marks empty cells: always under differential privacy, which hides whether any are."""
+    return options.missing == INDICATOR and shared is not None and (options.private or shared.has_gaps(at))
 
 
 def _prepare(values: Array, column: ColumnPreparation) -> Array:

@@ -8,19 +8,23 @@ classes: [absent, present]       # names of the classes in their order, or with 
 columns:
   cp: category                   # number, date, category or ignore
   thal: [3, 6, 7]                # a category with these values; sites need not agree on them any more
+  age: {min: 0, max: 120}        # a number, or a date, between bounds, by which --dp adds noise to means; also for
+                                 # numbers to predict
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ...errors import AtollError, unknown
-from .columns import CATEGORY, DATE, NUMBER
+from .columns import CATEGORY, DATE, LARGEST, NUMBER, Bounds
 
 IGNORE = "ignore"
+_EPOCH = date(1970, 1, 1)
 DECLARED = (NUMBER, DATE, CATEGORY, IGNORE)
 ENTRIES = ("label", "owner", "missing", "classes", "columns")
 
@@ -36,6 +40,7 @@ class Schema:
         classes: labels of each class, by its name, in the order of the classes.
         kinds: kinds of columns, by name.
         levels: values of categories, by the name of their column.
+        bounds: bounds of numbers, or of dates as days since 1970, by the name of their column.
     """
 
     label: str | None = None
@@ -44,6 +49,7 @@ class Schema:
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
 
 def read_schema(path: Path) -> Schema:
@@ -64,7 +70,7 @@ def read_schema(path: Path) -> Schema:
     columns = values.get("columns") or {}
     if not isinstance(columns, dict):
         raise AtollError(f"{path}: 'columns' has an entry for each column, such as 'age: number', not {columns!r}.")
-    kinds, levels = _columns(path, columns)
+    kinds, levels, bounds = _columns(path, columns)
     return Schema(
         label=_words(path, "label", values.get("label")),
         owner=_words(path, "owner", values.get("owner")),
@@ -72,6 +78,7 @@ def read_schema(path: Path) -> Schema:
         classes=_classes(path, values.get("classes") or {}),
         kinds=kinds,
         levels=levels,
+        bounds=bounds,
     )
 
 
@@ -85,18 +92,38 @@ def level_text(value: object) -> str:
     return str(int(number)) if number.is_integer() and abs(number) < 2**53 else text
 
 
-def _columns(path: Path, columns: Mapping[Any, Any]) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+def _columns(
+    path: Path, columns: Mapping[Any, Any]
+) -> tuple[dict[str, str], dict[str, tuple[str, ...]], dict[str, Bounds]]:
     kinds: dict[str, str] = {}
     levels: dict[str, tuple[str, ...]] = {}
+    bounds: dict[str, Bounds] = {}
     for name, value in columns.items():
         if isinstance(value, list):
             kinds[str(name)] = CATEGORY
             levels[str(name)] = tuple(_list(path, str(name), value))
+        elif isinstance(value, dict):
+            kinds[str(name)], bounds[str(name)] = _bounds(path, str(name), value)
         elif value in DECLARED:
             kinds[str(name)] = value
         else:
             raise unknown(f"kind of column {str(name)!r} in the schema {str(path)!r}", str(value), DECLARED)
-    return kinds, levels
+    return kinds, levels, bounds
+
+
+def _bounds(path: Path, name: str, value: Mapping[Any, Any]) -> tuple[str, Bounds]:
+    """Return the kind of a column and its bounds."""
+    given = (value.get("min"), value.get("max"))
+    kind = DATE if all(type(end) is date for end in given) else NUMBER
+    plain = [(end - _EPOCH).days if type(end) is date else end for end in given]
+    ends = [float(end) for end in plain if isinstance(end, int | float) and not isinstance(end, bool)]
+    same = kind == DATE or not any(type(end) is date for end in given)
+    if set(value) != {"min", "max"} or not same or len(ends) < 2 or not -LARGEST <= ends[0] < ends[1] <= LARGEST:
+        raise AtollError(
+            f"{path}: column {name!r} has bounds such as {{min: 0, max: 120}}, or two dates, with min below max; not "
+            f"{value!r}."
+        )
+    return kind, (ends[0], ends[1])
 
 
 def _classes(path: Path, value: object) -> dict[str, tuple[str, ...]]:

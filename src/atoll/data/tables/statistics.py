@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...core.payloads import Role, about, payload
 from ..dataset import Array
-from .columns import FIRST_WORD, TEXT, Column
+from .columns import FIRST_WORD, TEXT, Bounds, Column
 from .labels import join_names
 
 SITE, ALL, NO = "site", "all", "no"
@@ -43,12 +43,14 @@ class TableOptions(NamedTuple):
             over all sites and a further column that marks the cell.
         least: smallest number of rows behind a number that leaves a site; 0 for no limit.
         columns: whether all models read all columns (``common``), or each those that its client has (``own``).
+        private: whether differential privacy covers what is sent, so that nothing may follow from rows without noise.
     """
 
     standardise: str = ALL
     missing: str = ALL
     least: int = 0
     columns: str = COMMON
+    private: bool = False
 
     @property
     def own_columns(self) -> bool:
@@ -69,12 +71,14 @@ class StatisticsRequest(NamedTuple):
         options: the rules of the run.
         class_names: whether the names of classes are asked for, because sites have different ones.
         targets: number of targets whose sums are asked for; 0 if targets keep the unit of the files.
+        target_bounds: the declared bounds of each target.
     """
 
     columns: tuple[Column, ...]
     options: TableOptions
     class_names: bool = False
     targets: int = 0
+    target_bounds: tuple[Bounds | None, ...] = ()
 
 
 @payload
@@ -105,6 +109,7 @@ def is_agreement_needed(columns: Sequence[Column], gaps: bool, options: TableOpt
     """
     numbers = any(column.is_number for column in columns)
     open_levels = any(not column.is_number and not column.fixed for column in columns)
+    gaps = gaps or options.private  # Whether there are any is known from the rows alone.
     return open_levels or (numbers and (options.standardise == ALL or (gaps and options.needs_sums)))
 
 

@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from ...errors import AtollError
-from .columns import Column
+from .columns import LARGEST, Column
 from .labels import find_names_fault
+from .noisy_statistics import EMPTY, measured_columns
 from .statistics import ALL, TOLERANCE, ColumnStatistics, StatisticsRequest, TableOptions
 
+MOST_SQUARES = 1e12 * LARGEST**2  # sums of squares of as many rows as a site can announce
+MOST_SUM = 1e15  # of noisy sums, whose terms are between -1 and 1
 MOST_LEVELS = 100_000  # categories of a site that the server reads
 
 
@@ -26,7 +29,10 @@ def check_statistics(where: str, found: ColumnStatistics, request: StatisticsReq
     Raises:
         AtollError: a number is impossible.
     """
-    fault = _find_fault(found, request.columns, rows, request.options)
+    if request.options.private:
+        fault = _find_noisy_fault(found, request)
+    else:
+        fault = _find_fault(found, request.columns, rows, request.options)
     fault = fault or find_names_fault(found.class_names, request.class_names) or _find_target_fault(found, request)
     if fault:
         raise AtollError(f"{where} sent statistics of columns that cannot be: {fault}. Install the same version there.")
@@ -43,6 +49,8 @@ def _find_fault(found: ColumnStatistics, columns: Sequence[Column], rows: int, o
             return f"{str(value.dtype)[6:]} of shape {list(value.shape)}"
         if value is not None and value.is_floating_point() and not bool(value.isfinite().all()):
             return "NaN or infinity"
+        if value is not None and bool((value.double().abs() > MOST_SQUARES).any()):
+            return "a sum that is larger than any number"
     if found.known is not None and not bool(((found.known >= 0) & (found.known <= rows)).all()):
         return "more cells than rows"
     if found.total is None or found.squares is None or found.known is None:
@@ -52,6 +60,22 @@ def _find_fault(found: ColumnStatistics, columns: Sequence[Column], rows: int, o
     return _find_vocabulary_fault(found, columns)
 
 
+def _find_noisy_fault(found: ColumnStatistics, request: StatisticsRequest) -> str | None:
+    """Check sums with noise, which may be negative or larger than any rows have."""
+    asked = bool(measured_columns(request))
+    deviations = asked and request.options.standardise == ALL
+    if [v is not None for v in (found.known, found.total, found.squares)] != [asked, asked, deviations]:
+        return "other fields than the run needs"
+    for value in (found.known, found.total, found.squares):
+        if value is not None and (value.dtype != torch.float64 or tuple(value.shape) != (len(request.columns),)):
+            return f"{str(value.dtype)[6:]} of shape {list(value.shape)}"
+        if value is not None and not bool((value.abs() <= MOST_SUM).all()):
+            return "NaN, infinity or a number that no sum can be"
+    if found.rows or found.vocabulary != EMPTY:
+        return "numbers without noise"
+    return None
+
+
 def _find_target_fault(found: ColumnStatistics, request: StatisticsRequest) -> str | None:
     total, squares = found.target_total, found.target_squares
     if total is None or squares is None or not request.targets:
@@ -59,8 +83,13 @@ def _find_target_fault(found: ColumnStatistics, request: StatisticsRequest) -> s
         return None if same and not found.target_rows else "other sums of targets than the run needs"
     if any(v.dtype != torch.float64 or tuple(v.shape) != (request.targets,) for v in (total, squares)):
         return f"sums of targets of shape {list(total.shape)}"
+    if request.options.private:
+        sound = bool((total.abs() <= MOST_SUM).all() and (squares.abs() <= MOST_SUM).all())
+        return None if sound and 0 <= found.target_rows <= MOST_SUM else "a number that no sum can be"
     if not bool((total.isfinite() & squares.isfinite()).all()):
         return "NaN or infinity"
+    if bool((squares > MOST_SQUARES).any()):
+        return "a sum that is larger than any number"
     if found.target_rows not in (0, found.rows):
         return f"targets of {found.target_rows} rows"
     return "a sum that is larger than its squares allow" if _are_too_large(total, squares, found.target_rows) else None

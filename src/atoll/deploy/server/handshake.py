@@ -22,6 +22,7 @@ from ...core.traits import Need
 from ...data.dataset import Dataset, Kind
 from ...data.federated_dataset import FederatedDataset
 from ...data.tables.agreed_labels import class_names, target_unit
+from ...data.tables.columns import read_bounds
 from ...data.tables.federated import Preparations
 from ...data.tables.preparation import Preparation
 from ...data.tables.statistics import SITE, TableOptions
@@ -63,6 +64,7 @@ _COMMON = {  # entries that must be equal at all sites, and the remedy if they d
     "task": "Say what the labels are alike at every site, by 'task' in site.yaml.",
     "classes": "List all classes at every site, such as 'rows.csv?classes=a,b,c'.",
     "labels": "Name the classes alike and in one order at every site, such as 'rows.csv?classes=a,b,c'.",
+    "target_bounds": "Declare the same bounds of numbers to predict in the schema file of every site.",
 }
 
 
@@ -83,6 +85,7 @@ class SiteDescription(NamedTuple):
     public: str | None
     columns: list[list[object]]  # name, kind and declared levels of each column of a raw table
     gaps: bool  # whether a column of numbers has empty cells
+    target_bounds: list[list[float] | None]  # declared bounds of numbers to predict
     has: list[str]  # names of the columns that the site has, under --columns own
     rows: list[int]  # for training, validation and test
 
@@ -124,6 +127,7 @@ def read_description(site: ClientId, values: Json) -> SiteDescription:
             and type(description.gaps) is bool
             and type(description.open_classes) is bool
             and all(type(name) is str for name in description.has)
+            and len([read_bounds(each) for each in description.target_bounds]) in (0, description.classes)
             and len(columns_from_json(description.columns)) in (0, 1, *description.shape[:1])
         )
     except (TypeError, ValueError):
@@ -225,6 +229,7 @@ def build_remote_setup(
         public=None if public is None else transform.prepare(prepare_public(public.x, public.columns, preparation)),
         augment=transform.augmentation,
         remote=True,
+        first_releases=int(config.dp is not None and tables is not None and tables.agreed is not None),
     )
     compatibility.check(method, pool, config.method, config.backend, config.robust, config.sums)
     check_stopping(config, pool)

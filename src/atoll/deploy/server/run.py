@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from ...config import Config
+from ...data.tables.noisy_statistics import add_up_noisy
 from ...data.tables.statistics import add_up
 from ...engine.build import build_experiment
 from ...engine.experiment import Watch
 from ...engine.result import Result
-from ...engine.rows import check_table_privacy
 from ...engine.setup import Setup, build_method
 from ...errors import AtollError
+from ...privacy.setup import table_noise
 from ...storage.run_dir import InUse, RunDir
 from ...typing import ClientId
 from ...utils.files import to_json
@@ -33,7 +34,7 @@ from .table_handshake import agreed_columns, ask_statistics, describe_classes, r
 
 DEPLOYMENT, EVENTS = "deployment.json", "events.jsonl"
 LINGER = 60.0  # seconds for the app of a killed server to release the run directory
-GATHER = 20.0  # seconds that a resumed run waits for its sites at the start; idle sites ask every 8
+GATHER = 20.0  # seconds that a resumed run waits for its sites at the start; after 15 idle minutes they ask so often
 
 
 def run_deployment(
@@ -177,11 +178,13 @@ class _Run:
         request = statistics_request(descriptions, columns, options)
         if request is None:
             return TableAgreement(columns, None, {}) if columns else None
-        check_table_privacy(config, sends=True)
         rows = {description.site: description.rows[0] for description in descriptions}
         replies = self._start(dict.fromkeys(rows, ask_statistics(config, request)), first=True)
         sent = {site: read_statistics(site, reply, request, rows[site]) for site, reply in replies}
-        agreed, ordered = add_up(list(sent.values())), {site: sent[site] for site in rows}
+        ordered = {site: sent[site] for site in rows}
+        parts = list(ordered.values())
+        noise = None if config.dp is None else table_noise(config, build_method(config))
+        agreed = add_up(parts) if noise is None else add_up_noisy(parts, request, noise)
         if request.class_names:
             self.log("note", describe_classes(ordered, agreed))
         return TableAgreement(columns, agreed, ordered)

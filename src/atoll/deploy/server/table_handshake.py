@@ -7,8 +7,9 @@ from ...config import Config
 from ...core.problems import Numbers
 from ...core.serialization import WireError, decode
 from ...data.tables.agreed_labels import class_names
-from ...data.tables.columns import Column, merge_columns
+from ...data.tables.columns import Column, merge_columns, read_bounds
 from ...data.tables.labels import find_respelled
+from ...data.tables.noisy_statistics import check_declared
 from ...data.tables.statistics import NO, ColumnStatistics, StatisticsRequest, TableOptions, is_agreement_needed
 from ...data.tables.statistics_checks import check_statistics
 from ...errors import AtollError
@@ -50,6 +51,9 @@ def statistics_request(
         descriptions: the descriptions of the sites, which were compared.
         columns: the columns of all sites; none if rows are no raw tables.
         options: the rules of the run.
+
+    Raises:
+        AtollError: under differential privacy, sites do not declare what noise depends on.
     """
     first = descriptions[0]
     names = first.open_classes and len({description.labels for description in descriptions}) > 1
@@ -57,7 +61,11 @@ def statistics_request(
     gaps = any(description.gaps for description in descriptions)
     if not (names or targets or is_agreement_needed(columns, gaps, options)):
         return None
-    return StatisticsRequest(tuple(columns), options, names, targets)
+    bounds = tuple(read_bounds(each) for each in first.target_bounds)
+    request = StatisticsRequest(tuple(columns), options, names, targets, bounds)
+    if options.private:
+        check_declared(request)
+    return request
 
 
 def describe_classes(sent: Mapping[ClientId, ColumnStatistics], agreed: ColumnStatistics) -> str:

@@ -33,7 +33,7 @@ from ...data.federated_dataset import FederatedDataset
 from ...data.loading import load
 from ...data.readers.binary import npz
 from ...data.split import check, split_site
-from ...data.tables.columns import Column
+from ...data.tables.columns import Column, column_from_json, read_bounds
 from ...data.tables.statistics import OWN
 from ...engine.model_factory import default_model
 from ...errors import AtollError, unknown
@@ -119,7 +119,8 @@ class SiteConfig:
             "model": self.architecture,
             "public": public_digest(self.public_rows),
             "columns": columns_to_json(data.columns),
-            "gaps": has_gaps(data),
+            "gaps": config.dp is None and has_gaps(data),  # with noise, nothing depends on whether there are any
+            "target_bounds": [None if bounds is None else list(bounds) for bounds in data.target_bounds],
             "has": own_columns(parts) if config.columns == OWN else [],
             "rows": [len(parts.part(part)[0]) for part in ("train", "val", "test")],
         }
@@ -225,7 +226,7 @@ def _columns(arrays: Mapping[str, Array]) -> tuple[Column, ...]:
     if "columns" not in arrays:
         return ()
     try:
-        return tuple(Column(**{**v, "levels": tuple(v["levels"])}) for v in json.loads(str(arrays["columns"])))
+        return tuple(column_from_json(values) for values in json.loads(str(arrays["columns"])))
     except (ValueError, TypeError, KeyError) as reason:
         raise AtollError(f"The array 'columns' is damaged ({reason!r}). Export the file again.") from reason
 
@@ -236,7 +237,15 @@ def _divided(name: str, arrays: Mapping[str, Array], task: str | None) -> SiteDa
     classes = tuple(str(c) for c in arrays["classes"]) if "classes" in arrays else None
     test = layout.RawSplit(arrays["x_test"], arrays["y_test"])
     first = "channels_first" in arrays
-    parts = layout.RawDataset(layout.RawSplit(x, y), test, classes, channels_first=first, columns=_columns(arrays))
+    bounds = json.loads(str(arrays["target_bounds"])) if "target_bounds" in arrays else ()
+    parts = layout.RawDataset(
+        layout.RawSplit(x, y),
+        test,
+        classes,
+        channels_first=first,
+        columns=_columns(arrays),
+        target_bounds=tuple(read_bounds(each) for each in bounds),
+    )
     stored = str(arrays["task"]) if "task" in arrays else None
     return SiteData(layout.assemble(name, parts, task=task or stored), (sizes[0], sizes[1], sizes[2]))
 
@@ -273,5 +282,7 @@ def _write(path: Path, arrays: dict[str, Array], like: Dataset) -> None:
         arrays["channels_first"] = np.array(True)
     if like.columns:
         arrays["columns"] = np.array(json.dumps([asdict(column) for column in like.columns]))
+    if like.target_bounds:
+        arrays["target_bounds"] = np.array(json.dumps(like.target_bounds))
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from .health import Health, serve_health
 
 CONNECTED = "connected to the server"  # written to the log once the server has accepted the site
 ACTIVE_PAUSE = 0.3  # seconds between two requests for messages while a run goes on
-IDLE_PAUSE = 8.0  # A new run starts so late at most, and the requests of three sites cost a server 0.5 % of a core.
+IDLE_PAUSE = 60.0  # A new run starts so late at most. Below the silence after which a probe takes a site for cut off.
 PATIENCE = 50  # A pause is at most this part of the time since the last message, so a long wait costs 2 % more.
 
 

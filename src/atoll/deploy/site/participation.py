@@ -96,7 +96,7 @@ class Participation:
 
     def _pool(self, method: AnyMethod) -> ClientPool:
         """Build the pool with this site alone. A method that shares the smallest model needs all architectures."""
-        site, config = self.site, self.config
+        site, config, agreement = self.site, self.config, self._agreement
         name = site.name
         self.federation, self.preparations = self._prepared(self._labelled(site.federation(config)))
         data = self.federation.dataset
@@ -121,6 +121,7 @@ class Participation:
             ids=(name,),
             public=None if site.public_rows is None else transform.prepare(self._public_rows(site.public_rows)),
             augment=transform.augmentation,
+            first_releases=int(config.dp is not None and agreement is not None and agreement.agreed is not None),
         )
 
     def _labelled(self, federation: FederatedDataset) -> FederatedDataset:

@@ -33,7 +33,8 @@ def check_rules(site: SiteConfig, config: Config) -> None:
 def check_unchanged(begun: Json, again: Json) -> None:
     """Raise Refusal unless a second announcement of a run equals the first one; only rounds may be added.
 
-    Otherwise a server could weaken the noise of a run, or reopen a budget that is spent.
+    Otherwise a server could weaken the noise of a run, or reopen a budget that is spent. The rounds that a budget is
+    planned for are not added to.
     """
     if _lasting(begun) != _lasting(again):
         raise Refusal("rules", "The server announces a run again with other options than at its begin.")
@@ -41,7 +42,10 @@ def check_unchanged(begun: Json, again: Json) -> None:
 
 def _lasting(document: Json) -> Json:
     """Return the entries of an announcement that stay the same through a run."""
-    config = {name: v for name, v in dict(document["config"]).items() if name in TOLD and name != "rounds"}
+    given = dict(document["config"])
+    if given.get("dp") is not None:
+        given["dp_rounds"] = given.get("dp_rounds") or given.get("rounds")
+    config = {name: v for name, v in given.items() if name in TOLD and name != "rounds"}
     return {"config": config} | {name: document.get(name) for name in ("models", "expect", "tables")}
 
 

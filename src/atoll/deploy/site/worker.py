@@ -77,7 +77,9 @@ class RequestHandler:
                 return self._answer("", request, Frame("card", self.site.card(config)))
             case "statistics":
                 check_version(request.head)
-                reply = release_statistics(self.site, config_of(request.head, self.site), request.head)
+                config = config_of(request.head, self.site)
+                check_rules(self.site, config)
+                reply = release_statistics(self.site, config, request.head)
                 return self._answer("", request, reply)
             case "begin":
                 return self._begin(request.head)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...errors import AtollError
 from ...utils.parsing import Json
 
-VERSION = 4
+VERSION = 5
 MOST_HEAD = 1 << 20
 MOST_BODY = 1 << 32
 _MAGIC = b"ATL1"
