@@ -58,6 +58,7 @@ SYMBOLS = (
     r"paper."
 )
 NEW_CLIENTS = "how-to-new-clients.md"
+OTHER_TASKS = "how-to-other-tasks.md"
 README = "../README.md"
 CODE_MAP = "explanation-code-map.md"
 DEPLOY = "how-to-deploy.md"
@@ -83,6 +84,7 @@ def pages() -> dict[str, str]:
         "results.md": results_page(),
         README: with_generated_part(README, readme_verdicts()),
         NEW_CLIENTS: with_generated_part(NEW_CLIENTS, newcomers_table()),
+        OTHER_TASKS: with_generated_part(OTHER_TASKS, tasks_table()),
         CODE_MAP: with_generated_part(CODE_MAP, modules_list()),
         SECURITY: with_generated_part(SECURITY, boundaries_table()),
         DEPLOY: with_generated_part(DEPLOY, sites_table()),
@@ -205,6 +207,24 @@ def _newcomer_row(name: str, method: Any) -> list[str]:
         own = "its own rule: " + (inspect.getdoc(method.adapt) or "").partition(": ")[2].rstrip(".")
     has = "yes" if isinstance(method, HasGenericModel) else ""
     return [code(name), "; ".join(parts) or "nothing", own, has]
+
+
+# -- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def tasks_table() -> str:
+    """Which methods run on which labels and data, by what they declare to need."""
+    refused = {  # The model of the next token has a tied head, and its features are those of positions.
+        "`multilabel`, `regression`": {Need.CLASSES},
+        "`next-token`": {Need.CLASSES, Need.ROW_FEATURES, Need.SEPARATE_HEAD, Need.BATCH_NORM, Need.PROXY},
+        "tables": {Need.PROXY},
+        "tables with `--columns own`": {Need.SAME_ARCHITECTURE, Need.PUBLIC_DATA, Need.PROXY},
+    }
+    rows = (
+        [code(name), *("no" if needs & traits_of(cls).needs else "yes" for needs in refused.values())]
+        for name, cls in _registry.methods().items()
+    )
+    return table(("method", *refused), rows)
 
 
 # -- options ----------------------------------------------------------------------------------------------------------

@@ -45,11 +45,12 @@ from .readers.huggingface import hub_parts
 from .readers.images import SIZE, folder_parts
 from .readers.plain_text import TOKENS, WINDOW, window_parts
 from .readers.table_join import TableRequest
-from .readers.tables import SUFFIXES, table_parts
+from .readers.tables import SUFFIXES, table_files, table_parts
 from .tables.schema import Schema, read_schema
 
 WHERE = "The data set"
 FORM = "NAME?OPTION=VALUE&OPTION=VALUE, such as table.csv?label=diagnosis&owner=hospital"
+TABLE_OPTIONS = ("label", "owner", "ignore", "schema", "classes")
 CLASSES = "NAME@CLASSES, such as cifar100@0-9 or mnist@0,3,7, with each class once"
 
 
@@ -254,11 +255,14 @@ def _read_path(path: Path, request: _Request) -> RawDataset:
         return _read_text([path], request)
     if path.suffix in SUFFIXES:
         return _read_table(path, request)
-    raise AtollError(f"{path} has an unknown format. Give a .npz, .csv, .parquet or .txt file, or a folder.")
+    raise AtollError(
+        f"{path} has an unknown format. Give a .npz, .csv, .parquet or .txt file, or a folder: unpack archives, and "
+        "save tables with commas between cells under a name that ends in .csv."
+    )
 
 
 def _read_table(path: Path, request: _Request) -> RawDataset:
-    request.allow("label", "owner", "ignore", "schema", "classes")
+    request.allow(*TABLE_OPTIONS)
     get = request.options.get
     beside = path if path.is_dir() else path.parent
     schema = next((place for place in (Path(get("schema", "")), beside / get("schema", "")) if place.is_file()), None)
@@ -292,9 +296,13 @@ def _read_folder(path: Path, request: _Request) -> RawDataset:
     if any(path.glob("*.npz")) or any(path.glob("train/*.npz")):
         request.allow("classes")
         return client_parts(path)
-    if any(file.suffix in SUFFIXES for file in path.iterdir()):
+    if table_files(path):
         return _read_table(path, request)
     if any(path.glob("*.txt")):
         return _read_text(sorted(path.glob("*.txt")), request)
+    if request.options.keys() & set(TABLE_OPTIONS) - {"classes"}:
+        raise AtollError(
+            f"{path} has no file that ends in .csv or .parquet. Save the table of each owner there as one."
+        )
     request.allow("size", "classes")
     return folder_parts(path, request.size())

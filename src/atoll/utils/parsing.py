@@ -205,7 +205,12 @@ def parse_pair(where: str, text: str, form: str = PAIR) -> tuple[str, str]:
 
 def parse_pairs(where: str, text: str, listed: str, separator: str, form: str) -> dict[str, str]:
     """Read ``listed``, pairs joined by ``separator``, by name; ``text`` is the whole option value, for messages."""
-    return dict(_pairs(where, text, [part for part in listed.split(separator) if part], form))
+    pairs = _pairs(where, text, [part for part in listed.split(separator) if part], form)
+    found = dict(pairs)
+    for name in found:
+        if [other for other, _ in pairs].count(name) > 1:
+            raise refusal(where, text, f"{name} is given twice", form)
+    return found
 
 
 def parse_options(where: str, text: str, listed: str, form: str) -> Json:

@@ -67,6 +67,8 @@ def test_crashes_are_those_of_states(packages: Path) -> None:
     assert owners(data) == ["Iowa", "Ohio"]
     assert data.classes == ("Fatal", "No")
     assert data.x_train.tolist() == [[34], [20]]
+    assert "Licence: public domain" in data.notes[0]
+    assert "none stated for KEEL's selection; the package is MIT by its metadata." in data.notes[0]
 
 
 def test_windows_of_the_watch_do_not_overlap_and_later_ones_are_for_tests(packages: Path) -> None:
@@ -88,6 +90,7 @@ def test_windows_of_the_watch_do_not_overlap_and_later_ones_are_for_tests(packag
     spans = [(row[lowest], row[highest]) for row in (*data.x_train, *data.x_test)]
     assert spans == [(100.0 * i, 100.0 * i + 99) for i in range(10)]
     assert (len(data.y_train), len(data.y_test)) == (8, 2)
+    assert "With --split official, the last fifth of each recording is the test part." in data.notes[-1]
     assert owners(data) == ["wearer 7"]
     assert data.classes == ("a", "b")
 

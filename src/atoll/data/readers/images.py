@@ -120,7 +120,10 @@ def inaturalist_parts(images: Path, annotations: Path, size: int, wanted: Sequen
 def _class_files(root: Path) -> list[Path]:
     files = [path for path in sorted(root.glob("*/*")) if path.suffix.lower() in SUFFIXES]
     if not files:
-        raise AtollError(f"{root} holds no images. Put them in one folder per class, such as {root}/cat/1.png.")
+        raise AtollError(
+            f"{root} holds no images, and no .csv, .parquet, .npz or .txt files. Put images in one folder per class, "
+            f"such as {root}/cat/1.png, or one table for each owner there, such as {root}/north.csv."
+        )
     return files
 
 

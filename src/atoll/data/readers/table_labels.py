@@ -32,7 +32,12 @@ def labelled_rows(path: Path, table: pa.Table, labels: Sequence[str]) -> tuple[A
 
 
 def check_classes(path: Path, name: str, y: Array, rows: Array) -> None:
-    """Raise an AtollError if a label is a number with a fraction, or infinite."""
+    """Raise an AtollError if a label is a number with a fraction, infinite, or neither a number nor a text."""
+    if not _has_names(y):
+        raise AtollError(
+            f"{place(path, int(rows[0]))}: the label {y[0]} in column {name!r} is neither a number nor a text. Choose "
+            "another column with '?label='."
+        )
     wrong: Array = np.flatnonzero((y != np.floor(y)) | np.isinf(y)) if y.dtype.kind == "f" else np.arange(0)
     if len(wrong):
         raise AtollError(
@@ -83,13 +88,28 @@ def check_targets(path: Path, table: pa.Table, names: Sequence[str]) -> None:
 
 
 def check_owners(path: Path, name: str, owners: Array) -> None:
-    """Raise an AtollError if owners are numbers with a fraction."""
+    """Raise an AtollError if owners are numbers with a fraction, or neither numbers nor texts."""
+    if not _has_names(owners):
+        raise AtollError(
+            f"{place(path, 0)}: column {name!r} holds {owners[0]}, which is no name of an owner. Choose another column "
+            "with '?owner='."
+        )
     wrong: Array = np.flatnonzero(owners != np.floor(owners)) if owners.dtype.kind == "f" else np.arange(0)
     if len(wrong):
         raise AtollError(
             f"{place(path, int(wrong[0]))}: column {name!r} holds {owners[wrong[0]]}, which is no name of an owner. "
             "Choose another column with '?owner='."
         )
+
+
+def describe_owners(owners: Array) -> list[str]:
+    """Return a note if the names of two owners differ in capitals alone."""
+    pair = find_respelled(map(str, np.unique(owners).tolist()))
+    return [f"Two owners whose names differ in capitals alone: {pair[0]!r} and {pair[1]!r}."] if pair else []
+
+
+def _has_names(values: Array) -> bool:
+    return values.dtype.kind in "biufU" or (values.dtype.kind == "O" and all(isinstance(v, str) for v in values))
 
 
 def check_known_labels(find: Callable[[int], str], y: Array, train: Array, classes: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ its training rows (`atoll.data.tables.preparation`).
 """
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ import pyarrow as pa
 from ...errors import AtollError
 from ..arrays import RawDataset
 from ..dataset import Array
-from ..tables.cells import Cells, describe, read_arrow, read_cells
+from ..tables.cells import Cells, read_arrow, read_cells
 from ..tables.columns import TEXT, Column, recode
 from ..tables.csv_text import place
+from ..tables.description import describe_cells
 from ..tables.schema import DECLARED, IGNORE, Schema
 from . import text
 from .binary import reading
@@ -31,6 +33,7 @@ from .table_labels import (
     check_targets,
     chosen_column,
     default_label,
+    describe_owners,
     label_columns,
     labelled_rows,
 )
@@ -47,7 +50,12 @@ def table_parts(path: Path, request: TableRequest = TableRequest()) -> RawDatase
     """
     if not path.is_dir():
         return join_files([_read(path, request)], request)
-    paths = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    paths = table_files(path)
+    for before, after in pairwise(paths):
+        if before.stem == after.stem:
+            raise AtollError(
+                f"{path} has two files of the owner {after.stem!r}: {before.name} and {after.name}. Remove one of them."
+            )
     files = [_read(file, request) for file in paths]
     check_label_names(files)
     if any(file.owners is not None for file in files):
@@ -55,7 +63,19 @@ def table_parts(path: Path, request: TableRequest = TableRequest()) -> RawDatase
             f"{path} has one file for each owner, and {files[0].path.name} has a column of owners besides. Remove the "
             "column, leave out '?owner=', or put all rows into one file."
         )
-    return join_files(files, request, [file.path.stem for file in files])
+    joined = join_files(files, request, [file.path.stem for file in files])
+    other = sorted(file.name for file in path.iterdir() if file not in paths and not _is_aside(file))
+    note = f"Not read, because they are no .csv or .parquet files: {', '.join(other)}."
+    return joined._replace(notes=(*joined.notes, *([note] if other else [])))
+
+
+def table_files(folder: Path) -> list[Path]:
+    """Return the tables in a folder, without hidden files, which some systems leave beside others."""
+    return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and not _is_aside(file))
+
+
+def _is_aside(file: Path) -> bool:
+    return file.name.startswith(".") or file.suffix in (".yaml", ".yml")
 
 
 def read_table(path: Path, table: pa.Table, request: TableRequest) -> RawDataset:
@@ -116,15 +136,18 @@ def _take(path: Path, table: pa.Table, request: TableRequest) -> TableFile:
     else:
         cells = [read_cells(path, table, name, schema) for name in rest]
         x, columns = _stack(path, cells)
-        notes += describe(cells)
+        notes += describe_cells(cells)
     if not request.one_label:
         check_targets(path, table, labels)
     wanted = [_values(path, table.filter(pa.array(kept)), name) for name in labels]
+    if request.one_label and wanted[0].dtype.kind == "b":
+        wanted[0] = np.where(wanted[0], "true", "false")  # as files have them
     if request.one_label and not schema.classes:
         check_classes(path, labels[0], wanted[0], np.flatnonzero(kept))
     owners = _values(path, table, owner) if owner else None
     if owner and owners is not None:
         check_owners(path, owner, owners)
+        notes += describe_owners(owners)
     return TableFile(
         path,
         x[kept],
@@ -203,4 +226,6 @@ def _values(path: Path, table: pa.Table, name: str) -> Array:
         )
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
     return np.asarray(column.to_numpy())

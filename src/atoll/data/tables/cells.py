@@ -1,6 +1,5 @@
 """Read the cells of files: infer the kind of each column, and turn cells into numbers and codes."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +13,13 @@ from ...errors import AtollError
 from ..dataset import Array
 from .columns import CATEGORY, DATE, EMPTY, LARGEST, NUMBER, Column
 from .csv_text import check_text, place, uneven_line
-from .notations import is_date, is_number, remedy
+from .notations import find_other_notation, is_date, is_number, remedy
 from .schema import Schema, level_text
 
-EMPTY_TEXTS = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "-")
+EMPTY_TEXTS = ("", "?", ".", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "-")
 MOST_CATEGORIES = 50  # more different texts than this, in more than a quarter of the rows, are no categories
 FEW = 10  # different texts that may be categories in any case, and different numbers that may be codes of categories
+LARGEST_WHOLE = 2**53  # from which on floats skip whole numbers
 DAY = 86_400_000_000  # microseconds
 
 
@@ -40,14 +40,16 @@ class Cells(NamedTuple):
 def read_arrow(path: Path, schema: Schema) -> pa.Table:
     """Read a file. Texts that mean an empty cell are empty; cells of declared categories stay texts.
 
+    Spaces around names and texts are dropped.
+
     Raises:
         AtollError: the file is no CSV in UTF-8 with commas, or a line has more or fewer cells than the first one.
     """
     if path.suffix != ".csv":
-        return _read_texts(pa.parquet.read_table(path), schema)
+        return _clean(_read_texts(pa.parquet.read_table(path), schema), schema)
     check_text(path)
     try:
-        return _read_csv(path, schema)
+        return _clean(_read_csv(path, schema), schema)
     except pa.ArrowInvalid:
         if (error := uneven_line(path)) is not None:
             raise error from None
@@ -65,7 +67,7 @@ def _read_csv(source: Path | pa.BufferReader, schema: Schema) -> pa.Table:
 
 def _conversion(schema: Schema) -> pa.csv.ConvertOptions:
     return pa.csv.ConvertOptions(
-        null_values=[*EMPTY_TEXTS, *schema.missing],
+        null_values=[f"{before}{text}" for text in (*EMPTY_TEXTS, *schema.missing) for before in ("", " ")],
         strings_can_be_null=True,
         column_types={name: pa.string() for name, kind in schema.kinds.items() if kind == CATEGORY},
     )
@@ -82,6 +84,19 @@ def _read_texts(table: pa.Table, schema: Schema) -> pa.Table:
     for name in names:
         table = table.set_column(table.column_names.index(name), name, read.column(name))
     return table
+
+
+def _clean(table: pa.Table, schema: Schema) -> pa.Table:
+    """Drop spaces around names and texts, and make numbers empty that mean an empty cell: -9 and -9.0 are one."""
+    missing = pa.array([float(text) for text in schema.missing if is_number(text)], pa.float64())
+    for at, field in enumerate(table.schema):
+        column = table.column(at)
+        if _is_string(field.type):
+            table = table.set_column(at, field.name, pa.compute.utf8_trim_whitespace(column))
+        elif _is_numeric(field.type) and len(missing):
+            found = pa.compute.is_in(column.cast(pa.float64(), safe=False), missing)
+            table = table.set_column(at, field.name, pa.compute.if_else(found, None, column))
+    return table.rename_columns([name.strip() for name in table.column_names])
 
 
 def read_cells(path: Path, table: pa.Table, name: str, schema: Schema) -> Cells:
@@ -120,16 +135,15 @@ def _infer(path: Path, name: str, column: pa.ChunkedArray) -> str:
     kind = column.type
     if pa.types.is_null(kind) or column.null_count == len(column):
         return EMPTY
-    if any(
-        test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    ):
+    if _is_numeric(kind) or pa.types.is_boolean(kind):
         return NUMBER
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return DATE
     if not _is_string(kind):
+        row = column.is_valid().to_pylist().index(True)
         raise AtollError(
-            f"{path}: column {name!r} holds {kind}, which is neither numbers, dates nor texts. Leave it out with "
-            f"'?ignore={name}'."
+            f"{place(path, row)}: column {name!r} holds {kind}, which is neither numbers, dates nor texts. Leave it "
+            f"out with '?ignore={name}'."
         )
     _check_numbers(path, name, column)
     different, rows = pa.compute.count_distinct(column).as_py(), len(column) - column.null_count
@@ -145,15 +159,23 @@ def _infer(path: Path, name: str, column: pa.ChunkedArray) -> str:
 def _check_numbers(path: Path, name: str, column: pa.ChunkedArray) -> None:
     """Refuse a column of numbers or dates with other cells: a mistake must not make it a category in silence."""
     cells = [(row, str(cell)) for row, cell in enumerate(column.to_pylist()) if cell is not None]
+    texts: dict[str, int] = {}  # with the first row of each
+    for row, text in cells:
+        texts.setdefault(text, row)
     for kind, test in {"numbers": is_number, "dates": is_date}.items():
-        found = {text for _, text in cells if test(text)}
+        found = {text for text in texts if test(text)}
         others = [(row, text) for row, text in cells if text not in found]
         if len(found) > FEW and 0 < len(others) <= len(cells) / 2:
             row, text = others[0]
             raise AtollError(
-                f"{place(path, row)}: column {name!r} holds {text!r} among {kind}. Correct the cell, list the text "
-                "under 'missing' in a schema file, or declare the column as category there."
+                f"{place(path, row)}: column {name!r} holds {text!r} among {kind}. {remedy(text)}Correct the cell, "
+                "list the text under 'missing' in a schema file, or declare the column as category there."
             )
+    if (other := find_other_notation(texts)) is not None:
+        raise AtollError(
+            f"{place(path, texts[other])}: column {name!r} holds {other!r}. {remedy(other)}If its cells are "
+            "categories, declare the column as category in a schema file."
+        )
 
 
 def _first_text(column: pa.ChunkedArray) -> tuple[int, str]:
@@ -166,6 +188,10 @@ def _is_string(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def _is_numeric(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
 def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> Array:
     if _is_string(column.type):
         row, text = _first_text(column)
@@ -173,12 +199,21 @@ def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> Array:
             f"{place(path, row)}: column {name!r} is a number, and the cell holds {text!r}. Correct the cell, list the "
             "text under 'missing' in a schema file, or declare the column as category there."
         )
-    return np.asarray(column.cast(pa.float64()).fill_null(float("nan")).to_numpy())
+    values = np.asarray(column.cast(pa.float64(), safe=False).fill_null(float("nan")).to_numpy())
+    wrong = np.flatnonzero(np.abs(values) >= LARGEST_WHOLE)
+    if len(wrong) and pa.types.is_integer(column.type):
+        raise AtollError(
+            f"{place(path, int(wrong[0]))}: column {name!r} holds {column[int(wrong[0])]}, which has too many digits "
+            f"to compute with, as identifiers have. Leave it out with '?ignore={name}'."
+        )
+    return values
 
 
 def _dates(path: Path, name: str, column: pa.ChunkedArray) -> Array:
     """Return days since 1970."""
     try:
+        if _is_numeric(column.type):
+            raise pa.ArrowInvalid("numbers would be taken for microseconds")
         moments = column.cast(pa.timestamp("us"), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as reason:
         row, text = _first_text(column)
@@ -204,26 +239,3 @@ def _categories(path: Path, name: str, column: pa.ChunkedArray, schema: Schema, 
             )
     values = np.array([np.nan if text is None else code[text] for text in texts])
     return Cells(Column(name, CATEGORY, levels, fixed is not None), values, declared)
-
-
-def describe(cells: Sequence[Cells]) -> list[str]:
-    """Return a sentence on each kind of column that was inferred, and on empty cells."""
-    notes = []
-    for kind in (NUMBER, DATE, CATEGORY, EMPTY):
-        names = [cell.column.name for cell in cells if cell.column.kind == kind and not cell.declared]
-        if names:
-            title = {EMPTY: "Columns without a value"}.get(kind, f"Inferred as {kind}")
-            notes.append(f"{title}: {', '.join(names)}.")
-    constant = [cell.column.name for cell in cells if _is_constant(cell.values)]
-    if constant:
-        notes.append(f"Columns with the same value in all rows: {', '.join(constant)}.")
-    empty = {cell.column.name: int(np.isnan(cell.values).sum()) for cell in cells}
-    gaps = [f"{name} {count}" for name, count in empty.items() if count]
-    if gaps:
-        notes.append(f"Empty cells, which are filled (--missing): {', '.join(gaps)}.")
-    return notes
-
-
-def _is_constant(values: Array) -> bool:
-    known = values[~np.isnan(values)]
-    return len(known) > 1 and bool((known == known[0]).all())

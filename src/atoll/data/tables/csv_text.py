@@ -2,10 +2,12 @@
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import or_
 from pathlib import Path
 
 from ...errors import AtollError
+from .notations import is_number
 
 START = 1 << 16  # bytes that are looked at before a file is read
 OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -44,14 +46,24 @@ def check_text(path: Path) -> None:
                 f"{path} line 1: cells are separated by {word}. Save the file with commas between cells, and with "
                 "points in numbers such as 1.5."
             )
-    cells = next(csv.reader([names]), [])
+    cells = [cell.strip() for cell in next(csv.reader([names]), [])]
+    if _is_row_of_data(cells):
+        raise AtollError(
+            f"{path} line 1: {names.strip()!r} has numbers and no names of columns. Name the columns in the first line."
+        )
     for at, name in enumerate(cells):
-        if not name.strip() and len(cells) > 1:
+        if not name and len(cells) > 1:
             raise AtollError(f"{path} line 1: column {at + 1} has no name. Name it, or remove the column.")
-        if _NUMBER.fullmatch(name.strip()):
-            raise AtollError(
-                f"{path} line 1: {name.strip()!r} is no name of a column. Name the columns in the first line."
-            )
+        if _NUMBER.fullmatch(name):
+            raise AtollError(f"{path} line 1: {name!r} is no name of a column. Name the columns in the first line.")
+
+
+def _is_row_of_data(cells: Sequence[str]) -> bool:
+    """Return True for cells that are numbers or marks such as '?'; columns called 0, 1, 2, ... do have names."""
+    marks = [not any(map(str.isalnum, cell)) for cell in cells]
+    numbers = [is_number(cell) for cell in cells]
+    counted = [str(at) for at in range(len(cells))]
+    return any(numbers) and all(map(or_, numbers, marks)) and list(cells) != counted
 
 
 def uneven_line(path: Path) -> AtollError | None:
@@ -60,10 +72,12 @@ def uneven_line(path: Path) -> AtollError | None:
     for line, cells in _records(path):
         expected = expected or len(cells)
         if cells and len(cells) != expected:
-            return AtollError(
-                f"{path} line {line}: {len(cells)} cells, where the first line has {expected}. Correct the line, and "
-                "put cells with commas into quotation marks."
+            remedy = (
+                "Remove lines above the names of columns."
+                if expected == 1
+                else "Correct the line, and put cells with commas into quotation marks."
             )
+            return AtollError(f"{path} line {line}: {len(cells)} cells, where the first line has {expected}. {remedy}")
     return None
 
 

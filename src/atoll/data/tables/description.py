@@ -1,12 +1,15 @@
 """Describe the columns of a raw table for users: kinds, values and empty cells."""
 
+from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import NamedTuple
 
 import numpy as np
 
 from ..dataset import Array, Dataset
-from .columns import CATEGORY, DATE, TEXT, Column
+from .cells import Cells
+from .columns import CATEGORY, DATE, EMPTY, NUMBER, TEXT, Column
+from .labels import find_respelled
 
 SHOWN = 6  # categories or words
 
@@ -33,6 +36,32 @@ def describe_columns(data: Dataset) -> list[ColumnFacts]:
         return [ColumnFacts(column.name, TEXT, _some(column, "words"), 0) for column in data.columns]
     x = np.concatenate([data.x_train, data.x_test]) if data.columns else data.x_train
     return [_facts(column, x[:, at]) for at, column in enumerate(data.columns)]
+
+
+def describe_cells(cells: Sequence[Cells]) -> list[str]:
+    """Return a sentence on each kind of column that was inferred, and on empty cells."""
+    notes = []
+    for kind in (NUMBER, DATE, CATEGORY, EMPTY):
+        names = [cell.column.name for cell in cells if cell.column.kind == kind and not cell.declared]
+        if names:
+            title = {EMPTY: "Columns without a value"}.get(kind, f"Inferred as {kind}")
+            notes.append(f"{title}: {', '.join(names)}.")
+    for column in (cell.column for cell in cells):
+        if pair := find_respelled(column.levels):
+            notes.append(f"Categories of {column.name} that differ in capitals alone: {pair[0]!r} and {pair[1]!r}.")
+    constant = [cell.column.name for cell in cells if _is_constant(cell.values)]
+    if constant:
+        notes.append(f"Columns with the same value in all rows: {', '.join(constant)}.")
+    empty = {cell.column.name: int(np.isnan(cell.values).sum()) for cell in cells}
+    gaps = [f"{name} {count}" for name, count in empty.items() if count]
+    if gaps:
+        notes.append(f"Empty cells, which are filled (--missing): {', '.join(gaps)}.")
+    return notes
+
+
+def _is_constant(values: Array) -> bool:
+    known = values[~np.isnan(values)]
+    return len(known) > 1 and bool((known == known[0]).all())
 
 
 def _facts(column: Column, values: Array) -> ColumnFacts:

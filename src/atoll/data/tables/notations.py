@@ -1,6 +1,7 @@
 """Recognise numbers and dates in texts."""
 
 import re
+from collections.abc import Iterable
 from datetime import datetime
 
 _DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}.*")  # in any notation
@@ -22,6 +23,12 @@ def is_date(text: str) -> bool:
     except ValueError:
         return False
     return not text.isdecimal()
+
+
+def find_other_notation(texts: Iterable[str]) -> str | None:
+    """Return the first number or date in another notation, if all texts are numbers or dates in some notation."""
+    others = [text for text in texts if not (is_number(text) or is_date(text))]
+    return others[0] if others and all(remedy(text) for text in others) else None
 
 
 def remedy(text: str) -> str:

@@ -12,7 +12,7 @@ columns:
                                  # numbers to predict
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -52,6 +52,19 @@ class Schema:
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
 
+class _Texts(yaml.BaseLoader):
+    """Read values as the texts that a file has, so that ``no`` is a text; refuse an entry that is given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        names = [str(key.value) for key, _ in node.value]
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{name!r} is given twice", problem_mark=node.value[at][0].start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
 def read_schema(path: Path) -> Schema:
     """Read a schema file.
 
@@ -59,7 +72,10 @@ def read_schema(path: Path) -> Schema:
         AtollError: the file is missing or malformed.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _Texts)
+    except yaml.MarkedYAMLError as reason:
+        line = reason.problem_mark.line + 1 if reason.problem_mark else 1
+        raise AtollError(f"Cannot read the schema {str(path)!r} line {line}: {reason.problem}.") from reason
     except (OSError, ValueError, yaml.YAMLError) as reason:
         raise AtollError(f"Cannot read the schema {str(path)!r}: {str(reason).splitlines()[0]}.") from reason
     if not isinstance(values, dict):
@@ -131,7 +147,12 @@ def _classes(path: Path, value: object) -> dict[str, tuple[str, ...]]:
         return {name: (name,) for name in _list(path, "classes", value)}
     if not isinstance(value, dict):
         raise AtollError(f"{path}: 'classes' is a list of names, or labels by name such as {{ill: [1, 2]}}.")
-    return {str(name): tuple(_list(path, str(name), labels)) for name, labels in value.items()}
+    classes = {str(name): tuple(_list(path, str(name), labels)) for name, labels in value.items()}
+    listed = [label for labels in classes.values() for label in labels]
+    twice = sorted({label for label in listed if listed.count(label) > 1})
+    if twice:
+        raise AtollError(f"{path}: two of the 'classes' have the label {twice[0]!r}. Give it to one of them.")
+    return classes
 
 
 def _list(path: Path, name: str, value: object) -> list[str]:
@@ -145,7 +166,7 @@ def _list(path: Path, name: str, value: object) -> list[str]:
 
 def _words(path: Path, name: str, value: object) -> str | None:
     if value is None or isinstance(value, str):
-        return value
+        return value or None
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return ",".join(value)
     raise AtollError(f"{path}: {name!r} is the name of a column, not {value!r}.")

@@ -1,8 +1,12 @@
 """Tables with mistakes: each refusal names file, line, column and remedy, and what is inferred is noted."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from atoll.config import Config
@@ -46,7 +50,10 @@ def write(folder: Path, lines: list[str], encoding: str = "utf-8", ends: str = "
         (ROWS, "line 1: '0.000' is no name of a column.*first line"),
         ([HEAD, *ROWS[:3], "1,2,3", *ROWS[3:]], "line 5: 3 cells, where the first line has 5"),
         ([HEAD, *ROWS[:3], "", '1,2,"a\nb",ill,a', "", "1,2,3", *ROWS[3:]], "line 9: 3 cells"),
-        (column(1, lambda i: f'"{i},5"'), r"line 2: column 'dose' has 60 different texts.*point, such as 1\.5.*ignore"),
+        (
+            column(1, lambda i: f'"{i},5"'),
+            r"line 2: column 'dose' holds '0,5'\. Write numbers with a point, such as 1\.5",
+        ),
         (column(1, lambda i: f"{i % 28 + 1}.{i // 28 + 1}.2021"), "line 2: column 'dose'.*Write dates as 2024-03-31"),
         (column(1, lambda i: "2021-13-45" if i == 4 else f"2021-01-{i % 28 + 1:02}"), "line 6: .*'dose'.*among dates"),
         (column(1, lambda i: f"note {i}"), "line 2: column 'dose' has 60 different texts.*'note 0'.*'.ignore=dose'"),
@@ -60,7 +67,6 @@ def write(folder: Path, lines: list[str], encoding: str = "utf-8", ends: str = "
         (line(6, 1, "1e300"), r"line 6: column 'dose' holds 1e\+300, which is too large"),
         (line(6, 4, ""), "line 6: column 'hospital' is empty"),
         (line(6, 3, "Ill"), "line 6: the label 'Ill' differs from 'ill' in capitals.*classes="),
-        (line(6, 3, "ill "), "line 6: the label 'ill ' differs from 'ill' in capitals or spaces"),
         (column(3, lambda i: f"c{i}"), "the label column has 60 different values in 60 rows.*label="),
         (column(3, lambda i: "inf" if i == 4 else "1"), "line 6: the label inf in column 'outcome' is no class"),
         (column(4, lambda i: "1.5"), "line 2: column 'hospital' holds 1.5, which is no name of an owner"),
@@ -70,6 +76,24 @@ def write(folder: Path, lines: list[str], encoding: str = "utf-8", ends: str = "
             r"line 62: the label 'dead' is not one of the 2 classes \(ill, well\).*classes=",
         ),
         ([HEAD], "5 columns and 0 rows.*Complete"),
+        (["28,1,2,?,0", *ROWS], r"line 1: '28,1,2,\?,0' has numbers and no names of columns.*first line"),
+        (["My study", HEAD, *ROWS], "line 2: 5 cells, where the first line has 1. Remove lines above"),
+        (column(0, lambda i: str(2**60 + i)), "line 2: column 'age' holds 1152921504606846976.*'.ignore=age'"),
+        (
+            column(1, lambda i: f'"{i % 4},5"'),
+            r"line 2: column 'dose' holds '0,5'\. Write numbers with a point.*schema",
+        ),
+        (
+            column(1, lambda i: f"{i % 5 + 1}/1/2021"),
+            "line 2: column 'dose' holds '1/1/2021'. Write dates as 2024-03-31",
+        ),
+        (
+            column(1, lambda i: f"2021-01-0{i % 5 + 1}" if i % 2 else "3.1.2021"),
+            "line 2: column 'dose' holds '3.1.2021'. Write dates",
+        ),
+        (column(1, lambda i: f"10:{i:02}"), r"line 2: column 'dose' holds time32\[s\].*'.ignore=dose'"),
+        (column(3, lambda i: f"2021-01-0{i % 3 + 1}"), "line 2: the label 2021-01-01 in column 'outcome' is neither"),
+        (column(4, lambda i: f"2021-01-0{i % 3 + 1}"), "line 2: column 'hospital' holds 2021-01-01, which is no name"),
     ],
 )
 def test_mistake_is_refused_with_its_place_and_a_remedy(lines: list[str], said: str, tmp_path: Path) -> None:
@@ -97,6 +121,7 @@ def test_target_that_is_no_number_is_refused_with_its_line(cell: Cell, said: str
         ("?label=outcome&ignore=outcome", "column 'outcome' cannot be two of"),
         ("?label=outcome&owner=hospital&ignore=colur", "Did you mean 'colour'"),
         ("?label=outcom", "Did you mean 'outcome'"),
+        ("?label=outcome&label=age", "label is given twice"),
         ("?label=outcome&classes=ill,dead", r"line 3: the label 'well' is not one of the 2 classes \(dead, ill\)"),
     ],
 )
@@ -126,6 +151,7 @@ def test_other_encoding_is_named(encoding: str, at: int, said: str, tmp_path: Pa
         ("utf-8", "\r\n", [HEAD, *ROWS]),
         ("utf-8", "\n", [HEAD, *ROWS[:9], "", *ROWS[9:]]),
         ("utf-8", "\n", line(4, 2, '"red\nor blue"')),
+        ("utf-8", "\n", [row.replace(",", ", ") for row in [HEAD, *ROWS]]),
     ],
 )
 def test_usual_forms_of_csv_are_read(encoding: str, ends: str, lines: list[str], tmp_path: Path) -> None:
@@ -142,6 +168,85 @@ def test_line_of_a_dropped_row_counts_blank_lines_and_lines_in_quotes(tmp_path: 
     data = load(f"{write(tmp_path, lines)}{QUERY}")
 
     assert any("1 rows without a label were dropped" in note and "t.csv line 7" in note for note in data.notes)
+
+
+def test_spaces_around_cells_do_not_count(tmp_path: Path) -> None:
+    lines = [row.replace(",", ", ") for row in line(6, 1, "?")]
+
+    data = load(f"{write(tmp_path, lines)}{QUERY}")
+
+    assert data.classes == ("ill", "well")
+    assert data.owner_train is not None
+    assert set(data.owner_train.tolist()) == set("abc")
+    assert np.isnan(data.x_train[:, 1]).tolist() == [at == 4 for at in range(60)]
+
+
+def test_names_that_differ_in_capitals_alone_are_noted(tmp_path: Path) -> None:
+    rows = [row.replace("red", "Red" if at < 9 else "red") for at, row in enumerate(ROWS)]
+    rows[0] = rows[0][:-1] + rows[0][-1].upper()
+
+    data = load(f"{write(tmp_path, [HEAD, *rows])}{QUERY}")
+
+    assert "Categories of colour that differ in capitals alone: 'Red' and 'red'." in data.notes
+    assert "Two owners whose names differ in capitals alone: 'A' and 'a'." in data.notes
+
+
+def test_truth_values_as_labels_keep_their_names(tmp_path: Path) -> None:
+    data = load(f"{write(tmp_path, column(3, lambda i: ('true', 'false')[i % 2]))}{QUERY}")
+
+    assert data.classes == ("false", "true")
+    assert data.y_train[:3].tolist() == [1, 0, 1]
+
+
+def test_number_for_an_empty_cell_counts_in_any_notation_and_format(tmp_path: Path) -> None:
+    """The schema says -9; a CSV has -9.0 among floats, and a Parquet file the number."""
+    (tmp_path / "s.yaml").write_text("missing: [-9]\n")
+    (tmp_path / "t.csv").write_text(
+        "age,dose,y\n" + "".join(f"{20 + i},{i / 2 if i else '-9.0'},{i % 2}\n" for i in range(9))
+    )
+    table = {"age": [20, -9, 22], "dose": [-9.0, 1.5, 2.0], "y": [0, 1, 1]}
+    pa.parquet.write_table(pa.table(table), tmp_path / "t.parquet")
+
+    found = load(f"{tmp_path}/t.csv?schema=s.yaml"), load(f"{tmp_path}/t.parquet?schema=s.yaml")
+
+    assert np.isnan(found[0].x_train).sum() == 1
+    assert np.isnan(found[0].x_train[0, 1])
+    assert np.argwhere(np.isnan(found[1].x_train)).tolist() == [[0, 1], [1, 0]]
+
+
+def test_parquet_labels_of_a_data_base_are_read_and_nested_ones_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pa.parquet.write_table(pa.table({"age": [1, 2], "y": [Decimal(0), Decimal(1)]}), path)
+    assert load(str(path)).classes == ("0", "1")
+    pa.parquet.write_table(pa.table({"age": [1, 2], "y": [[0], [1]]}), path)
+    with pytest.raises(AtollError, match=r"t\.parquet row 1: the label \[0\] in column 'y' is neither"):
+        load(str(path))
+    pa.parquet.write_table(pa.table({"age": [None, [2]], "y": [0, 1]}), path)
+    with pytest.raises(AtollError, match=r"t\.parquet row 2: column 'age' holds list"):
+        load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("columns:\n\tage: number\n", r"s\.yaml' line 2: found character"),
+        ("columns:\n  age: number\n  age: category\n", r"s\.yaml' line 3: 'age' is given twice"),
+        ("classes: {a: [ill], b: [ill, well]}\n", "two of the 'classes' have the label 'ill'"),
+        ("columns: {age: date}\n", r"t\.csv line 2: column 'age' is a date"),
+        ("columns: {colour: [yes, no]}\n", r"t\.csv line 2: .* 'red', which the schema does not list \(yes, no\)"),
+    ],
+)
+def test_mistake_in_a_schema_is_refused_with_its_place(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(AtollError, match=said):
+        load(f"{write(tmp_path, [HEAD, *ROWS])}{QUERY}&schema=s.yaml")
+
+
+@pytest.mark.parametrize("name", ["t.CSV", "t.csv.gz", "t.xlsx"])
+def test_file_of_another_format_is_refused_with_a_remedy(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("a,y\n1,0\n")
+    with pytest.raises(AtollError, match=r"unknown format.*unpack archives.*ends in \.csv"):
+        load(str(tmp_path / name))
 
 
 def test_constant_columns_and_a_label_that_was_not_named_are_noted(tmp_path: Path) -> None:
@@ -168,6 +273,32 @@ def folder(path: Path, change: Callable[[list[str]], list[str]]) -> str:
         lines = change(lines) if name == "b" else lines
         (path / f"{name}.csv").write_text("".join(f"{text}\n" for text in lines))
     return str(path)
+
+
+def test_folder_names_files_that_it_does_not_read(tmp_path: Path) -> None:
+    where = folder(tmp_path, lambda lines: lines)
+    (tmp_path / "d.xlsx").write_bytes(b"PK")
+    (tmp_path / "._a.csv").write_bytes(b"\0\5")  # beside a.csv on the disks of some systems
+
+    data = load(f"{where}?label=outcome")
+
+    assert data.notes[-1] == "Not read, because they are no .csv or .parquet files: d.xlsx."
+    assert data.owner_train is not None
+    assert set(data.owner_train.tolist()) == set("abc")
+
+
+def test_folder_with_two_files_of_one_owner_is_refused(tmp_path: Path) -> None:
+    where = folder(tmp_path, lambda lines: lines)
+    pa.parquet.write_table(pa.table({"age": [1], "outcome": ["ill"]}), tmp_path / "a.parquet")
+    with pytest.raises(AtollError, match=r"two files of the owner 'a': a\.csv and a\.parquet"):
+        load(f"{where}?label=outcome")
+
+
+@pytest.mark.parametrize(("query", "said"), [("?label=y", "no file that ends in"), ("", "one table for each owner")])
+def test_folder_without_tables_says_what_belongs_there(query: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "north.data").write_text("1,2\n")
+    with pytest.raises(AtollError, match=said):
+        load(f"{tmp_path}{query}")
 
 
 @pytest.mark.parametrize(
