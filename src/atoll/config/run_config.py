@@ -295,7 +295,8 @@ class Config:
     )
     workers: int | None = option(
         None,
-        "number of processes: for runs if there are several (default: 1), otherwise for clients (default: all cores)",
+        "number of processes: for runs if there are several (default: 1), otherwise for clients (default: one per "
+        "core, fewer if memory is short)",
         group=EXECUTION,
         least=1,
     )

@@ -1,6 +1,5 @@
 """Define where the clients of a run are, and open the backend of a simulation on this machine."""
 
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +13,7 @@ from ..clients.tasks import UploadFilter
 from ..clients.validation.validator import Validator
 from ..storage.checkpoint import Checkpoints
 from ..storage.metrics import OptionalMetrics, RoundMetrics
+from .execution import default_workers
 from .setup import Setup
 
 
@@ -92,7 +92,7 @@ def open_backend(inputs: BackendInputs) -> Backend:
         return VmapBackend(pool, states, inputs.upload_filter, models=models)
     if config.backend == "ray":
         return RayBackend(pool, states, config.workers, inputs.upload_filter, audited, models)
-    workers = min(config.workers or os.cpu_count() or 1, inputs.cohort)
+    workers = min(config.workers or default_workers(pool), inputs.cohort)
     if config.backend == "processes" and workers > 1:
         return ProcessBackend(pool, states, workers, inputs.upload_filter, audited, models)
     return LoopBackend(pool, states, inputs.upload_filter, isolate=True, models=models)

@@ -1,5 +1,7 @@
 """Choose where the clients of a run are computed: the device, and the backend that ``--backend auto`` stands for."""
 
+import os
+
 import torch
 from torch import nn
 
@@ -8,8 +10,11 @@ from ..config import Config
 from ..core.method import AnyMethod, traits_of
 from ..errors import AtollError
 from ..privacy.setup import needs_row_gradients
+from ..utils.memory import available_memory
 from .vmap_trial import find_vmap_problem, is_tried, two_clients
 
+WORKER_BYTES = 300_000_000  # that a worker process takes beside its models: torch, its caches, messages
+WORKER_COPIES = 8  # of the largest model: download, weights, gradients, momentum, result, state, and two under way
 VMAP_LIMIT = 200_000  # weights up to which vmap is faster than two processes; see benchmarks/auto_rule.py
 
 
@@ -46,6 +51,19 @@ def choose_backend(method: AnyMethod, pool: ClientPool, config: Config) -> tuple
     if is_tried(method) and (problem := find_vmap_problem(method, two_clients(method, pool))):
         return unbatched, (f"--backend auto took {unbatched} for {type(method).__name__}: {problem}",)
     return "vmap", ()
+
+
+def default_workers(pool: ClientPool) -> int:
+    """Return the number of worker processes without ``--workers``: one for each core, fewer if memory is short.
+
+    Results do not depend on the number.
+    """
+    cores, free = os.cpu_count() or 1, available_memory()
+    if free is None:
+        return cores
+    models = {id(model): model for model in (*pool.models.values(), *([pool.proxy] if pool.proxy else []))}
+    largest = max(sum(v.nbytes for v in model.net.state_dict().values()) for model in models.values())
+    return max(1, min(cores, free // (WORKER_BYTES + WORKER_COPIES * largest)))
 
 
 def _is_overhead_bound(net: nn.Module) -> bool:
