@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 from ..clients import method_calls
 from ..clients.evaluation import Score, measure, predict
 from ..clients.failures import CLIENT_ERRORS, failure_of
-from ..clients.group_evaluation import ClientModel, evaluate_models
+from ..clients.group_evaluation import evaluate_models
 from ..clients.measured_model import STATE, ModelSource, describe_model
 from ..clients.model_store import ModelStore
 from ..clients.participation import take_part
 from ..clients.pool import ClientPool
-from ..clients.score_table import to_columns
+from ..clients.score_table import ClientModel, PendingScore, to_columns
 from ..clients.state_store import Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadFilter, no_filter
 from ..clients.validation.checks import find_form_error
@@ -206,7 +206,12 @@ class LoopBackend:
         return self._scored_result(method, job, source, score)
 
     def _scored_result(
-        self, method: AnyMethod, job: ClientTask, source: ModelSource, score: Score, not_finite: bool | None = None
+        self,
+        method: AnyMethod,
+        job: ClientTask,
+        source: ModelSource,
+        score: Score | PendingScore,
+        not_finite: bool | None = None,
     ) -> ClientResult:
         """Return the new state with the score of the trained model, which is kept if models are kept."""
         model = None if self.models is None else self.models.describe(method, source)

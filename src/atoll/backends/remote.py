@@ -11,6 +11,7 @@ from ..clients.fingerprints import Fingerprint, fingerprint_upload
 from ..clients.measured_model import MeasuredModel
 from ..clients.model_store import ModelStore
 from ..clients.pool import ClientPool
+from ..clients.score_table import settled
 from ..clients.state_store import MemoryStore, Store
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient, UploadFilter, no_filter
 from ..clients.validation.checks import find_form_error
@@ -169,10 +170,10 @@ def run_work_item(
     upload = _sendable(outcome.upload, order)
     is_payload = not isinstance(upload, Unreadable | ClientFailure)
     fingerprint = fingerprint_upload(upload) if order.fingerprint and is_payload else None
-    yield UploadReady(order.at, upload, outcome.before, fingerprint)
+    yield UploadReady(order.at, upload, settled(outcome.before), fingerprint)
     for result in loop.results():
         state = _sendable_state(result.state)
-        yield WorkDone(order.at, state, result.after, result.model, result.lasting, result.loss)
+        yield WorkDone(order.at, state, settled(result.after), result.model, result.lasting, result.loss)
         return
     yield WorkDone(order.at, None, None, None, False)
 

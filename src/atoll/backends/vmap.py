@@ -1,8 +1,8 @@
 """Run all clients of one architecture in one batched call."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from math import ceil
 from typing import Any, TypeVar
 
@@ -11,12 +11,14 @@ from torch import Tensor
 
 from ..clients import method_calls
 from ..clients.evaluation import Score
+from ..clients.group_evaluation import evaluate_models
 from ..clients.measured_model import ModelSource
-from ..clients.score_table import to_scores
+from ..clients.score_table import ClientModel, PendingScore, to_scores
 from ..clients.tasks import ClientResult, ClientTask, ClientUpload, UploadBatch, no_filter
 from ..core import vmap
 from ..core.client import Client
-from ..core.hooks import TrainsAfterUpload
+from ..core.group_scores import Columns
+from ..core.hooks import PredictsOtherwise, TrainsAfterUpload
 from ..core.method import AnyMethod
 from ..core.optim.training_loss import LossMeter, TrainingLoss, measured_by
 from ..core.payloads import Payload
@@ -135,9 +137,9 @@ class VmapBackend(LoopBackend):
 
     def _scores_before(
         self, method: AnyMethod, jobs: Sequence[ClientTask], states: Sequence[Payload]
-    ) -> dict[ClientId, Score]:
+    ) -> dict[ClientId, Score | PendingScore]:
         """Return the scores of the personal models before training, of the jobs that request them."""
-        found: dict[ClientId, Score] = {}
+        found: dict[ClientId, Score | PendingScore] = {}
         sources: dict[ClientId, ModelSource] = {}
         for job, state in zip(jobs, states, strict=True):
             if job.evaluate and job.round.exchange == 0:
@@ -146,9 +148,26 @@ class VmapBackend(LoopBackend):
                 found |= {} if known is None else {job.client: known}
                 sources |= {job.client: source} if known is None else {}
         if sources:
-            scores = to_scores(self.evaluate_all(method, sources, thorough=False))
-            found |= dict(zip(sources, scores, strict=True))
+            found |= self._scores(method, sources, thorough=False)
         return found
+
+    def _scores(
+        self, method: AnyMethod, sources: Mapping[ClientId, ModelSource], thorough: bool
+    ) -> Mapping[ClientId, Score | PendingScore]:
+        """Return the scores of personal models, or the models where the scores can wait for those of later rounds."""
+        if isinstance(method, PredictsOtherwise) or self.pool.global_test:
+            return dict(zip(sources, to_scores(self.evaluate_all(method, sources, thorough)), strict=True))
+        evaluate = self._evaluate_thoroughly if thorough else self._evaluate_briefly
+        models = [ClientModel(i, method.personal_params(*source)) for i, source in sources.items()]
+        return {model.client: PendingScore(model, evaluate) for model in models}
+
+    @cached_property
+    def _evaluate_thoroughly(self) -> Callable[[Sequence[ClientModel]], Columns]:
+        return partial(evaluate_models, self.pool, batched=True)
+
+    @cached_property
+    def _evaluate_briefly(self) -> Callable[[Sequence[ClientModel]], Columns]:
+        return partial(evaluate_models, self.pool, thorough=False, batched=True)
 
     def _results_of(
         self,
@@ -166,8 +185,9 @@ class VmapBackend(LoopBackend):
             if scores_result(method, job)
         }
         if sources:
-            scores = self.evaluate_all(method, {jobs[at].client: source for at, source in sources.items()})
-            for (at, source), score in zip(sources.items(), to_scores(scores), strict=True):
+            scores = self._scores(method, {jobs[at].client: source for at, source in sources.items()}, thorough=True)
+            for at, source in sources.items():
+                score = scores[jobs[at].client]
                 results[at] = self._scored_result(method, jobs[at], source, score, at in not_finite)
         return results
 

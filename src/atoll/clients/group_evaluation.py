@@ -7,7 +7,7 @@ over classes differ by a unit in the last place.
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import NamedTuple
+from itertools import chain
 
 import numpy as np
 import torch
@@ -19,20 +19,14 @@ from ..core.model import Model
 from ..core.payloads import Params
 from ..core.tree import stack
 from ..core.vmap import functional_gradients
-from ..typing import ClientId
 from .evaluation import measure_each, predict
 from .pool import ClientPool, ClientRows
+from .score_table import ClientModel
 
 ROWS = 2**13  # rows that are gathered at a time for models that are the same
+SHARED_ROWS = 2**8  # rows above which clients with the same model are not stacked with those of other models
 STACKED_ROWS = 2**12  # rows of all clients in one batched pass
 STACKED_BYTES = 2**28  # weights of all clients in one batched pass
-
-
-class ClientModel(NamedTuple):
-    """A client, and the weights of its personal model."""
-
-    client: ClientId
-    params: Params
 
 
 def evaluate_models(
@@ -50,8 +44,8 @@ def evaluate_models(
         The scores as columns, in the order of ``models``.
     """
     found = [
-        (places, _evaluate_group(pool, [models[at] for at in places], thorough))
-        for places in _groups(pool, models, batched)
+        (list(chain(*groups)), _evaluate_groups(pool, [[models[at] for at in places] for places in groups], thorough))
+        for groups in _groups(pool, models, batched)
     ]
     columns = {name: np.empty(len(models)) for name in found[0][1]}
     for places, scores in found:
@@ -60,73 +54,71 @@ def evaluate_models(
     return columns
 
 
-def _groups(pool: ClientPool, models: Sequence[ClientModel], batched: bool) -> Iterator[list[int]]:
-    """Yield the places of models that are evaluated together."""
+def _groups(pool: ClientPool, models: Sequence[ClientModel], batched: bool) -> Iterator[list[list[int]]]:
+    """Yield the places of models that are evaluated together, as a list for each different model."""
     same = defaultdict[Hashable, list[int]](list)
     for at, (i, params) in enumerate(models):
         same[id(pool.models[i]), *map(id, params.values())].append(at)
-    alike = defaultdict[Hashable, list[int]](list)
+    alike = defaultdict[Hashable, list[list[int]]](list)
     for places in same.values():
         i, params = models[places[0]]
-        if len(places) > 1 or not batched:
-            yield places
-        else:
-            alike[pool.models[i].name, *((name, v.shape) for name, v in params.items())] += places
-    for places in alike.values():
-        size = sum(v.nbytes for v in models[places[0]].params.values())
+        rows = sum(pool.test.size(pool.position(models[at].client)) for at in places)
+        if not batched or (len(places) > 1 and rows > SHARED_ROWS):
+            yield [places]
+        else:  # models whose rows differ in number by less than 2 times, since the others are padded
+            form = ((name, v.shape) for name, v in params.items())
+            alike[pool.models[i].name, rows.bit_length(), *form].append(places)
+    for groups in alike.values():
+        size = sum(v.nbytes for v in models[groups[0][0]].params.values())
         most = max(1, STACKED_BYTES // max(1, size))
-        yield from (places[start : start + most] for start in range(0, len(places), most))
+        yield from (groups[start : start + most] for start in range(0, len(groups), most))
 
 
-def _evaluate_group(pool: ClientPool, models: Sequence[ClientModel], thorough: bool) -> Columns:
-    i, params = models[0]
-    model = pool.models[i]
-    if all(other.params is params or _same(other.params, params) for other in models):
-        run = _shared_pass(model, params)
+def _evaluate_groups(pool: ClientPool, groups: Sequence[Sequence[ClientModel]], thorough: bool) -> Columns:
+    """Evaluate several groups of clients, each of which has one model."""
+    i, params = groups[0][0]
+    of_groups = [[pool.position(own.client) for own in group] for group in groups]
+    if len(groups) == 1:
+        run = _shared_pass(pool.models[i], params, of_groups[0])
     else:
-        run = _batched_pass(model, stack([own.params for own in models]))
-    at, problem = [pool.position(own.client) for own in models], pool.problem
+        run = _batched_pass(pool.models[i], stack([group[0].params for group in groups]), of_groups)
+    at, problem = list(chain(*of_groups)), pool.problem
     y, sizes = pool.test.labels(at), [pool.test.size(position) for position in at]
-    scores = measure_each(problem, run(pool.test, at), y, sizes, pool.metrics if thorough else None)
+    scores = measure_each(problem, run(pool.test), y, sizes, pool.metrics if thorough else None)
     val_sizes = [pool.val.size(position) for position in at]
     if any(val_sizes):
-        val = problem.score_each(run(pool.val, at).cpu(), pool.val.labels(at).cpu(), val_sizes)
+        val = problem.score_each(run(pool.val).cpu(), pool.val.labels(at).cpu(), val_sizes)
         scores["val"] = np.where(np.array(val_sizes) > 0, val, np.nan)
     else:
         scores["val"] = np.full(len(at), np.nan)
     return scores
 
 
-def _same(params: Params, others: Params) -> bool:
-    return params.keys() == others.keys() and all(v is others[name] for name, v in params.items())
+Pass = Callable[[ClientRows], Tensor]  # outputs of the rows of clients, one after the other
 
 
-Pass = Callable[[ClientRows, Sequence[int]], Tensor]  # outputs of the rows of clients, one after the other
-
-
-def _shared_pass(model: Model, params: Params) -> Pass:
+def _shared_pass(model: Model, params: Params, positions: Sequence[int]) -> Pass:
     """Return the forward pass of one model over the rows of several clients."""
 
-    def run(rows: ClientRows, positions: Sequence[int]) -> Tensor:
+    def run(rows: ClientRows) -> Tensor:
         return torch.cat([predict(lambda x: model(params, x), x) for x in rows.gather(positions, ROWS)])
 
     return run
 
 
-def _batched_pass(model: Model, params: Params) -> Pass:
-    """Return the forward pass of stacked models, each over the rows of its own client."""
+def _batched_pass(model: Model, params: Params, groups: Sequence[Sequence[int]]) -> Pass:
+    """Return the forward pass of stacked models, each over the rows of its own group of clients."""
 
-    def run(rows: ClientRows, positions: Sequence[int]) -> Tensor:
-        x, clients = rows.stack_padded(positions).x, len(positions)
+    def run(rows: ClientRows) -> Tensor:
+        x, is_row = rows.stack_groups(groups)
         with torch.no_grad(), functional_gradients():
             outputs = torch.cat(
                 [
-                    vmap.batched_call(model, clients, params, some.contiguous())
-                    for some in x.split(max(1, STACKED_ROWS // clients), dim=1)
+                    vmap.batched_call(model, len(groups), params, some.contiguous())
+                    for some in x.split(max(1, STACKED_ROWS // len(groups)), dim=1)
                 ],
                 dim=1,
             )
-        sizes = torch.tensor([rows.size(at) for at in positions])
-        return outputs[torch.arange(outputs.shape[1]) < sizes[:, None]]
+        return outputs[is_row]
 
     return run

@@ -37,6 +37,7 @@ class ClientRows:
         self.all = LabelledRows(x, y)
         self._first = torch.tensor([0, *sizes]).cumsum(0)
         self._starts: list[int] = self._first.tolist()
+        self.counts = self._first.diff().float()  # rows of each client, as methods weigh by them
 
     def __getitem__(self, position: int) -> LabelledRows:
         start, end = self._starts[position : position + 2]
@@ -58,6 +59,24 @@ class ClientRows:
         x, y = (v.index_select(0, rows.flatten()).view(*rows.shape, *v.shape[1:]) for v in self.all)
         x[missing], y[missing] = 0, 0
         return LabelledRows(x, y)
+
+    def stack_groups(self, groups: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Stack the inputs of several groups of clients, zero-padded to the largest group.
+
+        Args:
+            groups: positions of the clients of each group, in the order of the result.
+
+        Returns:
+            ``x`` of shape ``[len(groups), rows, ...]``, and where it holds rows: ``[len(groups), rows]``.
+        """
+        sizes = torch.tensor([sum(map(self.size, positions)) for positions in groups])
+        is_row = torch.arange(int(sizes.max())) < sizes[:, None]
+        numbers = torch.zeros(is_row.shape, dtype=torch.int64)
+        numbers[is_row] = self._numbers([at for positions in groups for at in positions]).cpu()
+        x = self.all.x.index_select(0, numbers.flatten().to(self.all.x.device))
+        x = x.view(*is_row.shape, *x.shape[1:])
+        x[~is_row] = 0
+        return x, is_row.to(x.device)
 
     def gather(self, positions: Sequence[int], most: int) -> Iterator[Tensor]:
         """Yield the inputs of several clients, one client after the other, in parts of about ``most`` rows."""
@@ -135,6 +154,7 @@ class ClientPool:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_position", {i: at for at, i in enumerate(self.ids)})
+        object.__setattr__(self, "_templates", {})
 
     def position(self, i: ClientId) -> int:
         """Return the position of client ``i`` in ``ids``."""
@@ -142,18 +162,28 @@ class ClientPool:
 
     def client(self, i: ClientId) -> Client:
         """Return the rows and models of client ``i`` that a method may read."""
-        x, y = self.train[self.position(i)]
-        return Client(
-            x=x,
-            y=y,
-            n=_count(y),
-            model=self.models[i],
-            problem=self.problem,
-            proxy=self.proxy,
-            public=self.public,
-            augment=self.augment,
-            bound=self.bound,
-        )
+        at, made = self.position(i), object.__new__(Client)
+        x, y = self.train[at]
+        vars(made).update(vars(self._template(self.models[i])), x=x, y=y, n=self.train.counts[at])
+        return made
+
+    def _template(self, model: Model) -> Client:
+        """Return the client of an architecture without rows. Copying its entries is faster than making a client."""
+        templates: dict[int, Client] = self._templates  # type: ignore[attr-defined]
+        if id(model) not in templates:
+            none = torch.zeros(0)
+            templates[id(model)] = Client(
+                x=none,
+                y=none,
+                n=none,
+                model=model,
+                problem=self.problem,
+                proxy=self.proxy,
+                public=self.public,
+                augment=self.augment,
+                bound=self.bound,
+            )
+        return templates[id(model)]
 
     def clients(self) -> dict[ClientId, Client]:
         """Return the rows and models of every client, by name."""
@@ -166,7 +196,7 @@ class ClientPool:
         client serves all of them.
         """
         positions = [self.position(i) for i in ids]
-        n = torch.tensor([float(self.train.size(at)) for at in positions])
+        n = self.train.counts[positions]
         return replace(self.client(ids[0]), **self.train.stack_padded(positions)._asdict(), n=n)
 
     def task(self) -> Task:

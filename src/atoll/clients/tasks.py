@@ -13,6 +13,7 @@ from ..typing import ClientId
 from .evaluation import Score
 from .fingerprints import Fingerprint
 from .measured_model import MeasuredModel
+from .score_table import PendingScore
 
 UNREACHED, SILENT, LATE, LOST = "unreached", "silent", "late", "lost"  # why a client is missing from a round
 
@@ -103,7 +104,7 @@ class ClientUpload(NamedTuple):
 
     sender: ClientId
     upload: Any  # a Payload if the client kept to the protocol; other objects are rejected
-    before: Score | None = None
+    before: Score | PendingScore | None = None
     fingerprint: Fingerprint | None = None
     upload_batch: UploadBatch | None = None
     staleness: int = 0
@@ -138,7 +139,7 @@ class ClientResult(NamedTuple):
 
     sender: ClientId
     state: Any  # a Payload, or a LostClient
-    after: Score | None = None
+    after: Score | PendingScore | None = None
     not_finite: bool | None = None
     model: MeasuredModel | None = None
     lasting: bool = False
@@ -167,8 +168,8 @@ class RoundLog:
     dropped: list[Dropped] = field(default_factory=list)  # no answer in time
     not_finite: list[ClientId] = field(default_factory=list)  # next state held NaN or infinity and was discarded
     lost: dict[ClientId, str] = field(default_factory=dict)  # reasons for which a client's work was lost
-    before: dict[ClientId, Score] = field(default_factory=dict)
-    after: dict[ClientId, Score] = field(default_factory=dict)
+    before: dict[ClientId, Score | PendingScore] = field(default_factory=dict)
+    after: dict[ClientId, Score | PendingScore] = field(default_factory=dict)
     lasting: set[ClientId] = field(
         default_factory=set
     )  # clients of ``after`` with scores that depend on the state alone

@@ -62,8 +62,10 @@ def contract(method: AnyMethod) -> Contract:
     Raises:
         TypeError: with a sentence that names the function, if an annotation is missing or no payload class.
     """
-    updates = tuple(_function(exchange.client_update) for exchange in exchanges_of(method))
-    return _contract(type(method), updates)  # type: ignore[arg-type]  # a class is hashable, whatever its objects are
+    kind: Any = type(method)
+    if _exchange_hook(kind) is not HasExchanges:
+        return _contract(kind, (kind.client_update,))  # asked several times for each client, so no exchange is made
+    return _contract(kind, tuple(_function(exchange.client_update) for exchange in exchanges_of(method)))
 
 
 @cache

@@ -65,8 +65,8 @@ def cross_entropy(outputs: Tensor, batch: Batch) -> Tensor:
     """
     if batch.y.ndim != 1 or batch.y.is_floating_point():
         raise AtollError(
-            f"cross_entropy needs one class for each row, but labels are {batch.y.dtype} of shape {list(batch.y.shape)}. "
-            "Use client.problem.loss, or declare Need.CLASSES."
+            f"cross_entropy needs one class for each row, but labels are {batch.y.dtype} of shape "
+            f"{list(batch.y.shape)}. Use client.problem.loss, or declare Need.CLASSES."
         )
     if batch.full:
         return F.cross_entropy(outputs, batch.y)

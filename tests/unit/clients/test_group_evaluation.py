@@ -10,9 +10,9 @@ from support import small_runs
 from atoll.backends.loop import LoopBackend
 from atoll.backends.vmap import VmapBackend
 from atoll.clients import group_evaluation, method_calls
-from atoll.clients.group_evaluation import ClientModel, evaluate_models
+from atoll.clients.group_evaluation import evaluate_models
 from atoll.clients.pool import ClientPool
-from atoll.clients.score_table import to_columns
+from atoll.clients.score_table import ClientModel, to_columns
 from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.core.group_scores import Columns
@@ -64,7 +64,7 @@ def test_scores_of_models_together_equal_those_of_each(model: str, batched: bool
     assert_equal(found, one_by_one(pool, models, thorough))
 
 
-@pytest.mark.parametrize("limit", ["ROWS", "STACKED_ROWS", "STACKED_BYTES"])
+@pytest.mark.parametrize("limit", ["ROWS", "STACKED_ROWS", "STACKED_BYTES", "SHARED_ROWS"])
 def test_small_parts_give_the_same_scores(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_evaluation, limit, 10)
     pool = pool_of(models=("mlp:hidden=16",))

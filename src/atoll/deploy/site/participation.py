@@ -8,7 +8,7 @@ from hashlib import sha256
 from ...backends.loop import LoopBackend
 from ...clients.evaluation import Score
 from ...clients.pool import ClientPool, build_pool
-from ...clients.score_table import to_scores
+from ...clients.score_table import settled, to_scores
 from ...clients.state_store import MemoryStore
 from ...clients.tasks import ClientTask
 from ...clients.validation.checks import find_type_error
@@ -280,7 +280,7 @@ class Participation:
             raise Flawed(f"The upload is not what the method declares: {fault.field} {fault.reason}.")
         entry.begin(data, encode(made[0]))
         asked = answers(self.run, self.site.name, request.head["round"], request.head["exchange"])
-        head: Json = asked | {"before": self._released(outcome.before)}
+        head: Json = asked | {"before": self._released(settled(outcome.before))}
         conclude = partial(self._conclude, loop, entry)
         if not isinstance(self.method, TrainsAfterUpload):
             conclude()
@@ -301,7 +301,7 @@ class Participation:
     def _conclude(self, loop: LoopBackend, entry: StoredExchange) -> None:
         if not entry.concluded:
             (rest,) = loop.results()
-            notes = {"after": self._released(rest.after), "not_finite": not is_finite(rest.state)}
+            notes = {"after": self._released(settled(rest.after)), "not_finite": not is_finite(rest.state)}
             entry.conclude(encode(rest.state), notes)
 
     def _released(self, score: Score | None) -> Released | None:
