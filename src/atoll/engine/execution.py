@@ -62,7 +62,7 @@ def default_workers(pool: ClientPool) -> int:
     if free is None:
         return cores
     models = {id(model): model for model in (*pool.models.values(), *([pool.proxy] if pool.proxy else []))}
-    largest = max(sum(v.nbytes for v in model.net.state_dict().values()) for model in models.values())
+    largest: int = max(sum(v.nbytes for v in model.net.state_dict().values()) for model in models.values())
     return max(1, min(cores, free // (WORKER_BYTES + WORKER_COPIES * largest)))
 
 
