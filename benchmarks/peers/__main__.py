@@ -29,7 +29,8 @@ PEERS: dict[str, tuple[str, ...]] = {  # what pip installs, in this order
     "fedjax": ("fedjax",),
     "flower": (*TORCH, "flwr[simulation]"),
 }
-OWN = ("atoll", "bare")  # contenders that run in this environment
+LOOPS = ("bare", "tuned", "batched")  # without any framework: plain, by hand client by client, by hand all at once
+OWN = ("atoll", *LOOPS)  # contenders that run in this environment
 LIMIT = 1800  # seconds of a contender
 
 
@@ -59,7 +60,7 @@ def run(contender: str, python: Path, work: str, data_dir: str | None) -> dict[s
     else:
         words = [
             str(python),
-            str(HERE / f"{contender}.py" if contender == "bare" else HERE / f"{contender}_run.py"),
+            str(HERE / (f"{contender}.py" if contender in LOOPS else f"{contender}_run.py")),
             str(file),
             str(out),
         ]
@@ -147,10 +148,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--data-dir", help="folder with fashion_mnist, for W2")
     options = parser.parse_args(words)
     installed = {peer: python for peer in options.peers if (python := install(peer))}
-    contenders = {**dict.fromkeys(OWN, Path(sys.executable)), **installed}
+    everybody = {**dict.fromkeys(OWN, Path(sys.executable)), **installed}
     out = BUILD / "peers.json"
     found = json.loads(out.read_text()) if out.exists() else {}
     for work in options.works:
+        contenders = {name: python for name, python in everybody.items() if work != "W2" or name != "batched"}
         found[work] = found.get(work, {}) | compare(work, contenders, options.turns, options.data_dir)
         out.write_text(json.dumps(found, indent=1) + "\n")
         keep_figures(work, found[work])
@@ -167,8 +169,8 @@ def keep_figures(work: str, rows: dict[str, Any]) -> None:
     figures = json.loads(path.read_text()) if path.exists() else {}
     for name, row in rows.items():
         if name != "atoll" and row.get("ratio"):
-            kind = "vs_bare" if name in OWN else f"vs_peer.{name}"
-            figures[f"{kind}.{work}"] = row["ratio"][0]
+            kind = "vs_loop" if name in LOOPS else "vs_peer"
+            figures[f"{kind}.{name}.{work}"] = row["ratio"][0]
     path.write_text(json.dumps(figures, indent=1) + "\n")
 
 
