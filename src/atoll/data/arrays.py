@@ -33,6 +33,7 @@ class RawDataset(NamedTuple):
     task: str = Classes.task  # what the labels are, unless the user says something else
     columns: tuple[Column, ...] = ()  # of raw rows, which are prepared by statistics of training rows
     notes: tuple[str, ...] = ()  # what the reader inferred, left out or changed
+    split_by_time: bool = False  # whether the test part is later than the training part, so that no other split is fair
 
 
 def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, task: str | None = None) -> Dataset:
@@ -75,6 +76,7 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, t
         columns=parts.columns,
         standardise_targets=isinstance(targets.problem, Numbers),
         notes=parts.notes,
+        split_by_time=parts.split_by_time,
         open_classes=isinstance(targets.problem, Classes) and parts.classes is None and order is None,
     )
 
