@@ -22,6 +22,7 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 # Forty owners of a few dozen digits each, with three different models: what does each of them gain by taking part?
+# FedDW and SCD are not among the methods, because they need one architecture for all owners.
 demo: setup
 	$(BIN)/atoll compare local fedproto fedgh dcpfl fedpd pfedes --data digits --clients 40 --partition dirichlet:0.5 \
 		--split official --public 100 --models mlp:hidden=32,mlp,mlp:hidden=128 --width 32 --server-model mlp \

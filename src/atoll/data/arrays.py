@@ -34,6 +34,7 @@ class RawDataset(NamedTuple):
     columns: tuple[Column, ...] = ()  # of raw rows, which are prepared by statistics of training rows
     target_bounds: tuple[Bounds | None, ...] = ()  # declared bounds of numbers to predict
     notes: tuple[str, ...] = ()  # what the reader inferred, left out or changed
+    split_by_time: bool = False  # whether the test part is later than the training part, so that no other split is fair
 
 
 def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, task: str | None = None) -> Dataset:
@@ -77,6 +78,7 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, t
         target_bounds=parts.target_bounds if isinstance(targets.problem, Numbers) else (),
         standardise_targets=isinstance(targets.problem, Numbers),
         notes=parts.notes,
+        split_by_time=parts.split_by_time,
         open_classes=isinstance(targets.problem, Classes) and parts.classes is None and order is None,
     )
 

@@ -20,6 +20,7 @@ from .split import (
     ClientSplits,
     apportion,
     check,
+    check_time,
     gaps,
     grouped,
     holdings,
@@ -78,6 +79,7 @@ def federate(
     content = fingerprint(dataset)
     if isinstance(scheme, File):
         return read_partition(dataset, content, scheme.path, clients, public)
+    check_time(split, dataset)
     request = _Request(scheme, clients, split, public, seed)
     # Without the folder of a file: the same data in another place have the same division.
     shown = re.sub(r"[^?&=]*/", "", dataset.name)  # without folders, also of a schema among the options

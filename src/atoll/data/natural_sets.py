@@ -129,7 +129,8 @@ def _watch(path: Path) -> RawDataset:
         RawSplit(x[test], y[test], owner[test]),
         classes=tuple(stored["y_labels"]),
         columns=columns,
-        notes=("Windows do not overlap. With --split official, the last fifth of each recording is the test part.",),
+        notes=("Windows do not overlap. The last fifth of each recording is the test part.",),
+        split_by_time=True,
     )
 
 

@@ -42,6 +42,15 @@ def check(split: str, dataset: Dataset) -> None:
         )
 
 
+def check_time(split: str, dataset: Dataset) -> None:
+    """Raise AtollError if the split mixes rows that the data set divides by time."""
+    if split != "official" and dataset.split_by_time:
+        raise AtollError(
+            f"Split {split!r} mixes earlier and later rows of data set {dataset.name!r}, whose test rows are the later "
+            "ones. Use --split official."
+        )
+
+
 def split_clients(rows: Sequence[Array], labels: Array, num_classes: int, split: str, rng: Generator) -> ClientSplits:
     """Split the rows of each client.
 

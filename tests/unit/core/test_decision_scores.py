@@ -69,6 +69,17 @@ def test_the_point_decides_what_counts_as_positive() -> None:
     assert (sensitivity(LOGITS, Y, 0.25), specificity(LOGITS, Y, 0.25)) == (1, 0.5)
 
 
+def test_a_row_at_the_point_counts_as_positive() -> None:
+    one, at_half = torch.tensor([1]), logits_of(0.5)
+    assert (sensitivity(at_half, one), specificity(at_half, 1 - one)) == (1, 0)
+
+
+def test_area_of_three_classes_is_the_mean_of_each_against_the_others() -> None:
+    """Classes 0 and 2 are above all others, the row of class 1 above one of three; rows of a class do not weigh."""
+    p = torch.tensor([[0.8, 0.1, 0.1], [0.6, 0.25, 0.15], [0.3, 0.2, 0.5], [0.1, 0.3, 0.6]], dtype=torch.float64)
+    assert auroc(p.log(), torch.tensor([0, 0, 1, 2])) == pytest.approx((1 + 1 / 3 + 1) / 3)
+
+
 def test_scores_without_a_class_are_undefined() -> None:
     ones = torch.ones(5, dtype=torch.long)
     assert math.isnan(auroc(LOGITS, ones))

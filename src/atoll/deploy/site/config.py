@@ -32,7 +32,7 @@ from ...data.dataset import Array, Dataset
 from ...data.federated_dataset import FederatedDataset
 from ...data.loading import load
 from ...data.readers.binary import npz
-from ...data.split import check, split_site
+from ...data.split import check, check_time, split_site
 from ...data.tables.columns import Column, column_from_json, read_bounds
 from ...data.tables.statistics import OWN
 from ...engine.model_factory import default_model
@@ -178,6 +178,7 @@ class SiteData:
     def _split(self, name: ClientId, config: Config) -> tuple[Array, Array, Array]:
         data = self.data
         check(config.split, data)
+        check_time(config.split, data)
         everything = np.arange(len(data.y_train))
         parts = split_site(name, everything, data.y_train, data, config.split, config.seed)
         return parts.train[0], parts.val[0], parts.test[0]

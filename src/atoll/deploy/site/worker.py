@@ -178,6 +178,8 @@ def serve(site: SiteConfig, shared: Path | None = None) -> None:
         shared: socket to listen on, to which the group of this account may connect; None for the site's own socket.
     """
     handler = RequestHandler(site)
+    for note in site.rows.data.notes:  # The server never learns them, so no report of the run has them.
+        _log(f"data: {note}")
     with _listener(shared or site.socket, 0o660 if shared else 0o600) as listener:
         _log(f"site {site.name!r} is ready: {to_json(site.rows.given)}")
         while True:
