@@ -2,14 +2,13 @@
 
 A training step of a small network is short: recording it for autograd and walking through vmap takes several times as
 long as its products. For a chain of linear layers with ReLU between them and cross-entropy, the gradient is two
-products for each layer.
+products for each layer. The operations are those of autograd, so that results are the same to the bit.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..payloads import Params
@@ -72,13 +71,22 @@ def slope(chain: Sequence[ChainLayer], params: Params, batch: "Batch") -> tuple[
         own = {name: unwrap(v, clients) for name, v in params.items()}
         x, y, w = (unwrap(v, clients) for v in (batch.x, batch.y, batch.w))
         inputs, logits = _forward(chain, own, x.flatten(2))
-        each = F.log_softmax(logits, -1)
-        share = w / w.sum(-1, keepdim=True).clamp(min=1)
-        loss = -(each.gather(-1, y[..., None])[..., 0] * share).sum(-1)
-        slopes = each.exp_().mul_(share[..., None])  # softmax less the label's 1, weighted by rows
-        slopes.scatter_add_(-1, y[..., None], -share[..., None])
+        loss, slopes = _cross_entropy(logits, y, w)
         grads = _backward(chain, own, inputs, slopes)
     return {name: wrap(grads[name]) for name in params}, wrap(loss)
+
+
+def _cross_entropy(logits: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each client's mean loss over rows of weight ``w``, and its slopes in the logits.
+
+    Autograd's own operations in autograd's own layout, classes first, so that the result has the same bits.
+    """
+    total, labels = w.sum(-1).clamp(min=1), y.flatten()[None, None]
+    each = torch._log_softmax(logits.flatten(0, -2).T[None], 1, False)
+    loss = (-each.gather(1, labels).view(y.shape) * w).sum(-1) / total
+    wanted = torch.zeros_like(each).scatter_(1, labels, -(w / total[:, None]).flatten()[None, None])
+    slopes: Tensor = torch._log_softmax_backward_data(wanted, each, 1, each.dtype)
+    return loss, slopes[0].T.view(logits.shape)
 
 
 def _forward(chain: Sequence[ChainLayer], params: Params, x: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -104,5 +112,5 @@ def _backward(chain: Sequence[ChainLayer], params: Params, inputs: Sequence[Tens
         if at:
             slopes = slopes.bmm(params[layer.weight])
             if chain[at - 1].cuts:
-                slopes = slopes.mul_(inputs[at] > 0)
+                slopes = torch.ops.aten.threshold_backward(slopes, inputs[at], 0)
     return grads
