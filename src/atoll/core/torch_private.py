@@ -23,6 +23,8 @@ __all__ = [
     "TorchDispatchMode",
     "add_each_",
     "fused_sgd",
+    "has_hooks",
+    "log_softmax_slopes",
     "norm_of_each",
     "operator_family",
     "register_pytree_node",
@@ -82,6 +84,24 @@ def fused_sgd() -> Callable[..., None] | None:
         return None
     # Gradient 2 and a decay of 1 make the velocity 3, so that the weight moves from 1 to -2.
     return kernel if (weight.item(), velocity.item()) == (-2.0, 3.0) else None
+
+
+def log_softmax_slopes(slopes: Tensor, outputs: Tensor) -> Tensor:
+    """Return the slopes of a loss in the inputs of ``log_softmax`` over dimension 1, from those in its outputs.
+
+    The private name is the operation of autograd, whose bits other code relies on. The public way rounds otherwise.
+    """
+    backward: Any = getattr(torch, "_log_softmax_backward_data", None)
+    if backward is not None:
+        made: Tensor = backward(slopes, outputs, 1, outputs.dtype)
+        return made
+    return slopes - outputs.exp() * slopes.sum(1, keepdim=True)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return True if a module may call functions of a user around its own, or if this torch does not say."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind, True) for kind in kinds)
 
 
 def tensor_slots(module: nn.Module) -> list[Slot] | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import pytest
 import torch
 from support import small_runs
 
-from atoll.backends import loop
+from atoll.backends import loop, vmap
 from atoll.backends.loop import LoopBackend
+from atoll.clients.group_evaluation import evaluate_models
 from atoll.clients.pool import ClientPool, ClientRows
+from atoll.clients.score_table import ClientModel
 from atoll.clients.state_store import DiskStore, MemoryStore
 from atoll.core.model import Predictor
 from atoll.core.problems import Classes
@@ -238,9 +240,14 @@ def examined(made: Setup, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, list
         seen.extend(sources)
         return several(self, method, sources, *more, **options)
 
+    def evaluate_later(pool: ClientPool, models: Sequence[ClientModel], **options: Any) -> Any:
+        seen.extend(model.client for model in models)
+        return evaluate_models(pool, models, **options)
+
     with monkeypatch.context() as patch:
         patch.setattr(LoopBackend, "evaluate", evaluate)
         patch.setattr(LoopBackend, "evaluate_all", evaluate_all)
+        patch.setattr(vmap, "evaluate_models", evaluate_later)
         return run_experiment(made), seen
 
 

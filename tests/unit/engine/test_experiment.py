@@ -16,7 +16,11 @@ from support.toy_data import toy_data
 from torch import Tensor
 
 from atoll import run
+from atoll.backends import vmap
 from atoll.backends.loop import LoopBackend
+from atoll.clients.group_evaluation import evaluate_models
+from atoll.clients.pool import ClientPool
+from atoll.clients.score_table import ClientModel
 from atoll.config import Config
 from atoll.core.client import Client
 from atoll.core.exchange import Exchange
@@ -125,7 +129,12 @@ def test_only_reported_models_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> 
         exams.extend(sources)
         return evaluate_all(self, method, sources, *more, **options)
 
+    def counted_later(pool: ClientPool, models: Sequence[ClientModel], **options: Any) -> Any:
+        exams.extend(model.client for model in models)
+        return evaluate_models(pool, models, **options)
+
     monkeypatch.setattr(LoopBackend, "evaluate_all", counted)
+    monkeypatch.setattr(vmap, "evaluate_models", counted_later)
     result = run(**SMALL, eval_every=3, backend="vmap")
     assert sorted(exams) == sorted(2 * result.pool.ids)
 

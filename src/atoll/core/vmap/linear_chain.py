@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..payloads import Params
+from ..torch_private import has_hooks, log_softmax_slopes
 from .functorch import current_clients, outside, unwrap, wrap
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def find_chain(net: nn.Module, linear: type[nn.Module]) -> tuple[ChainLayer, ...
     if set(parts) != {"body", "head"} or not isinstance(parts["body"], nn.Sequential):
         return None
     layers = [(f"body.{name}.", layer) for name, layer in parts["body"].named_children()] + [("head.", parts["head"])]
-    if any(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks for _, layer in layers):
+    if any(has_hooks(layer) for _, layer in layers):
         return None
     chain: list[ChainLayer] = []
     for at, (name, layer) in enumerate(layers):
@@ -82,11 +84,10 @@ def _cross_entropy(logits: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor
     Autograd's own operations in autograd's own layout, classes first, so that the result has the same bits.
     """
     total, labels = w.sum(-1).clamp(min=1), y.flatten()[None, None]
-    each = torch._log_softmax(logits.flatten(0, -2).T[None], 1, False)
+    each = F.log_softmax(logits.flatten(0, -2).T[None], 1)
     loss = (-each.gather(1, labels).view(y.shape) * w).sum(-1) / total
     wanted = torch.zeros_like(each).scatter_(1, labels, -(w / total[:, None]).flatten()[None, None])
-    slopes: Tensor = torch._log_softmax_backward_data(wanted, each, 1, each.dtype)
-    return loss, slopes[0].T.view(logits.shape)
+    return loss, log_softmax_slopes(wanted, each)[0].T.view(logits.shape)
 
 
 def _forward(chain: Sequence[ChainLayer], params: Params, x: Tensor) -> tuple[list[Tensor], Tensor]:

@@ -15,6 +15,7 @@ columns:
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import yaml
 
 from ...errors import AtollError, unknown
 from .columns import CATEGORY, DATE, LARGEST, NUMBER, Bounds
+from .notations import is_number
 
 IGNORE = "ignore"
 _EPOCH = date(1970, 1, 1)
@@ -72,7 +74,7 @@ def read_schema(path: Path) -> Schema:
         AtollError: the file is missing or malformed.
     """
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Texts)
+        values = _Texts(path.read_text(encoding="utf-8")).get_single_data()
     except yaml.MarkedYAMLError as reason:
         line = reason.problem_mark.line + 1 if reason.problem_mark else 1
         raise AtollError(f"Cannot read the schema {str(path)!r} line {line}: {reason.problem}.") from reason
@@ -129,17 +131,23 @@ def _columns(
 
 def _bounds(path: Path, name: str, value: Mapping[Any, Any]) -> tuple[str, Bounds]:
     """Return the kind of a column and its bounds."""
-    given = (value.get("min"), value.get("max"))
-    kind = DATE if all(type(end) is date for end in given) else NUMBER
-    plain = [(end - _EPOCH).days if type(end) is date else end for end in given]
-    ends = [float(end) for end in plain if isinstance(end, int | float) and not isinstance(end, bool)]
-    same = kind == DATE or not any(type(end) is date for end in given)
-    if set(value) != {"min", "max"} or not same or len(ends) < 2 or not -LARGEST <= ends[0] < ends[1] <= LARGEST:
+    ends = [_end(value.get(name)) for name in ("min", "max")]
+    kinds = {kind for kind, _ in ends}
+    low, high = (number for _, number in ends)
+    if set(value) != {"min", "max"} or len(kinds) > 1 or not -LARGEST <= low < high <= LARGEST:
         raise AtollError(
             f"{path}: column {name!r} has bounds such as {{min: 0, max: 120}}, or two dates, with min below max; not "
             f"{value!r}."
         )
-    return kind, (ends[0], ends[1])
+    return kinds.pop(), (low, high)
+
+
+def _end(text: object) -> tuple[str, float]:
+    """Return the kind of a bound, and its number: for a date the days since 1970. NaN if it is neither."""
+    try:
+        return DATE, float((date.fromisoformat(str(text)) - _EPOCH).days)
+    except ValueError:
+        return NUMBER, float(str(text)) if is_number(str(text)) else nan
 
 
 def _classes(path: Path, value: object) -> dict[str, tuple[str, ...]]:
