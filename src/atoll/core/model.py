@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..errors import AtollError
 from .batch import Batch, Step
 from .functional_network import FunctionalNetwork
-from .layers import Linear, noise
+from .layers import Linear, Sequence, noise
 from .params import BUFFERS, weights
 from .payloads import Params
 from .prng import Key, seed_of
@@ -70,7 +70,7 @@ class Model:
     @cached_property
     def linear_chain(self) -> tuple[ChainLayer, ...] | None:
         """The layers of a network of linear layers in a row; None for all other networks."""
-        return find_chain(self.net, Linear) if type(self) is Model else None
+        return find_chain(self.net, Linear, Sequence) if type(self) is Model else None
 
     @cached_property
     def weight_names(self) -> tuple[str, ...]:

@@ -34,18 +34,20 @@ class ChainLayer(NamedTuple):
     cuts: bool
 
 
-def find_chain(net: nn.Module, linear: type[nn.Module]) -> tuple[ChainLayer, ...] | None:
+def find_chain(net: nn.Module, linear: type[nn.Module], row: type[nn.Module]) -> tuple[ChainLayer, ...] | None:
     """Return the layers of a network whose body and head are linear layers in a row; None for all other networks.
 
     Args:
         net: a network with the children ``body`` and ``head``.
-        linear: class of the linear layers. Classes that are built on it may compute something else.
+        linear: class of the linear layers.
+        row: class of a body of layers in a row. Classes built on either may compute something else.
     """
     parts = dict(net.named_children())
-    if set(parts) != {"body", "head"} or not isinstance(parts["body"], nn.Sequential):
+    if set(parts) != {"body", "head"} or type(parts["body"]) is not row:
         return None
     layers = [(f"body.{name}.", layer) for name, layer in parts["body"].named_children()] + [("head.", parts["head"])]
-    if any(has_hooks(layer) for _, layer in layers):
+    is_used_twice = len(list(parts["body"].modules())) <= len(getattr(parts["body"], "order", ()))
+    if is_used_twice or has_hooks(parts["body"]) or any(has_hooks(layer) for _, layer in layers):
         return None
     chain: list[ChainLayer] = []
     for at, (name, layer) in enumerate(layers):
@@ -67,7 +69,9 @@ def slope(chain: Sequence[ChainLayer], params: Params, batch: "Batch") -> tuple[
     """
     clients = current_clients()
     names = [name for layer in chain for name in (layer.weight, layer.bias) if name is not None]
-    if clients is None or batch.full or set(names) != params.keys():
+    if clients is None or batch.full or batch.y.ndim != 1 or set(names) != params.keys():
+        return None
+    if batch.x[0].numel() != params[chain[0].weight].shape[-1]:  # a layer that runs over further dimensions
         return None
     with outside(), torch.no_grad():
         own = {name: unwrap(v, clients) for name, v in params.items()}

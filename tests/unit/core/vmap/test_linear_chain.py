@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from atoll.core import vmap
 from atoll.core.batch import Batch
-from atoll.core.layers import Linear
+from atoll.core.layers import Linear, Sequence
 from atoll.core.losses import Objective, cross_entropy, objective
 from atoll.core.model import Model
 from atoll.core.optim.base import slope
@@ -19,6 +19,14 @@ from atoll.core.vmap.linear_chain import ChainLayer, find_chain
 from atoll.models.registry import Net
 
 CLIENTS, ROWS = 3, 4
+
+
+class Doubled(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+SHARED = nn.Linear(6, 6)
 
 
 def network(*hidden: int, bias: bool = True) -> Model:
@@ -106,6 +114,8 @@ def test_clients_take_the_step_by_hand_in_training(monkeypatch: pytest.MonkeyPat
         nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Dropout()),
         nn.Sequential(nn.Flatten(0, -1), nn.Linear(6, 5)),
         nn.Linear(6, 5),
+        Doubled(nn.Flatten(), nn.Linear(6, 5)),
+        nn.Sequential(nn.Flatten(), SHARED, SHARED),
     ],
 )
 def test_other_networks_are_no_chain(body: nn.Module) -> None:
@@ -117,7 +127,7 @@ def test_network_with_a_hook_is_no_chain() -> None:
     layer = model.net.get_submodule("head")
     layer.register_forward_hook(lambda *inputs: None)
 
-    assert find_chain(model.net, Linear) is None
+    assert find_chain(model.net, Linear, Sequence) is None
 
 
 def test_loss_with_a_term_or_of_another_kind_is_left_to_autograd() -> None:
