@@ -5,6 +5,7 @@ The container is safetensors. The receiver names the payload class that it expec
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import sha256
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -12,11 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
+from torch import Tensor
 
 from ..errors import AtollError
 from .payloads import Packed, Params, Payload, Scalar, pack, unpack
 
 T = TypeVar("T")
+HEADS = 256  # heads of messages that are kept: one for each payload class and architecture
 _HEADER = "atoll"  # A single metadata entry: the order of several entries could vary.
 # The types that can be sent, with their names in safetensors, in the order in which safetensors places tensors.
 _NAMES = {
@@ -50,31 +53,44 @@ class WireError(AtollError):
 def encode(p: Payload) -> bytes:
     """Return the canonical bytes of a payload. Equal payloads give equal bytes on every machine."""
     packed = pack(p)
-    tensors = {name: packed.tensors[name].detach().cpu().contiguous() for name in sorted(packed.tensors)}
-    # Safetensors sorts tensors by name. The header stores the model's own order, because sums run in that order.
-    header = {"payload": type(p).__name__, "scalars": packed.scalars, "order": list(packed.tensors)}
-    return _container(tensors, json.dumps(header, sort_keys=True, separators=(",", ":")))
+    layout = tuple([(name, v.dtype, v.shape) for name, v in packed.tensors.items()])
+    head, names = _make_head(type(p).__name__, _to_text(packed.scalars), layout)
+    return b"".join([head, *[_bytes_of(packed.tensors[name]) for name in names]])
 
 
-def _container(tensors: Params, text: str) -> bytes:
-    """Return the bytes that ``safetensors.torch.save`` gives; that takes twice as long for models of a few tensors.
+def _to_text(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _bytes_of(v: Tensor) -> Any:
+    """Return the memory of a tensor, or of a contiguous copy on the processor."""
+    v = v.detach().cpu().contiguous()
+    return (v.view(torch.int16) if v.dtype == torch.bfloat16 else v).numpy()  # numpy has no bfloat16
+
+
+@lru_cache(maxsize=HEADS)
+def _make_head(
+    payload: str, scalars: str, layout: tuple[tuple[str, torch.dtype, torch.Size], ...]
+) -> tuple[bytes, list[str]]:
+    """Return the bytes that ``safetensors.torch.save`` puts before the data, and the order of tensors in the data.
+
+    Uploads of clients have the same head, and making it takes longer than copying a small model.
 
     Args:
-        tensors: contiguous tensors in the order of their names.
-        text: value of the single metadata entry.
+        payload: name of the payload class.
+        scalars: scalars of the payload as JSON.
+        layout: name, type and shape of each tensor in the model's own order, because sums run in that order.
     """
-    ordered = sorted(tensors, key=lambda name: _ORDER[tensors[name].dtype])  # a stable sort: names stay in order
+    order = _to_text([name for name, *_ in layout])
+    text = f'{{"order":{order},"payload":{_to_text(payload)},"scalars":{scalars}}}'
     header: dict[str, Any] = {"__metadata__": {_HEADER: text}}
-    data: list[Any] = []
     end = 0
-    for name in ordered:
-        v = tensors[name]
-        start, end = end, end + v.nbytes
-        header[name] = {"dtype": _NAMES[v.dtype], "shape": list(v.shape), "data_offsets": [start, end]}
-        data.append(v.reshape(-1).view(torch.uint8).numpy().data)
+    for name, kind, shape in sorted(layout, key=lambda entry: (_ORDER[entry[1]], entry[0])):
+        start, end = end, end + shape.numel() * kind.itemsize
+        header[name] = {"dtype": _NAMES[kind], "shape": list(shape), "data_offsets": [start, end]}
     head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     head += b" " * (-len(head) % 8)
-    return b"".join([len(head).to_bytes(8, "little"), head, *data])
+    return len(head).to_bytes(8, "little") + head, [name for name in header if name != "__metadata__"]
 
 
 def decode(cls: type[T], data: bytes, limits: Limits = FROM_OUTSIDE) -> T:

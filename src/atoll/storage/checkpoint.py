@@ -18,7 +18,7 @@ from ..core.payloads import Payload
 from ..core.serialization import OWN, WireError, decode, encode
 from ..errors import AtollError
 from ..typing import ClientId
-from ..utils.files import make_folder, sync_folder, to_json, write
+from ..utils.files import make_folder, sync_files, sync_folder, to_json, write
 from ..utils.parsing import Json
 
 KEEP = 2
@@ -65,17 +65,23 @@ class Checkpoints:
         self._types = types
         self._needed: dict[str, set[str]] = {}  # objects of checkpoints, by folder, as far as this process knows them
         self._stored: set[str] | None = None  # names of all objects, once they have been listed
+        self._written: set[str] = set()  # names of objects that were written or compared since the last load
+        self._unsynced: set[str] = set()  # names of objects that were written since the last checkpoint
         self._config = sha256(to_json(dict(sorted((identity or {}).items()))).encode()).hexdigest()
 
     def put_state(self, state: Payload) -> str:
         """Store a state once, under the digest of its bytes, and return that name."""
         data = encode(state)
         name = sha256(data).hexdigest()
+        if name in self._written:
+            return name
         path = self._objects / name
         if not path.exists() or path.read_bytes() != data:
             make_folder(self._objects)
             # In place: no checkpoint names an object before it is whole, and an incomplete one is written again.
-            write(path, data, os.O_TRUNC, sync=True)
+            write(path, data, os.O_TRUNC)
+            self._unsynced.add(name)
+        self._written.add(name)
         if self._stored is not None:
             self._stored.add(name)
         return name
@@ -137,14 +143,15 @@ class Checkpoints:
         manifest = to_json({"round": snapshot.round, "config": self._config, "files": sums}, indent=1).encode()
         folder.mkdir()
         for name, data in zip((*_PARTS, _MANIFEST), (*contents, manifest), strict=True):
-            write(folder / name, data, os.O_EXCL, sync=True)
-        for full in (folder, self._objects):
-            if full.exists():
-                sync_folder(full)
+            write(folder / name, data, os.O_EXCL)
+        objects = [self._objects / name for name in self._unsynced]
+        sync_files([*objects, *folder.iterdir(), *{path.parent for path in objects}, folder], folder)
+        self._unsynced = set()
 
     def load(self, warn: Callable[[str], None]) -> Snapshot | None:
         """Return the latest intact checkpoint, skipping damaged ones with a warning; None if there are none."""
         found, errors = self._all(), []
+        self._written.clear()
         for folder in reversed(found):
             try:
                 return self._read(folder)
@@ -217,6 +224,8 @@ class Checkpoints:
         for name in self._stored - used:
             (self._objects / name).unlink(missing_ok=True)
         self._stored &= used
+        self._written &= used
+        self._unsynced &= used
 
 
 def _name(done: int) -> str:

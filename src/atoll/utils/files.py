@@ -1,11 +1,16 @@
 """Write files atomically, read untrusted files, and encode JSON without NaN."""
 
+import ctypes
 import errno
 import json
 import math
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
+
+# The call of Linux that flushes a whole file system; other systems have none.
+_SYNCFS = getattr(ctypes.CDLL(None), "syncfs", None)
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -63,12 +68,29 @@ def read_ordinary(path: Path, most: int, end: bool = False) -> bytes:
 
 
 def sync_folder(path: Path) -> None:
-    """Flush a folder to disk, so that renames in it survive a power cut."""
+    """Flush a folder to disk, so that renames in it survive a power cut; or the content of a file."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_files(files: Iterable[Path], folder: Path) -> None:
+    """Flush files and folders to disk. One call for all of them takes a fraction of the time of one for each.
+
+    Args:
+        files: what to flush.
+        folder: a folder on the same file system.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if _SYNCFS is not None and _SYNCFS(handle) == 0:
+            return
+    finally:
+        os.close(handle)
+    for path in files:
+        sync_folder(path)
 
 
 def make_folder(path: Path) -> None:

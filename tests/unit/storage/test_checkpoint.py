@@ -1,5 +1,6 @@
 """Checkpoints: whole, or not there."""
 
+import os
 import random
 import shutil
 from hashlib import sha256
@@ -14,6 +15,7 @@ from atoll.core.contract import Contract, Messages
 from atoll.core.payloads import Nothing, Params, about, equal, payload
 from atoll.errors import AtollError
 from atoll.storage.checkpoint import Checkpoints, Snapshot
+from atoll.utils import files
 
 
 @payload
@@ -272,10 +274,11 @@ def test_run_that_resumed_from_an_older_checkpoint_replaces_the_damaged_one(
     assert_holds(checkpoints, 10)
 
 
-def test_a_damaged_state_is_written_anew(checkpoints: Checkpoints, tmp_path: Path) -> None:
+def test_a_damaged_state_is_written_anew_by_a_new_process(tmp_path: Path) -> None:
     """The same state has the same name, so the file is already there: but it is not what its name says."""
-    name = checkpoints.put_state(state(1.0))
+    name = Checkpoints(tmp_path, TYPES).put_state(state(1.0))
     (tmp_path / "objects" / name).write_bytes(b"rubbish")
+    checkpoints = Checkpoints(tmp_path, TYPES)
     assert checkpoints.put_state(state(1.0)) == name
     assert equal(checkpoints.get_state(name), state(1.0))
     assert sha256((tmp_path / "objects" / name).read_bytes()).hexdigest() == name
@@ -287,6 +290,39 @@ def test_a_damaged_older_checkpoint_does_not_stop_a_run(checkpoints: Checkpoints
     file_of(tmp_path, 10, "states.json", checkpoints).write_bytes(b"{")
     checkpoints.save(snapshot(checkpoints, 15, a=15.0))
     assert_holds(checkpoints, 15)
+
+
+@pytest.mark.parametrize("has_syncfs", [True, False])
+def test_everything_that_a_checkpoint_names_is_on_disk_before_it_counts(
+    has_syncfs: bool, checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call flushes all files before the rename; on systems without it, each file is flushed."""
+    flushed: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def note_file(handle: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{handle}").removeprefix(f"{tmp_path}/"))
+        fsync(handle)
+
+    def note_all(handle: int) -> int:
+        flushed.append("all")
+        return 0
+
+    def note_rename(source: Path, target: Path) -> None:
+        flushed.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_file)
+    monkeypatch.setattr(os, "rename", note_rename)
+    monkeypatch.setattr(files, "_SYNCFS", note_all if has_syncfs else None)
+    checkpoints.save(snapshot(checkpoints, 7, a=1.5, b=-2.0))
+
+    before = flushed[: flushed.index("rename")]
+    made = {f"checkpoints/new-000007/{path.name}" for path in (tmp_path / "checkpoints" / "round-000007").iterdir()}
+    made |= {f"objects/{path.name}" for path in (tmp_path / "objects").iterdir()}
+    assert len(made) == 10  # eight files and two states
+    assert "all" in before if has_syncfs else made | {"objects", "checkpoints/new-000007"} <= set(before)
+    assert flushed[-1] == "checkpoints"  # the renamed entry
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------
@@ -350,7 +386,7 @@ def test_full_disk_at_any_step_keeps_the_last_checkpoint(tmp_path: Path) -> None
         if (found := load(checkpoints)).round == 10:
             assert content(tmp_path / str(step) / "checkpoints") == kept  # and nothing beside it
         assert_holds(checkpoints, found.round)
-    assert 20 < step < 199
+    assert 15 < step < 199
     assert_holds(checkpoints, 15)
 
 
